@@ -1,0 +1,6 @@
+//! shunt: a netlink-native Service dataplane for Kubernetes nodes.
+//!
+//! Data flows one way: [`source`] → [`model`] → [`plan`] → [`dataplane`] → [`nft`]. The map of the
+//! code, with its invariants, is `ARCHITECTURE.md` at the root of the repository.
+
+pub mod model;

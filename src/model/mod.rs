@@ -1,0 +1,18 @@
+//! What the cluster says, in the smallest form that planning needs.
+//!
+//! Owns: Services, EndpointSlices, our Node and ServiceCIDRs as validated values ([`Service`],
+//! [`EndpointSlice`], [`Node`]), the [`Store`] that holds them, and the selection of the
+//! [`endpoints`] that a service port may use.
+//!
+//! Must not know: where objects come from (files, an API server), nf_tables, time, or I/O of any
+//! kind. Everything in here can be tested without root.
+
+pub mod endpoints;
+mod objects;
+mod store;
+
+pub use objects::{
+    Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Protocol, Service,
+    ServicePort, TrafficPolicy,
+};
+pub use store::{Change, Dirty, Store};

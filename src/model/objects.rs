@@ -1,0 +1,236 @@
+//! The objects, validated: a value of these types can be planned as it is.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+/// An IP family. Every service port exists once per family that its Service has a ClusterIP for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both families, in the order in which they are programmed.
+    pub const ALL: [Family; 2] = [Family::V4, Family::V6];
+
+    /// The family of an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Family {
+        match address {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+
+    /// The family of a prefix.
+    #[must_use]
+    pub fn of_net(net: &IpNet) -> Family {
+        Family::of(net.addr())
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
+/// A transport protocol of a service port. The discriminants are those of the IP header (IANA).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Protocol {
+    /// TCP.
+    Tcp = 6,
+    /// UDP.
+    Udp = 17,
+    /// SCTP.
+    Sctp = 132,
+}
+
+impl Protocol {
+    /// All protocols a service port can have.
+    pub const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+
+    /// The number in the IP header.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The protocol with this number in the IP header, if service ports can have it.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Protocol> {
+        Protocol::ALL.into_iter().find(|p| p.number() == number)
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        })
+    }
+}
+
+/// Namespace and name of an object. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// The namespace.
+    pub namespace: Arc<str>,
+    /// The name within the namespace.
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    /// Joins a namespace and a name.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> ObjectName {
+        ObjectName { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Which endpoints traffic may use (`internalTrafficPolicy`, `externalTrafficPolicy`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum TrafficPolicy {
+    /// All endpoints of the cluster.
+    #[default]
+    Cluster,
+    /// Only endpoints on this node.
+    Local,
+}
+
+/// A Service that has frontends: neither headless nor `ExternalName`, nor some other proxy's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Its name.
+    pub name: ObjectName,
+    /// `metadata.creationTimestamp` in seconds since 1970. The older Service wins a conflict; one
+    /// that does not say counts as the youngest.
+    pub created: Option<i64>,
+    /// `spec.clusterIPs`: at most one address per family.
+    pub cluster_ips: Vec<IpAddr>,
+    /// `spec.externalIPs`.
+    pub external_ips: Vec<IpAddr>,
+    /// `status.loadBalancer.ingress[].ip` of the entries whose `ipMode` is absent or `VIP`.
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// `spec.loadBalancerSourceRanges`, both families together.
+    pub source_ranges: Vec<IpNet>,
+    /// `spec.ports`.
+    pub ports: Vec<ServicePort>,
+    /// `spec.internalTrafficPolicy`: for traffic to the ClusterIP.
+    pub internal_policy: TrafficPolicy,
+    /// `spec.externalTrafficPolicy`: for all other frontends.
+    pub external_policy: TrafficPolicy,
+    /// `spec.sessionAffinity: ClientIP`: how long a client sticks, in seconds.
+    pub affinity_seconds: Option<u32>,
+    /// `spec.healthCheckNodePort`, where the Service has one.
+    pub health_check_node_port: Option<u16>,
+}
+
+/// One entry of `spec.ports`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Its name; empty where a Service has a single, unnamed port.
+    pub name: Arc<str>,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The port on ClusterIP, ExternalIPs and VIPs. Never 0.
+    pub port: u16,
+    /// The port on the node's own addresses, for types NodePort and LoadBalancer. Never 0.
+    pub node_port: Option<u16>,
+}
+
+/// An EndpointSlice of one IP family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointSlice {
+    /// Its own name (not that of the Service).
+    pub name: ObjectName,
+    /// The label `kubernetes.io/service-name`: the Service it belongs to, in the same namespace.
+    pub service: Option<Arc<str>>,
+    /// Its `addressType`.
+    pub family: Family,
+    /// Its ports: those that have a number.
+    pub ports: Vec<EndpointPort>,
+    /// Its endpoints: those with a usable address.
+    pub endpoints: Vec<Endpoint>,
+}
+
+impl EndpointSlice {
+    /// The Service that this slice belongs to.
+    #[must_use]
+    pub fn service_name(&self) -> Option<ObjectName> {
+        let service = self.service.clone()?;
+        Some(ObjectName { namespace: self.name.namespace.clone(), name: service })
+    }
+}
+
+/// One entry of an EndpointSlice's `ports`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointPort {
+    /// The name of the service port that it serves.
+    pub name: Arc<str>,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The port that the endpoint listens on. Never 0.
+    pub port: u16,
+}
+
+/// One entry of an EndpointSlice's `endpoints`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its first address; the others do not count (KEP-752).
+    pub address: IpAddr,
+    /// `conditions.ready`; absent means true.
+    pub ready: bool,
+    /// `conditions.serving`; absent means true.
+    pub serving: bool,
+    /// `conditions.terminating`; absent means false.
+    pub terminating: bool,
+    /// `nodeName`.
+    pub node: Option<Arc<str>>,
+    /// `hints.forZones[].name`.
+    pub zone_hints: Box<[Arc<str>]>,
+    /// `hints.forNodes[].name`.
+    pub node_hints: Box<[Arc<str>]>,
+}
+
+/// The Node that the agent runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: Arc<str>,
+    /// `status.addresses`, internal addresses before external ones, otherwise in their order. The
+    /// first of each family is the primary one.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.podCIDRs`.
+    pub pod_cidrs: Vec<IpNet>,
+    /// The label `topology.kubernetes.io/zone`.
+    pub zone: Option<Arc<str>>,
+    /// False while it is being deleted or has the taint `ToBeDeletedByClusterAutoscaler`: load
+    /// balancers should not send it new traffic.
+    pub eligible: bool,
+}
+
+impl Node {
+    /// The primary address of a family.
+    #[must_use]
+    pub fn primary_address(&self, family: Family) -> Option<IpAddr> {
+        self.addresses.iter().copied().find(|a| Family::of(*a) == family)
+    }
+}

@@ -1,0 +1,193 @@
+//! The objects that are known at this moment, and what has to be planned again after a change.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::{EndpointSlice, Node, ObjectName, Service};
+
+/// What a source tells the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// A Service appeared or is now different.
+    Service(Service),
+    /// A Service is gone, or is none of ours any more.
+    ServiceGone(ObjectName),
+    /// An EndpointSlice appeared or is now different.
+    Slice(EndpointSlice),
+    /// An EndpointSlice is gone, or is none of ours any more.
+    SliceGone(ObjectName),
+    /// Our Node, as it is now.
+    Node(Node),
+    /// Our Node is gone.
+    NodeGone,
+    /// A ServiceCIDR: its name and prefixes.
+    ServiceCidr(Arc<str>, Vec<IpNet>),
+    /// A ServiceCIDR is gone.
+    ServiceCidrGone(Arc<str>),
+    /// All addresses of the node's interfaces, as they are now (loopback included).
+    InterfaceAddresses(BTreeSet<IpAddr>),
+    /// The source has listed everything once: programming may begin.
+    Synced,
+}
+
+/// What has to be planned again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dirty {
+    /// The Services whose service ports may have changed.
+    pub services: BTreeSet<ObjectName>,
+    /// Something that all of them depend on changed: the Node, the ServiceCIDRs, the addresses.
+    pub surroundings: bool,
+}
+
+impl Dirty {
+    /// True if nothing has to be planned again.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.services.is_empty() && !self.surroundings
+    }
+}
+
+/// All objects that are known at this moment.
+#[derive(Debug, Default)]
+pub struct Store {
+    services: BTreeMap<ObjectName, Service>,
+    slices: HashMap<ObjectName, EndpointSlice>,
+    slices_of: HashMap<ObjectName, BTreeSet<ObjectName>>,
+    node: Option<Node>,
+    service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
+    interface_addresses: BTreeSet<IpAddr>,
+    synced: bool,
+}
+
+impl Store {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Store {
+        Store::default()
+    }
+
+    /// Takes in one change and notes in `dirty` what has to be planned again. A change that changes
+    /// nothing leaves `dirty` as it was.
+    pub fn apply(&mut self, change: Change, dirty: &mut Dirty) {
+        match change {
+            Change::Service(service) => {
+                if self.services.get(&service.name) != Some(&service) {
+                    dirty.services.insert(service.name.clone());
+                    self.services.insert(service.name.clone(), service);
+                }
+            }
+            Change::ServiceGone(name) => {
+                if self.services.remove(&name).is_some() {
+                    dirty.services.insert(name);
+                }
+            }
+            Change::Slice(slice) => self.apply_slice(slice, dirty),
+            Change::SliceGone(name) => {
+                if let Some(old) = self.slices.remove(&name) {
+                    self.unlink(&old, dirty);
+                }
+            }
+            Change::Node(node) => self.set_node(Some(node), dirty),
+            Change::NodeGone => self.set_node(None, dirty),
+            Change::ServiceCidr(name, nets) => {
+                if self.service_cidrs.get(&name) != Some(&nets) {
+                    self.service_cidrs.insert(name, nets);
+                    dirty.surroundings = true;
+                }
+            }
+            Change::ServiceCidrGone(name) => {
+                dirty.surroundings |= self.service_cidrs.remove(&name).is_some();
+            }
+            Change::InterfaceAddresses(addresses) => {
+                if self.interface_addresses != addresses {
+                    self.interface_addresses = addresses;
+                    dirty.surroundings = true;
+                }
+            }
+            Change::Synced => {
+                dirty.surroundings |= !self.synced;
+                self.synced = true;
+            }
+        }
+    }
+
+    fn apply_slice(&mut self, slice: EndpointSlice, dirty: &mut Dirty) {
+        match self.slices.get(&slice.name) {
+            Some(old) if *old == slice => return,
+            Some(old) if old.service == slice.service => {
+                dirty.services.extend(slice.service_name());
+            }
+            _ => {
+                // A slice that changes its Service leaves the old one at once.
+                if let Some(old) = self.slices.remove(&slice.name) {
+                    self.unlink(&old, dirty);
+                }
+                if let Some(service) = slice.service_name() {
+                    self.slices_of.entry(service.clone()).or_default().insert(slice.name.clone());
+                    dirty.services.insert(service);
+                }
+            }
+        }
+        self.slices.insert(slice.name.clone(), slice);
+    }
+
+    fn unlink(&mut self, slice: &EndpointSlice, dirty: &mut Dirty) {
+        let Some(service) = slice.service_name() else { return };
+        if let Some(names) = self.slices_of.get_mut(&service) {
+            names.remove(&slice.name);
+            if names.is_empty() {
+                self.slices_of.remove(&service);
+            }
+        }
+        dirty.services.insert(service);
+    }
+
+    fn set_node(&mut self, node: Option<Node>, dirty: &mut Dirty) {
+        if self.node != node {
+            self.node = node;
+            dirty.surroundings = true;
+        }
+    }
+
+    /// True once the source has listed everything: before that, a plan would be half a cluster.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// All Services by name.
+    pub fn services(&self) -> impl Iterator<Item = &Service> {
+        self.services.values()
+    }
+
+    /// The Service of that name.
+    #[must_use]
+    pub fn service(&self, name: &ObjectName) -> Option<&Service> {
+        self.services.get(name)
+    }
+
+    /// The EndpointSlices of a Service, by name.
+    pub fn slices(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
+        self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.get(name))
+    }
+
+    /// Our Node, where one is known.
+    #[must_use]
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// The prefixes of all ServiceCIDRs.
+    pub fn service_cidrs(&self) -> impl Iterator<Item = &IpNet> {
+        self.service_cidrs.values().flatten()
+    }
+
+    /// The addresses of the node's interfaces, loopback included.
+    #[must_use]
+    pub fn interface_addresses(&self) -> &BTreeSet<IpAddr> {
+        &self.interface_addresses
+    }
+}
