@@ -1,0 +1,136 @@
+//! `cargo xtask ci`: everything that must pass before a change is taken, in the order in which a
+//! mistake is found soonest.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::command::{cargo, run as run_command};
+use crate::packages::{Installer, Purpose};
+use crate::style::Style;
+use crate::{suite, tidy};
+
+/// A step: its name, and what it does.
+type Step<'a> = (&'static str, Box<dyn Fn() -> Result<()> + 'a>);
+
+/// Run all steps up to the first that fails.
+pub(crate) fn run(installer: &Installer) -> Result<()> {
+    for component in ["fmt", "clippy"] {
+        require_component(component)?;
+    }
+    let steps: Vec<Step<'_>> = vec![
+        ("packages", Box::new(|| installer.ensure(Purpose::ALL))),
+        (
+            "format",
+            Box::new(|| run_command(cargo().args(["fmt", "--all", "--check"]))),
+        ),
+        ("tidy", Box::new(tidy::run)),
+        ("clippy", Box::new(|| run_command(&mut clippy()))),
+        ("docs", Box::new(|| run_command(&mut docs()))),
+        ("test", Box::new(|| suite::test(installer, &[]))),
+    ];
+    report(steps, Style::of_stdout())
+}
+
+fn clippy() -> Command {
+    let mut clippy = cargo();
+    clippy.args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "--deny=warnings",
+    ]);
+    clippy
+}
+
+fn docs() -> Command {
+    let mut docs = cargo();
+    docs.args([
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ])
+    .env("RUSTDOCFLAGS", "--deny=warnings");
+    docs
+}
+
+/// rustup's minimal profile leaves these out; cargo's own message for it suggests a search.
+fn require_component(component: &str) -> Result<()> {
+    let version = crate::command::output(cargo().args([component, "--version"]))?;
+    if !version.status.success() {
+        let package = if component == "fmt" {
+            "rustfmt"
+        } else {
+            component
+        };
+        bail!("there is no `cargo {component}` here; add it with: rustup component add {package}");
+    }
+    Ok(())
+}
+
+/// Run the steps, time them, and sum up.
+fn report(steps: Vec<Step<'_>>, style: Style) -> Result<()> {
+    let mut done: Vec<(&str, Duration)> = Vec::new();
+    let mut failure = None;
+    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).collect();
+    for (name, step) in steps {
+        println!("{}", style.bold(format!("==> {name}")));
+        let started = Instant::now();
+        let outcome = step();
+        done.push((name, started.elapsed()));
+        if let Err(error) = outcome {
+            failure = Some(error.context(format!("{name} failed")));
+            break;
+        }
+    }
+
+    println!("\n{}", style.bold("==> summary"));
+    for (position, (name, took)) in done.iter().enumerate() {
+        let failed = failure.is_some() && position + 1 == done.len();
+        let verdict = if failed {
+            style.red("failed")
+        } else {
+            style.green("ok")
+        };
+        println!("  {name:<10} {:>7.1} s  {verdict}", took.as_secs_f64());
+    }
+    for name in &names[done.len()..] {
+        println!("  {name:<10} {:>9}  {}", "", style.dim("not run"));
+    }
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn the_first_failure_ends_the_run_and_is_reported() {
+        let reached = Cell::new(0);
+        let step = || {
+            reached.set(reached.get() + 1);
+            Ok(())
+        };
+        let steps: Vec<Step<'_>> = vec![
+            ("one", Box::new(step)),
+            ("two", Box::new(|| bail!("no luck"))),
+            ("three", Box::new(step)),
+        ];
+        let error = report(steps, Style::PLAIN).unwrap_err();
+        assert_eq!(format!("{error:#}"), "two failed: no luck");
+        assert_eq!(reached.get(), 1);
+    }
+
+    #[test]
+    fn a_run_without_failures_succeeds() {
+        let steps: Vec<Step<'_>> = vec![("one", Box::new(|| Ok(())))];
+        assert!(report(steps, Style::PLAIN).is_ok());
+    }
+}

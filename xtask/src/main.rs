@@ -1,0 +1,77 @@
+//! `cargo xtask`: everything that is done with this repository besides editing it.
+//!
+//! Builds on a machine that has Rust and a C linker and nothing else, because it is what installs
+//! the rest. It therefore knows the agent only as a program to build and run.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool: what it prints is what it is for"
+)]
+
+mod ci;
+mod command;
+mod packages;
+mod privilege;
+mod style;
+mod suite;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::packages::{Installer, Purpose};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", version, about)]
+struct Cli {
+    /// Only name the system packages that are missing, and fail if there are any
+    #[arg(long, global = true)]
+    no_install: bool,
+
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install the system packages that building, testing and the demo need
+    Setup,
+    /// Run every test of the workspace: as root, or in a user namespace
+    Test {
+        /// Handed to `cargo test`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Check the structure of the source: module borders, licences, file lengths, stray paths
+    Tidy,
+    /// Run the benchmarks: as root, or in a user namespace
+    Bench {
+        /// Handed to `cargo bench`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+    /// Everything that must pass before a change is taken
+    Ci,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let installer = Installer {
+        only_print: cli.no_install,
+    };
+    let outcome = match &cli.task {
+        Task::Setup => installer.ensure(Purpose::ALL),
+        Task::Test { args } => suite::test(&installer, args),
+        Task::Tidy => tidy::run(),
+        Task::Bench { args } => suite::bench(&installer, args),
+        Task::Ci => ci::run(&installer),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Rules about any text file: length, and names of places that are not everybody's.
+
+use super::Violation;
+
+/// A file longer than this does more than one thing.
+const LONGEST_FILE: usize = 600;
+
+/// Folders whose files have a limit on their length.
+const LIMITED: [&str; 2] = ["src/", "xtask/"];
+
+/// Folders of one machine. Written in two parts so that this file passes its own rule.
+const MACHINE_PATHS: [&str; 3] = [
+    concat!("/wo", "rk/"),
+    concat!("/ro", "ot/"),
+    concat!("/tmp/", "target"),
+];
+
+/// Hosts of package registries. Which registry or mirror is used is for the machine's own cargo,
+/// apt and the like to know; a host written here would go round that.
+const REGISTRY_HOSTS: [&str; 9] = [
+    concat!("index.", "crates.io"),
+    concat!("static.", "crates.io"),
+    concat!("crates.io", "-index"),
+    concat!("py", "pi.org"),
+    concat!("files.", "pythonhosted.org"),
+    concat!("registry.", "npmjs.org"),
+    concat!("deb.", "debian.org"),
+    concat!("security.", "debian.org"),
+    concat!("archive.", "ubuntu.com"),
+];
+
+/// What is wrong with this file.
+pub(super) fn check(path: &str, text: &str) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let lines = text.lines().count();
+    if LIMITED.iter().any(|folder| path.starts_with(folder)) && lines > LONGEST_FILE {
+        violations.push(Violation::of(
+            path,
+            format!("{lines} lines; {LONGEST_FILE} is the limit: split it by subject"),
+        ));
+    }
+    for (number, line) in (1..).zip(text.lines()) {
+        if let Some(place) = MACHINE_PATHS.iter().find(|place| names_path(line, place)) {
+            violations.push(Violation::at(
+                path,
+                number,
+                format!("`{place}` is a folder of somebody's machine; use a relative path"),
+            ));
+        }
+        if path == "Cargo.lock" && line.starts_with("source = ") {
+            // Cargo's own name for its registry, which a mirror does not change.
+            continue;
+        }
+        if let Some(host) = REGISTRY_HOSTS.iter().find(|host| line.contains(**host)) {
+            violations.push(Violation::at(
+                path,
+                number,
+                format!("`{host}` is a registry's host; leave it to the machine's settings"),
+            ));
+        }
+    }
+    violations
+}
+
+/// Whether `line` has the absolute path `place`, and not just a relative one that ends like it.
+fn names_path(line: &str, place: &str) -> bool {
+    line.match_indices(place).any(|(start, _)| {
+        let before = line[..start].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "_-.})".contains(c))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_is_refused_where_files_have_a_limit() {
+        let long = "\n".repeat(LONGEST_FILE + 1);
+        assert_eq!(check("src/model/store.rs", &long).len(), 1);
+        assert_eq!(check("xtask/src/main.rs", &long).len(), 1);
+        assert_eq!(check("LICENSE-GPL", &long), []);
+        assert_eq!(check("src/lib.rs", &"\n".repeat(LONGEST_FILE)), []);
+    }
+
+    #[test]
+    fn a_machine_path_is_refused_with_its_line() {
+        for place in MACHINE_PATHS {
+            let text = format!("one\nsee {place}x\n");
+            let violations = check("README.md", &text);
+            assert_eq!(violations.len(), 1, "{place}");
+            assert_eq!(violations[0].line, Some(2));
+        }
+        let relative = format!("net{}x and $HOME{}y", MACHINE_PATHS[0], MACHINE_PATHS[0]);
+        assert_eq!(check("README.md", &relative), []);
+    }
+
+    #[test]
+    fn a_registry_host_is_refused_except_in_the_lock_files_sources() {
+        for host in REGISTRY_HOSTS {
+            assert_eq!(
+                check("README.md", &format!("https://{host}/")).len(),
+                1,
+                "{host}"
+            );
+        }
+        let source = format!(
+            "source = \"registry+https://github.com/rust-lang/{}\"",
+            REGISTRY_HOSTS[2]
+        );
+        assert_eq!(check("Cargo.lock", &source), []);
+        assert_eq!(check("deny.toml", &source).len(), 1);
+    }
+
+    #[test]
+    fn this_file_passes_its_own_rules() {
+        assert_eq!(check("xtask/src/tidy/text.rs", include_str!("text.rs")), []);
+    }
+}
