@@ -57,15 +57,8 @@ impl Privilege {
     /// rights of root in it.
     pub(crate) fn isolation(self) -> &'static [&'static str] {
         match self {
-            Self::Root => &["unshare", "--mount", "--net", "--"],
-            Self::UserNamespace => &[
-                "unshare",
-                "--user",
-                "--map-root-user",
-                "--mount",
-                "--net",
-                "--",
-            ],
+            Self::Root => &["unshare", "--net", "--"],
+            Self::UserNamespace => &["unshare", "--user", "--map-root-user", "--net", "--"],
         }
     }
 
