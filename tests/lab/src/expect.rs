@@ -1,0 +1,408 @@
+//! Expectations about packets, written as one sentence, that explain themselves when they fail.
+
+use std::collections::BTreeSet;
+use std::fmt::{Display, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+
+use crate::probe::{Connection, Outcome, Protocol, probe};
+use crate::topology::{Host, Topology};
+
+/// How long a probe waits for an answer that should come.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a probe waits for an answer that should not come.
+const SILENCE: Duration = Duration::from_millis(300);
+/// How long [`Probe::eventually`] goes on trying.
+const CONVERGENCE: Duration = Duration::from_secs(10);
+/// Probes under way at the same time.
+const PARALLEL: usize = 8;
+/// Lines of rules or connections that a failure quotes.
+const QUOTED: usize = 300;
+
+/// Where packets start; from [`Topology::from`].
+#[derive(Clone, Copy)]
+pub struct Origin<'a> {
+    lab: &'a Topology,
+    host: &'a Host,
+}
+
+impl<'a> Origin<'a> {
+    pub(crate) fn new(lab: &'a Topology, host: &'a Host) -> Self {
+        Self { lab, host }
+    }
+
+    /// TCP connections to `to`, an address and port such as `10.96.0.10:80` or `[fd00:96::10]:80`.
+    #[track_caller]
+    pub fn tcp(self, to: impl Display) -> Probe<'a> {
+        self.probe(Protocol::Tcp, to)
+    }
+
+    /// UDP questions to `to`.
+    #[track_caller]
+    pub fn udp(self, to: impl Display) -> Probe<'a> {
+        self.probe(Protocol::Udp, to)
+    }
+
+    /// SCTP handshakes with `to`.
+    #[track_caller]
+    pub fn sctp(self, to: impl Display) -> Probe<'a> {
+        self.probe(Protocol::Sctp, to)
+    }
+
+    /// Probes of any protocol to `to`.
+    #[track_caller]
+    pub fn probe(self, protocol: Protocol, to: impl Display) -> Probe<'a> {
+        let to = address(to);
+        Probe {
+            origin: self,
+            protocol,
+            to,
+            source: None,
+            times: None,
+            deadline: None,
+        }
+    }
+
+    /// Opens a TCP connection that stays open.
+    pub fn connect(self, to: impl Display) -> Result<Connection> {
+        let to = to
+            .to_string()
+            .parse()
+            .with_context(|| format!("not an address: {to}"))?;
+        self.host.run(|| Connection::open(to))
+    }
+}
+
+/// A number of equal probes, and what should become of them. The methods that say the latter
+/// send them, and panic with everything there is to know when it comes out otherwise.
+#[must_use = "nothing is sent until an outcome is expected"]
+#[derive(Clone)]
+pub struct Probe<'a> {
+    origin: Origin<'a>,
+    protocol: Protocol,
+    to: SocketAddr,
+    source: Option<IpAddr>,
+    times: Option<usize>,
+    deadline: Option<Duration>,
+}
+
+impl<'a> Probe<'a> {
+    /// How many probes to send. Without it there are enough that a uniform choice misses none of
+    /// the expected servers in a billion runs.
+    pub fn times(mut self, times: usize) -> Self {
+        self.times = Some(times);
+        self
+    }
+
+    /// Sends from this address of the host instead of the one that routing selects.
+    pub fn source(mut self, source: impl Into<IpAddr>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Tries again for some seconds until it comes out as expected: for what follows a change.
+    pub fn eventually(self) -> Self {
+        self.within(CONVERGENCE)
+    }
+
+    /// Like [`Probe::eventually`], with a deadline of its own.
+    pub fn within(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// Every probe reaches a server, and the servers reached are exactly these.
+    #[track_caller]
+    pub fn reaches(self, servers: &[&str]) -> Reached<'a> {
+        let expected: BTreeSet<&str> = servers.iter().copied().collect();
+        let names: Vec<&str> = expected.iter().copied().collect();
+        let goal = format!("exactly these reached: {}", names.join(", "));
+        let times = self.times.unwrap_or(25 * expected.len());
+        let tally = self.expect(&goal, times, PATIENCE, |tally| {
+            tally.servers().is_some_and(|servers| servers == expected)
+        });
+        Reached { probe: self, tally }
+    }
+
+    /// Every probe is refused at once.
+    #[track_caller]
+    pub fn refused(self) {
+        self.expect_only("all refused", PATIENCE, |outcome| {
+            *outcome == Outcome::Refused
+        });
+    }
+
+    /// No probe is answered in any way.
+    #[track_caller]
+    pub fn dropped(self) {
+        self.expect_only("no answer to any", SILENCE, |outcome| {
+            *outcome == Outcome::Dropped
+        });
+    }
+
+    /// Every probe leaves the node as it came, touched by no rule: the gateway prohibits it.
+    #[track_caller]
+    pub fn unhandled(self) {
+        let goal = "all past the rules, to the gateway";
+        self.expect_only(goal, PATIENCE, |outcome| {
+            matches!(
+                outcome,
+                Outcome::Unreachable(Errno::EHOSTUNREACH | Errno::EACCES)
+            )
+        });
+    }
+
+    /// Sends the probes and counts what becomes of them, without any expectation. No answer
+    /// within `patience` counts as dropped.
+    pub fn tally(&self, times: usize, patience: Duration) -> Result<Tally> {
+        self.send(times, patience, |_| false)
+    }
+
+    #[track_caller]
+    fn expect_only(self, goal: &str, patience: Duration, good: fn(&Outcome) -> bool) {
+        let times = self.times.unwrap_or(4);
+        self.expect(goal, times, patience, |tally| {
+            tally.counts.iter().all(|(outcome, _)| good(outcome))
+        });
+    }
+
+    /// Sends the probes until `good` is content with the outcomes or the deadline is over.
+    #[track_caller]
+    fn expect(
+        &self,
+        goal: &str,
+        times: usize,
+        patience: Duration,
+        good: impl Fn(&Tally) -> bool,
+    ) -> Tally {
+        let start = Instant::now();
+        loop {
+            // One silence is enough to fail, unless silence is what is wanted.
+            let hopeless = |outcome: &Outcome| *outcome == Outcome::Dropped && patience > SILENCE;
+            let tally = match self.send(times, patience, hopeless) {
+                Ok(tally) => tally,
+                Err(error) => fail(&format!("{self}: cannot probe: {error:#}")),
+            };
+            if good(&tally) {
+                return tally;
+            }
+            if self
+                .deadline
+                .is_none_or(|deadline| start.elapsed() > deadline)
+            {
+                let after = match self.deadline {
+                    Some(_) => format!(" (after {:.1?} of trying)", start.elapsed()),
+                    None => String::new(),
+                };
+                self.fail(goal, &format!("{tally}{after}"));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sends `times` probes, several at a time, and none more after a `hopeless` outcome.
+    fn send(
+        &self,
+        times: usize,
+        patience: Duration,
+        hopeless: impl Fn(&Outcome) -> bool + Sync,
+    ) -> Result<Tally> {
+        let tally = Mutex::new(Tally::default());
+        let (sent, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let work = || -> Result<()> {
+            while !stop.load(Ordering::Relaxed) && sent.fetch_add(1, Ordering::Relaxed) < times {
+                let outcome = probe(self.protocol, self.source, self.to, patience)?;
+                if hopeless(&outcome) {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                let mut tally = tally
+                    .lock()
+                    .unwrap_or_else(|poisoned| poisoned.into_inner());
+                tally.add(outcome);
+            }
+            Ok(())
+        };
+        self.origin.host.run(|| {
+            thread::scope(|scope| {
+                let workers: Vec<_> = (0..PARALLEL.min(times))
+                    .map(|_| scope.spawn(work))
+                    .collect();
+                workers.into_iter().try_for_each(|worker| {
+                    worker
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+            })
+        })?;
+        Ok(tally
+            .into_inner()
+            .unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+
+    #[track_caller]
+    fn fail(&self, goal: &str, got: &str) -> ! {
+        let node = &self.origin.lab.node;
+        let mut message = format!("{self}\n  expected: {goal}\n  got:      {got}\n");
+        for (title, program, args) in [
+            ("rules", "nft", &["list", "ruleset"][..]),
+            ("connections", "conntrack", &["-L"]),
+            ("IPv6 connections", "conntrack", &["-L", "-f", "ipv6"]),
+        ] {
+            let text = node
+                .output(program, args)
+                .unwrap_or_else(|error| format!("{error:#}"));
+            let _ = writeln!(message, "── {title} of {node} ──\n{}", quote(&text));
+        }
+        fail(&message)
+    }
+}
+
+impl Display for Probe<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "from {} to {}/{}",
+            self.origin.host, self.to, self.protocol
+        )?;
+        self.source
+            .map_or(Ok(()), |source| write!(f, ", source address {source}"))
+    }
+}
+
+/// How often each outcome came.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Outcomes that came at least once, in the order of their first coming.
+    pub counts: Vec<(Outcome, usize)>,
+}
+
+impl Tally {
+    /// Counts one more.
+    pub fn add(&mut self, outcome: Outcome) {
+        match self.counts.iter_mut().find(|(known, _)| *known == outcome) {
+            Some((_, count)) => *count += 1,
+            None => self.counts.push((outcome, 1)),
+        }
+    }
+
+    /// The number of probes.
+    pub fn total(&self) -> usize {
+        self.counts.iter().map(|(_, count)| count).sum()
+    }
+
+    /// The number of probes that reached a server of this name.
+    pub fn reached(&self, name: &str) -> usize {
+        let hits = self.counts.iter().filter(
+            |(outcome, _)| matches!(outcome, Outcome::Reached { server, .. } if server == name),
+        );
+        hits.map(|(_, count)| count).sum()
+    }
+
+    /// The servers reached, if every probe reached one.
+    fn servers(&self) -> Option<BTreeSet<&str>> {
+        self.counts
+            .iter()
+            .map(|(outcome, _)| match outcome {
+                Outcome::Reached { server, .. } => Some(server.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The source addresses that servers saw.
+    fn sources(&self) -> BTreeSet<IpAddr> {
+        let sources = self.counts.iter().filter_map(|(outcome, _)| match outcome {
+            Outcome::Reached { source, .. } => Some(*source),
+            _ => None,
+        });
+        sources.collect()
+    }
+}
+
+impl Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut separator = "";
+        for (outcome, count) in &self.counts {
+            write!(f, "{separator}{count} × {outcome}")?;
+            separator = "\n            ";
+        }
+        Ok(())
+    }
+}
+
+/// Probes that all reached a server; more can be expected of them.
+pub struct Reached<'a> {
+    probe: Probe<'a>,
+    tally: Tally,
+}
+
+impl Reached<'_> {
+    /// How often each outcome came.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// The servers saw an address of the host that asked.
+    #[track_caller]
+    pub fn source_preserved(self) -> Self {
+        let host = self.probe.origin.host;
+        let own: Vec<IpAddr> = match self.probe.source {
+            Some(source) => vec![source],
+            None => host.ips().collect(),
+        };
+        self.source_among(&own, "source preserved")
+    }
+
+    /// The servers saw an address of the node under test.
+    #[track_caller]
+    pub fn source_masqueraded(self) -> Self {
+        let node: Vec<IpAddr> = self.probe.origin.lab.node.ips().collect();
+        self.source_among(&node, "source masqueraded")
+    }
+
+    #[track_caller]
+    fn source_among(self, allowed: &[IpAddr], goal: &str) -> Self {
+        if !self
+            .tally
+            .sources()
+            .iter()
+            .all(|source| allowed.contains(source))
+        {
+            self.probe.fail(
+                &format!("{goal}, one of {allowed:?}"),
+                &self.tally.to_string(),
+            );
+        }
+        self
+    }
+}
+
+#[track_caller]
+fn address(text: impl Display) -> SocketAddr {
+    let text = text.to_string();
+    text.parse()
+        .unwrap_or_else(|_| fail(&format!("not an address and port: {text}")))
+}
+
+fn quote(text: &str) -> String {
+    let mut lines: Vec<&str> = text.lines().take(QUOTED).collect();
+    if text.lines().count() > QUOTED {
+        lines.push("…");
+    }
+    lines.join("\n")
+}
+
+#[track_caller]
+#[allow(
+    clippy::panic,
+    reason = "an expectation that is not met fails the test that states it"
+)]
+fn fail(message: &str) -> ! {
+    panic!("{message}")
+}
