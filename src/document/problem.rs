@@ -1,0 +1,175 @@
+//! What is wrong with something that a person wrote, and what to do about it.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::FieldPath;
+
+/// How much a [`Problem`] costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Nothing is wrong, but something that was written has no effect.
+    Note,
+    /// A part is ignored, the rest is used.
+    Warning,
+    /// The whole object (or file, or configuration) is not used.
+    Error,
+}
+
+/// One thing that is wrong: where, what, and what to do.
+///
+/// All texts in it are bounded in length, whatever the input was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// How much it costs.
+    pub severity: Severity,
+    /// The file, where it came from one.
+    pub file: Option<Arc<Path>>,
+    /// The line in that file, counted from 1, where it is known.
+    pub line: Option<u32>,
+    /// The kind and the name of the object, where it belongs to one: `Service default/web`.
+    pub object: Option<String>,
+    /// The field; empty if it is about the whole.
+    pub field: FieldPath,
+    /// An excerpt of the value, where there is one.
+    pub value: Option<String>,
+    /// What is wrong with it and what to do.
+    pub reason: String,
+}
+
+/// Long enough for an IPv6 address or a name, short enough for a log line.
+const EXCERPT_CHARS: usize = 80;
+const REASON_CHARS: usize = 400;
+
+impl Problem {
+    /// A problem with `field`. Where it is, whose it is and the value are added by `with_…` and
+    /// `in_…`.
+    pub fn new(severity: Severity, field: FieldPath, reason: impl Into<String>) -> Problem {
+        let reason = clip(reason.into(), REASON_CHARS);
+        Problem {
+            severity,
+            file: None,
+            line: None,
+            object: None,
+            field,
+            value: None,
+            reason,
+        }
+    }
+
+    /// Adds the value that is wrong.
+    #[must_use]
+    pub fn with_value(mut self, value: impl fmt::Display) -> Problem {
+        self.value = Some(excerpt(&value.to_string()));
+        self
+    }
+
+    /// Adds the object that it belongs to.
+    #[must_use]
+    pub fn of_object(mut self, kind: &str, name: impl fmt::Display) -> Problem {
+        self.object = Some(clip(format!("{kind} {name}"), EXCERPT_CHARS));
+        self
+    }
+
+    /// Adds the place where it was found.
+    #[must_use]
+    pub fn in_file(mut self, file: &Arc<Path>, line: Option<u32>) -> Problem {
+        self.file = Some(file.clone());
+        self.line = line;
+        self
+    }
+
+    /// Writes it to the log, with its parts as fields.
+    pub fn log(&self) {
+        // tracing fixes the level of an event at compile time.
+        macro_rules! event_at {
+            ($level:ident) => {
+                tracing::$level!(
+                    file = self
+                        .file
+                        .as_ref()
+                        .map(|f| tracing::field::display(f.display())),
+                    line = self.line,
+                    object = self.object,
+                    field = (!self.field.is_empty()).then(|| tracing::field::display(&self.field)),
+                    value = self.value,
+                    "{}",
+                    self.reason
+                )
+            };
+        }
+        match self.severity {
+            Severity::Note => event_at!(info),
+            Severity::Warning => event_at!(warn),
+            Severity::Error => event_at!(error),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}:", file.display())?;
+            if let Some(line) = self.line {
+                write!(f, "{line}:")?;
+            }
+            f.write_str(" ")?;
+        }
+        if let Some(object) = &self.object {
+            write!(f, "{object}: ")?;
+        }
+        match (&self.value, self.field.is_empty()) {
+            (Some(value), false) => write!(f, "{} = {value}: ", self.field)?,
+            (Some(value), true) => write!(f, "{value}: ")?,
+            (None, false) => write!(f, "{}: ", self.field)?,
+            (None, true) => {}
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// A text from outside in a form that fits into a message: quoted, control characters escaped, cut.
+#[must_use]
+pub fn excerpt(text: &str) -> String {
+    match text.char_indices().nth(EXCERPT_CHARS) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}… ({} bytes)", &text[..end], text.len()),
+    }
+}
+
+fn clip(mut text: String, chars: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(chars) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_where_what_and_why() {
+        let file: Arc<Path> = Path::new("svc/web.yaml").into();
+        let problem = Problem::new(Severity::Error, FieldPath::top("spec"), "must be a mapping")
+            .with_value("x\ny")
+            .of_object("Service", "default/web")
+            .in_file(&file, Some(7));
+        assert_eq!(
+            problem.to_string(),
+            r#"svc/web.yaml:7: Service default/web: spec = "x\ny": must be a mapping"#
+        );
+    }
+
+    #[test]
+    fn texts_are_bounded_and_cut_between_characters() {
+        let long = "é".repeat(1_000_000);
+        let problem = Problem::new(Severity::Note, FieldPath::default(), long.as_str())
+            .with_value(&long)
+            .of_object("Service", &long);
+        assert!(problem.to_string().len() < 2_000);
+        assert!(problem.to_string().contains("(2000000 bytes)"));
+    }
+}

@@ -1,0 +1,283 @@
+//! Cases for reading texts: what they mean, and what the worst of them may cost.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use serde::Deserialize;
+
+use super::*;
+
+fn one(text: &str) -> Node<'_> {
+    let mut documents = parse(text.as_bytes()).unwrap();
+    assert_eq!(documents.len(), 1, "{text}");
+    documents.remove(0)
+}
+
+fn error(text: &str) -> String {
+    parse(text.as_bytes()).unwrap_err().to_string()
+}
+
+fn path(text: &str) -> FieldPath {
+    let mut path = FieldPath::default();
+    for part in text.split('.') {
+        path.push(match part.parse() {
+            Ok(index) => Segment::Index(index),
+            Err(_) => Segment::Field(part.into()),
+        });
+    }
+    path
+}
+
+#[test]
+fn documents_are_read_and_empty_ones_left_out() {
+    for (text, count) in [
+        ("", 0),
+        ("---\n---\n# nothing\n---\n", 0),
+        ("a: 1\n---\nb: 2\n---\n", 2),
+        ("a: 1\n...\n---\nb: 2\n", 2),
+        ("{\"a\": 1}", 1),
+        ("{\n\t\"a\": [\n\t\t1,\n\t\t2\n\t]\n}\n", 1),
+        ("\u{feff}a: 1\n", 1),
+        ("a: 1\r\nb: 2\r\n", 1),
+    ] {
+        assert_eq!(parse(text.as_bytes()).unwrap().len(), count, "{text:?}");
+    }
+}
+
+#[test]
+fn lines_are_those_of_the_keys() {
+    let text = "# a comment\nspec:\n  ports:\n  - name: http\n    port: 80\n  - port: 0\nx: |\n  a\n  b\nlast: 1\n";
+    let node = one(text);
+    for (at, line) in [
+        ("spec", 2),
+        ("spec.ports", 3),
+        ("spec.ports.0", 4),
+        ("spec.ports.0.port", 5),
+        ("spec.ports.1.port", 6),
+        ("last", 10),
+        // What is not there is where it would be.
+        ("spec.ports.1.name", 6),
+        ("spec.clusterIP", 2),
+        ("nothing.at.all", 2),
+    ] {
+        assert_eq!(node.line_of(&path(at)), line, "{at}");
+    }
+    assert_eq!(
+        parse(b"a: 1\n---\nb:\n  c: 1\n").unwrap()[1].line_of(&path("b.c")),
+        4
+    );
+}
+
+#[test]
+fn syntax_errors_name_the_place() {
+    for (text, message) in [
+        ("a: 1\nb: [1, 2\n", "line 2, column 4"),
+        ("a: 1\n b: 2\n", "line 2"),
+        ("a: 1\nb: 2\na: 3\n", "the key \"a\" is already in line 1"),
+        ("a: 1\nb: *x\n", "line 2, column 4"),
+        ("a: &x\n  b: *x\n", "refers to a value that contains it"),
+        ("? [a]\n: b\n", "cannot be a key"),
+        ("a: &x {c: 1}\nb:\n  <<: *x\n", "merge keys"),
+        ("a: \0\n", "line 1"),
+    ] {
+        let error = error(text);
+        assert!(error.contains(message), "{text:?}: {error}");
+    }
+    let error = parse(b"a: 1\nb: \xff\n").unwrap_err();
+    assert_eq!((error.line, error.column), (2, 4));
+}
+
+#[test]
+fn aliases_are_copies() {
+    let node = one("a: &x {c: 1}\nb: *x\n");
+    assert_eq!(node.at(&path("b.c")).unwrap().text(), Some("1"));
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Thing {
+    text: Option<String>,
+    number: Option<i64>,
+    port: u16,
+    flag: Option<bool>,
+    ratio: Option<f64>,
+    list: Vec<Thing>,
+}
+
+#[test]
+fn scalars_become_what_the_field_is() {
+    let thing = |text: &str| typed::<Thing>(&one(text));
+    for (text, expected) in [
+        (
+            "text: abc",
+            Thing {
+                text: Some("abc".into()),
+                ..Thing::default()
+            },
+        ),
+        (
+            "text: '80'",
+            Thing {
+                text: Some("80".into()),
+                ..Thing::default()
+            },
+        ),
+        (
+            "text: !!str 80",
+            Thing {
+                text: Some("80".into()),
+                ..Thing::default()
+            },
+        ),
+        (
+            "text: 10.0.0.1",
+            Thing {
+                text: Some("10.0.0.1".into()),
+                ..Thing::default()
+            },
+        ),
+        (
+            "text: ::1",
+            Thing {
+                text: Some("::1".into()),
+                ..Thing::default()
+            },
+        ),
+        ("text: ~\nnumber:", Thing::default()),
+        (
+            "number: 0x1f",
+            Thing {
+                number: Some(31),
+                ..Thing::default()
+            },
+        ),
+        (
+            "number: -5",
+            Thing {
+                number: Some(-5),
+                ..Thing::default()
+            },
+        ),
+        (
+            "ratio: 1.5",
+            Thing {
+                ratio: Some(1.5),
+                ..Thing::default()
+            },
+        ),
+        (
+            "flag: True",
+            Thing {
+                flag: Some(true),
+                ..Thing::default()
+            },
+        ),
+        (
+            "{unknown: {a: [1]}, port: 1}",
+            Thing {
+                port: 1,
+                ..Thing::default()
+            },
+        ),
+    ] {
+        assert_eq!(thing(text), Ok(expected), "{text}");
+    }
+    for (text, message) in [
+        (
+            "text: 80",
+            "text: must be text, not a number; put it in quotes",
+        ),
+        (
+            "text: true",
+            "text: must be text, not true or false; put it in quotes",
+        ),
+        (
+            "number: '80'",
+            "number: must be a whole number, not text; remove the quotes",
+        ),
+        ("number: 010", "number: must be a whole number, not text"),
+        (
+            "number: 1.5",
+            "number: must be a whole number, not a number",
+        ),
+        ("flag: yes", "flag: must be true or false, not text"),
+        ("list: {a: 1}", "list: must be a list, not a mapping"),
+        (
+            "list: [{list: [{number: x}]}]",
+            "list[0].list[0].number: must be a whole number",
+        ),
+        ("port: 65536", "port: invalid value"),
+        ("[a]", ": must be a mapping, not a list"),
+    ] {
+        let error = thing(text).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{text}: {error}");
+    }
+}
+
+#[test]
+fn unknown_fields_are_reported() {
+    let mut unknown = Vec::new();
+    let node = one("prot: 1\nlist:\n- {port: 1, x: {y: 2}}\n");
+    typed_reporting_unknown::<Thing>(&node, |path| unknown.push(path.to_string())).unwrap();
+    assert_eq!(unknown, ["prot", "list[0].x"]);
+}
+
+/// Ten megabytes of each of these once took some parser minutes, or its stack.
+#[test]
+fn malice_costs_no_more_than_its_length() {
+    let bomb: String = (0..30).fold("a0: &a0 x\n".into(), |text, i| {
+        text + &format!("a{}: &a{} [*a{i}, *a{i}, *a{i}, *a{i}]\n", i + 1, i + 1)
+    });
+    let nested_anchors: String = (0..60).map(|i| format!("&a{i} [x, ")).collect();
+    let million = |text: &str| text.repeat(1_000_000 / text.len());
+    let mut texts = vec![
+        bomb,
+        nested_anchors,
+        million("a: &x [1]\n"),
+        million("- &a a\n- *a\n"),
+    ];
+    for unit in [
+        "[", "{", "- ", "? ", "a: ", "\"", "'", "&a ", "*a ", "!", "%", "|\n", "-\n", "é",
+    ] {
+        texts.push(million(unit));
+        texts.push(format!("[{}", million(unit)));
+        texts.push(format!("key: {}", million(unit)));
+        texts.push(format!("key: \"{}", million(unit)));
+    }
+    texts.push(
+        (0..2_000)
+            .map(|i| format!("{}a:\n", " ".repeat(i)))
+            .collect(),
+    );
+    texts.push((0..50_000).map(|i| format!("key{i}: 1\n")).collect());
+    for text in texts {
+        let start = Instant::now();
+        let result = parse(text.as_bytes());
+        // Debug builds on a busy machine are slow; quadratic would be minutes.
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "{}",
+            excerpt(&text)
+        );
+        if let Err(error) = result {
+            assert!(error.to_string().len() < 1_000);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_crash(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = parse(&bytes);
+    }
+
+    #[test]
+    fn no_yaml_like_text_crashes(text in "([a-c0-9&*!|>%@`\"'#,:?\\[\\]{}~<. \n-]|: |\n  |\n- |---\n){0,60}") {
+        if let Ok(documents) = parse(text.as_bytes()) {
+            for node in documents {
+                let _ = typed::<Thing>(&node);
+                let _ = node.describe();
+            }
+        }
+    }
+}
