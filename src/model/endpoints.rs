@@ -1,0 +1,154 @@
+//! Which endpoints a service port may use.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Endpoint, EndpointSlice, Family, ServicePort};
+
+/// Where a connection can be sent: an endpoint's address and port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Backend {
+    /// The address.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+}
+
+/// Where we are, as far as the choice of endpoints depends on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Locality<'a> {
+    /// The name of our node.
+    pub node: &'a str,
+    /// The zone of our node.
+    pub zone: Option<&'a str>,
+}
+
+/// The endpoints of one service port in one family, each list in order and without duplicates.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Those that policy Cluster may use. Empty only if the service port has no endpoint at all.
+    pub cluster: Vec<Backend>,
+    /// Those that policy Local may use.
+    pub local: Vec<Backend>,
+    /// How many endpoints on this node are ready (and not a fallback): for health checks.
+    pub local_ready: usize,
+    /// Addresses on this node among all of these: what may reach itself through the Service.
+    pub local_addresses: Vec<IpAddr>,
+}
+
+struct Candidate<'a> {
+    backend: Backend,
+    local: bool,
+    endpoint: &'a Endpoint,
+}
+
+impl Candidate<'_> {
+    fn is_fallback(&self) -> bool {
+        self.endpoint.serving && self.endpoint.terminating
+    }
+}
+
+/// Selects the endpoints of a service port from the slices of its Service.
+///
+/// Ready endpoints that pass the topology hints; if there are none, those that are terminating but
+/// still serve (KEP-1669), separately for both policies. The same address and port in several
+/// slices is one endpoint, of which a copy that is not terminating wins.
+#[must_use]
+pub fn select<'a>(
+    slices: impl Iterator<Item = &'a EndpointSlice>,
+    port: &ServicePort,
+    family: Family,
+    locality: Locality<'_>,
+) -> Selection {
+    let candidates = candidates(slices, port, family, locality.node);
+    let ready = |c: &&Candidate<'_>| c.endpoint.ready;
+    let fallback = |c: &&Candidate<'_>| c.is_fallback();
+    let backends = |list: &[&Candidate<'_>]| list.iter().map(|c| c.backend).collect::<Vec<_>>();
+
+    let all_ready: Vec<&Candidate<'_>> = candidates.iter().filter(ready).collect();
+    let mut cluster = by_topology(&all_ready, locality);
+    if cluster.is_empty() {
+        cluster = candidates.iter().filter(fallback).collect();
+    }
+    let mut local: Vec<&Candidate<'_>> = all_ready.iter().copied().filter(|c| c.local).collect();
+    let local_ready = local.iter().filter(|c| !c.endpoint.terminating).count();
+    if local.is_empty() {
+        local = candidates
+            .iter()
+            .filter(|c| c.local)
+            .filter(fallback)
+            .collect();
+    }
+    let mut local_addresses: Vec<IpAddr> = cluster
+        .iter()
+        .chain(&local)
+        .filter(|c| c.local)
+        .map(|c| c.backend.address)
+        .collect();
+    local_addresses.sort_unstable();
+    local_addresses.dedup();
+    Selection {
+        cluster: backends(&cluster),
+        local: backends(&local),
+        local_ready,
+        local_addresses,
+    }
+}
+
+/// All copies of all endpoints, in order, one per backend.
+fn candidates<'a>(
+    slices: impl Iterator<Item = &'a EndpointSlice>,
+    port: &ServicePort,
+    family: Family,
+    node: &str,
+) -> Vec<Candidate<'a>> {
+    let mut candidates = Vec::new();
+    for slice in slices.filter(|s| s.family == family) {
+        let matching = slice
+            .ports
+            .iter()
+            .filter(|p| p.name == port.name && p.protocol == port.protocol);
+        for slice_port in matching {
+            candidates.extend(slice.endpoints.iter().map(|endpoint| Candidate {
+                backend: Backend {
+                    address: endpoint.address,
+                    port: slice_port.port,
+                },
+                local: endpoint.node.as_deref() == Some(node),
+                endpoint,
+            }));
+        }
+    }
+    // Among copies: not terminating before terminating, ready before not ready; the slices come in
+    // the order of their names, so that equal copies have a stable winner too.
+    candidates.sort_by_key(|c| (c.backend, c.endpoint.terminating, !c.endpoint.ready));
+    candidates.dedup_by_key(|c| c.backend);
+    candidates
+}
+
+/// Applies the topology hints, which count only if every ready endpoint has them (KEP-2433).
+fn by_topology<'b, 'a>(
+    ready: &[&'b Candidate<'a>],
+    locality: Locality<'_>,
+) -> Vec<&'b Candidate<'a>> {
+    hinted(ready, |e| &e.node_hints, Some(locality.node))
+        .or_else(|| hinted(ready, |e| &e.zone_hints, locality.zone))
+        .unwrap_or_else(|| ready.to_vec())
+}
+
+fn hinted<'b, 'a>(
+    ready: &[&'b Candidate<'a>],
+    hints: impl Fn(&Endpoint) -> &[Arc<str>],
+    here: Option<&str>,
+) -> Option<Vec<&'b Candidate<'a>>> {
+    let here = here.filter(|h| !h.is_empty())?;
+    if ready.iter().any(|c| hints(c.endpoint).is_empty()) {
+        return None;
+    }
+    let ours: Vec<_> = ready
+        .iter()
+        .copied()
+        .filter(|c| hints(c.endpoint).iter().any(|hint| &**hint == here))
+        .collect();
+    (!ours.is_empty()).then_some(ours)
+}

@@ -126,7 +126,10 @@ impl Store {
                     self.unlink(&old, dirty);
                 }
                 if let Some(service) = slice.service_name() {
-                    self.slices_of.entry(service.clone()).or_default().insert(slice.name.clone());
+                    self.slices_of
+                        .entry(service.clone())
+                        .or_default()
+                        .insert(slice.name.clone());
                     dirty.services.insert(service);
                 }
             }
@@ -135,7 +138,9 @@ impl Store {
     }
 
     fn unlink(&mut self, slice: &EndpointSlice, dirty: &mut Dirty) {
-        let Some(service) = slice.service_name() else { return };
+        let Some(service) = slice.service_name() else {
+            return;
+        };
         if let Some(names) = self.slices_of.get_mut(&service) {
             names.remove(&slice.name);
             if names.is_empty() {
@@ -171,7 +176,11 @@ impl Store {
 
     /// The EndpointSlices of a Service, by name.
     pub fn slices(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
-        self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.get(name))
+        self.slices_of
+            .get(service)
+            .into_iter()
+            .flatten()
+            .filter_map(|name| self.slices.get(name))
     }
 
     /// Our Node, where one is known.

@@ -1,0 +1,320 @@
+//! Our sets, keys and values as the bytes that nf_tables holds, both ways.
+//!
+//! Each field of a concatenation fills whole registers of four bytes, with trailing zeros.
+//! Addresses and ports are in network order, the index of a pool in host order, because that is
+//! how the `numgen` expression writes it into its register.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::model::{Backend, Family, Protocol};
+use crate::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, VerdictCode};
+use crate::plan::{ChainName, Field, FrontendKey, Key, Set, SetValue, Value};
+
+/// The table family of an IP family.
+pub(super) fn table_family(family: Family) -> TableFamily {
+    match family {
+        Family::V4 => TableFamily::Ip,
+        Family::V6 => TableFamily::Ip6,
+    }
+}
+
+/// Bytes of a key or value: at most IPv6 address, protocol, port and index, or two addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bytes {
+    bytes: [u8; 32],
+    length: usize,
+}
+
+impl Bytes {
+    fn new() -> Bytes {
+        Bytes {
+            bytes: [0; 32],
+            length: 0,
+        }
+    }
+
+    fn push(&mut self, field: &[u8]) {
+        let end = self.length + field.len();
+        if let Some(target) = self.bytes.get_mut(self.length..end) {
+            target.copy_from_slice(field);
+            self.length = end.next_multiple_of(4);
+        }
+    }
+
+    fn push_address(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(v4) => self.push(&v4.octets()),
+            IpAddr::V6(v6) => self.push(&v6.octets()),
+        }
+    }
+
+    fn push_frontend(&mut self, key: FrontendKey) {
+        let (protocol, port) = match key {
+            FrontendKey::Address(address, protocol, port) => {
+                self.push_address(address);
+                (protocol, port)
+            }
+            FrontendKey::NodePort(_, protocol, port) => (protocol, port),
+        };
+        self.push(&[protocol.number()]);
+        self.push(&port.to_be_bytes());
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// A key as bytes.
+pub(super) fn encode_key(key: Key) -> Bytes {
+    let mut bytes = Bytes::new();
+    match key {
+        Key::Frontend(frontend) => bytes.push_frontend(frontend),
+        Key::Pool(frontend, index) => {
+            bytes.push_frontend(frontend);
+            bytes.push(&index.to_ne_bytes());
+        }
+        Key::Address(address) => bytes.push_address(address),
+        Key::Hairpin(address) => {
+            bytes.push_address(address);
+            bytes.push_address(address);
+        }
+    }
+    bytes
+}
+
+/// A backend as bytes.
+pub(super) fn encode_backend(backend: Backend) -> Bytes {
+    let mut bytes = Bytes::new();
+    bytes.push_address(backend.address);
+    bytes.push(&backend.port.to_be_bytes());
+    bytes
+}
+
+/// Hands the value of an element to `then` in nf_tables' form.
+pub(super) fn with_data<R>(
+    value: Option<&Value>,
+    chain_names: &mut ChainNames,
+    then: impl FnOnce(Option<ElementData<'_>>) -> R,
+) -> R {
+    match value {
+        None => then(None),
+        Some(Value::Drop) => then(Some(ElementData::Verdict(VerdictCode::Drop, None))),
+        Some(Value::Goto(chain)) => {
+            let name = chain_names.name(*chain);
+            then(Some(ElementData::Verdict(VerdictCode::Goto, Some(name))))
+        }
+        Some(Value::Backend(backend)) => then(Some(ElementData::Value(
+            encode_backend(*backend).as_slice(),
+        ))),
+    }
+}
+
+/// Names of chains, written once instead of for every element.
+#[derive(Debug, Default)]
+pub(super) struct ChainNames {
+    names: std::collections::HashMap<ChainName, String>,
+}
+
+impl ChainNames {
+    fn name(&mut self, chain: ChainName) -> &str {
+        self.names.entry(chain).or_insert_with(|| chain.to_string())
+    }
+}
+
+/// Reads bytes from the front.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let padded = N.next_multiple_of(4);
+        let (field, rest) = self.0.split_at_checked(padded)?;
+        self.0 = rest;
+        field.get(..N)?.try_into().ok()
+    }
+
+    fn address(&mut self, family: Family) -> Option<IpAddr> {
+        Some(match family {
+            Family::V4 => IpAddr::V4(Ipv4Addr::from(self.take::<4>()?)),
+            Family::V6 => IpAddr::V6(Ipv6Addr::from(self.take::<16>()?)),
+        })
+    }
+
+    fn protocol(&mut self) -> Option<Protocol> {
+        let [number] = self.take::<1>()?;
+        Protocol::from_number(number)
+    }
+
+    fn port(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes(self.take::<2>()?))
+    }
+}
+
+/// Reads a key of one of our sets; `None` if it is none that we write.
+pub(super) fn decode_key(family: Family, set: Set, bytes: &[u8]) -> Option<Key> {
+    let mut reader = Reader(bytes);
+    let key = match set {
+        Set::ClusterIps | Set::NodeportIps => Key::Address(reader.address(family)?),
+        Set::Hairpin => {
+            let source = reader.address(family)?;
+            Key::Hairpin(
+                reader
+                    .address(family)
+                    .filter(|destination| *destination == source)?,
+            )
+        }
+        _ => {
+            let by_address = set.key().contains(&Field::Destination);
+            let address = if by_address {
+                Some(reader.address(family)?)
+            } else {
+                None
+            };
+            let (protocol, port) = (reader.protocol()?, reader.port()?);
+            let frontend = match address {
+                Some(address) => FrontendKey::Address(address, protocol, port),
+                None => FrontendKey::NodePort(family, protocol, port),
+            };
+            if set.key().contains(&Field::Index) {
+                Key::Pool(frontend, u32::from_ne_bytes(reader.take::<4>()?))
+            } else {
+                Key::Frontend(frontend)
+            }
+        }
+    };
+    reader.0.is_empty().then_some(key)
+}
+
+/// Reads the value of a map element; `None` if it is none that we write.
+pub(super) fn decode_value(family: Family, data: ElementData<'_>) -> Option<Value> {
+    match data {
+        ElementData::Verdict(VerdictCode::Drop, None) => Some(Value::Drop),
+        ElementData::Verdict(VerdictCode::Goto, Some(chain)) => {
+            ChainName::parse(chain).map(Value::Goto)
+        }
+        ElementData::Verdict(..) => None,
+        ElementData::Value(bytes) => {
+            let mut reader = Reader(bytes);
+            let backend = Backend {
+                address: reader.address(family)?,
+                port: reader.port()?,
+            };
+            reader.0.is_empty().then_some(Value::Backend(backend))
+        }
+    }
+}
+
+/// nft's numbers of the types that fields have (`include/datatype.h`), and their padded lengths.
+fn field_type(family: Family, field: Field) -> (u32, u32) {
+    match (field, family) {
+        (Field::Source | Field::Destination, Family::V4) => (7, 4),
+        (Field::Source | Field::Destination, Family::V6) => (8, 16),
+        (Field::Protocol, _) => (12, 4),
+        (Field::Port, _) => (13, 4),
+        (Field::Index, _) => (4, 4),
+    }
+}
+
+/// Six bits per field, the first in the highest place.
+fn concatenate(family: Family, fields: &[Field]) -> (u32, u32) {
+    fields.iter().fold((0, 0), |(types, length), field| {
+        let (type_id, field_length) = field_type(family, *field);
+        ((types << 6) | type_id, length + field_length)
+    })
+}
+
+/// The definition of one of our sets.
+pub(super) fn set_type(family: Family, set: Set) -> SetType {
+    const POOL_VALUE: &[SetField] = &[SetField::Address, SetField::Port];
+    let (key_type, key_length) = concatenate(family, set.key());
+    let type_of = match set {
+        Set::Endpoints => Some(TypeOf {
+            key: &[
+                SetField::Address,
+                SetField::Protocol,
+                SetField::Port,
+                SetField::Index,
+            ],
+            data: POOL_VALUE,
+        }),
+        Set::NodeportEndpoints => Some(TypeOf {
+            key: &[SetField::Protocol, SetField::Port, SetField::Index],
+            data: POOL_VALUE,
+        }),
+        _ => None,
+    };
+    let data = set.value().map(|value| match value {
+        SetValue::Verdict => SetData::Verdict,
+        SetValue::Backend => {
+            let (type_id, length) = concatenate(family, &[Field::Destination, Field::Port]);
+            SetData::Value { type_id, length }
+        }
+    });
+    SetType {
+        key_type,
+        key_length,
+        data,
+        interval: false,
+        counter: set.counts(),
+        type_of,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(set: Set, family: Family) -> Key {
+        let address: IpAddr = match family {
+            Family::V4 => "10.96.0.10".parse().unwrap(),
+            Family::V6 => "fd00:96::10".parse().unwrap(),
+        };
+        let by_address = set.key().contains(&Field::Destination);
+        let frontend = if by_address {
+            FrontendKey::Address(address, Protocol::Sctp, 443)
+        } else {
+            FrontendKey::NodePort(family, Protocol::Udp, 30_053)
+        };
+        match set {
+            Set::ClusterIps | Set::NodeportIps => Key::Address(address),
+            Set::Hairpin => Key::Hairpin(address),
+            Set::Endpoints | Set::NodeportEndpoints => Key::Pool(frontend, 70_000),
+            _ => Key::Frontend(frontend),
+        }
+    }
+
+    #[test]
+    fn keys_of_every_set_are_as_long_as_the_set_says_and_are_read_back() {
+        for set in Set::ALL {
+            for family in Family::ALL {
+                let key = sample(set, family);
+                let bytes = encode_key(key);
+                let wanted = set_type(family, set).key_length as usize;
+                assert_eq!(bytes.as_slice().len(), wanted, "{set:?} {family}");
+                assert_eq!(decode_key(family, set, bytes.as_slice()), Some(key));
+                assert_eq!(decode_key(family, set, &bytes.as_slice()[1..]), None);
+            }
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_concatenated_types_are_those_of_nft() {
+        let endpoints = set_type(Family::V4, Set::Endpoints);
+        assert_eq!(
+            (endpoints.key_type, endpoints.key_length),
+            (0x001c_c344, 16)
+        );
+        assert_eq!(
+            endpoints.data,
+            Some(SetData::Value {
+                type_id: 0x1cd,
+                length: 8
+            })
+        );
+        let endpoints = set_type(Family::V6, Set::Endpoints);
+        assert_eq!(
+            (endpoints.key_type, endpoints.key_length),
+            (0x0020_c344, 28)
+        );
+    }
+}

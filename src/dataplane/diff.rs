@@ -1,0 +1,267 @@
+//! What has to be written so that the kernel holds what is planned.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::codec::{ChainNames, encode_key, table_family, with_data};
+use super::committed::{Committed, balancer_of};
+use crate::model::{Backend, Family};
+use crate::nft::{Batch, Elements};
+use crate::plan::{
+    ChainName, Desired, Element, Frontend, FrontendKey, Key, Outcome, Set, TABLE, Touched,
+    pool_element,
+};
+
+const SETS: usize = Set::ALL.len();
+
+/// Elements to delete and to add, encoded, and what the record will say once they are committed.
+pub(super) struct Delta {
+    deletions: [[Elements; SETS]; 2],
+    additions: [[Elements; SETS]; 2],
+    /// Balancers that the added elements go to.
+    pub(super) balancers: BTreeSet<(Family, ChainName)>,
+    frontends: Vec<(FrontendKey, Option<Frontend>)>,
+    members: Vec<(Set, Key, bool)>,
+    names: ChainNames,
+}
+
+impl Delta {
+    fn new() -> Delta {
+        let sets = || std::array::from_fn(|_| std::array::from_fn(|_| Elements::new()));
+        Delta {
+            deletions: sets(),
+            additions: sets(),
+            balancers: BTreeSet::new(),
+            frontends: Vec::new(),
+            members: Vec::new(),
+            names: ChainNames::default(),
+        }
+    }
+
+    /// Compares what was touched with the record.
+    pub(super) fn between(committed: &Committed, desired: &Desired, touched: &Touched) -> Delta {
+        let mut delta = Delta::new();
+        for (family, set, key) in &committed.strays {
+            delta.deletions[*family as usize][*set as usize].push(key, None, None);
+        }
+        for key in &touched.frontends {
+            delta.frontend(*key, committed.frontend(*key), desired.frontend(*key));
+        }
+        for (set, key) in &touched.members {
+            let element = Element {
+                set: *set,
+                key: *key,
+                value: None,
+                comment: None,
+            };
+            match (
+                committed.has_member(*set, *key),
+                desired.has_member(*set, *key),
+            ) {
+                (false, true) => delta.add(&element),
+                (true, false) => delta.delete(&element),
+                _ => continue,
+            }
+            delta
+                .members
+                .push((*set, *key, desired.has_member(*set, *key)));
+        }
+        delta
+    }
+
+    fn frontend(&mut self, key: FrontendKey, old: Option<&Frontend>, new: Option<&Frontend>) {
+        let new = new.map(|new| keeping_places(old, new));
+        let new = new.as_ref();
+        if old == new {
+            return;
+        }
+        self.replace(old.map(|f| f.verdict(key)), new.map(|f| f.verdict(key)));
+        self.replace(
+            old.and_then(|f| f.masquerading(key)),
+            new.and_then(|f| f.masquerading(key)),
+        );
+        let old_pool = old.map_or(&[][..], |f| f.outcome.pool());
+        let new_pool = new.map_or(&[][..], |f| f.outcome.pool());
+        for index in 0..old_pool.len().max(new_pool.len()) {
+            let place = |pool: &[Backend]| {
+                pool.get(index)
+                    .map(|backend| pool_element(key, index as u32, *backend))
+            };
+            self.replace(place(old_pool), place(new_pool));
+        }
+        self.frontends.push((key, new.cloned()));
+    }
+
+    fn replace(&mut self, old: Option<Element<'_>>, new: Option<Element<'_>>) {
+        if old == new {
+            return;
+        }
+        if let Some(old) = old {
+            self.delete(&old);
+        }
+        if let Some(new) = new {
+            self.balancers
+                .extend(balancer_of(&new).map(|name| (new.key.family(), name)));
+            self.add(&new);
+        }
+    }
+
+    fn add(&mut self, element: &Element<'_>) {
+        let target = &mut self.additions[element.key.family() as usize][element.set as usize];
+        let key = encode_key(element.key);
+        with_data(element.value.as_ref(), &mut self.names, |data| {
+            target.push(key.as_slice(), data, element.comment);
+        });
+    }
+
+    fn delete(&mut self, element: &Element<'_>) {
+        let key = encode_key(element.key);
+        self.deletions[element.key.family() as usize][element.set as usize].push(
+            key.as_slice(),
+            None,
+            None,
+        );
+    }
+
+    /// Writes the elements of one family: first all deletions, so that an addition may replace.
+    pub(super) fn write(&self, family: Family, batch: &mut Batch) {
+        let table = table_family(family);
+        for set in Set::ALL {
+            let elements = &self.deletions[family as usize][set as usize];
+            batch.delete_elements(table, TABLE, set.name(), elements);
+        }
+        for set in Set::ALL {
+            let elements = &self.additions[family as usize][set as usize];
+            batch.add_elements(table, TABLE, set.name(), elements);
+        }
+    }
+
+    /// How many elements are added and deleted.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let sum = |sets: &[[Elements; SETS]; 2]| sets.iter().flatten().map(Elements::len).sum();
+        (sum(&self.additions), sum(&self.deletions))
+    }
+
+    /// Brings the record up to date after the commit.
+    pub(super) fn record(self, committed: &mut Committed) {
+        committed.strays.clear();
+        for (key, frontend) in self.frontends {
+            committed.set_frontend(key, frontend);
+        }
+        for (set, key, present) in self.members {
+            committed.set_member(set, key, present);
+        }
+    }
+}
+
+/// The new frontend with its backends in the places of the pool in which the kernel has them.
+fn keeping_places(old: Option<&Frontend>, new: &Frontend) -> Frontend {
+    let outcome = match (old.map(|old| &old.outcome), &new.outcome) {
+        (Some(Outcome::Balance(old)), Outcome::Balance(new)) => Outcome::Balance(assign(old, new)),
+        (_, outcome) => outcome.clone(),
+    };
+    Frontend {
+        outcome,
+        ..new.clone()
+    }
+}
+
+/// Gives every backend of `new` (sorted, each once) a place: those that have one keep it, new ones
+/// fill the places of those that are gone, and the last ones fill what holes remain. So a change
+/// of one backend changes one place, two at the most.
+fn assign(old: &Arc<[Backend]>, new: &Arc<[Backend]>) -> Arc<[Backend]> {
+    if old == new {
+        return old.clone();
+    }
+    let mut placed = vec![false; new.len()];
+    let mut places: Vec<Option<Backend>> = old
+        .iter()
+        .map(|backend| {
+            let index = new
+                .binary_search(backend)
+                .ok()
+                .filter(|index| !placed[*index])?;
+            placed[index] = true;
+            Some(*backend)
+        })
+        .collect();
+    let mut unplaced = new
+        .iter()
+        .zip(&placed)
+        .filter(|(_, placed)| !**placed)
+        .map(|(b, _)| *b);
+    for place in places.iter_mut().filter(|place| place.is_none()) {
+        *place = unplaced.next();
+    }
+    places.extend(unplaced.map(Some));
+    let mut index = 0;
+    while index < places.len() {
+        if places[index].is_none() {
+            // The last place may be a hole itself: then look at this one again.
+            let last = places.pop().flatten();
+            if let Some(place) = places.get_mut(index) {
+                *place = last;
+            }
+        } else {
+            index += 1;
+        }
+    }
+    places.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn backends(numbers: &[u8]) -> Arc<[Backend]> {
+        numbers
+            .iter()
+            .map(|n| Backend {
+                address: std::net::Ipv4Addr::new(10, 244, 0, *n).into(),
+                port: 80,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn places_are_kept() {
+        for (old, new, wanted) in [
+            (&[1, 2, 3][..], &[1, 2, 3][..], &[1, 2, 3][..]),
+            (&[3, 1, 2], &[1, 2, 3], &[3, 1, 2]),
+            (&[1, 2, 3], &[1, 3], &[1, 3]),
+            (&[1, 2, 3], &[2, 3], &[3, 2]),
+            (&[1, 2, 3], &[1, 2, 3, 4], &[1, 2, 3, 4]),
+            (&[1, 2, 3], &[2, 3, 9], &[9, 2, 3]),
+            (&[1, 2, 3], &[9], &[9]),
+            (&[1, 1, 2], &[1, 2], &[1, 2]),
+            (&[], &[5], &[5]),
+        ] {
+            assert_eq!(
+                assign(&backends(old), &backends(new)),
+                backends(wanted),
+                "{old:?} {new:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_backend_gets_one_place_and_few_places_change(
+            old in proptest::collection::btree_set(0_u8..40, 0..20),
+            new in proptest::collection::btree_set(0_u8..40, 0..20),
+        ) {
+            let list = |set: &BTreeSet<u8>| backends(&set.iter().copied().collect::<Vec<_>>());
+            let (old_pool, new_pool) = (list(&old), list(&new));
+            let result = assign(&old_pool, &new_pool);
+            let mut sorted = result.to_vec();
+            sorted.sort_unstable();
+            prop_assert_eq!(&sorted[..], &new_pool[..]);
+            let moved = result.iter().zip(old_pool.iter()).filter(|(a, b)| a != b).count();
+            prop_assert!(moved <= old.difference(&new).count());
+        }
+    }
+}

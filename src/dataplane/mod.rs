@@ -1,0 +1,20 @@
+//! Keeps the kernel equal to the plan: what was committed, what differs, one transaction for it.
+//!
+//! Owns: the translation of the plan's elements and rules into those of nf_tables (`codec`,
+//! `translate`), the record of what the kernel holds (`committed`), the difference between
+//! both, and the thread that commits ([`spawn`]).
+//!
+//! Must not know: Kubernetes, files, HTTP. It is handed [`Change`](crate::model::Change)s and
+//! reports what became of them.
+
+mod adopt;
+mod codec;
+mod committed;
+mod diff;
+mod sync;
+mod translate;
+mod worker;
+
+pub use adopt::remove_tables;
+pub use sync::{Dataplane, Error, Prepared, SyncReport};
+pub use worker::{Event, spawn};

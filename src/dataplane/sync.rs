@@ -1,0 +1,379 @@
+//! One sync: plan what is dirty, compare with the record, commit the difference.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::adopt::adopt;
+use super::codec::{decode_key, set_type, table_family};
+use super::committed::{Committed, TableState};
+use super::diff::Delta;
+use super::translate::{base_chain, expressions};
+use crate::model::{Change, Dirty, Family, Store};
+use crate::nft::{self, Batch, FinishedBatch, Refusal, Socket, TableFamily};
+use crate::plan::{
+    Chain, Conflict, Desired, Key, LAYOUT_COMMENT, Options, Set, TABLE, Touched, balancer,
+    base_chains,
+};
+
+/// How often a sync starts over because others write to nf_tables at the same time.
+const ATTEMPTS: usize = 50;
+
+/// Why a sync failed. The kernel holds what it held before, and the next sync tries again.
+#[derive(Debug)]
+pub struct Error {
+    source: nft::Error,
+    /// The refused elements in the words of the cluster.
+    refused: Vec<String>,
+}
+
+impl Error {
+    /// What nf_tables said.
+    #[must_use]
+    pub fn kernel(&self) -> &nft::Error {
+        &self.source
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.source)?;
+        if !self.refused.is_empty() {
+            write!(f, "; concerned: {}", self.refused.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl From<nft::Error> for Error {
+    fn from(source: nft::Error) -> Error {
+        Error {
+            source,
+            refused: Vec::new(),
+        }
+    }
+}
+
+/// What a sync wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SyncReport {
+    /// The generation that it made.
+    pub generation: u32,
+    /// Messages in the transaction.
+    pub messages: u32,
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// Elements added.
+    pub added: usize,
+    /// Elements deleted.
+    pub deleted: usize,
+}
+
+/// A transaction with what the record will say once it is committed.
+pub struct Prepared {
+    batch: FinishedBatch,
+    delta: Delta,
+    chains: Vec<(Family, Chain)>,
+    created: Vec<Family>,
+}
+
+impl Prepared {
+    /// The transaction.
+    #[must_use]
+    pub fn batch(&self) -> &FinishedBatch {
+        &self.batch
+    }
+}
+
+/// The dataplane of one network namespace.
+pub struct Dataplane {
+    socket: Socket,
+    store: Store,
+    dirty: Dirty,
+    desired: Desired,
+    /// What the kernel holds, and the generation at which that was so. `None`: not known.
+    committed: Option<(u32, Committed)>,
+    /// What may differ from the record, from the plan's changes that are not committed yet.
+    pending: Touched,
+}
+
+impl Dataplane {
+    /// Opens nf_tables in the network namespace of this thread. Writes nothing.
+    ///
+    /// # Errors
+    /// If the kernel has no nf_tables, or does not let us use it.
+    pub fn open(options: Options, node_name: &str) -> Result<Dataplane, nft::Error> {
+        let mut socket = Socket::open()?;
+        socket.generation()?;
+        Ok(Dataplane {
+            socket,
+            store: Store::new(),
+            dirty: Dirty::default(),
+            desired: Desired::new(options, node_name),
+            committed: None,
+            pending: Touched::default(),
+        })
+    }
+
+    /// Takes in a change; the next sync acts on it.
+    pub fn apply(&mut self, change: Change) {
+        self.store.apply(change, &mut self.dirty);
+    }
+
+    /// The objects that are known.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The frontends that several Services want, as of the last sync.
+    pub fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
+        self.desired.conflicts()
+    }
+
+    /// How many frontends the kernel holds, as of the last sync.
+    #[must_use]
+    pub fn frontend_count(&self) -> usize {
+        self.committed
+            .as_ref()
+            .map_or(0, |(_, committed)| committed.frontend_count())
+    }
+
+    /// Brings the kernel up to the objects that are known. `None` if there was nothing to write.
+    ///
+    /// # Errors
+    /// Nothing was written then; what differs stays noted for the next sync.
+    pub fn sync(&mut self) -> Result<Option<SyncReport>, Error> {
+        for _ in 1..ATTEMPTS {
+            match self.try_sync() {
+                Err(Error {
+                    source: nft::Error::StaleGeneration,
+                    ..
+                }) => {}
+                other => return other,
+            }
+        }
+        self.try_sync()
+    }
+
+    fn try_sync(&mut self) -> Result<Option<SyncReport>, Error> {
+        match self.prepare()? {
+            Some(prepared) => self.commit(prepared).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Plans what is dirty and makes the transaction for it. `None` if there is nothing to write.
+    ///
+    /// # Errors
+    /// If the kernel's state has to be read and cannot be.
+    pub fn prepare(&mut self) -> Result<Option<Prepared>, Error> {
+        if !self.store.is_synced() {
+            return Ok(None);
+        }
+        self.desired
+            .update(&self.store, &std::mem::take(&mut self.dirty));
+        self.pending.merge(self.desired.take_touched());
+        let Some(surroundings) = self.desired.surroundings() else {
+            return Ok(None);
+        };
+        let (generation, committed) = match &self.committed {
+            Some(known) => known,
+            None => {
+                let known = adopt(&mut self.socket, surroundings)?;
+                self.pending.merge(self.desired.everything());
+                self.pending.merge(known.1.everything());
+                self.committed.insert(known)
+            }
+        };
+        let mut batch = Batch::new(Some(*generation));
+        let delta = Delta::between(committed, &self.desired, &self.pending);
+        let mut chains = Vec::new();
+        let mut created = Vec::new();
+        for family in Family::ALL {
+            if !matches!(committed.table(family), TableState::Ours { .. }) {
+                create_table(family, committed.table(family), &mut batch);
+                created.push(family);
+            }
+            let wanted = if self.pending.chains {
+                base_chains(surroundings, family)
+            } else {
+                Vec::new()
+            };
+            let balancers = delta.balancers.iter().filter(|(of, _)| *of == family);
+            let wanted: Vec<Chain> = wanted
+                .into_iter()
+                .chain(balancers.map(|(_, name)| balancer(*name)))
+                .filter(|chain| committed.chain(family, chain.name) != Some(Some(chain)))
+                .collect();
+            write_chains(family, &wanted, committed, &mut batch);
+            chains.extend(wanted.into_iter().map(|chain| (family, chain)));
+            delta.write(family, &mut batch);
+        }
+        if batch.is_empty() {
+            self.pending = Touched::default();
+            return Ok(None);
+        }
+        Ok(Some(Prepared {
+            batch: batch.finish(),
+            delta,
+            chains,
+            created,
+        }))
+    }
+
+    /// Commits a prepared transaction.
+    ///
+    /// # Errors
+    /// Nothing was written then; what differs stays noted for the next sync.
+    pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
+        let Prepared {
+            batch,
+            delta,
+            chains,
+            created,
+        } = prepared;
+        if let Err(source) = self.socket.commit(&batch) {
+            return Err(self.failed(source));
+        }
+        let (added, deleted) = delta.counts();
+        let Some((generation, committed)) = &mut self.committed else {
+            return Err(nft::Error::StaleGeneration.into());
+        };
+        *generation = next_generation(*generation);
+        for family in created {
+            committed.set_table(
+                family,
+                TableState::Ours {
+                    chains: Default::default(),
+                },
+            );
+        }
+        for (family, chain) in chains {
+            committed.set_chain(family, chain.name, Some(chain));
+        }
+        delta.record(committed);
+        self.pending = Touched::default();
+        Ok(SyncReport {
+            generation: *generation,
+            messages: batch.messages(),
+            bytes: batch.bytes().len(),
+            added,
+            deleted,
+        })
+    }
+
+    /// Deletes balancers that nothing goes to any more: in a transaction of its own, since before
+    /// kernel 6.2 a chain counts as referred to for a moment after the element was deleted.
+    /// Returns true if some are left for a later call.
+    pub fn tidy(&mut self) -> bool {
+        let Some((generation, committed)) = &mut self.committed else {
+            return false;
+        };
+        let unused = committed.unused_balancers();
+        if unused.is_empty() {
+            return false;
+        }
+        let mut batch = Batch::new(Some(*generation));
+        for (family, name) in &unused {
+            batch.delete_chain(table_family(*family), TABLE, &name.to_string());
+        }
+        if self.socket.commit(&batch.finish()).is_err() {
+            // Refused, or somebody else wrote: an unused chain does no harm, a later sync finds
+            // out what is there.
+            return true;
+        }
+        *generation = next_generation(*generation);
+        for (family, name) in unused {
+            committed.set_chain(family, name, None);
+        }
+        false
+    }
+
+    /// True if there are balancers that [`Dataplane::tidy`] would delete.
+    #[must_use]
+    pub fn is_untidy(&self) -> bool {
+        self.committed
+            .as_ref()
+            .is_some_and(|(_, c)| !c.unused_balancers().is_empty())
+    }
+
+    /// Names what was refused, and forgets the record where it can be wrong.
+    fn failed(&mut self, source: nft::Error) -> Error {
+        let refused = match &source {
+            nft::Error::Refused(refusals) => self.name(refusals),
+            _ => Vec::new(),
+        };
+        // The kernel's judgement may come from a difference between the record and the kernel.
+        self.committed = None;
+        Error { source, refused }
+    }
+
+    fn name(&self, refusals: &[Refusal]) -> Vec<String> {
+        let frontends = refusals.iter().flat_map(|refusal| {
+            let family = refusal.family.map(|family| match family {
+                TableFamily::Ip => Family::V4,
+                TableFamily::Ip6 => Family::V6,
+            });
+            let place = family.zip(Set::from_name(&refusal.object));
+            refusal.keys.iter().filter_map(move |key| {
+                let (family, set) = place?;
+                match decode_key(family, set, key)? {
+                    Key::Frontend(frontend) | Key::Pool(frontend, _) => Some(frontend),
+                    Key::Address(_) | Key::Hairpin(_) => None,
+                }
+            })
+        });
+        frontends
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .take(ATTEMPTS)
+            .map(|key| match self.desired.frontend(key) {
+                Some(frontend) => format!("{key} of {}", frontend.label),
+                None => key.to_string(),
+            })
+            .collect()
+    }
+}
+
+fn create_table(family: Family, state: &TableState, batch: &mut Batch) {
+    let table = table_family(family);
+    if *state == TableState::Unusable {
+        batch.delete_table(table, TABLE);
+    }
+    batch.add_table(table, TABLE, LAYOUT_COMMENT);
+    for set in Set::ALL {
+        batch.add_set(table, TABLE, set.name(), &set_type(family, set));
+    }
+}
+
+/// Writes chains: all of them before the first rule, so that rules can refer to any; the rules of
+/// a chain that exists are replaced.
+fn write_chains(family: Family, wanted: &[Chain], committed: &Committed, batch: &mut Batch) {
+    let table = table_family(family);
+    for chain in wanted {
+        let name = chain.name.to_string();
+        if committed.chain(family, chain.name).is_some() {
+            batch.flush_chain(table, TABLE, &name);
+        } else {
+            batch.add_chain(table, TABLE, &name, chain.base.map(base_chain));
+        }
+    }
+    for chain in wanted {
+        let name = chain.name.to_string();
+        for rule in &chain.rules {
+            let exprs = expressions(family, rule);
+            batch.add_rule(table, TABLE, &name, &exprs, rule.comment);
+        }
+    }
+}
+
+/// The kernel counts one up per commit and leaves out 0 (`nf_tables_commit`).
+fn next_generation(generation: u32) -> u32 {
+    generation.wrapping_add(1).max(1)
+}

@@ -1,0 +1,220 @@
+//! Rules of the plan as expressions of nf_tables.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::model::Family;
+use crate::nft::{BaseChain, ChainKind, Expr, Hook, Register};
+use crate::plan::{BaseHook, BaseKind, Field, Rule, Set, Statement};
+
+/// Where every statement loads what it compares or looks up.
+const FIRST: Register = Register(0);
+
+/// The kind, hook and priority of a base chain.
+pub(super) fn base_chain((kind, hook, priority): (BaseKind, BaseHook, i32)) -> BaseChain {
+    BaseChain {
+        kind: match kind {
+            BaseKind::Filter => ChainKind::Filter,
+            BaseKind::Nat => ChainKind::Nat,
+        },
+        hook: match hook {
+            BaseHook::Prerouting => Hook::Prerouting,
+            BaseHook::Input => Hook::Input,
+            BaseHook::Forward => Hook::Forward,
+            BaseHook::Output => Hook::Output,
+            BaseHook::Postrouting => Hook::Postrouting,
+        },
+        priority,
+    }
+}
+
+/// The expressions of a rule.
+pub(super) fn expressions(family: Family, rule: &Rule) -> Vec<Expr> {
+    let mut exprs = Vec::new();
+    for statement in &rule.statements {
+        translate(family, statement, &mut exprs);
+    }
+    exprs
+}
+
+fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
+    let v6 = family == Family::V6;
+    match statement {
+        Statement::SourceOutside(net) => outside(family, Field::Source, *net, exprs),
+        Statement::DestinationOutside(net) => outside(family, Field::Destination, *net, exprs),
+        Statement::NotFromInterface { name, prefix } => {
+            exprs.push(Expr::InputInterfaceName(FIRST));
+            let mut with = name.as_bytes().to_vec();
+            if !prefix {
+                // The register holds the name padded to IFNAMSIZ with zeros.
+                with.resize(libc::IFNAMSIZ, 0);
+            }
+            exprs.push(Expr::Compare {
+                register: FIRST,
+                negate: true,
+                with,
+            });
+        }
+        Statement::DestinationIsLocal => {
+            exprs.push(Expr::FibDestinationType(FIRST));
+            exprs.push(equal(u32::from(libc::RTN_LOCAL)));
+        }
+        Statement::NewConnection => {
+            // Bit 3 of the state, as nft writes `ct state new` (`NF_CT_STATE_BIT(IP_CT_NEW)`).
+            exprs.push(Expr::CtState(FIRST));
+            exprs.extend(any_bit(1 << 3));
+        }
+        Statement::InSet(set) => {
+            load_key(family, *set, 0, exprs);
+            exprs.push(Expr::InSet {
+                set: set.name().to_owned(),
+                key: FIRST,
+            });
+        }
+        Statement::Dispatch(set) => {
+            load_key(family, *set, 0, exprs);
+            exprs.push(Expr::MapVerdict {
+                map: set.name().to_owned(),
+                key: FIRST,
+            });
+        }
+        Statement::Balance(set, count) => {
+            load_key(family, *set, *count, exprs);
+            exprs.push(Expr::MapValue {
+                map: set.name().to_owned(),
+                key: FIRST,
+                to: FIRST,
+            });
+            let port = Register(field_registers(family, Field::Destination));
+            exprs.push(Expr::DestinationNat {
+                v6,
+                address: FIRST,
+                port,
+            });
+        }
+        Statement::HasMark(bits) => {
+            exprs.push(Expr::Mark(FIRST));
+            exprs.extend(any_bit(*bits));
+        }
+        Statement::SetMark(bits) => change_mark(!bits, *bits, exprs),
+        Statement::ClearMark(bits) => change_mark(!bits, 0, exprs),
+        Statement::Jump(chain) => exprs.push(Expr::Jump(chain.to_string())),
+        Statement::Goto(chain) => exprs.push(Expr::Goto(chain.to_string())),
+        Statement::Masquerade => exprs.push(Expr::Masquerade),
+        Statement::Reject => exprs.push(Expr::Reject { v6 }),
+    }
+}
+
+fn change_mark(mask: u32, xor: u32, exprs: &mut Vec<Expr>) {
+    exprs.push(Expr::Mark(FIRST));
+    exprs.push(Expr::Bitwise {
+        register: FIRST,
+        mask: mask.to_ne_bytes().into(),
+        xor: xor.to_ne_bytes().into(),
+    });
+    exprs.push(Expr::SetMark(FIRST));
+}
+
+fn equal(value: u32) -> Expr {
+    Expr::Compare {
+        register: FIRST,
+        negate: false,
+        with: value.to_ne_bytes().into(),
+    }
+}
+
+fn any_bit(bits: u32) -> [Expr; 2] {
+    [
+        Expr::Bitwise {
+            register: FIRST,
+            mask: bits.to_ne_bytes().into(),
+            xor: 0_u32.to_ne_bytes().into(),
+        },
+        Expr::Compare {
+            register: FIRST,
+            negate: true,
+            with: 0_u32.to_ne_bytes().into(),
+        },
+    ]
+}
+
+/// Matches an address outside a prefix. nft shortens the comparison to whole bytes where it can;
+/// written like that, it prints the prefix again.
+fn outside(family: Family, field: Field, net: IpNet, exprs: &mut Vec<Expr>) {
+    let octets = |address: IpAddr| match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    let (address, mask) = (octets(net.network()), octets(net.netmask()));
+    let length = usize::from(net.prefix_len()).div_ceil(8).max(1);
+    let (offset, _) = header_field(family, field);
+    let load = |length: usize| Expr::NetworkHeader {
+        offset,
+        length: length as u32,
+        to: FIRST,
+    };
+    if net.prefix_len() % 8 == 0 && net.prefix_len() > 0 {
+        exprs.push(load(length));
+        let with = address[..length].to_vec();
+        exprs.push(Expr::Compare {
+            register: FIRST,
+            negate: true,
+            with,
+        });
+    } else {
+        exprs.push(load(address.len()));
+        let xor = vec![0; mask.len()];
+        exprs.push(Expr::Bitwise {
+            register: FIRST,
+            mask,
+            xor,
+        });
+        exprs.push(Expr::Compare {
+            register: FIRST,
+            negate: true,
+            with: address,
+        });
+    }
+}
+
+/// Offset and length of an address in the network header (`struct iphdr`, `struct ipv6hdr`).
+fn header_field(family: Family, field: Field) -> (u32, u32) {
+    match (family, field) {
+        (Family::V4, Field::Source) => (12, 4),
+        (Family::V4, _) => (16, 4),
+        (Family::V6, Field::Source) => (8, 16),
+        (Family::V6, _) => (24, 16),
+    }
+}
+
+/// How many registers of four bytes a field fills.
+fn field_registers(family: Family, field: Field) -> u8 {
+    match (field, family) {
+        (Field::Source | Field::Destination, Family::V6) => 4,
+        _ => 1,
+    }
+}
+
+/// Loads the key of a set from the packet, into registers one after the other.
+fn load_key(family: Family, set: Set, modulus: u32, exprs: &mut Vec<Expr>) {
+    let mut next = 0;
+    for field in set.key() {
+        let to = Register(next);
+        next += field_registers(family, *field);
+        exprs.push(match field {
+            Field::Source | Field::Destination => {
+                let (offset, length) = header_field(family, *field);
+                Expr::NetworkHeader { offset, length, to }
+            }
+            Field::Protocol => Expr::L4Proto(to),
+            // Bytes 2 and 3 of the headers of TCP, UDP and SCTP alike.
+            Field::Port => Expr::TransportHeader {
+                offset: 2,
+                length: 2,
+                to,
+            },
+            Field::Index => Expr::Random { modulus, to },
+        });
+    }
+}

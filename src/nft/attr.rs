@@ -1,0 +1,196 @@
+//! Netlink attributes: a reader that trusts nothing, and a writer into a byte buffer.
+
+/// One attribute of a netlink message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attr<'a> {
+    /// The attribute's type, without the flag bits.
+    pub kind: u16,
+    /// True if the sender marked it as a container of attributes (`NLA_F_NESTED`).
+    pub nested: bool,
+    /// Its payload.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Attr<'a> {
+    /// The attributes inside this one.
+    #[must_use]
+    pub fn children(&self) -> Attrs<'a> {
+        Attrs::new(self.payload)
+    }
+
+    /// The payload as a number in network order, as nf_tables sends numbers.
+    #[must_use]
+    pub fn be32(&self) -> Option<u32> {
+        self.payload.try_into().ok().map(u32::from_be_bytes)
+    }
+
+    /// The payload as text, up to its terminating NUL.
+    #[must_use]
+    pub fn text(&self) -> Option<&'a str> {
+        let end = self
+            .payload
+            .iter()
+            .position(|b| *b == 0)
+            .unwrap_or(self.payload.len());
+        std::str::from_utf8(&self.payload[..end]).ok()
+    }
+}
+
+/// The attributes in a byte slice. Ends at the first malformed one.
+#[derive(Debug, Clone)]
+pub struct Attrs<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Attrs<'a> {
+    /// Reads attributes from the start of `bytes`.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Attrs<'a> {
+        Attrs { rest: bytes }
+    }
+
+    /// The first attribute of that type.
+    #[must_use]
+    pub fn find(&self, kind: u16) -> Option<Attr<'a>> {
+        Iterator::find(&mut self.clone(), |a| a.kind == kind)
+    }
+
+    /// How far the unread part is from the start of `of`, in bytes.
+    pub(super) fn offset_in(&self, of: &[u8]) -> usize {
+        of.len() - self.rest.len()
+    }
+}
+
+impl<'a> Iterator for Attrs<'a> {
+    type Item = Attr<'a>;
+
+    fn next(&mut self) -> Option<Attr<'a>> {
+        let (&[l0, l1, k0, k1], _) = self.rest.split_first_chunk::<4>()?;
+        let length = usize::from(u16::from_ne_bytes([l0, l1]));
+        let kind = u16::from_ne_bytes([k0, k1]);
+        let payload = self.rest.get(4..length)?;
+        self.rest = self.rest.get(align(length)..).unwrap_or(&[]);
+        Some(Attr {
+            kind: kind & libc::NLA_TYPE_MASK as u16,
+            nested: kind & libc::NLA_F_NESTED as u16 != 0,
+            payload,
+        })
+    }
+}
+
+/// Rounds a length up to the alignment of netlink messages and attributes (`NLA_ALIGNTO`).
+pub(super) const fn align(length: usize) -> usize {
+    (length + 3) & !3
+}
+
+/// Appends an attribute.
+pub(super) fn put(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
+    let length = (4 + payload.len()) as u16;
+    buffer.extend_from_slice(&length.to_ne_bytes());
+    buffer.extend_from_slice(&kind.to_ne_bytes());
+    buffer.extend_from_slice(payload);
+    buffer.resize(align(buffer.len()), 0);
+}
+
+/// Appends a number in network order.
+pub(super) fn put_be32(buffer: &mut Vec<u8>, kind: u16, value: u32) {
+    put(buffer, kind, &value.to_be_bytes());
+}
+
+/// Appends text with its terminating NUL.
+pub(super) fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
+    let length = (4 + text.len() + 1) as u16;
+    buffer.extend_from_slice(&length.to_ne_bytes());
+    buffer.extend_from_slice(&kind.to_ne_bytes());
+    buffer.extend_from_slice(text.as_bytes());
+    buffer.push(0);
+    buffer.resize(align(buffer.len()), 0);
+}
+
+/// Opens a container; returns its place, for [`close`].
+pub(super) fn open(buffer: &mut Vec<u8>, kind: u16) -> usize {
+    let start = buffer.len();
+    put(buffer, kind | libc::NLA_F_NESTED as u16, &[]);
+    start
+}
+
+/// Closes the container that was opened at `start`.
+pub(super) fn close(buffer: &mut [u8], start: usize) {
+    let length = (buffer.len() - start) as u16;
+    buffer[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+}
+
+/// True if `dumped` says at least all that `sent` says. The kernel answers a dump with more
+/// attributes than were sent (defaults, counters), and never marks containers.
+pub(super) fn covers(sent: &Attrs<'_>, dumped: &Attrs<'_>, list_elem: u16) -> bool {
+    let count = |attrs: &Attrs<'_>| attrs.clone().filter(|a| a.kind == list_elem).count();
+    let is_list = sent.clone().any(|a| a.kind == list_elem && a.nested);
+    if is_list && count(sent) != count(dumped) {
+        return false;
+    }
+    let mut seen: Vec<u16> = Vec::new();
+    sent.clone().all(|attr| {
+        let nth = seen.iter().filter(|k| **k == attr.kind).count();
+        seen.push(attr.kind);
+        let Some(other) = dumped.clone().filter(|o| o.kind == attr.kind).nth(nth) else {
+            return false;
+        };
+        if attr.nested {
+            covers(&attr.children(), &other.children(), list_elem)
+        } else {
+            attr.payload == other.payload
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut buffer = Vec::new();
+        let nest = open(&mut buffer, 3);
+        put_text(&mut buffer, 1, "shunt");
+        put_be32(&mut buffer, 2, 7);
+        close(&mut buffer, nest);
+        let outer = Attrs::new(&buffer).next().expect("one attribute");
+        assert!(outer.nested);
+        assert_eq!(outer.kind, 3);
+        assert_eq!(
+            outer.children().find(1).and_then(|a| a.text()),
+            Some("shunt")
+        );
+        assert_eq!(outer.children().find(2).and_then(|a| a.be32()), Some(7));
+    }
+
+    #[test]
+    fn malformed_bytes_end_the_reading() {
+        for bytes in [
+            &[][..],
+            &[8, 0],
+            &[3, 0, 1, 0],
+            &[200, 0, 1, 0, 5],
+            &[0, 0, 0, 0],
+        ] {
+            assert_eq!(Attrs::new(bytes).next(), None, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_dump_may_say_more_but_not_less_and_not_otherwise() {
+        let write = |parts: &[(u16, u32)]| {
+            let mut buffer = Vec::new();
+            for (kind, value) in parts {
+                put_be32(&mut buffer, *kind, *value);
+            }
+            buffer
+        };
+        let check = |sent: &[(u16, u32)], dumped: &[(u16, u32)]| {
+            covers(&Attrs::new(&write(sent)), &Attrs::new(&write(dumped)), 99)
+        };
+        assert!(check(&[(2, 5)], &[(1, 9), (2, 5)]));
+        assert!(!check(&[(2, 5)], &[(2, 6)]));
+        assert!(!check(&[(2, 5), (3, 1)], &[(2, 5)]));
+    }
+}

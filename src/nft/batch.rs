@@ -1,0 +1,434 @@
+//! A transaction in the making: all messages of it in one contiguous buffer.
+//!
+//! The `nftnl` crate's own `Batch` cuts its messages into pages and writes a BATCH_BEGIN without a
+//! generation id. The kernel wants the whole transaction in one `sendmsg`, so this one keeps one
+//! buffer, takes the same `NlMsg` objects, and writes begin and end itself.
+#![allow(
+    unsafe_code,
+    reason = "NlMsg::write and the set attributes that nftnl lacks are C calls"
+)]
+
+use std::marker::PhantomData;
+
+use nftnl::nftnl_sys as sys;
+use nftnl::{Chain, MsgType, NlMsg, Policy, Rule, Table};
+
+use super::attr::{close, open, put_be32, put_text};
+use super::expr::{self, c_string};
+use super::uapi::{
+    NFT_DATA_VERDICT, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
+    NFTA_SET_ELEM_LIST_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+};
+use super::{BaseChain, Elements, Expr, SetData, SetType, TableFamily, userdata};
+
+/// `NLMSG_HDRLEN` plus `struct nfgenmsg`.
+pub(super) const HEADERS: usize = 20;
+
+/// `NFNL_MSG_BATCH_BEGIN` is answered by the subsystem whose number stands in `res_id`.
+const SUBSYSTEM: u16 = libc::NFNL_SUBSYS_NFTABLES as u16;
+
+/// Messages for one transaction, in order.
+pub struct Batch {
+    buffer: Vec<u8>,
+    messages: u32,
+    scratch: Vec<u8>,
+    next_set_id: u32,
+}
+
+/// A complete transaction, ready to be sent.
+pub struct FinishedBatch {
+    buffer: Vec<u8>,
+    messages: u32,
+}
+
+impl Batch {
+    /// Begins a transaction. With a generation the kernel refuses it if the rules of the namespace
+    /// have changed since (`NFNL_BATCH_GENID`).
+    #[must_use]
+    pub fn new(generation: Option<u32>) -> Batch {
+        let mut batch = Batch {
+            buffer: Vec::new(),
+            messages: 0,
+            scratch: Vec::new(),
+            next_set_id: 1,
+        };
+        batch.raw(
+            libc::NFNL_MSG_BATCH_BEGIN as u16,
+            0,
+            libc::AF_UNSPEC as u8,
+            SUBSYSTEM,
+            |body| {
+                if let Some(generation) = generation {
+                    put_be32(body, libc::NFNL_BATCH_GENID as u16, generation);
+                }
+            },
+        );
+        batch.messages = 0;
+        batch
+    }
+
+    /// True if there is nothing to commit.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages == 0
+    }
+
+    /// Ends the transaction.
+    #[must_use]
+    pub fn finish(mut self) -> FinishedBatch {
+        let messages = self.messages;
+        self.raw(
+            libc::NFNL_MSG_BATCH_END as u16,
+            0,
+            libc::AF_UNSPEC as u8,
+            SUBSYSTEM,
+            |_| {},
+        );
+        FinishedBatch {
+            buffer: self.buffer,
+            messages,
+        }
+    }
+
+    /// Adds a table with a comment. (`nftnl::Table` can set neither flags nor comment.)
+    pub fn add_table(&mut self, family: TableFamily, name: &str, comment: &str) {
+        let flags = libc::NLM_F_CREATE as u16;
+        self.nft(libc::NFT_MSG_NEWTABLE, flags, family, |body| {
+            put_text(body, NFTA_TABLE_NAME, name);
+            put_be32(body, NFTA_TABLE_FLAGS, 0);
+            userdata::put_table_comment(body, NFTA_TABLE_USERDATA, comment);
+        });
+    }
+
+    /// Deletes a table with all that is in it.
+    pub fn delete_table(&mut self, family: TableFamily, name: &str) {
+        self.nft(libc::NFT_MSG_DELTABLE, 0, family, |body| {
+            put_text(body, NFTA_TABLE_NAME, name);
+        });
+    }
+
+    /// Adds a chain; with `base` it sees packets of its own, policy accept.
+    pub fn add_chain(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        name: &str,
+        base: Option<BaseChain>,
+    ) {
+        let table = Table::new(c_string(table), family.proto());
+        let mut chain = Chain::new(c_string(name), &table);
+        if let Some(base) = base {
+            chain.set_hook(base.hook.raw(), base.priority);
+            chain.set_type(base.kind.raw());
+            chain.set_policy(Policy::Accept);
+        }
+        self.object(&chain, MsgType::Add);
+    }
+
+    /// Deletes a chain that nothing refers to, with its rules.
+    pub fn delete_chain(&mut self, family: TableFamily, table: &str, name: &str) {
+        let table = Table::new(c_string(table), family.proto());
+        self.object(&Chain::new(c_string(name), &table), MsgType::Del);
+    }
+
+    /// Deletes all rules of a chain.
+    pub fn flush_chain(&mut self, family: TableFamily, table: &str, name: &str) {
+        let table = Table::new(c_string(table), family.proto());
+        let chain = Chain::new(c_string(name), &table);
+        // A rule without a handle stands for all of its chain.
+        self.object(&Rule::new(&chain), MsgType::Del);
+    }
+
+    /// Adds a rule at the end of a chain.
+    pub fn add_rule(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        chain: &str,
+        exprs: &[Expr],
+        comment: Option<&str>,
+    ) {
+        let table = Table::new(c_string(table), family.proto());
+        let chain = Chain::new(c_string(chain), &table);
+        let mut rule = Rule::new(&chain);
+        for expr in exprs {
+            rule.add_expr(expr);
+        }
+        if let Some(comment) = comment {
+            // Too long a comment is no reason to go without the rule.
+            let _ = rule.set_comment(c_string(comment));
+        }
+        self.object(&rule, MsgType::Add);
+    }
+
+    /// Adds a set or map.
+    pub fn add_set(&mut self, family: TableFamily, table: &str, name: &str, kind: &SetType) {
+        let table = Table::new(c_string(table), family.proto());
+        let id = self.next_set_id;
+        self.next_set_id += 1;
+        let set = nftnl::set::Set::<AnyKey>::new_named(&c_string(name), id, &table, family.proto());
+        let raw = set.as_ptr().as_ptr();
+        let set_u32 = |attribute: sys::nftnl_set_attr, value: u32| {
+            // SAFETY: the set is alive until the end of this function.
+            unsafe { sys::nftnl_set_set_u32(raw, attribute as u16, value) };
+        };
+        set_u32(sys::NFTNL_SET_FLAGS, kind.flags());
+        set_u32(sys::NFTNL_SET_KEY_TYPE, kind.key_type);
+        set_u32(sys::NFTNL_SET_KEY_LEN, kind.key_length);
+        match kind.data {
+            None => {}
+            Some(SetData::Verdict) => {
+                set_u32(sys::NFTNL_SET_DATA_TYPE, NFT_DATA_VERDICT);
+                set_u32(sys::NFTNL_SET_DATA_LEN, 0);
+            }
+            Some(SetData::Value { type_id, length }) => {
+                set_u32(sys::NFTNL_SET_DATA_TYPE, type_id);
+                set_u32(sys::NFTNL_SET_DATA_LEN, length);
+            }
+        }
+        if let Some(type_of) = &kind.type_of {
+            let blob = userdata::set_typeof(family, type_of);
+            // SAFETY: the set is alive; libnftnl copies the bytes, whose length is given.
+            unsafe {
+                sys::nftnl_set_set_data(
+                    raw,
+                    sys::NFTNL_SET_USERDATA as u16,
+                    blob.as_ptr().cast(),
+                    blob.len() as u32,
+                );
+            }
+        }
+        if kind.counter {
+            // SAFETY: the set is alive and takes over the expression.
+            unsafe { sys::nftnl_set_add_expr(raw, expr::counter().as_ptr()) };
+        }
+        self.object(&set, MsgType::Add);
+    }
+
+    /// Adds elements to a set or map.
+    pub fn add_elements(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        set: &str,
+        elements: &Elements,
+    ) {
+        let flags = libc::NLM_F_CREATE as u16;
+        self.elements(
+            libc::NFT_MSG_NEWSETELEM,
+            flags,
+            family,
+            table,
+            set,
+            elements,
+        );
+    }
+
+    /// Deletes elements from a set or map.
+    pub fn delete_elements(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        set: &str,
+        elements: &Elements,
+    ) {
+        self.elements(libc::NFT_MSG_DELSETELEM, 0, family, table, set, elements);
+    }
+
+    fn elements(
+        &mut self,
+        message: i32,
+        flags: u16,
+        family: TableFamily,
+        table: &str,
+        set: &str,
+        elements: &Elements,
+    ) {
+        self.buffer.reserve(elements.byte_len() + 1024);
+        for list in elements.lists() {
+            self.nft(message, flags, family, |body| {
+                put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
+                put_text(body, NFTA_SET_ELEM_LIST_SET, set);
+                let nest = open(body, NFTA_SET_ELEM_LIST_ELEMENTS);
+                body.extend_from_slice(list);
+                close(body, nest);
+            });
+        }
+    }
+
+    /// Adds an object that libnftnl encodes.
+    fn object(&mut self, object: &impl NlMsg, kind: MsgType) {
+        self.scratch.resize(nftnl::nft_nlmsg_maxsize() as usize, 0);
+        // SAFETY: the scratch buffer has the size that the trait asks for.
+        unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, kind) };
+        let length = u32_at(&self.scratch, 0) as usize;
+        let start = self.buffer.len();
+        self.buffer
+            .extend_from_slice(&self.scratch[..super::attr::align(length)]);
+        // nftnl asks for an acknowledgement of every message: with many messages these overrun
+        // the receive buffer. Errors are reported without asking.
+        let ack = libc::NLM_F_ACK as u16;
+        let flags = u16::from_ne_bytes([self.buffer[start + 6], self.buffer[start + 7]]) & !ack;
+        let flags = flags | libc::NLM_F_REQUEST as u16;
+        self.buffer[start + 6..start + 8].copy_from_slice(&flags.to_ne_bytes());
+        self.messages += 1;
+    }
+
+    fn nft(
+        &mut self,
+        message: i32,
+        flags: u16,
+        family: TableFamily,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let kind = (SUBSYSTEM << 8) | message as u16;
+        self.raw(kind, flags, family.number(), 0, body);
+    }
+
+    fn raw(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        family: u8,
+        resource: u16,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
+        self.messages += 1;
+        let sequence = if kind == libc::NFNL_MSG_BATCH_BEGIN as u16 {
+            0
+        } else {
+            self.messages
+        };
+        put_message(
+            &mut self.buffer,
+            kind,
+            flags,
+            sequence,
+            family,
+            resource,
+            body,
+        );
+    }
+}
+
+/// Appends one netlink message with the header of nfnetlink.
+pub(super) fn put_message(
+    buffer: &mut Vec<u8>,
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    family: u8,
+    resource: u16,
+    body: impl FnOnce(&mut Vec<u8>),
+) {
+    let start = buffer.len();
+    buffer.extend_from_slice(&[0; 4]);
+    buffer.extend_from_slice(&kind.to_ne_bytes());
+    buffer.extend_from_slice(&(flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    buffer.extend_from_slice(&sequence.to_ne_bytes());
+    buffer.extend_from_slice(&[0; 4]);
+    buffer.push(family);
+    buffer.push(libc::NFNETLINK_V0 as u8);
+    buffer.extend_from_slice(&resource.to_be_bytes());
+    body(buffer);
+    let length = (buffer.len() - start) as u32;
+    buffer[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes
+        .get(at..at + 4)
+        .and_then(|b| b.try_into().ok())
+        .map_or(0, u32::from_ne_bytes)
+}
+
+impl FinishedBatch {
+    /// The bytes of the transaction, begin and end included.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    /// How many messages it has, begin and end not counted.
+    #[must_use]
+    pub fn messages(&self) -> u32 {
+        self.messages
+    }
+
+    /// The same transaction for another generation: for replaying it elsewhere.
+    #[must_use]
+    pub fn with_generation(&self, generation: u32) -> FinishedBatch {
+        let mut buffer = self.buffer.clone();
+        if u32_at(&buffer, 0) as usize == HEADERS + 8 {
+            buffer[HEADERS + 4..HEADERS + 8].copy_from_slice(&generation.to_be_bytes());
+        }
+        FinishedBatch {
+            buffer,
+            messages: self.messages,
+        }
+    }
+
+    /// The message with that sequence number.
+    pub(super) fn message(&self, sequence: u32) -> Option<&[u8]> {
+        let mut rest = &self.buffer[..];
+        while rest.len() >= HEADERS {
+            let length = u32_at(rest, 0) as usize;
+            let message = rest.get(..length)?;
+            if u32_at(message, 8) == sequence {
+                return Some(message);
+            }
+            rest = rest.get(super::attr::align(length)..)?;
+        }
+        None
+    }
+}
+
+/// A stand-in for the key type that `nftnl::set::Set` wants to know: the real type and length are
+/// set afterwards.
+struct AnyKey(PhantomData<()>);
+
+impl nftnl::set::SetKey for AnyKey {
+    const TYPE: u32 = 0;
+    const LEN: u32 = 0;
+
+    fn data(&self) -> Box<[u8]> {
+        Box::default()
+    }
+}
+
+/// Writes the attributes of a request that asks for the elements of one set.
+pub(super) fn put_set_name(body: &mut Vec<u8>, table: &str, set: &str) {
+    put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
+    put_text(body, NFTA_SET_ELEM_LIST_SET, set);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unchanged_state_is_an_empty_batch() {
+        assert!(Batch::new(Some(7)).is_empty());
+        let mut batch = Batch::new(Some(7));
+        batch.add_elements(TableFamily::Ip, "shunt", "cluster-ips", &Elements::new());
+        assert!(batch.is_empty());
+    }
+
+    #[test]
+    fn every_message_is_found_by_its_sequence_number() {
+        let mut batch = Batch::new(Some(7));
+        batch.add_table(TableFamily::Ip, "shunt", "a comment");
+        batch.add_chain(TableFamily::Ip, "shunt", "services", None);
+        let mut keys = Elements::new();
+        keys.push(&[10, 96, 0, 1], None, None);
+        batch.add_elements(TableFamily::Ip, "shunt", "cluster-ips", &keys);
+        let batch = batch.finish();
+        assert_eq!(batch.messages(), 3);
+        let kinds: Vec<u16> = (0..5)
+            .map(|sequence| batch.message(sequence).expect("a message"))
+            .map(|m| u16::from_ne_bytes([m[4], m[5]]))
+            .collect();
+        assert_eq!(kinds, [0x10, 0xa00, 0xa03, 0xa0c, 0x11]);
+        assert_eq!(u32_at(batch.with_generation(9).bytes(), 24), 9_u32.to_be());
+    }
+}

@@ -1,0 +1,215 @@
+//! What the kernel answers when it is asked for the objects of a table.
+
+use super::attr::{Attr, Attrs, covers};
+use super::batch::HEADERS;
+use super::element::{ElementData, VerdictCode};
+use super::uapi::{
+    NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
+    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_LIST_ELEM,
+    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE,
+    NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA,
+    NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_TABLE_FLAGS,
+    NFTA_TABLE_NAME, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+};
+use super::{SetData, SetType, userdata};
+
+/// A table as the kernel has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DumpedTable {
+    /// Its name.
+    pub name: String,
+    /// Its flags (`NFT_TABLE_F_*`).
+    pub flags: u32,
+    /// Its comment.
+    pub comment: Option<String>,
+}
+
+impl DumpedTable {
+    pub(super) fn parse(attrs: &Attrs<'_>) -> Option<DumpedTable> {
+        Some(DumpedTable {
+            name: attrs.find(NFTA_TABLE_NAME)?.text()?.to_owned(),
+            flags: attrs
+                .find(NFTA_TABLE_FLAGS)
+                .and_then(|a| a.be32())
+                .unwrap_or(0),
+            comment: attrs
+                .find(NFTA_TABLE_USERDATA)
+                .and_then(|a| userdata::comment(a.payload))
+                .map(str::to_owned),
+        })
+    }
+}
+
+/// A chain as the kernel has it. Two are equal if they are the same kind of chain under the same
+/// name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DumpedChain {
+    /// Its name.
+    pub name: String,
+    /// Type, hook number, priority and policy of a base chain.
+    pub base: Option<(String, u32, i32, u32)>,
+}
+
+impl DumpedChain {
+    /// Reads a chain; `None` if it belongs to another table.
+    pub(super) fn parse(attrs: &Attrs<'_>, table: &str) -> Option<DumpedChain> {
+        if attrs.find(NFTA_CHAIN_TABLE)?.text()? != table {
+            return None;
+        }
+        let number = |attrs: &Attrs<'_>, kind| attrs.find(kind).and_then(|a| a.be32());
+        let base = attrs.find(NFTA_CHAIN_HOOK).and_then(|hook| {
+            Some((
+                attrs.find(NFTA_CHAIN_TYPE)?.text()?.to_owned(),
+                number(&hook.children(), NFTA_HOOK_HOOKNUM)?,
+                number(&hook.children(), NFTA_HOOK_PRIORITY)? as i32,
+                number(attrs, NFTA_CHAIN_POLICY).unwrap_or(libc::NF_ACCEPT as u32),
+            ))
+        });
+        Some(DumpedChain {
+            name: attrs.find(NFTA_CHAIN_NAME)?.text()?.to_owned(),
+            base,
+        })
+    }
+}
+
+/// A set or map as the kernel has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DumpedSet {
+    /// Its name.
+    pub name: String,
+    flags: u32,
+    key: (u32, u32),
+    data: Option<(u32, u32)>,
+}
+
+impl DumpedSet {
+    pub(super) fn parse(attrs: &Attrs<'_>) -> Option<DumpedSet> {
+        let number = |kind| attrs.find(kind).and_then(|a| a.be32());
+        Some(DumpedSet {
+            name: attrs.find(NFTA_SET_NAME)?.text()?.to_owned(),
+            flags: number(NFTA_SET_FLAGS).unwrap_or(0),
+            key: (number(NFTA_SET_KEY_TYPE)?, number(NFTA_SET_KEY_LEN)?),
+            data: number(NFTA_SET_DATA_TYPE).zip(Some(number(NFTA_SET_DATA_LEN).unwrap_or(0))),
+        })
+    }
+
+    /// True if it is defined like this.
+    #[must_use]
+    pub fn is(&self, kind: &SetType) -> bool {
+        let data_matches = match (kind.data, self.data) {
+            (None, None) => true,
+            (Some(SetData::Verdict), Some((type_id, _))) => {
+                type_id == super::uapi::NFT_DATA_VERDICT
+            }
+            (Some(SetData::Value { type_id, length }), Some(data)) => data == (type_id, length),
+            _ => false,
+        };
+        data_matches && self.key == (kind.key_type, kind.key_length) && self.flags == kind.flags()
+    }
+}
+
+/// A rule as the kernel has it: its chain and its expressions, not decoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DumpedRule {
+    /// The chain that it stands in.
+    pub chain: String,
+    expressions: Vec<u8>,
+}
+
+impl DumpedRule {
+    /// Reads a rule, from a dump or from a message of our own.
+    #[must_use]
+    pub fn parse(attrs: &Attrs<'_>) -> Option<DumpedRule> {
+        Some(DumpedRule {
+            chain: attrs.find(NFTA_RULE_CHAIN)?.text()?.to_owned(),
+            expressions: attrs
+                .find(NFTA_RULE_EXPRESSIONS)
+                .map(|a| a.payload.to_vec())
+                .unwrap_or_default(),
+        })
+    }
+
+    /// The rules of a batch, in its order.
+    pub fn of_batch(batch: &super::FinishedBatch) -> impl Iterator<Item = DumpedRule> + '_ {
+        const NEWRULE: [u8; 2] = [
+            libc::NFT_MSG_NEWRULE as u8,
+            libc::NFNL_SUBSYS_NFTABLES as u8,
+        ];
+        messages(batch.bytes())
+            .filter(|m| m.get(4..6) == Some(&NEWRULE))
+            .filter_map(|m| DumpedRule::parse(&Attrs::new(m.get(HEADERS..)?)))
+    }
+
+    /// True if the kernel's rule `live` does what this rule, as it was sent, asks for.
+    #[must_use]
+    pub fn is_implemented_by(&self, live: &DumpedRule) -> bool {
+        self.chain == live.chain
+            && covers(
+                &Attrs::new(&self.expressions),
+                &Attrs::new(&live.expressions),
+                NFTA_LIST_ELEM,
+            )
+    }
+}
+
+/// The netlink messages in a buffer.
+pub(super) fn messages(buffer: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = buffer;
+    std::iter::from_fn(move || {
+        let length = super::batch::u32_at(rest, 0) as usize;
+        if length < 16 {
+            return None;
+        }
+        let message = rest.get(..length)?;
+        rest = rest.get(super::attr::align(length)..).unwrap_or(&[]);
+        Some(message)
+    })
+}
+
+/// An element as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DumpedElement<'a> {
+    /// Its key, each field padded to four bytes.
+    pub key: &'a [u8],
+    /// What a map answers for it.
+    pub data: Option<ElementData<'a>>,
+    /// Its comment.
+    pub comment: Option<&'a str>,
+    /// True if it is the end of an interval.
+    pub interval_end: bool,
+}
+
+impl<'a> DumpedElement<'a> {
+    pub(super) fn parse(element: &Attr<'a>) -> Option<DumpedElement<'a>> {
+        let attrs = element.children();
+        let key = attrs
+            .find(NFTA_SET_ELEM_KEY)?
+            .children()
+            .find(NFTA_DATA_VALUE)?
+            .payload;
+        let flags = attrs
+            .find(NFTA_SET_ELEM_FLAGS)
+            .and_then(|a| a.be32())
+            .unwrap_or(0);
+        Some(DumpedElement {
+            key,
+            data: attrs
+                .find(NFTA_SET_ELEM_DATA)
+                .and_then(|a| parse_data(&a.children())),
+            comment: attrs
+                .find(NFTA_SET_ELEM_USERDATA)
+                .and_then(|a| userdata::comment(a.payload)),
+            interval_end: flags & libc::NFT_SET_ELEM_INTERVAL_END as u32 != 0,
+        })
+    }
+}
+
+fn parse_data<'a>(data: &Attrs<'a>) -> Option<ElementData<'a>> {
+    if let Some(value) = data.find(NFTA_DATA_VALUE) {
+        return Some(ElementData::Value(value.payload));
+    }
+    let verdict = data.find(NFTA_DATA_VERDICT)?.children();
+    let code = verdict.find(NFTA_VERDICT_CODE)?.be32()? as i32;
+    let chain = verdict.find(NFTA_VERDICT_CHAIN).and_then(|a| a.text());
+    Some(ElementData::Verdict(VerdictCode::from_raw(code)?, chain))
+}

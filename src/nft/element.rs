@@ -1,0 +1,173 @@
+//! Elements of sets and maps, encoded by hand: 2 to 9 times faster than through libnftnl, and
+//! there may be hundreds of thousands.
+
+use super::attr::{close, open, put, put_be32, put_text};
+use super::uapi::{
+    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_FLAGS,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+};
+use super::userdata;
+
+/// The longest element list of one message, in bytes. The list is one attribute, whose length has
+/// 16 bits: beyond 65 535 bytes the kernel would silently take the rest of the division.
+const LIST_LIMIT: usize = 64_000;
+
+/// What a verdict map answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum VerdictCode {
+    /// Drop the packet.
+    Drop = libc::NF_DROP,
+    /// Go to a chain and do not come back.
+    Goto = libc::NFT_GOTO,
+    /// Go to a chain and come back after its end.
+    Jump = libc::NFT_JUMP,
+}
+
+impl VerdictCode {
+    pub(super) fn from_raw(code: i32) -> Option<VerdictCode> {
+        [VerdictCode::Drop, VerdictCode::Goto, VerdictCode::Jump]
+            .into_iter()
+            .find(|v| *v as i32 == code)
+    }
+}
+
+/// The right side of a map element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElementData<'a> {
+    /// Bytes, each field padded to four.
+    Value(&'a [u8]),
+    /// A verdict, with a chain where it goes to one.
+    Verdict(VerdictCode, Option<&'a str>),
+}
+
+/// Encoded elements, for one set and one operation, cut into lists that fit a message.
+#[derive(Debug, Default, Clone)]
+pub struct Elements {
+    bytes: Vec<u8>,
+    cuts: Vec<usize>,
+    list_start: usize,
+    count: usize,
+}
+
+impl Elements {
+    /// No elements.
+    #[must_use]
+    pub fn new() -> Elements {
+        Elements::default()
+    }
+
+    /// The number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// True if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Makes room for about that many more bytes.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
+    /// Adds an element. Each field of the key, and of the data, is padded to four bytes.
+    pub fn push(&mut self, key: &[u8], data: Option<ElementData<'_>>, comment: Option<&str>) {
+        let start = self.bytes.len();
+        let buffer = &mut self.bytes;
+        let element = open(buffer, NFTA_LIST_ELEM);
+        put_value(buffer, NFTA_SET_ELEM_KEY, key);
+        match data {
+            None => {}
+            Some(ElementData::Value(value)) => put_value(buffer, NFTA_SET_ELEM_DATA, value),
+            Some(ElementData::Verdict(code, chain)) => {
+                let data = open(buffer, NFTA_SET_ELEM_DATA);
+                let verdict = open(buffer, NFTA_DATA_VERDICT);
+                put_be32(buffer, NFTA_VERDICT_CODE, code as i32 as u32);
+                if let Some(chain) = chain {
+                    put_text(buffer, NFTA_VERDICT_CHAIN, chain);
+                }
+                close(buffer, verdict);
+                close(buffer, data);
+            }
+        }
+        if let Some(comment) = comment {
+            userdata::put_element_comment(buffer, NFTA_SET_ELEM_USERDATA, comment);
+        }
+        close(buffer, element);
+        self.finish_element(start);
+    }
+
+    /// Adds the end of an interval: the first key that is not in it any more.
+    pub fn push_interval_end(&mut self, key: &[u8]) {
+        /// `NFT_SET_ELEM_INTERVAL_END`.
+        const INTERVAL_END: u32 = libc::NFT_SET_ELEM_INTERVAL_END as u32;
+        let start = self.bytes.len();
+        let element = open(&mut self.bytes, NFTA_LIST_ELEM);
+        put_value(&mut self.bytes, NFTA_SET_ELEM_KEY, key);
+        put_be32(&mut self.bytes, NFTA_SET_ELEM_FLAGS, INTERVAL_END);
+        close(&mut self.bytes, element);
+        self.finish_element(start);
+    }
+
+    fn finish_element(&mut self, start: usize) {
+        if self.bytes.len() - self.list_start > LIST_LIMIT {
+            self.cuts.push(start);
+            self.list_start = start;
+        }
+        self.count += 1;
+    }
+
+    /// The lists, each of which fits a message.
+    pub(super) fn lists(&self) -> impl Iterator<Item = &[u8]> {
+        let ends = self
+            .cuts
+            .iter()
+            .copied()
+            .chain(std::iter::once(self.bytes.len()));
+        let starts = std::iter::once(0).chain(self.cuts.iter().copied());
+        starts
+            .zip(ends)
+            .map(|(start, end)| &self.bytes[start..end])
+            .filter(|l| !l.is_empty())
+    }
+
+    /// The size of all lists, in bytes.
+    pub(super) fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+fn put_value(buffer: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let outer = open(buffer, kind);
+    put(buffer, NFTA_DATA_VALUE, value);
+    close(buffer, outer);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nft::Attrs;
+
+    #[test]
+    fn lists_are_cut_before_they_overflow_their_length_field() {
+        let mut elements = Elements::new();
+        for index in 0..1_600_u32 {
+            elements.push(
+                &index.to_be_bytes(),
+                Some(ElementData::Verdict(VerdictCode::Goto, Some("lb-3"))),
+                Some("default/a-service-with-a-name:http"),
+            );
+        }
+        let lists: Vec<&[u8]> = elements.lists().collect();
+        assert!(lists.len() > 1);
+        assert!(lists.iter().all(|l| l.len() <= LIST_LIMIT));
+        assert_eq!(
+            lists.iter().map(|l| Attrs::new(l).count()).sum::<usize>(),
+            1_600
+        );
+    }
+}

@@ -1,0 +1,359 @@
+//! The expressions that our rules are made of, as libnftnl objects.
+//!
+//! The `nftnl` crate's own expressions know one register and neither `numgen`, `fib` nor data
+//! maps; its `Expression` trait is made for others to fill the gap, which [`Expr`] does.
+#![allow(
+    unsafe_code,
+    reason = "libnftnl is a C library; all calls into it for expressions are here"
+)]
+
+use std::ffi::{CStr, CString};
+use std::ptr::NonNull;
+
+use nftnl::nftnl_sys as sys;
+
+/// A 32-bit register, by index (`NFT_REG32_00` + index). A value of more than four bytes fills
+/// the registers after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Register(pub u8);
+
+impl Register {
+    fn raw(self) -> u32 {
+        libc::NFT_REG32_00 as u32 + u32::from(self.0)
+    }
+}
+
+/// One expression of a rule. Numbers and marks are in host order, addresses and ports in network
+/// order, as the kernel holds them in registers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expr {
+    /// Loads bytes of the network header.
+    NetworkHeader {
+        /// Offset in bytes.
+        offset: u32,
+        /// Length in bytes.
+        length: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads bytes of the transport header.
+    TransportHeader {
+        /// Offset in bytes.
+        offset: u32,
+        /// Length in bytes.
+        length: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads the transport protocol's number.
+    L4Proto(Register),
+    /// Loads the packet mark.
+    Mark(Register),
+    /// Stores the packet mark.
+    SetMark(Register),
+    /// Loads the name of the incoming interface, padded with zeros to `IFNAMSIZ` bytes.
+    InputInterfaceName(Register),
+    /// Loads the connection's state bit.
+    CtState(Register),
+    /// Loads the type (`RTN_*`) that the routing table gives the destination address.
+    FibDestinationType(Register),
+    /// Loads a uniformly random number below the modulus.
+    Random {
+        /// The modulus.
+        modulus: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// `register = (register & mask) ^ xor`.
+    Bitwise {
+        /// The register.
+        register: Register,
+        /// The mask.
+        mask: Vec<u8>,
+        /// The bits to flip after masking.
+        xor: Vec<u8>,
+    },
+    /// Goes on if the register equals the bytes, or with `negate` if it does not.
+    Compare {
+        /// The register.
+        register: Register,
+        /// Goes on if they differ.
+        negate: bool,
+        /// The bytes.
+        with: Vec<u8>,
+    },
+    /// Goes on if the set holds the key that starts at the register.
+    InSet {
+        /// The set's name.
+        set: String,
+        /// The first register of the key.
+        key: Register,
+    },
+    /// Goes on if the map holds the key; loads what it answers.
+    MapValue {
+        /// The map's name.
+        map: String,
+        /// The first register of the key.
+        key: Register,
+        /// Where the answer goes.
+        to: Register,
+    },
+    /// Follows the verdict that the map holds for the key; goes on if it holds none.
+    MapVerdict {
+        /// The map's name.
+        map: String,
+        /// The first register of the key.
+        key: Register,
+    },
+    /// Destination NAT to the address and port in the registers.
+    DestinationNat {
+        /// True for IPv6 addresses.
+        v6: bool,
+        /// The register of the address.
+        address: Register,
+        /// The register of the port.
+        port: Register,
+    },
+    /// Source NAT to the outgoing interface's address, source port chosen fully at random.
+    Masquerade,
+    /// Answers with ICMP or ICMPv6 port unreachable.
+    Reject {
+        /// True for ICMPv6.
+        v6: bool,
+    },
+    /// Goes to the chain and comes back.
+    Jump(String),
+    /// Goes to the chain and does not come back.
+    Goto(String),
+}
+
+enum Value<'a> {
+    U32(u32),
+    Data(&'a [u8]),
+    Text(&'a str),
+}
+
+impl nftnl::expr::Expression for Expr {
+    fn to_expr(&self, _rule: &nftnl::Rule<'_>) -> NonNull<sys::nftnl_expr> {
+        use Value::{Data, Text, U32};
+        match self {
+            Expr::NetworkHeader { offset, length, to } => {
+                payload(libc::NFT_PAYLOAD_NETWORK_HEADER, *offset, *length, *to)
+            }
+            Expr::TransportHeader { offset, length, to } => {
+                payload(libc::NFT_PAYLOAD_TRANSPORT_HEADER, *offset, *length, *to)
+            }
+            Expr::L4Proto(to) => load_meta(libc::NFT_META_L4PROTO, *to),
+            Expr::Mark(to) => load_meta(libc::NFT_META_MARK, *to),
+            Expr::SetMark(from) => build(
+                c"meta",
+                &[
+                    (sys::NFTNL_EXPR_META_KEY, U32(libc::NFT_META_MARK as u32)),
+                    (sys::NFTNL_EXPR_META_SREG, U32(from.raw())),
+                ],
+            ),
+            Expr::InputInterfaceName(to) => load_meta(libc::NFT_META_IIFNAME, *to),
+            Expr::CtState(to) => build(
+                c"ct",
+                &[
+                    (sys::NFTNL_EXPR_CT_KEY, U32(libc::NFT_CT_STATE as u32)),
+                    (sys::NFTNL_EXPR_CT_DREG, U32(to.raw())),
+                ],
+            ),
+            Expr::FibDestinationType(to) => {
+                /// `NFT_FIB_RESULT_ADDRTYPE` and `NFTA_FIB_F_DADDR`.
+                const RESULT_ADDRTYPE: u32 = 3;
+                const F_DADDR: u32 = 1 << 1;
+                build(
+                    c"fib",
+                    &[
+                        (sys::NFTNL_EXPR_FIB_DREG, U32(to.raw())),
+                        (sys::NFTNL_EXPR_FIB_RESULT, U32(RESULT_ADDRTYPE)),
+                        (sys::NFTNL_EXPR_FIB_FLAGS, U32(F_DADDR)),
+                    ],
+                )
+            }
+            Expr::Random { modulus, to } => build(
+                c"numgen",
+                &[
+                    (sys::NFTNL_EXPR_NG_DREG, U32(to.raw())),
+                    (sys::NFTNL_EXPR_NG_MODULUS, U32(*modulus)),
+                    (sys::NFTNL_EXPR_NG_TYPE, U32(libc::NFT_NG_RANDOM as u32)),
+                ],
+            ),
+            Expr::Bitwise {
+                register,
+                mask,
+                xor,
+            } => build(
+                c"bitwise",
+                &[
+                    (sys::NFTNL_EXPR_BITWISE_SREG, U32(register.raw())),
+                    (sys::NFTNL_EXPR_BITWISE_DREG, U32(register.raw())),
+                    (sys::NFTNL_EXPR_BITWISE_LEN, U32(mask.len() as u32)),
+                    (sys::NFTNL_EXPR_BITWISE_MASK, Data(mask)),
+                    (sys::NFTNL_EXPR_BITWISE_XOR, Data(xor)),
+                ],
+            ),
+            Expr::Compare {
+                register,
+                negate,
+                with,
+            } => {
+                let op = if *negate {
+                    libc::NFT_CMP_NEQ
+                } else {
+                    libc::NFT_CMP_EQ
+                };
+                build(
+                    c"cmp",
+                    &[
+                        (sys::NFTNL_EXPR_CMP_SREG, U32(register.raw())),
+                        (sys::NFTNL_EXPR_CMP_OP, U32(op as u32)),
+                        (sys::NFTNL_EXPR_CMP_DATA, Data(with)),
+                    ],
+                )
+            }
+            Expr::InSet { set, key } => build(
+                c"lookup",
+                &[
+                    (sys::NFTNL_EXPR_LOOKUP_SREG, U32(key.raw())),
+                    (sys::NFTNL_EXPR_LOOKUP_SET, Text(set)),
+                ],
+            ),
+            Expr::MapValue { map, key, to } => map_lookup(map, *key, to.raw()),
+            Expr::MapVerdict { map, key } => map_lookup(map, *key, libc::NFT_REG_VERDICT as u32),
+            Expr::DestinationNat { v6, address, port } => {
+                let family = if *v6 {
+                    libc::NFPROTO_IPV6
+                } else {
+                    libc::NFPROTO_IPV4
+                };
+                build(
+                    c"nat",
+                    &[
+                        (sys::NFTNL_EXPR_NAT_TYPE, U32(libc::NFT_NAT_DNAT as u32)),
+                        (sys::NFTNL_EXPR_NAT_FAMILY, U32(family as u32)),
+                        (sys::NFTNL_EXPR_NAT_REG_ADDR_MIN, U32(address.raw())),
+                        (sys::NFTNL_EXPR_NAT_REG_PROTO_MIN, U32(port.raw())),
+                    ],
+                )
+            }
+            Expr::Masquerade => {
+                /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`.
+                const RANDOM_FULLY: u32 = 1 << 4;
+                build(c"masq", &[(sys::NFTNL_EXPR_MASQ_FLAGS, U32(RANDOM_FULLY))])
+            }
+            Expr::Reject { v6 } => {
+                // `ICMP_PORT_UNREACH` and `ICMPV6_PORT_UNREACH`.
+                let code: u32 = if *v6 { 4 } else { 3 };
+                build(
+                    c"reject",
+                    &[
+                        (
+                            sys::NFTNL_EXPR_REJECT_TYPE,
+                            U32(libc::NFT_REJECT_ICMP_UNREACH as u32),
+                        ),
+                        (sys::NFTNL_EXPR_REJECT_CODE, U32(code)),
+                    ],
+                )
+            }
+            Expr::Jump(chain) => verdict(libc::NFT_JUMP, chain),
+            Expr::Goto(chain) => verdict(libc::NFT_GOTO, chain),
+        }
+    }
+}
+
+fn payload(base: i32, offset: u32, length: u32, to: Register) -> NonNull<sys::nftnl_expr> {
+    use Value::U32;
+    build(
+        c"payload",
+        &[
+            (sys::NFTNL_EXPR_PAYLOAD_DREG, U32(to.raw())),
+            (sys::NFTNL_EXPR_PAYLOAD_BASE, U32(base as u32)),
+            (sys::NFTNL_EXPR_PAYLOAD_OFFSET, U32(offset)),
+            (sys::NFTNL_EXPR_PAYLOAD_LEN, U32(length)),
+        ],
+    )
+}
+
+fn load_meta(key: i32, to: Register) -> NonNull<sys::nftnl_expr> {
+    build(
+        c"meta",
+        &[
+            (sys::NFTNL_EXPR_META_KEY, Value::U32(key as u32)),
+            (sys::NFTNL_EXPR_META_DREG, Value::U32(to.raw())),
+        ],
+    )
+}
+
+fn map_lookup(map: &str, key: Register, to: u32) -> NonNull<sys::nftnl_expr> {
+    build(
+        c"lookup",
+        &[
+            (sys::NFTNL_EXPR_LOOKUP_SREG, Value::U32(key.raw())),
+            (sys::NFTNL_EXPR_LOOKUP_DREG, Value::U32(to)),
+            (sys::NFTNL_EXPR_LOOKUP_SET, Value::Text(map)),
+        ],
+    )
+}
+
+fn verdict(code: i32, chain: &str) -> NonNull<sys::nftnl_expr> {
+    build(
+        c"immediate",
+        &[
+            (
+                sys::NFTNL_EXPR_IMM_DREG,
+                Value::U32(libc::NFT_REG_VERDICT as u32),
+            ),
+            (sys::NFTNL_EXPR_IMM_VERDICT, Value::U32(code as u32)),
+            (sys::NFTNL_EXPR_IMM_CHAIN, Value::Text(chain)),
+        ],
+    )
+}
+
+/// A counter, as every element of a set with `counter` gets one.
+pub(super) fn counter() -> NonNull<sys::nftnl_expr> {
+    build(c"counter", &[])
+}
+
+/// Makes a libnftnl expression. The caller owns it; adding it to a rule or set hands it on.
+fn build(kind: &CStr, attributes: &[(u32, Value<'_>)]) -> NonNull<sys::nftnl_expr> {
+    // SAFETY: the name is NUL-terminated and only read during the call.
+    let expr = unsafe { sys::nftnl_expr_alloc(kind.as_ptr()) };
+    let Some(expr) = NonNull::new(expr) else {
+        // Only out of memory gets here: the names above are those that libnftnl has. The standard
+        // library aborts then too.
+        std::process::abort();
+    };
+    for (attribute, value) in attributes {
+        let attribute = *attribute as u16;
+        match value {
+            // SAFETY: the expression is alive and ours.
+            Value::U32(value) => unsafe {
+                sys::nftnl_expr_set_u32(expr.as_ptr(), attribute, *value);
+            },
+            // SAFETY: as above; libnftnl copies the bytes, whose length is given.
+            Value::Data(bytes) => unsafe {
+                sys::nftnl_expr_set(
+                    expr.as_ptr(),
+                    attribute,
+                    bytes.as_ptr().cast(),
+                    bytes.len() as u32,
+                );
+            },
+            Value::Text(text) => {
+                let text = c_string(text);
+                // SAFETY: as above; libnftnl copies the NUL-terminated text.
+                unsafe { sys::nftnl_expr_set_str(expr.as_ptr(), attribute, text.as_ptr()) };
+            }
+        }
+    }
+    expr
+}
+
+/// The text up to its first NUL; names of chains and sets have none.
+pub(super) fn c_string(text: &str) -> CString {
+    let end = text.bytes().position(|b| b == 0).unwrap_or(text.len());
+    CString::new(&text.as_bytes()[..end]).unwrap_or_default()
+}

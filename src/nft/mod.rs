@@ -1,0 +1,32 @@
+//! nf_tables over netlink: typed objects in, one transaction out, and the dump of what is there.
+//!
+//! Owns: the encoding of messages ([`Batch`], [`Elements`], [`Expr`]), the [`Socket`] with its
+//! commit, generation and dump calls, and the errors of the kernel, named ([`Refusal`]).
+//! Tables, chains, sets and rules are few and are encoded by libnftnl through the `nftnl` crate;
+//! element messages scale with the cluster and are encoded by hand into the same batch.
+//!
+//! Must not know: Services, endpoints, or which tables and sets exist.
+//!
+//! This folder is the only one that may contain `unsafe`: the calls into libnftnl in [`expr`] and
+//! [`batch`], each with its reason.
+
+mod attr;
+mod batch;
+mod dump;
+mod element;
+mod error;
+mod expr;
+mod objects;
+mod socket;
+mod uapi;
+mod userdata;
+
+pub use attr::{Attr, Attrs};
+pub use batch::{Batch, FinishedBatch};
+pub use dump::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+pub use element::{ElementData, Elements, VerdictCode};
+pub use error::{Error, Refusal};
+pub use expr::{Expr, Register};
+pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TableFamily};
+pub use socket::{Generation, Socket};
+pub use userdata::{SetField, TypeOf};

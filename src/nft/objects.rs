@@ -1,0 +1,166 @@
+//! The few objects of a table: the table itself, chains and sets.
+
+use std::fmt;
+
+use nftnl::ProtoFamily;
+
+use super::TypeOf;
+
+/// The family of a table. We need two: NAT maps hold addresses of one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TableFamily {
+    /// `table ip`.
+    Ip,
+    /// `table ip6`.
+    Ip6,
+}
+
+impl TableFamily {
+    pub(super) fn proto(self) -> ProtoFamily {
+        match self {
+            TableFamily::Ip => ProtoFamily::Ipv4,
+            TableFamily::Ip6 => ProtoFamily::Ipv6,
+        }
+    }
+
+    /// The family's number in messages (`NFPROTO_*`).
+    pub(super) fn number(self) -> u8 {
+        self.proto() as u16 as u8
+    }
+
+    pub(super) fn from_number(number: u8) -> Option<TableFamily> {
+        [TableFamily::Ip, TableFamily::Ip6]
+            .into_iter()
+            .find(|f| f.number() == number)
+    }
+}
+
+impl fmt::Display for TableFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TableFamily::Ip => "ip",
+            TableFamily::Ip6 => "ip6",
+        })
+    }
+}
+
+/// Where a base chain sees packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// Packets that arrive, before routing.
+    Prerouting,
+    /// Packets for the node itself.
+    Input,
+    /// Packets that pass through.
+    Forward,
+    /// Packets that the node itself sends.
+    Output,
+    /// Packets that leave, after routing.
+    Postrouting,
+}
+
+impl Hook {
+    pub(super) fn raw(self) -> nftnl::Hook {
+        match self {
+            Hook::Prerouting => nftnl::Hook::PreRouting,
+            Hook::Input => nftnl::Hook::In,
+            Hook::Forward => nftnl::Hook::Forward,
+            Hook::Output => nftnl::Hook::Out,
+            Hook::Postrouting => nftnl::Hook::PostRouting,
+        }
+    }
+}
+
+impl Hook {
+    /// The hook's number (`NF_INET_*`).
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.raw() as u32
+    }
+}
+
+/// What a base chain may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChainKind {
+    /// Accept, drop, reject, mark.
+    Filter,
+    /// Translate addresses; sees the first packet of a connection only.
+    Nat,
+}
+
+impl ChainKind {
+    /// The kernel's name of it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            ChainKind::Filter => "filter",
+            ChainKind::Nat => "nat",
+        }
+    }
+
+    pub(super) fn raw(self) -> nftnl::ChainType {
+        match self {
+            ChainKind::Filter => nftnl::ChainType::Filter,
+            ChainKind::Nat => nftnl::ChainType::Nat,
+        }
+    }
+}
+
+/// What makes a chain a base chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BaseChain {
+    /// What it may do.
+    pub kind: ChainKind,
+    /// Where it sees packets.
+    pub hook: Hook,
+    /// Its place among the chains of that hook; lower comes first.
+    pub priority: i32,
+}
+
+/// The right side of a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetData {
+    /// Verdicts.
+    Verdict,
+    /// Bytes.
+    Value {
+        /// nft's type number: six bits per field.
+        type_id: u32,
+        /// Length in bytes, each field padded to four.
+        length: u32,
+    },
+}
+
+/// The definition of a set or map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetType {
+    /// nft's number of the key's type: six bits per field.
+    pub key_type: u32,
+    /// Length of the key in bytes, each field padded to four.
+    pub key_length: u32,
+    /// What a map answers; `None` for a set.
+    pub data: Option<SetData>,
+    /// Elements are intervals.
+    pub interval: bool,
+    /// Every element counts packets and bytes.
+    pub counter: bool,
+    /// For types that the numbers cannot express.
+    pub type_of: Option<TypeOf>,
+}
+
+impl SetType {
+    /// The kernel's flags (`NFT_SET_*`) for this definition.
+    pub(super) fn flags(&self) -> u32 {
+        let map = if self.data.is_some() {
+            libc::NFT_SET_MAP
+        } else {
+            0
+        };
+        let interval = if self.interval {
+            libc::NFT_SET_INTERVAL
+        } else {
+            0
+        };
+        (map | interval) as u32
+    }
+}

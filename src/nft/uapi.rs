@@ -1,0 +1,55 @@
+//! Constants of the kernel's interface that the libc crate does not have.
+//!
+//! Source: `include/uapi/linux/netfilter/nf_tables.h`, `nfnetlink.h` and `netlink.h`. Attributes
+//! and enumerations of that interface never change their numbers.
+
+pub(super) const NFTA_LIST_ELEM: u16 = 1;
+
+pub(super) const NFTA_TABLE_NAME: u16 = 1;
+pub(super) const NFTA_TABLE_FLAGS: u16 = 2;
+pub(super) const NFTA_TABLE_USERDATA: u16 = 6;
+
+pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
+pub(super) const NFTA_CHAIN_NAME: u16 = 3;
+pub(super) const NFTA_CHAIN_HOOK: u16 = 4;
+pub(super) const NFTA_CHAIN_POLICY: u16 = 5;
+pub(super) const NFTA_CHAIN_TYPE: u16 = 7;
+
+pub(super) const NFTA_HOOK_HOOKNUM: u16 = 1;
+pub(super) const NFTA_HOOK_PRIORITY: u16 = 2;
+
+pub(super) const NFTA_SET_TABLE: u16 = 1;
+pub(super) const NFTA_SET_NAME: u16 = 2;
+pub(super) const NFTA_SET_FLAGS: u16 = 3;
+pub(super) const NFTA_SET_KEY_TYPE: u16 = 4;
+pub(super) const NFTA_SET_KEY_LEN: u16 = 5;
+pub(super) const NFTA_SET_DATA_TYPE: u16 = 6;
+pub(super) const NFTA_SET_DATA_LEN: u16 = 7;
+
+pub(super) const NFTA_RULE_TABLE: u16 = 1;
+pub(super) const NFTA_RULE_CHAIN: u16 = 2;
+pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;
+
+pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
+pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;
+pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+
+pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
+pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
+pub(super) const NFTA_SET_ELEM_FLAGS: u16 = 3;
+pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
+
+pub(super) const NFTA_DATA_VALUE: u16 = 1;
+pub(super) const NFTA_DATA_VERDICT: u16 = 2;
+pub(super) const NFTA_VERDICT_CODE: u16 = 1;
+pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
+
+pub(super) const NFTA_GEN_ID: u16 = 1;
+pub(super) const NFTA_GEN_PROC_PID: u16 = 2;
+pub(super) const NFTA_GEN_PROC_NAME: u16 = 3;
+
+/// The data type of a verdict map (`NFT_DATA_VERDICT`).
+pub(super) const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
+
+pub(super) const NLMSGERR_ATTR_MSG: u16 = 1;
+pub(super) const NLMSGERR_ATTR_OFFS: u16 = 2;

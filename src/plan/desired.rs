@@ -1,0 +1,261 @@
+//! The plans of all Services together: what the kernel should hold, and where that has changed.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use super::claims::{Claims, Rank};
+use super::{
+    Conflict, Frontend, FrontendKey, Key, Options, ServicePlan, Set, Surroundings, plan_service,
+};
+use crate::model::{Dirty, Family, ObjectName, Store};
+
+/// Where the plan changed since it was last asked: only there can the kernel differ from it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Frontends that are new, different or gone.
+    pub frontends: BTreeSet<FrontendKey>,
+    /// Members of the plain sets that are new or gone.
+    pub members: BTreeSet<(Set, Key)>,
+    /// The chains may be different.
+    pub chains: bool,
+}
+
+impl Touched {
+    /// True if nothing changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.frontends.is_empty() && self.members.is_empty() && !self.chains
+    }
+
+    /// Adds what another one names.
+    pub fn merge(&mut self, other: Touched) {
+        self.frontends.extend(other.frontends);
+        self.members.extend(other.members);
+        self.chains |= other.chains;
+    }
+}
+
+/// What the kernel should hold.
+#[derive(Debug)]
+pub struct Desired {
+    options: Options,
+    node_name: String,
+    surroundings: Option<Surroundings>,
+    plans: HashMap<ObjectName, (Rank, ServicePlan)>,
+    claims: Claims,
+    /// Members of plain sets with the number of Services (or surroundings) that want them.
+    members: HashMap<(Set, Key), usize>,
+    conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
+    touched: Touched,
+}
+
+impl Desired {
+    /// Nothing planned yet, for a node of that name.
+    #[must_use]
+    pub fn new(options: Options, node_name: &str) -> Desired {
+        Desired {
+            options,
+            node_name: node_name.to_owned(),
+            surroundings: None,
+            plans: HashMap::new(),
+            claims: Claims::default(),
+            members: HashMap::new(),
+            conflicts: BTreeMap::new(),
+            touched: Touched::default(),
+        }
+    }
+
+    /// Plans again what is dirty.
+    pub fn update(&mut self, store: &Store, dirty: &Dirty) {
+        if dirty.surroundings || self.surroundings.is_none() {
+            let new = Surroundings::of(store, &self.options, &self.node_name);
+            if self.surroundings.as_ref() != Some(&new) {
+                self.set_surroundings(new);
+                let known: Vec<ObjectName> = self.plans.keys().cloned().collect();
+                let all = store.services().map(|s| s.name.clone()).chain(known);
+                return self.plan_services(store, all.collect::<BTreeSet<_>>().iter());
+            }
+        }
+        self.plan_services(store, dirty.services.iter());
+    }
+
+    fn set_surroundings(&mut self, new: Surroundings) {
+        let members = |s: &Surroundings| -> BTreeSet<IpAddr> {
+            Family::ALL
+                .into_iter()
+                .filter_map(|f| s.node_port_addresses(f))
+                .flatten()
+                .collect()
+        };
+        let old = self.surroundings.as_ref().map(members).unwrap_or_default();
+        for address in members(&new) {
+            self.add_member(Set::NodeportIps, Key::Address(address));
+        }
+        for address in old {
+            self.remove_member(Set::NodeportIps, Key::Address(address));
+        }
+        self.surroundings = Some(new);
+        self.touched.chains = true;
+    }
+
+    fn plan_services<'a>(&mut self, store: &Store, names: impl Iterator<Item = &'a ObjectName>) {
+        // Planning needs the surroundings while the rest of self changes.
+        let Some(surroundings) = self.surroundings.take() else {
+            return;
+        };
+        for name in names {
+            let new = store.service(name).map(|service| {
+                let slices = store.slices(name).collect::<Vec<_>>();
+                let plan = plan_service(service, slices.iter().copied(), &surroundings);
+                (Rank::of(service), plan)
+            });
+            self.replace_plan(name, new);
+        }
+        self.surroundings = Some(surroundings);
+    }
+
+    fn replace_plan(&mut self, name: &ObjectName, new: Option<(Rank, ServicePlan)>) {
+        let old = self.plans.remove(name);
+        if old == new {
+            self.plans.extend(new.map(|new| (name.clone(), new)));
+            return;
+        }
+        let mut keys: BTreeSet<FrontendKey> = BTreeSet::new();
+        if let Some((rank, plan)) = &new {
+            for (key, frontend) in &plan.frontends {
+                self.claims.add(*key, rank);
+                let before = old
+                    .as_ref()
+                    .filter(|(r, _)| r == rank)
+                    .and_then(|(_, p)| p.frontend(*key));
+                if before != Some(frontend) {
+                    keys.insert(*key);
+                }
+            }
+            for member in plan.members() {
+                self.add_member(member.0, member.1);
+            }
+        }
+        if let Some((rank, plan)) = &old {
+            for (key, _) in &plan.frontends {
+                let kept = new
+                    .as_ref()
+                    .is_some_and(|(r, p)| r == rank && p.frontend(*key).is_some());
+                if !kept {
+                    self.claims.remove(*key, rank);
+                    keys.insert(*key);
+                }
+            }
+            for member in plan.members() {
+                self.remove_member(member.0, member.1);
+            }
+        }
+        self.plans.extend(new.map(|new| (name.clone(), new)));
+        for key in &keys {
+            let conflicts: Vec<Conflict> = self.claims.conflicts(*key).collect();
+            if conflicts.is_empty() {
+                self.conflicts.remove(key);
+            } else {
+                self.conflicts.insert(*key, conflicts);
+            }
+        }
+        self.touched.frontends.extend(keys);
+    }
+
+    fn add_member(&mut self, set: Set, key: Key) {
+        let count = self.members.entry((set, key)).or_insert(0);
+        *count += 1;
+        if *count == 1 {
+            self.touched.members.insert((set, key));
+        }
+    }
+
+    fn remove_member(&mut self, set: Set, key: Key) {
+        if let Some(count) = self.members.get_mut(&(set, key)) {
+            *count -= 1;
+            if *count == 0 {
+                self.members.remove(&(set, key));
+                self.touched.members.insert((set, key));
+            }
+        }
+    }
+
+    /// What all Services have in common, once something was planned.
+    #[must_use]
+    pub fn surroundings(&self) -> Option<&Surroundings> {
+        self.surroundings.as_ref()
+    }
+
+    /// The frontend that the kernel should hold under that key.
+    #[must_use]
+    pub fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
+        let (_, plan) = self.plans.get(self.claims.winner(key)?)?;
+        plan.frontend(key)
+    }
+
+    /// All frontends that the kernel should hold, in order.
+    #[must_use]
+    pub fn frontends(&self) -> BTreeMap<FrontendKey, &Frontend> {
+        let keys = self
+            .plans
+            .values()
+            .flat_map(|(_, plan)| &plan.frontends)
+            .map(|(key, _)| *key);
+        keys.filter_map(|key| Some((key, self.frontend(key)?)))
+            .collect()
+    }
+
+    /// True if the kernel should hold that member.
+    #[must_use]
+    pub fn has_member(&self, set: Set, key: Key) -> bool {
+        self.members.contains_key(&(set, key))
+    }
+
+    /// All members of plain sets that the kernel should hold, in order.
+    #[must_use]
+    pub fn members(&self) -> BTreeSet<(Set, Key)> {
+        self.members.keys().copied().collect()
+    }
+
+    /// The frontends that several Services want.
+    pub fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
+        self.conflicts.values().flatten()
+    }
+
+    /// Where the plan changed since the last call.
+    pub fn take_touched(&mut self) -> Touched {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// Everything that is planned: for comparing with a kernel of which nothing is known.
+    #[must_use]
+    pub fn everything(&self) -> Touched {
+        Touched {
+            frontends: self.frontends().into_keys().collect(),
+            members: self.members(),
+            chains: true,
+        }
+    }
+}
+
+impl ServicePlan {
+    fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
+        let place = self
+            .frontends
+            .binary_search_by_key(&key, |(key, _)| *key)
+            .ok()?;
+        Some(&self.frontends[place].1)
+    }
+
+    fn members(&self) -> impl Iterator<Item = (Set, Key)> {
+        let cluster_ips = self
+            .cluster_ips
+            .iter()
+            .map(|ip| (Set::ClusterIps, Key::Address(*ip)));
+        let hairpins = self
+            .hairpins
+            .iter()
+            .map(|ip| (Set::Hairpin, Key::Hairpin(*ip)));
+        cluster_ips.chain(hairpins)
+    }
+}

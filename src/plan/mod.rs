@@ -1,0 +1,34 @@
+//! From objects to what the kernel should hold: pure functions, no I/O, no clock.
+//!
+//! Owns: the layout of our tables ([`Set`], [`Chain`], [`Rule`]), the frontends of a Service
+//! ([`plan_service`]), and the text of a planned ruleset ([`render`]).
+//! The number of rules is constant; a Service is a handful of elements, described by
+//! [`Frontend`] values and listed by [`Frontend::elements`].
+//!
+//! Must not know: netlink, what the kernel holds now, where objects come from, time.
+
+mod claims;
+mod desired;
+mod element;
+mod frontend;
+mod layout;
+mod options;
+mod ruleset;
+mod service;
+mod surroundings;
+mod text;
+
+pub use claims::Conflict;
+pub use desired::{Desired, Touched};
+pub(crate) use element::pool_element;
+pub use element::{Element, Key, Value};
+pub use frontend::{Frontend, FrontendKey, Outcome};
+pub use layout::{Field, Set, SetValue};
+pub use options::{DetectLocal, NodePortAddresses, Options};
+pub use ruleset::{
+    BaseHook, BaseKind, Chain, ChainName, LAYOUT_COMMENT, Rule, Statement, TABLE, balancer,
+    base_chains,
+};
+pub use service::{ServicePlan, plan_service};
+pub use surroundings::Surroundings;
+pub use text::{render, rule_text};

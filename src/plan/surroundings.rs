@@ -1,0 +1,82 @@
+//! What all Services have in common: the configuration, our Node, the addresses of the node.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{DetectLocal, NodePortAddresses, Options};
+use crate::model::{Family, Locality, Node, Store};
+
+/// What all Services have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Surroundings {
+    /// The configuration.
+    pub options: Options,
+    /// The name of our node.
+    pub node_name: String,
+    /// Our Node object, where there is one.
+    pub node: Option<Node>,
+    /// The addresses of the node's interfaces, loopback included.
+    pub interface_addresses: BTreeSet<IpAddr>,
+}
+
+impl Surroundings {
+    /// As the store has them now.
+    #[must_use]
+    pub fn of(store: &Store, options: &Options, node_name: &str) -> Surroundings {
+        Surroundings {
+            options: options.clone(),
+            node_name: node_name.to_owned(),
+            node: store.node().cloned(),
+            interface_addresses: store.interface_addresses().clone(),
+        }
+    }
+
+    /// Where we are, for the choice of endpoints.
+    #[must_use]
+    pub fn locality(&self) -> Locality<'_> {
+        Locality {
+            node: &self.node_name,
+            zone: self.node.as_ref().and_then(|node| node.zone.as_deref()),
+        }
+    }
+
+    /// The prefix that holds the addresses of local pods, if they are told by address.
+    #[must_use]
+    pub fn pod_cidr(&self, family: Family) -> Option<IpNet> {
+        let nets: &[IpNet] = match (&self.options.detect_local, &self.node) {
+            (DetectLocal::ClusterCidr(nets), _) => nets,
+            (DetectLocal::NodeCidr, Some(node)) => &node.pod_cidrs,
+            _ => &[],
+        };
+        nets.iter()
+            .find(|net| Family::of_net(net) == family)
+            .copied()
+    }
+
+    /// The addresses on which NodePorts of a family are offered; `None` for every local one.
+    #[must_use]
+    pub fn node_port_addresses(&self, family: Family) -> Option<BTreeSet<IpAddr>> {
+        let usable = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();
+        match (&self.options.node_port_addresses, &self.node) {
+            (NodePortAddresses::Primary, Some(node)) => Some(
+                node.primary_address(family)
+                    .iter()
+                    .filter(usable)
+                    .copied()
+                    .collect(),
+            ),
+            (NodePortAddresses::Primary, None) => None,
+            (cidrs, _) if cidrs.is_all(family) => None,
+            (cidrs, _) => Some(
+                self.interface_addresses
+                    .iter()
+                    .filter(usable)
+                    .filter(|address| cidrs.contains(**address))
+                    .copied()
+                    .collect(),
+            ),
+        }
+    }
+}

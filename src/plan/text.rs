@@ -1,0 +1,197 @@
+//! The planned ruleset as text, in the words of `nft list ruleset`.
+
+use std::fmt::Write;
+
+use super::layout::family_word;
+use super::{
+    BaseHook, BaseKind, Chain, Element, Field, Key, LAYOUT_COMMENT, Rule, Set, SetValue, Statement,
+    TABLE, Value,
+};
+use crate::model::Family;
+
+/// Writes one family's table. `elements` are printed in their order.
+#[must_use]
+pub fn render(family: Family, chains: &[Chain], elements: &[Element<'_>]) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_table(&mut text, family, chains, elements);
+    text
+}
+
+fn write_table(
+    out: &mut String,
+    family: Family,
+    chains: &[Chain],
+    elements: &[Element<'_>],
+) -> std::fmt::Result {
+    writeln!(out, "table {} {TABLE} {{", family_word(family))?;
+    writeln!(out, "\tcomment \"{LAYOUT_COMMENT}\"")?;
+    for set in Set::ALL {
+        write_set(out, family, set, elements.iter().filter(|e| e.set == set))?;
+    }
+    for chain in chains {
+        writeln!(out, "\n\tchain {} {{", chain.name)?;
+        if let Some((kind, hook, priority)) = chain.base {
+            let kind = match kind {
+                BaseKind::Filter => "filter",
+                BaseKind::Nat => "nat",
+            };
+            let hook = match hook {
+                BaseHook::Prerouting => "prerouting",
+                BaseHook::Input => "input",
+                BaseHook::Forward => "forward",
+                BaseHook::Output => "output",
+                BaseHook::Postrouting => "postrouting",
+            };
+            writeln!(
+                out,
+                "\t\ttype {kind} hook {hook} priority {priority}; policy accept;"
+            )?;
+        }
+        for rule in &chain.rules {
+            writeln!(out, "\t\t{}", rule_text(family, rule))?;
+        }
+        writeln!(out, "\t}}")?;
+    }
+    writeln!(out, "}}")
+}
+
+fn write_set<'a>(
+    out: &mut String,
+    family: Family,
+    set: Set,
+    elements: impl Iterator<Item = &'a Element<'a>>,
+) -> std::fmt::Result {
+    let word = if set.value().is_some() { "map" } else { "set" };
+    writeln!(out, "\n\t{word} {} {{", set.name())?;
+    let has_index = set.key().contains(&Field::Index);
+    let key: Vec<String> = set
+        .key()
+        .iter()
+        .map(|f| type_text(family, *f, has_index))
+        .collect();
+    let value = match set.value() {
+        None => String::new(),
+        Some(SetValue::Verdict) => " : verdict".to_owned(),
+        Some(SetValue::Backend) => {
+            let part = |field| type_text(family, field, has_index);
+            format!(" : {} . {}", part(Field::Destination), part(Field::Port))
+        }
+    };
+    let how = if has_index { "typeof" } else { "type" };
+    writeln!(out, "\t\t{how} {}{value}", key.join(" . "))?;
+    if set.counts() {
+        writeln!(out, "\t\tcounter")?;
+    }
+    let elements: Vec<String> = elements.map(element_text).collect();
+    if !elements.is_empty() {
+        writeln!(
+            out,
+            "\t\telements = {{ {} }}",
+            elements.join(",\n\t\t\t     ")
+        )?;
+    }
+    writeln!(out, "\t}}")
+}
+
+fn type_text(family: Family, field: Field, type_of: bool) -> String {
+    let text = match (field, type_of, family) {
+        (Field::Source | Field::Destination, false, Family::V4) => "ipv4_addr",
+        (Field::Source | Field::Destination, false, Family::V6) => "ipv6_addr",
+        (Field::Protocol, false, _) => "inet_proto",
+        (Field::Port, false, _) => "inet_service",
+        _ => return load_text(family, field, 2),
+    };
+    text.to_owned()
+}
+
+fn load_text(family: Family, field: Field, modulus: u32) -> String {
+    match field {
+        Field::Source => format!("{} saddr", family_word(family)),
+        Field::Destination => format!("{} daddr", family_word(family)),
+        Field::Protocol => "meta l4proto".to_owned(),
+        Field::Port => "th dport".to_owned(),
+        Field::Index => format!("numgen random mod {modulus}"),
+    }
+}
+
+fn key_text(family: Family, set: Set, modulus: u32) -> String {
+    let fields: Vec<String> = set
+        .key()
+        .iter()
+        .map(|field| load_text(family, *field, modulus))
+        .collect();
+    fields.join(" . ")
+}
+
+/// One element as nft writes it.
+fn element_text(element: &Element<'_>) -> String {
+    use super::FrontendKey::{Address, NodePort};
+    let frontend = |key| match key {
+        Address(address, protocol, port) => format!("{address} . {protocol} . {port}"),
+        NodePort(_, protocol, port) => format!("{protocol} . {port}"),
+    };
+    let mut text = match element.key {
+        Key::Frontend(key) => frontend(key),
+        Key::Pool(key, index) => format!("{} . {index}", frontend(key)),
+        Key::Address(address) => address.to_string(),
+        Key::Hairpin(address) => format!("{address} . {address}"),
+    };
+    if let Some(comment) = element.comment {
+        text.push_str(&format!(" comment \"{comment}\""));
+    }
+    match &element.value {
+        None => {}
+        Some(Value::Goto(chain)) => text.push_str(&format!(" : goto {chain}")),
+        Some(Value::Drop) => text.push_str(" : drop"),
+        Some(Value::Backend(backend)) => {
+            text.push_str(&format!(" : {} . {}", backend.address, backend.port));
+        }
+    }
+    text
+}
+
+/// One rule as nft writes it.
+#[must_use]
+pub fn rule_text(family: Family, rule: &Rule) -> String {
+    let ip = family_word(family);
+    let mut parts: Vec<String> = rule
+        .statements
+        .iter()
+        .map(|statement| match statement {
+            Statement::SourceOutside(net) => format!("{ip} saddr != {}", net_text(*net)),
+            Statement::DestinationOutside(net) => format!("{ip} daddr != {}", net_text(*net)),
+            Statement::NotFromInterface { name, prefix } => {
+                format!("iifname != \"{name}{}\"", if *prefix { "*" } else { "" })
+            }
+            Statement::DestinationIsLocal => "fib daddr type local".to_owned(),
+            Statement::NewConnection => "ct state new".to_owned(),
+            Statement::InSet(set) => format!("{} @{}", key_text(family, *set, 0), set.name()),
+            Statement::Dispatch(set) => {
+                format!("{} vmap @{}", key_text(family, *set, 0), set.name())
+            }
+            Statement::Balance(set, count) => {
+                let key = key_text(family, *set, *count);
+                format!("dnat {ip} addr . port to {key} map @{}", set.name())
+            }
+            Statement::HasMark(bits) => format!("meta mark & 0x{bits:08x} != 0x00000000"),
+            Statement::SetMark(bits) => format!("meta mark set meta mark | 0x{bits:08x}"),
+            Statement::ClearMark(bits) => format!("meta mark set meta mark & 0x{:08x}", !bits),
+            Statement::Jump(chain) => format!("jump {chain}"),
+            Statement::Goto(chain) => format!("goto {chain}"),
+            Statement::Masquerade => "masquerade fully-random".to_owned(),
+            Statement::Reject => "reject".to_owned(),
+        })
+        .collect();
+    parts.extend(rule.comment.map(|comment| format!("comment \"{comment}\"")));
+    parts.join(" ")
+}
+
+/// nft leaves out the length of a prefix that is a whole address.
+fn net_text(net: ipnet::IpNet) -> String {
+    if net.prefix_len() == net.max_prefix_len() {
+        net.addr().to_string()
+    } else {
+        net.to_string()
+    }
+}
