@@ -257,9 +257,24 @@ impl<'a> Probe<'a> {
             let text = node
                 .output(program, args)
                 .unwrap_or_else(|error| format!("{error:#}"));
+            let text = if program == "conntrack" {
+                self.about(&text)
+            } else {
+                text
+            };
             let _ = writeln!(message, "── {title} of {node} ──\n{}", quote(&text));
         }
         fail(&message)
+    }
+
+    /// The connections to the address in question.
+    fn about(&self, connections: &str) -> String {
+        let destination = format!("dst={} ", self.to.ip());
+        let lines: Vec<_> = connections
+            .lines()
+            .filter(|line| line.contains(&destination))
+            .collect();
+        lines.join("\n")
     }
 }
 

@@ -160,9 +160,16 @@ fn tcp(source: SocketAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome>
             l_linger: 0,
         },
     )?;
+    report_all_errors(&socket, to.ip())?;
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
         Ok(()) | Err(Errno::EINPROGRESS) => {}
         Err(errno) => return Ok(failure(errno)),
+    }
+    // In the laboratory an ICMP error can arrive before `connect` is through: the kernel, which
+    // cannot fail the socket at that moment, would wait for the answer to the second SYN, but it
+    // also puts the error into the queue.
+    if let Some((errno, _)) = next_icmp_error(&socket) {
+        return Ok(failure(errno));
     }
     if !wait_for(&socket, PollFlags::POLLOUT, deadline)? {
         return Ok(Outcome::Dropped);

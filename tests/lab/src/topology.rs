@@ -227,7 +227,8 @@ fn quieten(ns: &Netns) -> Result<()> {
         ("net/ipv4/conf/all/accept_redirects", "0"),
         ("net/ipv6/conf/all/accept_redirects", "0"),
         ("net/ipv6/conf/default/accept_redirects", "0"),
-        // No link-local address, hence no router solicitation; no duplicate address detection.
+        // No router solicitation, no duplicate address detection, and addresses only by command:
+        // the kernel's own would appear some time later.
         ("net/ipv6/conf/all/accept_dad", "0"),
         ("net/ipv6/conf/default/accept_dad", "0"),
         ("net/ipv6/conf/default/addr_gen_mode", "1"),
@@ -253,9 +254,14 @@ fn build_switch(switch: &Netns, ports: &[&Host]) -> Result<()> {
         "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
          addr add 192.0.2.1/24 dev br0\n\
          addr add 2001:db8:2::1/64 dev br0 nodad\n\
+         addr add fe80::1/64 dev br0 nodad\n\
          link set br0 up\n\
          route add 0.0.0.0/0 dev br0\n\
-         route add ::/0 dev br0\n",
+         route add ::/0 dev br0\n\
+         route add 10.244.0.0/24 via 192.0.2.10\n\
+         route add fd00:244::/64 via 2001:db8:2::10\n\
+         route add 10.244.1.0/24 via 192.0.2.20\n\
+         route add fd00:244:1::/64 via 2001:db8:2::20\n",
     );
     for host in ports {
         let (port, ns) = (format!("to-{host}"), host.path());
@@ -282,9 +288,16 @@ fn build_switch(switch: &Netns, ports: &[&Host]) -> Result<()> {
     )
 }
 
+/// Commands for the interface to the switch. Without a link-local address the kernel could not ask
+/// for neighbours on behalf of packets that it forwards.
+fn join_segment(host: &Host) -> String {
+    let [.., last] = host.ipv6[0].segments();
+    format!("link set eth0 up\naddr add fe80::{last:x}/64 dev eth0 nodad\n")
+}
+
 /// Commands for a node whose fellow has the pod networks given last.
 fn node_commands(node: &Host, fellow: &Host, pods_v4: &str, pods_v6: &str) -> String {
-    let mut commands = String::from("link set eth0 up\n");
+    let mut commands = join_segment(node);
     for ip in &node.ipv4 {
         commands += &format!("addr add {ip}/24 dev eth0\n");
     }
@@ -303,9 +316,9 @@ fn node_commands(node: &Host, fellow: &Host, pods_v4: &str, pods_v6: &str) -> St
 }
 
 fn client_commands(client: &Host, node: &Host) -> String {
-    let mut commands = format!(
-        "link set eth0 up\n\
-         addr add {}/24 dev eth0\n\
+    let mut commands = join_segment(client);
+    commands += &format!(
+        "addr add {}/24 dev eth0\n\
          addr add {}/64 dev eth0 nodad\n",
         client.ipv4[0], client.ipv6[0],
     );
