@@ -1,0 +1,6 @@
+//! What reaches the kernel: the dataplane in a network namespace, with `nft` as the witness.
+
+mod cluster;
+mod sequences;
+mod start;
+mod transactions;

@@ -1,0 +1,113 @@
+//! Cold start, restart and repair.
+
+use anyhow::Result;
+use shunt::model::{Change, Family};
+use shunt_lab::Netns;
+
+use crate::cluster::{dataplane, live, service, slice};
+
+fn some_cluster() -> Vec<Change> {
+    let mut changes = Vec::new();
+    for n in 0..20 {
+        changes.push(Change::Service(service(n)));
+        // Every third has no endpoints at all.
+        if n % 3 != 0 {
+            let endpoints: Vec<u16> = (0..=n).map(|e| n * 100 + e).collect();
+            changes.push(Change::Slice(slice(n, Family::V4, &endpoints)));
+            changes.push(Change::Slice(slice(n, Family::V6, &endpoints)));
+        }
+    }
+    changes
+}
+
+#[test]
+fn a_cold_start_is_one_generation_and_nft_can_list_it() -> Result<()> {
+    let ns = Netns::new()?;
+    let before = ns.nft_generation()?;
+    let report = dataplane(&ns, some_cluster())?.sync()?.expect("something to write");
+    assert_eq!(ns.nft_generation()?, before + 1);
+    assert_eq!(report.generation, before + 1);
+    let text = ns.output("nft", &["list", "ruleset"])?;
+    for wanted in [
+        "table ip shunt",
+        "table ip6 shunt",
+        "10.96.0.1 . tcp . 80",
+        "comment \"default/service-1:http\"",
+        "numgen random mod 2 map @endpoints",
+        "goto reject-no-endpoints",
+    ] {
+        assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_restart_without_changes_writes_nothing() -> Result<()> {
+    let ns = Netns::new()?;
+    dataplane(&ns, some_cluster())?.sync()?;
+    let generation = ns.nft_generation()?;
+    assert_eq!(dataplane(&ns, some_cluster())?.sync()?, None);
+    assert_eq!(ns.nft_generation()?, generation);
+    Ok(())
+}
+
+#[test]
+fn a_restart_after_changes_writes_only_these() -> Result<()> {
+    let ns = Netns::new()?;
+    dataplane(&ns, some_cluster())?.sync()?;
+    let mut changes = some_cluster();
+    changes.push(Change::Slice(slice(4, Family::V4, &[401, 402, 403, 404])));
+    changes.push(Change::ServiceGone(service(3).name));
+    let mut running = dataplane(&ns, changes.clone())?;
+    let report = running.sync()?.expect("something to write");
+    assert!(report.added + report.deleted < 60, "{report:?}");
+    assert!(!running.tidy());
+    let fresh = Netns::new()?;
+    dataplane(&fresh, changes)?.sync()?;
+    assert_eq!(live(&ns)?, live(&fresh)?);
+    Ok(())
+}
+
+#[test]
+fn what_others_did_to_our_tables_is_found_and_repaired() -> Result<()> {
+    for damage in [
+        "delete table ip shunt",
+        "flush ruleset",
+        "flush map ip shunt service-ips",
+        "delete element ip shunt endpoints { 10.96.0.1 . tcp . 80 . 0 }",
+        "add element ip shunt cluster-ips { 1.2.3.4 }",
+        "add rule ip shunt services accept",
+        "insert rule ip6 shunt nat-postrouting drop",
+        "flush chain ip shunt services",
+        "add chain ip shunt foreign",
+        "add set ip shunt foreign { type ipv4_addr; }",
+        "add element ip shunt no-endpoint-services { 10.96.0.1 . tcp . 80 : drop }",
+    ] {
+        let ns = Netns::new()?;
+        let mut running = dataplane(&ns, some_cluster())?;
+        running.sync()?;
+        let wanted = live(&ns)?;
+        ns.nft(damage)?;
+        assert_ne!(live(&ns)?, wanted, "`{damage}` did no damage");
+        // The next change of any kind is refused for its generation, and so finds the damage.
+        running.apply(Change::Service(service(900)));
+        running.sync()?;
+        running.apply(Change::ServiceGone(service(900).name));
+        running.sync()?;
+        assert_eq!(live(&ns)?, wanted, "after `{damage}`");
+    }
+    Ok(())
+}
+
+#[test]
+fn foreign_tables_are_left_alone() -> Result<()> {
+    let ns = Netns::new()?;
+    ns.nft("table ip theirs {\n chain c {\n type filter hook input priority 0;\n }\n}")?;
+    let mut running = dataplane(&ns, some_cluster())?;
+    running.sync()?;
+    ns.nft("add rule ip theirs c accept")?;
+    running.apply(Change::ServiceGone(service(1).name));
+    running.sync()?;
+    assert!(ns.output("nft", &["list", "table", "ip", "theirs"])?.contains("accept"));
+    Ok(())
+}
