@@ -18,8 +18,15 @@ use nftnl::nftnl_sys as sys;
 pub struct Register(pub u8);
 
 impl Register {
+    /// The kernel's number. At multiples of four the 32-bit registers begin where those of 128 bits
+    /// do, and the kernel dumps them under the latter's numbers; so we use these too.
     fn raw(self) -> u32 {
-        libc::NFT_REG32_00 as u32 + u32::from(self.0)
+        let index = u32::from(self.0);
+        if index.is_multiple_of(4) {
+            libc::NFT_REG_1 as u32 + index / 4
+        } else {
+            libc::NFT_REG32_00 as u32 + index
+        }
     }
 }
 
