@@ -65,10 +65,10 @@ impl Problem {
         self
     }
 
-    /// Adds the object that it belongs to.
+    /// Adds the kind and the name of the object that it belongs to.
     #[must_use]
-    pub fn of_object(mut self, kind: &str, name: impl fmt::Display) -> Problem {
-        self.object = Some(clip(format!("{kind} {name}"), EXCERPT_CHARS));
+    pub fn of_object(mut self, object: impl fmt::Display) -> Problem {
+        self.object = Some(clip(object.to_string(), EXCERPT_CHARS));
         self
     }
 
@@ -155,7 +155,7 @@ mod tests {
         let file: Arc<Path> = Path::new("svc/web.yaml").into();
         let problem = Problem::new(Severity::Error, FieldPath::top("spec"), "must be a mapping")
             .with_value("x\ny")
-            .of_object("Service", "default/web")
+            .of_object("Service default/web")
             .in_file(&file, Some(7));
         assert_eq!(
             problem.to_string(),
@@ -168,7 +168,7 @@ mod tests {
         let long = "é".repeat(1_000_000);
         let problem = Problem::new(Severity::Note, FieldPath::default(), long.as_str())
             .with_value(&long)
-            .of_object("Service", &long);
+            .of_object(&long);
         assert!(problem.to_string().len() < 2_000);
         assert!(problem.to_string().contains("(2000000 bytes)"));
     }

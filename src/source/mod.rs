@@ -1,0 +1,11 @@
+//! Where objects come from.
+//!
+//! Owns: the Kubernetes objects as they are written ([`objects`]), their validation and conversion
+//! into the model's values, and the sources that deliver them as [`Change`](crate::model::Change)s:
+//! [`manifests`] on disk.
+//!
+//! Must not know: what is made of the objects (planning, nf_tables), or the agent's configuration
+//! beyond what is passed in.
+
+pub mod manifests;
+pub mod objects;

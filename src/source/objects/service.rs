@@ -1,0 +1,370 @@
+//! Services.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::document::At;
+use crate::model::{Change, Family, Protocol, Service, ServicePort, TrafficPolicy};
+
+use super::findings::Findings;
+use super::{Converted, Kind, Names, raw, values};
+
+const SPEC: At<'_> = At::top("spec");
+
+/// How long a client sticks if the Service does not say (`timeoutSeconds`), and the longest time
+/// that Kubernetes allows.
+const AFFINITY_DEFAULT: u32 = 10_800;
+const AFFINITY_LONGEST: u32 = 86_400;
+
+/// Converts a Service.
+#[must_use]
+pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
+    let mut findings = Findings::default();
+    let key = findings.key(Kind::Service, &raw.metadata, names);
+    if !is_ours(raw, &mut findings) {
+        return findings.finish(key, None);
+    }
+    let spec = &raw.spec;
+    let type_ = service_type(spec, &mut findings);
+    let mut load_balancer_ips = load_balancer_ips(&raw.status, &mut findings);
+    let source_ranges = source_ranges(spec, &mut findings);
+    if source_ranges.is_empty() && !spec.load_balancer_source_ranges.is_empty() {
+        // Without a range the load balancer would be open to everyone: the opposite of what was
+        // meant.
+        load_balancer_ips.clear();
+    }
+    let external_policy = policy(
+        "externalTrafficPolicy",
+        &spec.external_traffic_policy,
+        &mut findings,
+    );
+    let service = Service {
+        name: key.name.clone(),
+        created: created(&raw.metadata, &mut findings),
+        cluster_ips: cluster_ips(spec, &mut findings),
+        external_ips: external_ips(spec, &mut findings),
+        load_balancer_ips,
+        source_ranges,
+        ports: ports(spec, type_, &mut findings, names),
+        internal_policy: policy(
+            "internalTrafficPolicy",
+            &spec.internal_traffic_policy,
+            &mut findings,
+        ),
+        external_policy,
+        affinity_seconds: affinity(spec, &mut findings),
+        health_check_node_port: health_check_port(spec, type_, external_policy, &mut findings),
+    };
+    findings.finish(key, Some(Change::Service(service)))
+}
+
+fn is_ours(raw: &raw::Service, findings: &mut Findings) -> bool {
+    let spec = &raw.spec;
+    if raw.metadata.labels.service_proxy_name.is_some() || spec.type_ == "ExternalName" {
+        return false;
+    }
+    let first = spec.cluster_ips.first().unwrap_or(&spec.cluster_ip);
+    if first.is_empty() && spec.cluster_ip.is_empty() {
+        findings.note(
+            SPEC.field("clusterIP"),
+            "there is no ClusterIP, so nothing is programmed; only an API server allocates one, in \
+             a manifest write it",
+        );
+    }
+    !first.is_empty() && first != "None" && spec.cluster_ip != "None"
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Type {
+    ClusterIp,
+    NodePort,
+    LoadBalancer,
+}
+
+fn service_type(spec: &raw::ServiceSpec, findings: &mut Findings) -> Type {
+    match &*spec.type_ {
+        "ClusterIP" | "" => Type::ClusterIp,
+        "NodePort" => Type::NodePort,
+        "LoadBalancer" => Type::LoadBalancer,
+        other => {
+            findings.error(
+                SPEC.field("type"),
+                other,
+                "not a type of Service; write ClusterIP, NodePort or LoadBalancer",
+            );
+            Type::ClusterIp
+        }
+    }
+}
+
+fn created(metadata: &raw::Metadata, findings: &mut Findings) -> Option<i64> {
+    let text = metadata
+        .creation_timestamp
+        .as_deref()
+        .filter(|text| !text.is_empty())?;
+    match text.parse::<jiff::Timestamp>() {
+        Ok(time) => Some(time.as_second()),
+        Err(_) => {
+            findings.ignored(
+                At::top("metadata").field("creationTimestamp"),
+                text,
+                "not a time such as 2026-01-31T12:00:00Z",
+                "the Service counts as the youngest",
+            );
+            None
+        }
+    }
+}
+
+fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpAddr> {
+    if spec.cluster_ips.is_empty() {
+        return match values::service_ip(&spec.cluster_ip) {
+            Ok(address) => vec![address],
+            Err(reason) => {
+                findings.error(SPEC.field("clusterIP"), &spec.cluster_ip, reason);
+                Vec::new()
+            }
+        };
+    }
+    let at = SPEC.field("clusterIPs");
+    if !spec.cluster_ip.is_empty() && spec.cluster_ips.first() != Some(&spec.cluster_ip) {
+        findings.error(
+            SPEC.field("clusterIP"),
+            &spec.cluster_ip,
+            "must be the same as the first of spec.clusterIPs",
+        );
+    }
+    let mut addresses: Vec<IpAddr> = Vec::new();
+    for (i, text) in spec.cluster_ips.iter().enumerate() {
+        match values::service_ip(text) {
+            Err(reason) => findings.error(at.index(i), text, reason),
+            Ok(address)
+                if addresses
+                    .iter()
+                    .any(|a| Family::of(*a) == Family::of(address)) =>
+            {
+                let reason = format!(
+                    "a second {} address; write one per family",
+                    Family::of(address)
+                );
+                findings.error(at.index(i), text, reason);
+            }
+            Ok(address) => addresses.push(address),
+        }
+    }
+    addresses
+}
+
+fn external_ips(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpAddr> {
+    let at = SPEC.field("externalIPs");
+    let mut addresses = Vec::new();
+    for (i, text) in spec.external_ips.iter().enumerate() {
+        match values::remote_ip(text) {
+            Ok(address) if addresses.contains(&address) => {}
+            Ok(address) => addresses.push(address),
+            Err(reason) => {
+                findings.ignored(at.index(i), text, reason, "this external IP is ignored");
+            }
+        }
+    }
+    addresses
+}
+
+fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Findings) -> Vec<IpAddr> {
+    let at = At::top("status");
+    let at = at.field("loadBalancer");
+    let at = at.field("ingress");
+    let mut addresses = Vec::new();
+    for (i, ingress) in status.load_balancer.ingress.iter().enumerate() {
+        let at = at.index(i);
+        let effect = "this load-balancer address is ignored";
+        match &*ingress.ip_mode {
+            // The load balancer wants to see these packets itself.
+            "Proxy" => continue,
+            "VIP" | "" => {}
+            other => {
+                let reason = "not a mode; write VIP or Proxy";
+                findings.ignored(at.field("ipMode"), other, reason, effect);
+                continue;
+            }
+        }
+        if ingress.ip.is_empty() {
+            continue;
+        }
+        match values::service_ip(&ingress.ip) {
+            Ok(address) if addresses.contains(&address) => {}
+            Ok(address) => addresses.push(address),
+            Err(reason) => findings.ignored(at.field("ip"), &ingress.ip, reason, effect),
+        }
+    }
+    addresses
+}
+
+fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpNet> {
+    values::nets(
+        &spec.load_balancer_source_ranges,
+        &SPEC.field("loadBalancerSourceRanges"),
+        "this range is ignored; without a valid one the load balancer stays closed",
+        findings,
+    )
+}
+
+fn policy(field: &str, text: &str, findings: &mut Findings) -> TrafficPolicy {
+    match text {
+        "Cluster" | "" => TrafficPolicy::Cluster,
+        "Local" => TrafficPolicy::Local,
+        other => {
+            findings.error(
+                SPEC.field(field),
+                other,
+                "not a policy; write Cluster or Local",
+            );
+            TrafficPolicy::Cluster
+        }
+    }
+}
+
+fn affinity(spec: &raw::ServiceSpec, findings: &mut Findings) -> Option<u32> {
+    match &*spec.session_affinity {
+        "None" | "" => return None,
+        "ClientIP" => {}
+        other => {
+            let reason = "not a session affinity; write ClientIP or None";
+            findings.error(SPEC.field("sessionAffinity"), other, reason);
+            return None;
+        }
+    }
+    let Some(seconds) = spec.session_affinity_config.client_ip.timeout_seconds else {
+        return Some(AFFINITY_DEFAULT);
+    };
+    let valid = u32::try_from(seconds)
+        .ok()
+        .filter(|s| (1..=AFFINITY_LONGEST).contains(s));
+    if valid.is_none() {
+        let at = SPEC.field("sessionAffinityConfig");
+        let at = at.field("clientIP");
+        let reason = format!("not a time-out; write 1 to {AFFINITY_LONGEST} seconds");
+        findings.error(at.field("timeoutSeconds"), seconds, reason);
+    }
+    valid
+}
+
+fn health_check_port(
+    spec: &raw::ServiceSpec,
+    type_: Type,
+    external_policy: TrafficPolicy,
+    findings: &mut Findings,
+) -> Option<u16> {
+    let number = spec.health_check_node_port;
+    if number == 0 || type_ != Type::LoadBalancer || external_policy != TrafficPolicy::Local {
+        return None;
+    }
+    match values::port(number) {
+        Ok(port) => Some(port),
+        Err(reason) => {
+            findings.error(SPEC.field("healthCheckNodePort"), number, reason);
+            None
+        }
+    }
+}
+
+fn ports(
+    spec: &raw::ServiceSpec,
+    type_: Type,
+    findings: &mut Findings,
+    names: &mut Names,
+) -> Vec<ServicePort> {
+    let at = SPEC.field("ports");
+    if spec.ports.is_empty() {
+        findings.missing(at, "a Service needs at least one port");
+    }
+    let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
+    for (i, raw) in spec.ports.iter().enumerate() {
+        let at = at.index(i);
+        let Some(port) = port(raw, &at, type_, findings, names) else {
+            continue;
+        };
+        if spec.ports.len() > 1 && port.name.is_empty() {
+            findings.missing(at.field("name"), "each of several ports needs a name");
+        } else if ports.iter().any(|other| other.name == port.name) {
+            findings.error(at.field("name"), &port.name, "another port has this name");
+        }
+        let same = |p: Protocol, number: u16| p == port.protocol && number == port.port;
+        if ports.iter().any(|other| same(other.protocol, other.port)) {
+            let reason = "another port has this number and protocol";
+            findings.error(at.field("port"), port.port, reason);
+        }
+        if let Some(number) = port.node_port {
+            let taken =
+                |p: &ServicePort| p.protocol == port.protocol && p.node_port == Some(number);
+            if ports.iter().any(taken) {
+                let reason = "another port has this node port and protocol";
+                findings.error(at.field("nodePort"), number, reason);
+            }
+        }
+        ports.push(port);
+    }
+    ports
+}
+
+fn port(
+    raw: &raw::ServicePort,
+    at: &At<'_>,
+    type_: Type,
+    findings: &mut Findings,
+    names: &mut Names,
+) -> Option<ServicePort> {
+    if !raw.name.is_empty()
+        && let Err(reason) = values::dns_label(&raw.name)
+    {
+        findings.error(at.field("name"), &raw.name, reason);
+    }
+    let protocol = match values::protocol(&raw.protocol) {
+        Ok(protocol) => Some(protocol),
+        Err(reason) => {
+            findings.error(at.field("protocol"), &raw.protocol, reason);
+            None
+        }
+    };
+    let port = match raw.port.map(values::port) {
+        Some(Ok(port)) => Some(port),
+        Some(Err(reason)) => {
+            findings.error(at.field("port"), raw.port.unwrap_or_default(), reason);
+            None
+        }
+        None => {
+            findings.missing(at.field("port"), "a port needs a number");
+            None
+        }
+    };
+    let node_port = match (raw.node_port, type_) {
+        (0, Type::NodePort) => {
+            findings.note(
+                at.field("nodePort"),
+                "there is no node port, so none is programmed; only an API server allocates one, \
+                 in a manifest write it",
+            );
+            None
+        }
+        (0, _) => None,
+        (number, Type::ClusterIp) => {
+            let reason = "only Services of type NodePort or LoadBalancer have node ports";
+            findings.ignored(at.field("nodePort"), number, reason, "it is ignored");
+            None
+        }
+        (number, _) => match values::port(number) {
+            Ok(port) => Some(port),
+            Err(reason) => {
+                findings.error(at.field("nodePort"), number, reason);
+                None
+            }
+        },
+    };
+    Some(ServicePort {
+        name: names.get(&raw.name),
+        protocol: protocol?,
+        port: port?,
+        node_port,
+    })
+}

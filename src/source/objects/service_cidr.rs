@@ -1,0 +1,19 @@
+//! ServiceCIDRs.
+
+use crate::document::At;
+use crate::model::Change;
+
+use super::findings::Findings;
+use super::{Converted, Kind, Names, raw, values};
+
+/// Converts a ServiceCIDR.
+#[must_use]
+pub fn service_cidr(raw: &raw::ServiceCidr, names: &mut Names) -> Converted {
+    let mut findings = Findings::default();
+    let key = findings.key(Kind::ServiceCidr, &raw.metadata, names);
+    let spec = At::top("spec");
+    let effect = "this prefix is ignored";
+    let nets = values::nets(&raw.spec.cidrs, &spec.field("cidrs"), effect, &mut findings);
+    let change = Change::ServiceCidr(key.name.name.clone(), nets);
+    findings.finish(key, Some(change))
+}

@@ -1,0 +1,154 @@
+//! EndpointSlices.
+
+use std::net::IpAddr;
+
+use crate::document::At;
+use crate::model::{Change, Endpoint, EndpointPort, EndpointSlice, Family};
+
+use super::findings::Findings;
+use super::{Converted, Kind, Names, raw, values};
+
+/// Converts an EndpointSlice. An endpoint or a port that is wrong costs just that one.
+#[must_use]
+pub fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Converted {
+    let mut findings = Findings::default();
+    let key = findings.key(Kind::EndpointSlice, &raw.metadata, names);
+    let family = match &*raw.address_type {
+        // Names instead of addresses; and what a headless Service has is found by DNS, not by us.
+        "FQDN" => return findings.finish(key, None),
+        _ if raw.metadata.labels.headless.is_some() => return findings.finish(key, None),
+        "IPv4" => Family::V4,
+        "IPv6" => Family::V6,
+        "" => {
+            let reason = "an EndpointSlice needs an address type; write IPv4 or IPv6";
+            findings.missing(At::top("addressType"), reason);
+            Family::V4
+        }
+        other => {
+            let reason = "not an address type; write IPv4 or IPv6";
+            findings.error(At::top("addressType"), other, reason);
+            return findings.finish(key, None);
+        }
+    };
+    let labels = &raw.metadata.labels;
+    let service = labels
+        .service_name
+        .as_deref()
+        .filter(|name| !name.is_empty());
+    if service.is_none() {
+        let at = At::top("metadata");
+        let at = at.field("labels");
+        findings.note(
+            at.field("kubernetes.io/service-name"),
+            "without this label the EndpointSlice belongs to no Service and has no effect",
+        );
+    }
+    let slice = EndpointSlice {
+        name: key.name.clone(),
+        service: service.map(|name| names.get(name)),
+        family,
+        ports: ports(raw, &mut findings, names),
+        endpoints: endpoints(raw, family, &mut findings, names),
+    };
+    findings.finish(key, Some(Change::Slice(slice)))
+}
+
+fn ports(
+    raw: &raw::EndpointSlice,
+    findings: &mut Findings,
+    names: &mut Names,
+) -> Vec<EndpointPort> {
+    let at = At::top("ports");
+    let effect = "this port of the slice is ignored";
+    let mut ports: Vec<EndpointPort> = Vec::with_capacity(raw.ports.len());
+    for (i, raw) in raw.ports.iter().enumerate() {
+        let at = at.index(i);
+        let Some(number) = raw.port else {
+            findings.ignored(at.field("port"), "nothing", "a port needs a number", effect);
+            continue;
+        };
+        let port = match values::port(number) {
+            Ok(port) => port,
+            Err(reason) => {
+                findings.ignored(at.field("port"), number, reason, effect);
+                continue;
+            }
+        };
+        let protocol = match values::protocol(&raw.protocol) {
+            Ok(protocol) => protocol,
+            Err(reason) => {
+                findings.ignored(at.field("protocol"), &raw.protocol, reason, effect);
+                continue;
+            }
+        };
+        if ports
+            .iter()
+            .any(|p| *p.name == *raw.name && p.protocol == protocol)
+        {
+            let reason = "another port of the slice has this name and protocol";
+            findings.ignored(at.field("name"), &raw.name, reason, effect);
+            continue;
+        }
+        ports.push(EndpointPort {
+            name: names.get(&raw.name),
+            protocol,
+            port,
+        });
+    }
+    ports
+}
+
+fn endpoints(
+    raw: &raw::EndpointSlice,
+    family: Family,
+    findings: &mut Findings,
+    names: &mut Names,
+) -> Vec<Endpoint> {
+    let at = At::top("endpoints");
+    let mut endpoints = Vec::with_capacity(raw.endpoints.len());
+    for (i, raw) in raw.endpoints.iter().enumerate() {
+        let Some(address) = address(raw, &at.index(i), family, findings) else {
+            continue;
+        };
+        let hints = |hints: &[raw::Hint], names: &mut Names| {
+            hints.iter().map(|hint| names.get(&hint.name)).collect()
+        };
+        endpoints.push(Endpoint {
+            address,
+            ready: raw.conditions.ready.unwrap_or(true),
+            serving: raw.conditions.serving.unwrap_or(true),
+            terminating: raw.conditions.terminating.unwrap_or(false),
+            node: (!raw.node_name.is_empty()).then(|| names.get(&raw.node_name)),
+            zone_hints: hints(&raw.hints.for_zones, names),
+            node_hints: hints(&raw.hints.for_nodes, names),
+        });
+    }
+    endpoints
+}
+
+/// The first address of an endpoint; the others do not count (KEP-752).
+fn address(
+    raw: &raw::Endpoint,
+    at: &At<'_>,
+    family: Family,
+    findings: &mut Findings,
+) -> Option<IpAddr> {
+    let effect = "this endpoint is ignored";
+    let at = at.field("addresses");
+    let Some(text) = raw.addresses.first() else {
+        findings.ignored(at, "nothing", "an endpoint needs an address", effect);
+        return None;
+    };
+    match values::remote_ip(text) {
+        Ok(address) if Family::of(address) == family => Some(address),
+        Ok(_) => {
+            let reason = format!("not an {family} address, as addressType says");
+            findings.ignored(at.index(0), text, reason, effect);
+            None
+        }
+        Err(reason) => {
+            findings.ignored(at.index(0), text, reason, effect);
+            None
+        }
+    }
+}

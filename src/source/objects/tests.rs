@@ -1,0 +1,499 @@
+//! Cases for the conversions, written as manifests.
+
+use serde::de::DeserializeOwned;
+
+use super::*;
+use crate::document::{self, typed};
+use crate::model::{EndpointSlice, Node, Service, TrafficPolicy};
+
+fn read<T: DeserializeOwned>(yaml: &str) -> T {
+    typed(&document::parse(yaml.as_bytes()).unwrap()[0]).unwrap()
+}
+
+fn convert_service(yaml: &str) -> Converted {
+    service(&read(yaml), &mut Names::new())
+}
+
+/// A Service with more lines of `spec`.
+fn with_spec(lines: &str) -> Converted {
+    let ports = if lines.contains("ports:") {
+        ""
+    } else {
+        "ports: [{port: 80}]"
+    };
+    let ip = if lines.contains("clusterIP") {
+        ""
+    } else {
+        "clusterIP: 10.96.0.1"
+    };
+    convert_service(&format!(
+        "metadata: {{name: web}}\nspec:\n  {ip}\n  {ports}\n  {}\n",
+        lines.replace('\n', "\n  ")
+    ))
+}
+
+fn good_service(converted: Converted) -> Service {
+    match converted.change {
+        Some(Change::Service(service)) => service,
+        other => panic!("{other:?}, {:?}", converted.problems),
+    }
+}
+
+fn messages(converted: &Converted) -> Vec<String> {
+    converted.problems.iter().map(ToString::to_string).collect()
+}
+
+fn assert_problems(converted: &Converted, expected: &[&str]) {
+    let messages = messages(converted);
+    assert_eq!(messages.len(), expected.len(), "{messages:#?}");
+    for (message, expected) in messages.iter().zip(expected) {
+        assert!(
+            message.contains(expected),
+            "{message}\ndoes not contain\n{expected}"
+        );
+    }
+}
+
+fn ips(texts: &[&str]) -> Vec<std::net::IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn a_service_with_everything() {
+    let converted = convert_service(
+        "
+apiVersion: v1
+kind: Service
+metadata:
+  name: web
+  namespace: shop
+  creationTimestamp: 2026-01-02T03:04:05Z
+spec:
+  type: LoadBalancer
+  clusterIP: 10.96.0.1
+  clusterIPs: [10.96.0.1, fd00::1]
+  externalIPs: [192.0.2.1, 192.0.2.1, 2001:db8::1]
+  loadBalancerSourceRanges: [' 10.1.2.3/8 ', 2001:db8::/32]
+  internalTrafficPolicy: Local
+  externalTrafficPolicy: Local
+  sessionAffinity: ClientIP
+  healthCheckNodePort: 32000
+  ports:
+  - {name: http, port: 80, nodePort: 30080, targetPort: web}
+  - {name: dns, port: 53, protocol: UDP}
+status:
+  loadBalancer:
+    ingress:
+    - {ip: 198.51.100.1}
+    - {ip: 198.51.100.2, ipMode: VIP}
+    - {ip: 198.51.100.3, ipMode: Proxy}
+    - {hostname: lb.example}
+",
+    );
+    assert_problems(&converted, &[]);
+    assert_eq!(converted.key.to_string(), "Service shop/web");
+    let service = good_service(converted);
+    assert_eq!(service.created, Some(1_767_323_045));
+    assert_eq!(service.cluster_ips, ips(&["10.96.0.1", "fd00::1"]));
+    assert_eq!(service.external_ips, ips(&["192.0.2.1", "2001:db8::1"]));
+    assert_eq!(
+        service.load_balancer_ips,
+        ips(&["198.51.100.1", "198.51.100.2"])
+    );
+    let ranges: Vec<String> = service
+        .source_ranges
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(ranges, ["10.0.0.0/8", "2001:db8::/32"]);
+    assert_eq!(service.internal_policy, TrafficPolicy::Local);
+    assert_eq!(service.external_policy, TrafficPolicy::Local);
+    assert_eq!(service.affinity_seconds, Some(10_800));
+    assert_eq!(service.health_check_node_port, Some(32_000));
+    let ports: Vec<_> = service
+        .ports
+        .iter()
+        .map(|p| (&*p.name, p.protocol.to_string(), p.port, p.node_port))
+        .collect();
+    assert_eq!(
+        ports,
+        [
+            ("http", "tcp".into(), 80, Some(30_080)),
+            ("dns", "udp".into(), 53, None)
+        ]
+    );
+}
+
+#[test]
+fn defaults_and_nulls() {
+    let service = good_service(convert_service(
+        "
+metadata: {name: 1web, namespace: null, labels: null, creationTimestamp: null}
+spec: {type: null, clusterIP: 10.96.0.1, clusterIPs: null, externalIPs: null, sessionAffinity: null,
+       sessionAffinityConfig: null, ports: [{port: 80, name: null, protocol: null, nodePort: null}]}
+status: null
+",
+    ));
+    assert_eq!(service.name.to_string(), "default/1web");
+    assert_eq!(service.created, None);
+    assert_eq!(service.cluster_ips, ips(&["10.96.0.1"]));
+    assert_eq!(service.internal_policy, TrafficPolicy::Cluster);
+    assert_eq!(service.affinity_seconds, None);
+    assert_eq!(service.ports[0].protocol, crate::model::Protocol::Tcp);
+}
+
+#[test]
+fn services_of_others_are_gone_without_a_word() {
+    for yaml in [
+        "metadata: {name: a}\nspec: {clusterIP: None}",
+        "metadata: {name: a}\nspec: {clusterIPs: [None]}",
+        "metadata: {name: a}\nspec: {type: ExternalName, externalName: x.example}",
+        "metadata: {name: a, labels: {service.kubernetes.io/service-proxy-name: x}}\n\
+         spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}",
+    ] {
+        let converted = convert_service(yaml);
+        assert_problems(&converted, &[]);
+        assert!(!converted.is_refused());
+        assert!(
+            matches!(converted.into_change(), Change::ServiceGone(_)),
+            "{yaml}"
+        );
+    }
+    let converted = convert_service("metadata: {name: a}\nspec: {ports: [{port: 80}]}");
+    assert!(!converted.is_refused());
+    assert_problems(&converted, &["there is no ClusterIP"]);
+    assert_eq!(converted.change, None);
+}
+
+#[test]
+fn errors_leave_a_service_out_with_all_its_problems() {
+    for (spec, expected) in [
+        (
+            "clusterIP: 10.96.0.999",
+            &["spec.clusterIP = \"10.96.0.999\": not an IP address"][..],
+        ),
+        ("clusterIP: 127.0.0.1", &["a loopback address"]),
+        ("clusterIP: ::ffff:10.0.0.1", &["write 10.0.0.1"]),
+        (
+            "clusterIPs: [10.96.0.1, 10.96.0.2]",
+            &["spec.clusterIPs[1] = \"10.96.0.2\": a second"],
+        ),
+        (
+            "clusterIP: 10.96.0.1\nclusterIPs: [10.96.0.2]",
+            &["must be the same as the first"],
+        ),
+        (
+            "type: clusterip",
+            &["spec.type = \"clusterip\": not a type of Service"],
+        ),
+        (
+            "ports: []",
+            &["spec.ports: a Service needs at least one port"],
+        ),
+        (
+            "ports: [{port: 0, protocol: tcp}, {port: 70000, name: b}]",
+            &[
+                "ports[0].protocol = \"tcp\"",
+                "ports[0].port = \"0\"",
+                "ports[1].port = \"70000\"",
+            ],
+        ),
+        (
+            "ports: [{name: a}]",
+            &["spec.ports[0].port: a port needs a number"],
+        ),
+        (
+            "ports: [{port: 80, name: a_b}]",
+            &["spec.ports[0].name = \"a_b\""],
+        ),
+        (
+            "ports: [{port: 1}, {port: 2, name: b}]",
+            &["ports[0].name: each of several ports"],
+        ),
+        (
+            "ports: [{port: 1, name: a}, {port: 1, name: a}]",
+            &["another port has this name", "another port has this number"],
+        ),
+        (
+            "type: NodePort\nports: [{port: 1, name: a, nodePort: 3}, {port: 2, name: b, nodePort: 3}]",
+            &["ports[1].nodePort = \"3\": another port has this node port"],
+        ),
+        (
+            "type: NodePort\nports: [{port: 1, nodePort: 99999}]",
+            &["spec.ports[0].nodePort"],
+        ),
+        (
+            "internalTrafficPolicy: local",
+            &["spec.internalTrafficPolicy = \"local\""],
+        ),
+        ("externalTrafficPolicy: x", &["spec.externalTrafficPolicy"]),
+        ("sessionAffinity: Cookie", &["spec.sessionAffinity"]),
+        (
+            "sessionAffinity: ClientIP\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 90000}}",
+            &["spec.sessionAffinityConfig.clientIP.timeoutSeconds = \"90000\""],
+        ),
+        (
+            "type: LoadBalancer\nexternalTrafficPolicy: Local\nhealthCheckNodePort: -1",
+            &["spec.healthCheckNodePort"],
+        ),
+    ] {
+        let converted = with_spec(spec);
+        assert_problems(&converted, expected);
+        assert!(converted.is_refused(), "{spec}");
+        assert!(messages(&converted)[0].ends_with("(the Service is left out)"));
+        assert!(
+            matches!(converted.into_change(), Change::ServiceGone(_)),
+            "{spec}"
+        );
+    }
+    let long = "x".repeat(300);
+    let converted = convert_service(&format!(
+        "metadata: {{name: {long}}}\nspec: {{clusterIP: None}}"
+    ));
+    assert_problems(&converted, &["longer than 253 characters"]);
+    assert!(messages(&converted)[0].len() < 400);
+    assert_problems(
+        &convert_service("spec: {clusterIP: None}"),
+        &["a Service needs a name"],
+    );
+}
+
+#[test]
+fn parts_of_a_service_are_ignored_by_themselves() {
+    let converted = with_spec("externalIPs: [1.2.3.4, 1.2.3.400, 169.254.0.1]");
+    assert_problems(
+        &converted,
+        &[
+            "spec.externalIPs[1] = \"1.2.3.400\": not an IP",
+            "spec.externalIPs[2]",
+        ],
+    );
+    assert_eq!(good_service(converted).external_ips, ips(&["1.2.3.4"]));
+
+    let converted = with_spec("ports: [{port: 80, nodePort: 30000}]");
+    assert_problems(
+        &converted,
+        &["only Services of type NodePort or LoadBalancer"],
+    );
+    assert_eq!(good_service(converted).ports[0].node_port, None);
+
+    let converted = with_spec("type: NodePort");
+    assert_problems(&converted, &["there is no node port"]);
+    assert!(converted.change.is_some());
+
+    let mut raw: raw::Service = read(
+        "metadata: {name: a, creationTimestamp: yesterday}
+spec: {clusterIP: 10.0.0.1, ports: [{port: 1}], loadBalancerSourceRanges: [10.0.0.0/8, x]}
+status: {loadBalancer: {ingress: [{ip: 1.2.3.4}, {ip: x}, {ip: 1.2.3.5, ipMode: vip}]}}",
+    );
+    let converted = service(&raw, &mut Names::new());
+    assert_problems(
+        &converted,
+        &[
+            "status.loadBalancer.ingress[1].ip = \"x\"",
+            "status.loadBalancer.ingress[2].ipMode = \"vip\"",
+            "spec.loadBalancerSourceRanges[1] = \"x\"",
+            "metadata.creationTimestamp = \"yesterday\"",
+        ],
+    );
+    let converted = good_service(converted);
+    assert_eq!(converted.load_balancer_ips, ips(&["1.2.3.4"]));
+    assert_eq!(converted.source_ranges.len(), 1);
+
+    // Nobody meant "everyone" by a mistyped range.
+    raw.spec.load_balancer_source_ranges = vec!["10.0.0.0".into()];
+    let converted = good_service(service(&raw, &mut Names::new()));
+    assert_eq!(converted.load_balancer_ips, ips(&[]));
+}
+
+#[test]
+fn many_problems_are_counted_not_listed() {
+    let bad = "x, ".repeat(1000);
+    let converted = with_spec(&format!("externalIPs: [{bad}]"));
+    assert_eq!(converted.problems.len(), 51);
+    assert!(messages(&converted)[50].contains("950 more problems"));
+}
+
+fn convert_slice(yaml: &str) -> Converted {
+    endpoint_slice(&read(yaml), &mut Names::new())
+}
+
+fn good_slice(converted: Converted) -> EndpointSlice {
+    match converted.change {
+        Some(Change::Slice(slice)) => slice,
+        other => panic!("{other:?}, {:?}", converted.problems),
+    }
+}
+
+#[test]
+fn a_slice_with_everything() {
+    let converted = convert_slice(
+        "
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 80, protocol: TCP}, {name: '', port: 81}, {port: 53, protocol: UDP}]
+endpoints:
+- addresses: [10.0.0.1, 10.0.0.9]
+  nodeName: node-1
+  conditions: {ready: false, serving: true, terminating: true}
+  hints: {forZones: [{name: a}, {name: b}], forNodes: [{name: node-1}]}
+- addresses: [10.0.0.2]
+  conditions: {ready: null}
+- addresses: [10.0.0.3]
+  nodeName: node-1
+",
+    );
+    assert_problems(&converted, &[]);
+    let slice = good_slice(converted);
+    assert_eq!(slice.service_name().unwrap().to_string(), "shop/web");
+    assert_eq!(slice.ports.len(), 3);
+    let [a, b, c] = &slice.endpoints[..] else {
+        panic!()
+    };
+    assert_eq!((a.ready, a.serving, a.terminating), (false, true, true));
+    assert_eq!((a.zone_hints.len(), a.node_hints.len()), (2, 1));
+    assert_eq!((b.ready, b.serving, b.terminating), (true, true, false));
+    assert_eq!(b.node, None);
+    // A name that occurs often is kept once.
+    assert!(std::sync::Arc::ptr_eq(
+        a.node.as_ref().unwrap(),
+        c.node.as_ref().unwrap()
+    ));
+    assert!(std::sync::Arc::ptr_eq(
+        a.node.as_ref().unwrap(),
+        &a.node_hints[0]
+    ));
+}
+
+#[test]
+fn parts_of_a_slice_are_ignored_by_themselves() {
+    let converted = convert_slice(
+        "
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv6
+ports:
+- {name: none}
+- {name: zero, port: 0}
+- {name: odd, port: 1, protocol: GRE}
+- {name: twice, port: 1}
+- {name: twice, port: 2}
+endpoints:
+- {addresses: [10.0.0.1]}
+- {addresses: [fe80::1]}
+- {addresses: ['::']}
+- {addresses: []}
+- {addresses: ['::ffff:10.0.0.1']}
+- {}
+- {addresses: [fd00::1]}
+",
+    );
+    assert_problems(
+        &converted,
+        &[
+            "ports[0].port = \"nothing\": a port needs a number (this port of the slice is ignored)",
+            "ports[1].port = \"0\"",
+            "ports[2].protocol = \"GRE\"",
+            "ports[4].name = \"twice\"",
+            "endpoints[0].addresses[0] = \"10.0.0.1\": not an IPv6 address",
+            "endpoints[1].addresses[0] = \"fe80::1\": a link-local address",
+            "endpoints[2].addresses[0] = \"::\": the unspecified address",
+            "endpoints[3].addresses",
+            "endpoints[4].addresses[0] = \"::ffff:10.0.0.1\": an IPv4 address",
+            "endpoints[5].addresses",
+        ],
+    );
+    let slice = good_slice(converted);
+    assert_eq!((slice.ports.len(), slice.endpoints.len()), (1, 1));
+}
+
+#[test]
+fn slices_that_are_not_used() {
+    for yaml in [
+        "metadata: {name: a}\naddressType: FQDN\nendpoints: [{addresses: [x.example]}]",
+        "metadata: {name: a, labels: {service.kubernetes.io/headless: ''}}\naddressType: IPv4",
+    ] {
+        let converted = convert_slice(yaml);
+        assert_problems(&converted, &[]);
+        assert!(
+            matches!(converted.into_change(), Change::SliceGone(_)),
+            "{yaml}"
+        );
+    }
+    for (yaml, expected) in [
+        (
+            "metadata: {name: a, labels: {kubernetes.io/service-name: b}}",
+            "addressType: an EndpointSl",
+        ),
+        (
+            "metadata: {name: a}\naddressType: ipv4",
+            "addressType = \"ipv4\": not an address type",
+        ),
+    ] {
+        let converted = convert_slice(yaml);
+        assert_problems(&converted, &[expected]);
+        assert!(converted.is_refused());
+    }
+    let orphan = convert_slice("metadata: {name: a}\naddressType: IPv4");
+    assert_problems(
+        &orphan,
+        &["metadata.labels[kubernetes.io/service-name]: without this label"],
+    );
+    assert_eq!(good_slice(orphan).service, None);
+}
+
+fn convert_node(yaml: &str) -> (Node, Vec<String>) {
+    let converted = node(&read(yaml), &mut Names::new());
+    let messages = messages(&converted);
+    match converted.change {
+        Some(Change::Node(node)) => (node, messages),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nodes() {
+    let (node, messages) = convert_node(
+        "
+metadata: {name: node-1, labels: {topology.kubernetes.io/zone: a}}
+spec: {podCIDR: 10.1.0.0/24, podCIDRs: [10.1.0.0/24, fd00::/64, x]}
+status:
+  addresses:
+  - {type: Hostname, address: node-1}
+  - {type: ExternalIP, address: 203.0.113.1}
+  - {type: InternalIP, address: 192.0.2.1}
+  - {type: InternalIP, address: x}
+  - {type: InternalIP, address: 2001:db8::1}
+",
+    );
+    assert_eq!(
+        node.addresses,
+        ips(&["192.0.2.1", "2001:db8::1", "203.0.113.1"])
+    );
+    assert_eq!(node.pod_cidrs.len(), 2);
+    assert_eq!(node.zone.as_deref(), Some("a"));
+    assert!(node.eligible);
+    assert_eq!(messages.len(), 2, "{messages:?}");
+    assert!(messages[0].starts_with("Node node-1: status.addresses[3].address = \"x\""));
+    assert!(messages[1].starts_with("Node node-1: spec.podCIDRs[2] = \"x\""));
+
+    let (node, _) = convert_node("metadata: {name: a}\nspec: {podCIDR: 10.1.0.0/24}");
+    assert_eq!(node.pod_cidrs.len(), 1);
+    for yaml in [
+        "metadata: {name: a, deletionTimestamp: 2026-01-01T00:00:00Z}",
+        "metadata: {name: a}\nspec: {taints: [{key: x}, {key: ToBeDeletedByClusterAutoscaler}]}",
+    ] {
+        assert!(!convert_node(yaml).0.eligible, "{yaml}");
+    }
+}
+
+#[test]
+fn service_cidrs() {
+    let raw = read("metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, x]}");
+    let converted = service_cidr(&raw, &mut Names::new());
+    assert_problems(
+        &converted,
+        &["ServiceCIDR kubernetes: spec.cidrs[1] = \"x\""],
+    );
+    let expected = Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/12".parse().unwrap()]);
+    assert_eq!(converted.change, Some(expected));
+}
