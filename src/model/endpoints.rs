@@ -152,3 +152,152 @@ fn hinted<'b, 'a>(
         .collect();
     (!ours.is_empty()).then_some(ours)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{EndpointPort, ObjectName, Protocol};
+
+    /// `n`: the last octet. Flags: r ready, s serving, t terminating, l on our node. Then
+    /// `@zone` or `#node` hints.
+    fn endpoint(text: &str) -> Endpoint {
+        let mut words = text.split(' ');
+        let octet: u8 = words.next().and_then(|n| n.parse().ok()).expect("an octet");
+        let flags = words.next().unwrap_or_default();
+        let hints = |sign: char| -> Box<[Arc<str>]> {
+            text.split(' ')
+                .filter_map(|w| w.strip_prefix(sign))
+                .map(Arc::from)
+                .collect()
+        };
+        Endpoint {
+            address: std::net::Ipv4Addr::new(10, 244, 0, octet).into(),
+            ready: flags.contains('r'),
+            serving: flags.contains('s'),
+            terminating: flags.contains('t'),
+            node: Some(if flags.contains('l') { "here" } else { "there" }.into()),
+            zone_hints: hints('@'),
+            node_hints: hints('#'),
+        }
+    }
+
+    fn slice(name: &str, endpoints: &[&str]) -> EndpointSlice {
+        EndpointSlice {
+            name: ObjectName::new("default", name),
+            service: Some("web".into()),
+            family: Family::V4,
+            ports: vec![
+                EndpointPort {
+                    name: "http".into(),
+                    protocol: Protocol::Tcp,
+                    port: 8080,
+                },
+                EndpointPort {
+                    name: "http".into(),
+                    protocol: Protocol::Udp,
+                    port: 9090,
+                },
+            ],
+            endpoints: endpoints.iter().map(|e| endpoint(e)).collect(),
+        }
+    }
+
+    fn port() -> ServicePort {
+        ServicePort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: None,
+        }
+    }
+
+    fn octets(backends: &[Backend]) -> Vec<u8> {
+        backends
+            .iter()
+            .map(|backend| match backend.address {
+                IpAddr::V4(v4) => v4.octets()[3],
+                IpAddr::V6(_) => 0,
+            })
+            .collect()
+    }
+
+    /// Cluster list, local list.
+    fn selected(slices: &[EndpointSlice]) -> (Vec<u8>, Vec<u8>) {
+        let locality = Locality {
+            node: "here",
+            zone: Some("a"),
+        };
+        let selection = select(slices.iter(), &port(), Family::V4, locality);
+        (octets(&selection.cluster), octets(&selection.local))
+    }
+
+    #[test]
+    fn ready_endpoints_first_then_those_that_terminate_but_serve() {
+        for (endpoints, cluster, local) in [
+            (&["1 rs", "2 rsl"][..], &[1, 2][..], &[2][..]),
+            (&["1 rs", "2 stl"], &[1], &[2]),
+            (&["1 st", "2 stl"], &[1, 2], &[2]),
+            (&["1 st", "2 t"], &[1], &[]),
+            (&["1 s", "2"], &[], &[]),
+            (&["1 rs", "2 sl"], &[1], &[]),
+            (&[], &[], &[]),
+        ] {
+            assert_eq!(
+                selected(&[slice("a", endpoints)]),
+                (cluster.into(), local.into())
+            );
+        }
+    }
+
+    #[test]
+    fn one_backend_in_several_slices_is_one_and_the_living_copy_wins() {
+        let slices = [
+            slice("a", &["1 st", "2 rs"]),
+            slice("b", &["1 rs", "2 rs", "3 t"]),
+        ];
+        assert_eq!(selected(&slices).0, [1, 2]);
+        let reversed = [slices[1].clone(), slices[0].clone()];
+        assert_eq!(selected(&reversed).0, [1, 2]);
+    }
+
+    #[test]
+    fn hints_count_only_if_all_ready_endpoints_have_them_and_one_is_for_us() {
+        for (endpoints, cluster) in [
+            (&["1 rs @a", "2 rs @b"][..], &[1][..]),
+            (&["1 rs @a", "2 rs"], &[1, 2]),
+            (&["1 rs @b", "2 rs @c"], &[1, 2]),
+            (&["1 rs @a", "2 rs @b", "3 st"], &[1]),
+            (&["1 rs @a @b", "2 rs @b"], &[1]),
+            (&["1 rs #here @b", "2 rs #there @a"], &[1]),
+            (&["1 rs #here @b", "2 rs @a"], &[2]),
+            (&["1 rs #there @b", "2 rs #there @a"], &[2]),
+            (&["1 st @a", "2 st @b"], &[1, 2]),
+        ] {
+            assert_eq!(
+                selected(&[slice("a", endpoints)]).0,
+                cluster,
+                "{endpoints:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn name_protocol_and_family_must_match() {
+        let select_for = |port: &ServicePort, family| {
+            let slices = [slice("a", &["1 rs"])];
+            select(slices.iter(), port, family, Locality::default()).cluster
+        };
+        assert_eq!(select_for(&port(), Family::V4).len(), 1);
+        assert_eq!(select_for(&port(), Family::V6).len(), 0);
+        let other = ServicePort {
+            name: "https".into(),
+            ..port()
+        };
+        assert_eq!(select_for(&other, Family::V4).len(), 0);
+        let udp = ServicePort {
+            protocol: Protocol::Udp,
+            ..port()
+        };
+        assert_eq!(select_for(&udp, Family::V4)[0].port, 9090);
+    }
+}

@@ -200,3 +200,54 @@ impl Store {
         &self.interface_addresses
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Family, ObjectName};
+
+    fn slice(name: &str, service: Option<&str>) -> EndpointSlice {
+        EndpointSlice {
+            name: ObjectName::new("default", name),
+            service: service.map(Arc::from),
+            family: Family::V4,
+            ports: Vec::new(),
+            endpoints: Vec::new(),
+        }
+    }
+
+    fn dirtied(store: &mut Store, change: Change) -> Vec<String> {
+        let mut dirty = Dirty::default();
+        store.apply(change, &mut dirty);
+        dirty.services.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_slice_that_changes_its_service_leaves_the_old_one_at_once() {
+        let mut store = Store::new();
+        assert_eq!(
+            dirtied(&mut store, Change::Slice(slice("s", Some("a")))),
+            ["default/a"]
+        );
+        assert!(dirtied(&mut store, Change::Slice(slice("s", Some("a")))).is_empty());
+        let both = ["default/a", "default/b"];
+        assert_eq!(
+            dirtied(&mut store, Change::Slice(slice("s", Some("b")))),
+            both
+        );
+        assert_eq!(store.slices(&ObjectName::new("default", "a")).count(), 0);
+        assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 1);
+        assert_eq!(
+            dirtied(&mut store, Change::Slice(slice("s", None))),
+            ["default/b"]
+        );
+        assert!(
+            dirtied(
+                &mut store,
+                Change::SliceGone(ObjectName::new("default", "s"))
+            )
+            .is_empty()
+        );
+        assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 0);
+    }
+}
