@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::command::{cargo, run as run_command};
 use crate::packages::{Installer, Purpose};
 use crate::style::Style;
-use crate::{suite, tidy};
+use crate::{demo, suite, tidy};
 
 /// A step: its name, and what it does.
 type Step<'a> = (&'static str, Box<dyn Fn() -> Result<()> + 'a>);
@@ -29,6 +29,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         ("clippy", Box::new(|| run_command(&mut clippy()))),
         ("docs", Box::new(|| run_command(&mut docs()))),
         ("test", Box::new(|| suite::test(installer, &[]))),
+        ("demo", Box::new(|| demo::prepare(installer))),
     ];
     report(steps, Style::of_stdout())
 }

@@ -10,12 +10,14 @@
 
 mod ci;
 mod command;
+mod demo;
 mod packages;
 mod privilege;
 mod style;
 mod suite;
 mod tidy;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -51,6 +53,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Watch shunt balance connections in a small cluster of network namespaces
+    Demo {
+        /// Skip the build, and run in the network namespace we are in
+        #[arg(long, hide = true)]
+        agent: Option<PathBuf>,
+    },
     /// Everything that must pass before a change is taken
     Ci,
 }
@@ -65,6 +73,8 @@ fn main() -> ExitCode {
         Task::Test { args } => suite::test(&installer, args),
         Task::Tidy => tidy::run(),
         Task::Bench { args } => suite::bench(&installer, args),
+        Task::Demo { agent: None } => demo::prepare(&installer),
+        Task::Demo { agent: Some(agent) } => demo::run(agent),
         Task::Ci => ci::run(&installer),
     };
     match outcome {
