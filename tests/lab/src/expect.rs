@@ -352,6 +352,7 @@ impl Display for Tally {
 }
 
 /// Probes that all reached a server; more can be expected of them.
+#[derive(Clone)]
 pub struct Reached<'a> {
     probe: Probe<'a>,
     tally: Tally,
@@ -361,6 +362,24 @@ impl Reached<'_> {
     /// How often each outcome came.
     pub fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// Of these only the probes that reached the server of this name.
+    pub fn at(&self, server: &str) -> Self {
+        self.filter(|name| name == server)
+    }
+
+    /// Of these only the probes that reached another server than the one of this name.
+    pub fn not_at(&self, server: &str) -> Self {
+        self.filter(|name| name != server)
+    }
+
+    fn filter(&self, keep: impl Fn(&str) -> bool) -> Self {
+        let mut reached = self.clone();
+        reached.tally.counts.retain(
+            |(outcome, _)| matches!(outcome, Outcome::Reached { server, .. } if keep(server)),
+        );
+        reached
     }
 
     /// The servers saw an address of the host that asked.

@@ -1,0 +1,143 @@
+//! Rules outlive the agent: they stay when it ends, however it ends, and a start that finds them
+//! right writes nothing.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::world::{CLUSTER_CIDR, SHUNT, World, manifest, web};
+
+/// Rules of somebody else, with a name like ours.
+const FOREIGN: &str = "
+    table inet shunt-foreign { chain c { type filter hook forward priority 10; counter; } }
+    table ip kept { set s { type ipv4_addr; elements = { 192.0.2.99 } } }
+    table arp shunt { chain c { type filter hook input priority 0; } }
+";
+
+fn foreign_tables(world: &World) -> Result<String> {
+    // `--stateless` leaves out the packet counter.
+    let list = |family: &str, name: &str| {
+        world.lab.node.output("nft", &["--stateless", "list", "table", family, name])
+    };
+    Ok([list("inet", "shunt-foreign")?, list("ip", "kept")?, list("arp", "shunt")?].concat())
+}
+
+fn cleanup(world: &World) -> Result<()> {
+    let output =
+        Command::new(SHUNT).args(["cleanup", "--netns"]).arg(world.lab.node.path()).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+fn assert_web_is_gone(world: &World) {
+    for to in ["10.96.0.10:80", "[fd00:96::10]:80", "203.0.113.10:80"] {
+        world.lab.from(&world.lab.client).tcp(to).unhandled();
+    }
+}
+
+#[test]
+fn a_restart_writes_nothing() -> Result<()> {
+    let world = World::with_web()?;
+    world.start()?.stop()?;
+    let generation = world.lab.node.nft_generation()?;
+    for _ in 0..3 {
+        let agent = world.start()?;
+        world.assert_web_works();
+        agent.stop()?;
+        world.start()?.kill()?;
+    }
+    let output = world.agent(CLUSTER_CIDR)?.once()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(world.lab.node.nft_generation()?, generation);
+    Ok(())
+}
+
+#[test]
+fn a_stopped_agent_leaves_its_rules() -> Result<()> {
+    let world = World::with_web()?;
+    world.start()?.stop()?;
+    world.assert_web_works();
+    Ok(())
+}
+
+#[test]
+fn a_killed_agent_leaves_its_rules() -> Result<()> {
+    let world = World::with_web()?;
+    world.start()?.kill()?;
+    world.assert_web_works();
+    Ok(())
+}
+
+#[test]
+fn what_changed_between_two_runs_is_applied_and_nothing_else() -> Result<()> {
+    let world = World::with_web()?;
+    world.start()?.stop()?;
+    let generation = world.lab.node.nft_generation()?;
+    world.manifests.write("web.yaml", manifest(&web(), "web", &[&world.lab.pod2]))?;
+    let agent = world.start()?;
+    world.lab.from(&world.lab.client).tcp("10.96.0.10:80").reaches(&["pod-2"]);
+    assert_eq!(world.lab.node.nft_generation()?, generation + 1);
+    agent.stop()
+}
+
+#[test]
+fn an_unchanged_file_is_no_change() -> Result<()> {
+    let world = World::with_web()?;
+    let _agent = world.start()?;
+    let generation = world.lab.node.nft_generation()?;
+    let pods = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
+    world.manifests.write("web.yaml", manifest(&web(), "web", &pods))?;
+    // Applied after the file above, and with it if that were a change.
+    let marker = crate::world::cluster_ip_service("marker", &["10.96.0.99"]);
+    world.manifests.write("zz-marker.yaml", manifest(&marker, "marker", &pods[..1]))?;
+    world.lab.from(&world.lab.client).tcp("10.96.0.99:80").eventually().reaches(&["pod-1"]);
+    // Two when the agent saw the Service before its slices were read; never one for `web`.
+    assert!(world.lab.node.nft_generation()? <= generation + 1);
+    Ok(())
+}
+
+#[test]
+fn once_programs_and_ends() -> Result<()> {
+    let world = World::with_web()?;
+    let output = world.agent(CLUSTER_CIDR)?.once()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    world.assert_web_works();
+    Ok(())
+}
+
+#[test]
+fn cleanup_removes_our_rules_and_no_others() -> Result<()> {
+    let world = World::with_web()?;
+    world.lab.node.nft(FOREIGN)?;
+    let foreign = foreign_tables(&world)?;
+    world.start()?.stop()?;
+    assert_eq!(foreign_tables(&world)?, foreign, "running the agent changed foreign tables");
+    let generation = world.lab.node.nft_generation()?;
+    cleanup(&world)?;
+    assert_eq!(world.lab.node.nft_generation()?, generation + 1, "one transaction");
+    assert_eq!(foreign_tables(&world)?, foreign);
+    let tables = world.lab.node.output("nft", &["list", "tables"])?;
+    assert_eq!(tables.lines().count(), 3, "ours are gone:\n{tables}");
+    assert_web_is_gone(&world);
+
+    // Nothing is left to remove, and that is no failure.
+    cleanup(&world)?;
+    assert_eq!(world.lab.node.nft_generation()?, generation + 1);
+
+    // And back.
+    let agent = world.start()?;
+    world.assert_web_works();
+    agent.stop()
+}
+
+#[test]
+fn nft_prints_the_rules() -> Result<()> {
+    let world = World::with_web()?;
+    let _agent = world.start()?;
+    let rules = world.lab.node.output("nft", &["list", "ruleset"])?;
+    for part in ["table ip shunt {", "table ip6 shunt {", "default/web:tcp", "10.244.0.11"] {
+        assert!(rules.contains(part), "no {part:?} in\n{rules}");
+    }
+    world.lab.node.output("nft", &["-j", "list", "ruleset"])?;
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! What becomes of packets: the real agent on a node of the laboratory, programmed by manifests,
+//! and clients on all sides of it.
+
+mod atomicity;
+mod bad_input;
+mod lifecycle;
+mod masquerade;
+mod matrix;
+mod node_ports;
+mod transactions;
+mod watching;
+mod world;

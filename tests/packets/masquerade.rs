@@ -1,0 +1,112 @@
+//! Whose address endpoints see, where the matrix does not say it.
+
+use anyhow::Result;
+use shunt_lab::Protocol;
+
+use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest};
+
+/// Services with endpoints on the node only: `pair` on both pods, `lone` on the first.
+fn world() -> Result<World> {
+    let world = World::new()?;
+    let (pod1, pod2) = (&world.lab.pod1, &world.lab.pod2);
+    let pair = cluster_ip_service("pair", &["10.96.0.20", "fd00:96::20"]);
+    world.manifests.write("pair.yaml", manifest(&pair, "pair", &[pod1, pod2]))?;
+    let lone = cluster_ip_service("lone", &["10.96.0.21", "fd00:96::21"]);
+    world.manifests.write("lone.yaml", manifest(&lone, "lone", &[pod1]))?;
+    Ok(world)
+}
+
+const PAIR: [&str; 2] = ["10.96.0.20:80", "[fd00:96::20]:80"];
+const LONE: [&str; 2] = ["10.96.0.21:80", "[fd00:96::21]:80"];
+
+#[test]
+fn without_detection_cluster_ip_traffic_keeps_its_source() -> Result<()> {
+    let world = world()?;
+    let _agent = world.agent("")?.start()?;
+    for protocol in Protocol::ALL {
+        for to in PAIR {
+            let client = world.lab.from(&world.lab.client).probe(protocol, to);
+            client.reaches(&["pod-1", "pod-2"]).source_preserved();
+            let pod = world.lab.from(&world.lab.pod1).probe(protocol, to);
+            pod.reaches(&["pod-1", "pod-2"]).not_at("pod-1").source_preserved();
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn detection_of_one_family_leaves_the_other_alone() -> Result<()> {
+    let world = world()?;
+    let _agent = world.agent("clusterCIDR: 10.244.0.0/16\n")?.start()?;
+    let [v4, v6] = PAIR;
+    let client = world.lab.from(&world.lab.client);
+    client.tcp(v4).reaches(&["pod-1", "pod-2"]).source_masqueraded();
+    client.tcp(v6).reaches(&["pod-1", "pod-2"]).source_preserved();
+    Ok(())
+}
+
+#[test]
+fn masquerade_all_hides_pods_too() -> Result<()> {
+    let world = world()?;
+    let config = format!("{CLUSTER_CIDR}nftables: {{masqueradeAll: true}}\n");
+    let _agent = world.agent(&config)?.start()?;
+    for protocol in Protocol::ALL {
+        for to in PAIR {
+            for host in [&world.lab.client, &world.lab.node, &world.lab.pod1] {
+                let reached = world.lab.from(host).probe(protocol, to).reaches(&["pod-1", "pod-2"]);
+                reached.source_masqueraded();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// With detection or without: an answer that does not pass the node would be from a stranger.
+#[test]
+fn a_pod_reaches_itself_through_a_service() -> Result<()> {
+    for config in ["", CLUSTER_CIDR] {
+        let world = world()?;
+        let _agent = world.agent(config)?.start()?;
+        for protocol in Protocol::ALL {
+            for to in LONE {
+                let itself = world.lab.from(&world.lab.pod1).probe(protocol, to);
+                itself.reaches(&["pod-1"]).source_masqueraded();
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn only_the_configured_bit_of_the_mark_is_touched() -> Result<()> {
+    for (bit, settings) in [(14, ""), (5, "nftables: {masqueradeBit: 5}\n")] {
+        let world = world()?;
+        // The user's own marks, among them one that differs from ours in a single bit.
+        world.lab.node.nft(
+            "table inet user {
+                 counter damaged {}
+                 chain mark { type filter hook prerouting priority -300; meta mark set 0x80000001; }
+                 chain mark-output { type filter hook output priority -300; meta mark set 0x80000001; }
+                 chain check {
+                     type filter hook postrouting priority 300;
+                     meta mark != 0x80000001 counter name damaged
+                 }
+             }",
+        )?;
+        let _agent = world.agent(&format!("{CLUSTER_CIDR}{settings}"))?.start()?;
+        let rules = world.lab.node.output("nft", &["list", "ruleset"])?;
+        let mark = format!("{:08x}", 1 << bit);
+        assert!(rules.contains(&mark), "no rule knows the mark {mark}:\n{rules}");
+        for to in PAIR {
+            for host in [&world.lab.client, &world.lab.node, &world.lab.pod2] {
+                world.lab.from(host).tcp(to).reaches(&["pod-1", "pod-2"]);
+            }
+            let client = world.lab.from(&world.lab.client).tcp(to);
+            client.reaches(&["pod-1", "pod-2"]).source_masqueraded();
+        }
+        let counter =
+            world.lab.node.output("nft", &["list", "counter", "inet", "user", "damaged"])?;
+        assert!(counter.contains("packets 0 "), "{counter}");
+    }
+    Ok(())
+}

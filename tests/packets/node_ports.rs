@@ -1,0 +1,137 @@
+//! On which addresses of the node its node ports are: `nodePortAddresses`.
+//!
+//! A server of the node itself listens on the same port, so an address without the node port
+//! answers too, but in the node's name.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::Result;
+use shunt_lab::{Echo, Host, Protocol};
+
+use crate::world::{CLUSTER_CIDR, World};
+
+const NODE_PORT: u16 = 30080;
+const PRIMARY: [IpAddr; 2] = [v4(192, 0, 2, 10), v6(0x10)];
+const SECONDARY: [IpAddr; 2] = [v4(192, 0, 2, 11), v6(0x11)];
+const LOOPBACK: [IpAddr; 3] = [v4(127, 0, 0, 1), v4(127, 0, 0, 2), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+const fn v4(a: u8, b: u8, c: u8, d: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+}
+
+/// An address of the node's segment.
+const fn v6(last: u16) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, last))
+}
+
+struct NodePorts {
+    world: World,
+    _own_server: Echo,
+}
+
+impl NodePorts {
+    fn new() -> Result<Self> {
+        let world = World::with_web()?;
+        let own_server = Echo::on(&world.lab.node, NODE_PORT)?;
+        Ok(Self { world, _own_server: own_server })
+    }
+
+    #[track_caller]
+    fn offered(&self, ips: &[IpAddr]) {
+        self.assert_reached(ips, &["pod-1", "pod-2", "pod-3"]);
+    }
+
+    #[track_caller]
+    fn not_offered(&self, ips: &[IpAddr]) {
+        self.assert_reached(ips, &["node-1"]);
+    }
+
+    /// Asserts it for all who can send to these addresses.
+    #[track_caller]
+    fn assert_reached(&self, ips: &[IpAddr], servers: &[&str]) {
+        let lab = &self.world.lab;
+        for &ip in ips {
+            let senders: &[&Host] = match ip.is_loopback() {
+                true => &[&lab.node],
+                false => &[&lab.client, &lab.node, &lab.pod1, &lab.node2],
+            };
+            for sender in senders {
+                for protocol in Protocol::ALL {
+                    let to = SocketAddr::new(ip, NODE_PORT);
+                    lab.from(sender).probe(protocol, to).reaches(servers);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn by_default_they_are_on_the_primary_addresses() -> Result<()> {
+    let node = NodePorts::new()?;
+    let _agent = node.world.start()?;
+    node.offered(&PRIMARY);
+    node.not_offered(&SECONDARY);
+    node.not_offered(&LOOPBACK);
+    Ok(())
+}
+
+#[test]
+fn the_word_primary_means_the_same() -> Result<()> {
+    let node = NodePorts::new()?;
+    let config = format!("{CLUSTER_CIDR}nodePortAddresses: [primary]\n");
+    let _agent = node.world.agent(&config)?.start()?;
+    node.offered(&PRIMARY);
+    node.not_offered(&SECONDARY);
+    Ok(())
+}
+
+#[test]
+fn without_a_node_object_they_are_on_every_address_but_loopback() -> Result<()> {
+    let node = NodePorts::new()?;
+    node.world.manifests.remove("node.yaml")?;
+    let _agent = node.world.start()?;
+    node.offered(&PRIMARY);
+    node.offered(&SECONDARY);
+    node.not_offered(&LOOPBACK);
+    Ok(())
+}
+
+#[test]
+fn a_cidr_selects_addresses_and_a_family_without_one_has_all() -> Result<()> {
+    let node = NodePorts::new()?;
+    let config = format!("{CLUSTER_CIDR}nodePortAddresses: [192.0.2.11/32]\n");
+    let _agent = node.world.agent(&config)?.start()?;
+    let [v4, v6] = PRIMARY;
+    let [other_v4, other_v6] = SECONDARY;
+    node.offered(&[other_v4, v6, other_v6]);
+    node.not_offered(&[v4]);
+    node.not_offered(&LOOPBACK);
+    Ok(())
+}
+
+#[test]
+fn all_addresses_are_all_but_loopback() -> Result<()> {
+    let node = NodePorts::new()?;
+    let config = format!("{CLUSTER_CIDR}nodePortAddresses: [0.0.0.0/0, '::/0']\n");
+    let _agent = node.world.agent(&config)?.start()?;
+    node.offered(&PRIMARY);
+    node.offered(&SECONDARY);
+    node.not_offered(&LOOPBACK);
+    Ok(())
+}
+
+/// The node port is one of the node's ports, not one of every machine's.
+#[test]
+fn traffic_that_passes_through_is_left_alone() -> Result<()> {
+    let node = NodePorts::new()?;
+    let _server = Echo::on(&node.world.lab.pod2, NODE_PORT)?;
+    let config = format!("{CLUSTER_CIDR}nodePortAddresses: [0.0.0.0/0, '::/0']\n");
+    let _agent = node.world.agent(&config)?.start()?;
+    for to in ["10.244.0.12:30080", "[fd00:244::12]:30080"] {
+        for host in [&node.world.lab.pod1, &node.world.lab.node2, &node.world.lab.node] {
+            let reached = node.world.lab.from(host).tcp(to).reaches(&["pod-2"]);
+            reached.source_preserved();
+        }
+    }
+    Ok(())
+}
