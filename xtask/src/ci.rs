@@ -21,10 +21,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
     }
     let steps: Vec<Step<'_>> = vec![
         ("packages", Box::new(|| installer.ensure(Purpose::ALL))),
-        (
-            "format",
-            Box::new(|| run_command(cargo().args(["fmt", "--all", "--check"]))),
-        ),
+        ("format", Box::new(|| run_command(cargo().args(["fmt", "--all", "--check"])))),
         ("tidy", Box::new(tidy::run)),
         ("clippy", Box::new(|| run_command(&mut clippy()))),
         ("docs", Box::new(|| run_command(&mut docs()))),
@@ -36,25 +33,14 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
 
 fn clippy() -> Command {
     let mut clippy = cargo();
-    clippy.args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "--deny=warnings",
-    ]);
+    clippy.args(["clippy", "--workspace", "--all-targets", "--", "--deny=warnings"]);
     clippy
 }
 
 fn docs() -> Command {
     let mut docs = cargo();
-    docs.args([
-        "doc",
-        "--workspace",
-        "--no-deps",
-        "--document-private-items",
-    ])
-    .env("RUSTDOCFLAGS", "--deny=warnings");
+    docs.args(["doc", "--workspace", "--no-deps", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "--deny=warnings");
     docs
 }
 
@@ -62,11 +48,7 @@ fn docs() -> Command {
 fn require_component(component: &str) -> Result<()> {
     let version = crate::command::output(cargo().args([component, "--version"]))?;
     if !version.status.success() {
-        let package = if component == "fmt" {
-            "rustfmt"
-        } else {
-            component
-        };
+        let package = if component == "fmt" { "rustfmt" } else { component };
         bail!("there is no `cargo {component}` here; add it with: rustup component add {package}");
     }
     Ok(())
@@ -91,11 +73,7 @@ fn report(steps: Vec<Step<'_>>, style: Style) -> Result<()> {
     println!("\n{}", style.bold("==> summary"));
     for (position, (name, took)) in done.iter().enumerate() {
         let failed = failure.is_some() && position + 1 == done.len();
-        let verdict = if failed {
-            style.red("failed")
-        } else {
-            style.green("ok")
-        };
+        let verdict = if failed { style.red("failed") } else { style.green("ok") };
         println!("  {name:<10} {:>7.1} s  {verdict}", took.as_secs_f64());
     }
     for name in &names[done.len()..] {

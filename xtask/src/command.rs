@@ -17,10 +17,7 @@ pub(crate) fn search_path() -> OsString {
     let inherited = env::var_os("PATH").unwrap_or_default();
     let mut directories: Vec<PathBuf> = env::split_paths(&inherited).collect();
     for directory in ADMIN_DIRECTORIES {
-        if !directories
-            .iter()
-            .any(|known| known == Path::new(directory))
-        {
+        if !directories.iter().any(|known| known == Path::new(directory)) {
             directories.push(directory.into());
         }
     }
@@ -56,9 +53,7 @@ pub(crate) fn cargo() -> Command {
 
 /// Run with our own output, and fail unless it succeeds.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command
-        .status()
-        .with_context(|| format!("cannot run `{}`", describe(command)))?;
+    let status = command.status().with_context(|| format!("cannot run `{}`", describe(command)))?;
     if !status.success() {
         bail!("`{}` failed ({status})", describe(command));
     }

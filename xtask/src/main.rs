@@ -65,11 +65,11 @@ enum Task {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let installer = Installer {
-        only_print: cli.no_install,
-    };
+    let installer = Installer { only_print: cli.no_install };
     let outcome = match &cli.task {
-        Task::Setup => installer.ensure(Purpose::ALL),
+        Task::Setup => installer
+            .ensure(Purpose::ALL)
+            .map(|()| println!("everything that shunt needs from the system is there")),
         Task::Test { args } => suite::test(&installer, args),
         Task::Tidy => tidy::run(),
         Task::Bench { args } => suite::bench(&installer, args),

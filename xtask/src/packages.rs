@@ -123,10 +123,7 @@ impl Installer {
         }
         self.explain(&missing);
 
-        let packages: Vec<&str> = missing
-            .iter()
-            .map(|requirement| requirement.package)
-            .collect();
+        let packages: Vec<&str> = missing.iter().map(|requirement| requirement.package).collect();
         if self.only_print {
             bail!(
                 "{} missing, and nothing was installed because of --no-install; {}",
@@ -151,21 +148,10 @@ impl Installer {
 
     fn explain(&self, missing: &[&Requirement]) {
         let style = Style::of_stdout();
-        let verb = if self.only_print {
-            "would install"
-        } else {
-            "installing"
-        };
-        println!(
-            "{}",
-            style.bold(format!("{verb} {}:", count(missing.len())))
-        );
+        let verb = if self.only_print { "would install" } else { "installing" };
+        println!("{}", style.bold(format!("{verb} {}:", count(missing.len()))));
         for requirement in missing {
-            println!(
-                "  {:<14} {}",
-                requirement.package,
-                style.dim(requirement.why)
-            );
+            println!("  {:<14} {}", requirement.package, style.dim(requirement.why));
         }
     }
 }
@@ -174,12 +160,7 @@ impl Installer {
 fn missing(purposes: &[Purpose], is_there: impl Fn(Probe) -> bool) -> Vec<&'static Requirement> {
     REQUIREMENTS
         .iter()
-        .filter(|requirement| {
-            requirement
-                .purposes
-                .iter()
-                .any(|purpose| purposes.contains(purpose))
-        })
+        .filter(|requirement| requirement.purposes.iter().any(|purpose| purposes.contains(purpose)))
         .filter(|requirement| !is_there(requirement.probe))
         .collect()
 }
@@ -210,9 +191,7 @@ impl AptGet {
             );
         }
         if geteuid().is_root() {
-            return Ok(Self {
-                through_sudo: false,
-            });
+            return Ok(Self { through_sudo: false });
         }
         // Without -n it would ask for a password, and somebody may be waiting for a script.
         let sudo_works = output(command("sudo").args(["-n", "true"]))
@@ -230,9 +209,7 @@ impl AptGet {
     fn install(&self, packages: &[&str]) -> Result<()> {
         let install = || {
             let mut install = self.command();
-            install
-                .args(["install", "--quiet", "--yes", "--no-install-recommends"])
-                .args(packages);
+            install.args(["install", "--quiet", "--yes", "--no-install-recommends"]).args(packages);
             install
         };
         // A machine without package lists, or with ones that have aged, fails here; only such a
@@ -243,10 +220,7 @@ impl AptGet {
         run(self.command().args(["update", "--quiet"]))
             .context("cannot fetch the package lists; check the network and apt's sources")?;
         run(&mut install()).with_context(|| {
-            format!(
-                "cannot install {}; see apt-get's words above",
-                packages.join(" ")
-            )
+            format!("cannot install {}; see apt-get's words above", packages.join(" "))
         })
     }
 
@@ -271,10 +245,7 @@ mod tests {
     use super::*;
 
     fn names(missing: &[&Requirement]) -> Vec<&'static str> {
-        missing
-            .iter()
-            .map(|requirement| requirement.package)
-            .collect()
+        missing.iter().map(|requirement| requirement.package).collect()
     }
 
     #[test]

@@ -26,11 +26,7 @@ pub(crate) enum Privilege {
 impl Privilege {
     /// Who we are, after trying that namespaces and nf_tables work for us; else the reason.
     pub(crate) fn probe() -> Result<Self> {
-        let privilege = if geteuid().is_root() {
-            Self::Root
-        } else {
-            Self::UserNamespace
-        };
+        let privilege = if geteuid().is_root() { Self::Root } else { Self::UserNamespace };
         let tried = output(&mut privilege.isolated("true"))?;
         if !tried.status.success() {
             let said = String::from_utf8_lossy(&tried.stderr);
@@ -43,11 +39,7 @@ impl Privilege {
                  CONFIG_NF_TABLES, CONFIG_NFT_NAT and CONFIG_NFT_CHAIN_NAT, or their modules \
                  loaded (as root: modprobe -a nf_tables nft_chain_nat)",
                 sysctl("kernel/osrelease").unwrap_or_default(),
-                String::from_utf8_lossy(&tried.stderr)
-                    .lines()
-                    .next()
-                    .unwrap_or_default()
-                    .trim()
+                String::from_utf8_lossy(&tried.stderr).lines().next().unwrap_or_default().trim()
             );
         }
         Ok(privilege)

@@ -15,9 +15,7 @@ impl Style {
     pub(crate) fn of_stdout() -> Self {
         let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self {
-            rich: stdout().is_terminal() && !refused,
-        }
+        Self { rich: stdout().is_terminal() && !refused }
     }
 
     /// Plain text, whatever stdout is.
@@ -50,10 +48,6 @@ impl Style {
     }
 
     fn paint(self, code: &str, text: impl Display) -> String {
-        if self.rich {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.to_string()
-        }
+        if self.rich { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
     }
 }

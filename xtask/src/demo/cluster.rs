@@ -69,16 +69,10 @@ impl Cluster {
             (&lab.node, "a node; shunt runs here"),
             (&lab.pod1, "a backend on node-1"),
             (&lab.pod2, "a backend on node-1"),
-            (
-                &self.frontend,
-                "a pod on node-1 that connects to the ClusterIPs",
-            ),
+            (&self.frontend, "a pod on node-1 that connects to the ClusterIPs"),
             (&lab.node2, "another node"),
             (&lab.pod3, "a backend on node-2"),
-            (
-                &lab.client,
-                "outside of the cluster; connects to the node ports",
-            ),
+            (&lab.client, "outside of the cluster; connects to the node ports"),
         ] {
             let (v4, v6) = (host.ipv4[0].to_string(), host.ipv6[0].to_string());
             page.line(format!("{:<9} {v4:<12} {v6:<16} {role}", host.name));
@@ -187,19 +181,12 @@ mod tests {
         let service = fs::read_to_string(folder.join("service.yaml")).unwrap();
         for address in CLUSTER_IPS {
             let address: SocketAddr = address.parse().unwrap();
-            assert!(
-                service.contains(&format!("    - {}\n", address.ip())),
-                "{address}"
-            );
+            assert!(service.contains(&format!("    - {}\n", address.ip())), "{address}");
         }
         assert!(service.contains(&format!("nodePort: {NODE_PORT}\n")));
         let endpoints = fs::read_to_string(folder.join(ENDPOINTS)).unwrap();
         for backend in BACKENDS {
-            assert_eq!(
-                endpoints.matches(&format!("name: {backend}\n")).count(),
-                2,
-                "{backend}"
-            );
+            assert_eq!(endpoints.matches(&format!("name: {backend}\n")).count(), 2, "{backend}");
         }
     }
 }

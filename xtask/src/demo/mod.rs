@@ -45,21 +45,13 @@ pub(crate) fn prepare(installer: &Installer) -> Result<()> {
     run_command(cargo().args(["build", "--release", "--package", "shunt"]))?;
     let xtask = env::current_exe().context("cannot find the program that runs")?;
     let agent = release_agent(&xtask)?;
-    run_command(
-        privilege
-            .isolated(&xtask)
-            .args(["demo", "--agent"])
-            .arg(agent),
-    )
+    run_command(privilege.isolated(&xtask).args(["demo", "--agent"]).arg(agent))
 }
 
 /// The agent that cargo has just built, beside the folder that it built us into: that folder may
 /// be set in more places than one could ask.
 fn release_agent(xtask: &Path) -> Result<PathBuf> {
-    let target = xtask
-        .parent()
-        .and_then(Path::parent)
-        .context("xtask is in no target folder")?;
+    let target = xtask.parent().and_then(Path::parent).context("xtask is in no target folder")?;
     let agent = target.join("release/shunt");
     ensure!(agent.is_file(), "cargo has built no {}", agent.display());
     Ok(agent)
@@ -74,9 +66,7 @@ pub(crate) fn run(agent: &Path) -> Result<()> {
 
     page.section(format!("The agent starts: shunt run --manifests {EXAMPLE}"));
     let started = Instant::now();
-    let agent = Agent::builder(agent, cluster.node())
-        .manifests(cluster.manifests())
-        .start()?;
+    let agent = Agent::builder(agent, cluster.node()).manifests(cluster.manifests()).start()?;
     let took = started.elapsed();
     page.claim(took < READY, format!("ready after {}", milliseconds(took)));
 
@@ -92,9 +82,7 @@ pub(crate) fn run(agent: &Path) -> Result<()> {
 
 /// Every backend gets its share.
 fn spread(page: &mut Page, targets: &[Target<'_>]) -> Result<()> {
-    page.section(format!(
-        "{CONNECTIONS} connections to each address of the Service"
-    ));
+    page.section(format!("{CONNECTIONS} connections to each address of the Service"));
     for target in targets {
         let tally = traffic::send(target.client, target.address, CONNECTIONS)?;
         page.subject(target);
@@ -110,9 +98,7 @@ fn spread(page: &mut Page, targets: &[Target<'_>]) -> Result<()> {
 
 /// A backend goes away while connections are being opened.
 fn removal(page: &mut Page, cluster: &Cluster, targets: &[Target<'_>]) -> Result<()> {
-    page.section(format!(
-        "{GONE} goes away: {ENDPOINTS} is replaced by one without it"
-    ));
+    page.section(format!("{GONE} goes away: {ENDPOINTS} is replaced by one without it"));
     let (removed, tallies) = remove_under_load(cluster, targets)?;
     for (target, tally) in targets.iter().zip(&tallies) {
         page.subject(target);
@@ -124,16 +110,10 @@ fn removal(page: &mut Page, cluster: &Cluster, targets: &[Target<'_>]) -> Result
         let late = last.saturating_duration_since(removed);
         page.claim(
             late < AFTER / 2,
-            format!(
-                "no connection reaches {GONE} any more after {}",
-                milliseconds(late)
-            ),
+            format!("no connection reaches {GONE} any more after {}", milliseconds(late)),
         );
         let (total, lost) = (tally.total(), tally.lost());
-        page.claim(
-            lost == 0,
-            format!("{lost} of {total} connections lost meanwhile"),
-        );
+        page.claim(lost == 0, format!("{lost} of {total} connections lost meanwhile"));
         let tally = traffic::send(target.client, target.address, CONNECTIONS)?;
         page.claim(
             tally.is_even_among(&REMAINING),
@@ -164,11 +144,7 @@ fn remove_under_load(cluster: &Cluster, targets: &[Target<'_>]) -> Result<(Insta
         enough.store(true, Ordering::Relaxed);
         let tallies: Result<Vec<_>> = clients
             .into_iter()
-            .map(|client| {
-                client
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
+            .map(|client| client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect();
         outcome?;
         Ok((removed, tallies?))
@@ -199,10 +175,7 @@ fn departure(page: &mut Page, targets: &[Target<'_>], agent: Agent) -> Result<()
     agent.stop()?;
     for target in targets {
         let tally = traffic::send(target.client, target.address, CONNECTIONS)?;
-        page.claim(
-            tally.is_even_among(&REMAINING),
-            format!("{target}: {tally}"),
-        );
+        page.claim(tally.is_even_among(&REMAINING), format!("{target}: {tally}"));
     }
     Ok(())
 }

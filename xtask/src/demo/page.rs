@@ -19,20 +19,13 @@ pub(super) struct Page {
 
 impl Page {
     pub(super) fn new(style: Style) -> Self {
-        Self {
-            style,
-            sections: 0,
-            broken: Vec::new(),
-        }
+        Self { style, sections: 0, broken: Vec::new() }
     }
 
     /// The next numbered heading.
     pub(super) fn section(&mut self, title: impl Display) {
         self.sections += 1;
-        println!(
-            "\n{}",
-            self.style.bold(format!("{}. {title}", self.sections))
-        );
+        println!("\n{}", self.style.bold(format!("{}. {title}", self.sections)));
     }
 
     /// What the lines that follow are about.
@@ -67,10 +60,7 @@ impl Page {
     /// A bar for each of `backends`, and a line for each way in which connections failed.
     pub(super) fn bars(&self, tally: &Tally, backends: &[&str]) {
         for backend in backends {
-            println!(
-                "     {}",
-                bar(self.style, backend, tally.of(backend), tally.total())
-            );
+            println!("     {}", bar(self.style, backend, tally.of(backend), tally.total()));
         }
         for (failure, count) in &tally.failed {
             println!("     {}", self.style.red(format!("{count} × {failure}")));
@@ -100,22 +90,14 @@ impl Page {
 
 /// `pod-1  ██████████        334   33.4 %`
 fn bar(style: Style, name: &str, count: usize, total: usize) -> String {
-    let share = if total == 0 {
-        0.0
-    } else {
-        count as f64 / total as f64
-    };
+    let share = if total == 0 { 0.0 } else { count as f64 / total as f64 };
     let drawn = if style.is_rich() {
         blocks(share)
     } else {
         "#".repeat((share * BAR as f64).round() as usize)
     };
     let padding = " ".repeat(BAR.saturating_sub(drawn.chars().count()));
-    format!(
-        "{name:<8}{}{padding} {count:>6} {:>6.1} %",
-        style.cyan(drawn),
-        share * 100.0
-    )
+    format!("{name:<8}{}{padding} {count:>6} {:>6.1} %", style.cyan(drawn), share * 100.0)
 }
 
 /// A bar with eighths of a column.
@@ -151,9 +133,6 @@ mod tests {
         page.claim(true, "the sky is above");
         page.claim(false, "pigs fly");
         let error = page.finish("").unwrap_err().to_string();
-        assert!(
-            error.contains("pigs fly") && !error.contains("sky"),
-            "{error}"
-        );
+        assert!(error.contains("pigs fly") && !error.contains("sky"), "{error}");
     }
 }

@@ -64,9 +64,7 @@ impl Tally {
         }
         let (total, chance) = (self.total() as f64, 1.0 / backends.len() as f64);
         let deviation = (total * chance * (1.0 - chance)).sqrt();
-        self.reached
-            .values()
-            .all(|count| (*count as f64 - total * chance).abs() <= 6.0 * deviation)
+        self.reached.values().all(|count| (*count as f64 - total * chance).abs() <= 6.0 * deviation)
     }
 
     fn record(&mut self, outcome: Outcome, opened: Instant) {
@@ -97,10 +95,8 @@ impl fmt::Display for Tally {
 /// Open `count` connections to `to` from inside `client`, several at a time.
 pub(super) fn send(client: &Netns, to: SocketAddr, count: usize) -> Result<Tally> {
     let left = AtomicUsize::new(count);
-    let take_one = || {
-        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
-            .is_ok()
-    };
+    let take_one =
+        || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
     send_while(client, to, &take_one)
 }
 
@@ -121,9 +117,7 @@ fn send_while(client: &Netns, to: SocketAddr, more: &(dyn Fn() -> bool + Sync)) 
                 let opened = Instant::now();
                 let outcome = probe(Protocol::Tcp, None, to, PATIENCE)?;
                 // Poisoned only when another worker panicked, and that ends the demo.
-                let mut tally = tally
-                    .lock()
-                    .unwrap_or_else(|poisoned| poisoned.into_inner());
+                let mut tally = tally.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 tally.record(outcome, opened);
                 if tally.lost() >= LOST_LIMIT {
                     break;
@@ -135,14 +129,10 @@ fn send_while(client: &Netns, to: SocketAddr, more: &(dyn Fn() -> bool + Sync)) 
     thread::scope(|scope| {
         let workers: Vec<_> = (0..PARALLEL).map(|_| scope.spawn(worker)).collect();
         workers.into_iter().try_for_each(|worker| {
-            worker
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     })?;
-    Ok(tally
-        .into_inner()
-        .unwrap_or_else(|poisoned| poisoned.into_inner()))
+    Ok(tally.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
 #[cfg(test)]
@@ -151,10 +141,7 @@ mod tests {
 
     fn tally(counts: &[(&str, usize)]) -> Tally {
         Tally {
-            reached: counts
-                .iter()
-                .map(|(name, count)| ((*name).to_owned(), *count))
-                .collect(),
+            reached: counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             ..Tally::default()
         }
     }
@@ -188,13 +175,7 @@ mod tests {
         let late = early + Duration::from_secs(1);
         for opened in [late, early] {
             let source = "192.0.2.1".parse().unwrap();
-            tally.record(
-                Outcome::Reached {
-                    server: "a".into(),
-                    source,
-                },
-                opened,
-            );
+            tally.record(Outcome::Reached { server: "a".into(), source }, opened);
         }
         assert_eq!(tally.last_opened["a"], late);
         assert_eq!(tally.of("a"), 2);

@@ -122,11 +122,8 @@ fn purity(
 ) {
     // Data flows from the model to the plan, never back.
     let later: &[&str] = if module == "model" { &["plan"] } else { &[] };
-    let outer: Vec<String> = OUTER
-        .iter()
-        .chain(later)
-        .map(|module| format!("crate::{module}"))
-        .collect();
+    let outer: Vec<String> =
+        OUTER.iter().chain(later).map(|module| format!("crate::{module}")).collect();
     let forbidden = IMPURE_STD
         .into_iter()
         .chain(borders.impure_dependencies.iter().map(String::as_str))
@@ -229,15 +226,9 @@ mod tests {
             "fn f() { std::thread::sleep(d); }",
             "use std::process::{self, ExitCode as E};",
         ] {
-            assert!(
-                !violations("src/plan/pool.rs", source).is_empty(),
-                "{source}"
-            );
+            assert!(!violations("src/plan/pool.rs", source).is_empty(), "{source}");
         }
-        accepted(
-            "src/plan/pool.rs",
-            "use std::net::{IpAddr, Ipv4Addr}; use std::time::Duration;",
-        );
+        accepted("src/plan/pool.rs", "use std::net::{IpAddr, Ipv4Addr}; use std::time::Duration;");
     }
 
     #[test]
@@ -249,26 +240,17 @@ mod tests {
             "use std::net::{self};",
             "macro_rules! m { () => { ::std::fs::read(p) } }",
         ] {
-            assert!(
-                !violations("src/model/mod.rs", source).is_empty(),
-                "{source}"
-            );
+            assert!(!violations("src/model/mod.rs", source).is_empty(), "{source}");
         }
     }
 
     #[test]
     fn pure_modules_do_not_know_the_outer_ones() {
         refused("src/plan/mod.rs", "use crate::nft::Set;");
-        refused(
-            "src/plan/mod.rs",
-            "use crate::{model::Store, dataplane::Committed};",
-        );
+        refused("src/plan/mod.rs", "use crate::{model::Store, dataplane::Committed};");
         refused("src/model/mod.rs", "use super::source::Change;");
         refused("src/model/select.rs", "use super::super::cli::Args;");
-        accepted(
-            "src/plan/mod.rs",
-            "use crate::model::Store; pub(crate) use self::pool::Pool;",
-        );
+        accepted("src/plan/mod.rs", "use crate::model::Store; pub(crate) use self::pool::Pool;");
     }
 
     #[test]
@@ -289,10 +271,7 @@ mod tests {
         ] {
             assert!(!violations("src/cli.rs", source).is_empty(), "{source}");
         }
-        accepted(
-            "src/cli.rs",
-            "use std::process::ExitCode; use clap::Command;",
-        );
+        accepted("src/cli.rs", "use std::process::ExitCode; use clap::Command;");
         accepted("xtask/src/command.rs", "use std::process::Command;");
     }
 
@@ -308,10 +287,7 @@ mod tests {
     #[test]
     fn nothing_is_left_for_later() {
         refused("tests/packets.rs", "#[test]\n#[ignore]\nfn f() {}");
-        refused(
-            "tests/packets.rs",
-            "#[test]\n#[ignore = \"slow\"]\nfn f() {}",
-        );
+        refused("tests/packets.rs", "#[test]\n#[ignore = \"slow\"]\nfn f() {}");
         refused("src/lib.rs", "#[cfg_attr(not(linux), ignore)]\nfn f() {}");
         refused("src/lib.rs", "fn f() { todo!() }");
         accepted("src/lib.rs", "fn f() { ignore(todo) }");

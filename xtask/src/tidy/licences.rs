@@ -60,12 +60,7 @@ pub(super) fn check(dependencies: &BTreeSet<Dependency>, deny: &str) -> Result<V
     let workspace = repository().display().to_string();
     let allowed = allowed(deny)?;
     let mut violations = Vec::new();
-    for Dependency {
-        name,
-        origin,
-        licence,
-    } in dependencies
-    {
+    for Dependency { name, origin, licence } in dependencies {
         if !permits(licence, &allowed) {
             violations.push(Violation::of(
                 "Cargo.lock",
@@ -91,20 +86,13 @@ fn allowed(deny: &str) -> Result<BTreeSet<String>> {
         .and_then(|licenses| licenses.get("allow"))
         .and_then(toml::Value::as_array)
         .context("deny.toml has no list `allow` under [licenses]")?;
-    Ok(list
-        .iter()
-        .filter_map(toml::Value::as_str)
-        .map(str::to_owned)
-        .collect())
+    Ok(list.iter().filter_map(toml::Value::as_str).map(str::to_owned).collect())
 }
 
 /// Whether the SPDX expression can be satisfied with allowed licences alone. An expression that
 /// does not parse cannot.
 fn permits(expression: &str, allowed: &BTreeSet<String>) -> bool {
-    let spaced = expression
-        .replace('/', " OR ")
-        .replace('(', " ( ")
-        .replace(')', " ) ");
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let mut words = spaced.split_whitespace().collect();
     let permitted = either(&mut words, allowed);
     words.is_empty() && permitted == Some(true)
@@ -181,17 +169,11 @@ mod tests {
                     |nameless v0.1.0\n\
                     MIT|forked v2.0.0 (https://example.org/forked.git#0a1b2c3d)";
         let dependencies = tree.lines().filter_map(parse_line).collect();
-        let messages: Vec<String> = check(&dependencies, DENY)
-            .unwrap()
-            .into_iter()
-            .map(|v| v.message)
-            .collect();
+        let messages: Vec<String> =
+            check(&dependencies, DENY).unwrap().into_iter().map(|v| v.message).collect();
         assert_eq!(messages.len(), 3, "{messages:?}");
         for name in ["viral", "nameless", "forked"] {
-            assert!(
-                messages.iter().any(|message| message.starts_with(name)),
-                "{name}"
-            );
+            assert!(messages.iter().any(|message| message.starts_with(name)), "{name}");
         }
     }
 

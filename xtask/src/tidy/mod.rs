@@ -27,19 +27,11 @@ struct Violation {
 
 impl Violation {
     fn at(file: &str, line: usize, message: impl Into<String>) -> Self {
-        Self {
-            file: file.to_owned(),
-            line: Some(line),
-            message: message.into(),
-        }
+        Self { file: file.to_owned(), line: Some(line), message: message.into() }
     }
 
     fn of(file: &str, message: impl Into<String>) -> Self {
-        Self {
-            file: file.to_owned(),
-            line: None,
-            message: message.into(),
-        }
+        Self { file: file.to_owned(), line: None, message: message.into() }
     }
 }
 
@@ -74,15 +66,9 @@ pub(crate) fn run() -> Result<()> {
         eprintln!("{violation}");
     }
     if !violations.is_empty() {
-        bail!(
-            "{} violations of the rules in xtask/src/tidy",
-            violations.len()
-        );
+        bail!("{} violations of the rules in xtask/src/tidy", violations.len());
     }
-    println!(
-        "tidy: {files} files and {} dependencies are in order",
-        dependencies.len()
-    );
+    println!("tidy: {files} files and {} dependencies are in order", dependencies.len());
     Ok(())
 }
 
@@ -96,11 +82,8 @@ fn tracked_files() -> Result<Vec<String>> {
         "--exclude-standard",
     ]))
     .context("cannot tell which files belong to the repository")?;
-    let files: Vec<String> = listed
-        .split('\0')
-        .filter(|path| !path.is_empty())
-        .map(str::to_owned)
-        .collect();
+    let files: Vec<String> =
+        listed.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect();
     if files.is_empty() {
         bail!("git lists no files here, so nothing was checked");
     }

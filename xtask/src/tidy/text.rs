@@ -9,11 +9,8 @@ const LONGEST_FILE: usize = 600;
 const LIMITED: [&str; 2] = ["src/", "xtask/"];
 
 /// Folders of one machine. Written in two parts so that this file passes its own rule.
-const MACHINE_PATHS: [&str; 3] = [
-    concat!("/wo", "rk/"),
-    concat!("/ro", "ot/"),
-    concat!("/tmp/", "target"),
-];
+const MACHINE_PATHS: [&str; 3] =
+    [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/tmp/", "target")];
 
 /// Hosts of package registries. Which registry or mirror is used is for the machine's own cargo,
 /// apt and the like to know; a host written here would go round that.
@@ -98,16 +95,10 @@ mod tests {
     #[test]
     fn a_registry_host_is_refused_except_in_the_lock_files_sources() {
         for host in REGISTRY_HOSTS {
-            assert_eq!(
-                check("README.md", &format!("https://{host}/")).len(),
-                1,
-                "{host}"
-            );
+            assert_eq!(check("README.md", &format!("https://{host}/")).len(), 1, "{host}");
         }
-        let source = format!(
-            "source = \"registry+https://github.com/rust-lang/{}\"",
-            REGISTRY_HOSTS[2]
-        );
+        let source =
+            format!("source = \"registry+https://github.com/rust-lang/{}\"", REGISTRY_HOSTS[2]);
         assert_eq!(check("Cargo.lock", &source), []);
         assert_eq!(check("deny.toml", &source).len(), 1);
     }

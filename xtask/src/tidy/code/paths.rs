@@ -20,10 +20,7 @@ impl Path {
     /// called like the one at the top to be mistaken for it.
     pub(super) fn reaches(&self, item: &str) -> bool {
         let mut path: Vec<&str> = self.segments.iter().map(String::as_str).collect();
-        let supers = path
-            .iter()
-            .take_while(|segment| **segment == "super")
-            .count();
+        let supers = path.iter().take_while(|segment| **segment == "super").count();
         if supers > 0 {
             path.splice(..supers, ["crate"]);
         }
@@ -94,10 +91,7 @@ fn collect_paths(tokens: TokenStream, prefix: &[String], paths: &mut Vec<Path>) 
             TokenTree::Punct(punct) if punct.as_char() == '*' && !prefix.is_empty() => {
                 let mut segments = prefix.to_vec();
                 segments.push("*".into());
-                paths.push(Path {
-                    segments,
-                    line: punct.span().start().line,
-                });
+                paths.push(Path { segments, line: punct.span().start().line });
             }
             TokenTree::Punct(_) | TokenTree::Literal(_) => {}
         }
@@ -185,44 +179,30 @@ mod tests {
     use super::*;
 
     fn spelled(source: &str) -> Vec<String> {
-        paths(source.parse().unwrap())
-            .iter()
-            .map(Path::to_string)
-            .collect()
+        paths(source.parse().unwrap()).iter().map(Path::to_string).collect()
     }
 
     #[test]
     fn use_trees_are_spread_out() {
         let spelled = spelled("use a::{b, c::{d as x, *}, self};");
         for path in ["a::b", "a::c::d", "a::c::*", "a::self"] {
-            assert!(
-                spelled.iter().any(|found| found == path),
-                "{path}: {spelled:?}"
-            );
+            assert!(spelled.iter().any(|found| found == path), "{path}: {spelled:?}");
         }
-        assert!(
-            !spelled.iter().any(|found| found.contains('x')),
-            "{spelled:?}"
-        );
+        assert!(!spelled.iter().any(|found| found.contains('x')), "{spelled:?}");
     }
 
     #[test]
     fn paths_in_expressions_types_and_macros_are_found() {
         let spelled = spelled("fn f(x: a::T) { m!(b::c(d::<e::F>::new())) }");
         for path in ["a::T", "b::c", "e::F"] {
-            assert!(
-                spelled.iter().any(|found| found == path),
-                "{path}: {spelled:?}"
-            );
+            assert!(spelled.iter().any(|found| found == path), "{path}: {spelled:?}");
         }
     }
 
     #[test]
     fn a_path_reaches_what_it_names_and_what_it_brings_along() {
         let reaches = |source: &str, item: &str| {
-            paths(source.parse().unwrap())
-                .iter()
-                .any(|path| path.reaches(item))
+            paths(source.parse().unwrap()).iter().any(|path| path.reaches(item))
         };
         assert!(reaches("std::fs::read", "std::fs"));
         assert!(reaches("use std::time;", "std::time::Instant"));
