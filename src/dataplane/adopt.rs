@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::codec::{decode_key, decode_value, set_type, table_family};
-use super::committed::{Committed, TableState, balancer_of};
+use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
+use super::committed::{Committed, Stray, TableState};
 use super::translate::{base_chain, expressions};
 use crate::model::{Backend, Family};
 use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Socket};
 use crate::plan::{
-    Chain, ChainName, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Outcome, Set, Surroundings,
-    TABLE, Value, balancer, base_chains,
+    Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Outcome, Pools, Set,
+    Surroundings, TABLE, Value, balancer, base_chains,
 };
 
 /// How often a listing is tried again because the rules changed under it.
@@ -67,19 +67,18 @@ fn read_table(
     for rule in socket.rules(table, TABLE)? {
         rules.entry(rule.chain.clone()).or_default().push(rule);
     }
-    let expected: HashMap<ChainName, Chain> = base_chains(surroundings, family)
-        .into_iter()
-        .map(|c| (c.name, c))
-        .collect();
+    let expected: HashMap<ChainName, Chain> =
+        base_chains(surroundings, family).into_iter().map(|c| (c.name, c)).collect();
     let mut chains = BTreeMap::new();
     for found in socket.chains(table, TABLE)? {
         let Some(name) = ChainName::parse(&found.name) else {
             return Ok(TableState::Unusable);
         };
-        let wanted = expected
-            .get(&name)
-            .cloned()
-            .unwrap_or_else(|| balancer(name));
+        let wanted = match (expected.get(&name), name) {
+            (Some(chain), _) => chain.clone(),
+            (None, ChainName::Balancer(pools, count)) => balancer(surroundings, pools, count),
+            (None, _) => return Ok(TableState::Unusable),
+        };
         if !same_hook(&found, &wanted) {
             return Ok(TableState::Unusable);
         }
@@ -119,26 +118,30 @@ fn implements(family: Family, chain: &Chain, live: &[DumpedRule]) -> bool {
     wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| w.is_implemented_by(l))
 }
 
-/// The elements of one frontend, as they are found.
-#[derive(Default)]
-struct Pieces {
-    verdicts: Vec<(Set, Option<Value>, Option<Arc<str>>)>,
-    masquerade: Vec<(Set, Option<Arc<str>>)>,
-    pool: Vec<(u32, Option<Value>)>,
-}
+/// An element of a frontend as it is found.
+type Found = (Set, Key, Option<Value>, Option<Arc<str>>);
 
 fn read_elements(
     socket: &mut Socket,
     family: Family,
     committed: &mut Committed,
 ) -> Result<(), Error> {
-    let mut frontends: HashMap<FrontendKey, Pieces> = HashMap::new();
+    let mut frontends: HashMap<FrontendKey, Vec<Found>> = HashMap::new();
     let mut labels: HashSet<Arc<str>> = HashSet::new();
     for set in Set::ALL {
         socket.elements(table_family(family), TABLE, set.name(), |element| {
-            let Some(key) = decode_key(family, set, element.key) else {
-                committed.strays.push((family, set, element.key.to_vec()));
+            let Some(key) = decode_key(family, set, element.key, element.key_end) else {
+                committed.strays.push(Stray {
+                    family,
+                    set,
+                    key: element.key.to_vec(),
+                    key_end: element.key_end.map(<[u8]>::to_vec),
+                });
                 return;
+            };
+            let (Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _)) = key
+            else {
+                return committed.set_member(set, key, true);
             };
             let value = element.data.and_then(|data| decode_value(family, data));
             let label = element.comment.map(|comment| {
@@ -148,94 +151,65 @@ fn read_elements(
                     label
                 })
             });
-            match key {
-                Key::Address(_) | Key::Hairpin(_) => committed.set_member(set, key, true),
-                Key::Pool(frontend, index) => {
-                    frontends
-                        .entry(frontend)
-                        .or_default()
-                        .pool
-                        .push((index, value));
-                }
-                Key::Frontend(frontend) => {
-                    let pieces = frontends.entry(frontend).or_default();
-                    if set.value().is_some() {
-                        pieces.verdicts.push((set, value, label));
-                    } else {
-                        pieces.masquerade.push((set, label));
-                    }
-                }
-            }
+            frontends.entry(frontend).or_default().push((set, key, value, label));
         })?;
     }
-    for (key, mut pieces) in frontends {
-        pieces.pool.sort_unstable_by_key(|(index, _)| *index);
-        match assemble(key, &pieces) {
+    for (key, mut found) in frontends {
+        found.sort_unstable();
+        match assemble(key, &found) {
             Some(frontend) => committed.set_frontend(key, Some(frontend)),
-            None => committed.strays.extend(pieces.keys(key).map(|(set, key)| {
-                (
-                    family,
-                    set,
-                    super::codec::encode_key(key).as_slice().to_vec(),
-                )
+            None => committed.strays.extend(found.into_iter().map(|(set, key, ..)| Stray {
+                family,
+                set,
+                key: encode_key(key).as_slice().to_vec(),
+                key_end: encode_key_end(key).map(|end| end.as_slice().to_vec()),
             })),
         }
     }
     Ok(())
 }
 
-impl Pieces {
-    fn keys(&self, key: FrontendKey) -> impl Iterator<Item = (Set, Key)> {
-        let pool_set = match key {
-            FrontendKey::Address(..) => Set::Endpoints,
-            FrontendKey::NodePort(..) => Set::NodeportEndpoints,
-        };
-        let verdicts = self.verdicts.iter().map(|(set, ..)| *set);
-        let masquerade = self.masquerade.iter().map(|(set, _)| *set);
-        verdicts
-            .chain(masquerade)
-            .map(move |set| (set, Key::Frontend(key)))
-            .chain(
-                self.pool
-                    .iter()
-                    .map(move |(index, _)| (pool_set, Key::Pool(key, *index))),
-            )
-    }
-}
-
-/// Puts a frontend together; `None` if its pieces are not those that we would have written.
-fn assemble(key: FrontendKey, pieces: &Pieces) -> Option<Frontend> {
-    let [(set, Some(value), Some(label))] = &pieces.verdicts[..] else {
-        return None;
-    };
-    let pool: Option<Arc<[Backend]>> = pieces
-        .pool
-        .iter()
-        .zip(0..)
-        .map(|((index, value), place)| match value {
-            Some(Value::Backend(backend)) if *index == place => Some(*backend),
+/// Puts a frontend together from its elements, in order; `None` if they are not exactly those that
+/// we would have written for it.
+fn assemble(key: FrontendKey, found: &[Found]) -> Option<Frontend> {
+    let (main, short_circuit) = Frontend::pools_of(key);
+    let pool = |pools: Pools| -> Arc<[Backend]> {
+        let places = found.iter().filter(|(set, ..)| *set == pools.endpoints());
+        let backends = places.filter_map(|(_, _, value, _)| match value {
+            Some(Value::Backend(backend)) => Some(*backend),
             _ => None,
-        })
-        .collect();
-    let outcome = match (value, pool?) {
-        (Value::Drop, pool) if pool.is_empty() => Outcome::Drop,
-        (Value::Goto(ChainName::Reject), pool) if pool.is_empty() => Outcome::Reject,
-        (Value::Goto(_), pool) if !pool.is_empty() => Outcome::Balance(pool),
-        _ => return None,
+        });
+        backends.collect()
     };
-    let masquerade = !pieces.masquerade.is_empty();
+    let verdict = found.iter().find(|(set, ..)| {
+        *set == main.verdicts() || matches!(set, Set::NoEndpointServices | Set::NoEndpointNodeports)
+    });
+    let (_, _, value, label) = verdict?;
+    let ranges = found.iter().filter_map(|(_, key, ..)| match key {
+        Key::Source(_, range) => Some(*range),
+        _ => None,
+    });
+    let has = |wanted: &[Set]| found.iter().any(|(set, ..)| wanted.contains(set));
     let frontend = Frontend {
-        label: label.clone(),
-        outcome,
-        masquerade,
+        label: label.clone()?,
+        outcome: match value.as_ref()? {
+            Value::Drop => Outcome::Drop,
+            Value::Goto(ChainName::Reject) => Outcome::Reject,
+            _ => Outcome::Balance(pool(main)),
+        },
+        masquerade: has(&[Set::MasqueradeServices, Set::MasqueradeNodeports]),
+        short_circuit: pool(short_circuit),
+        sources: has(&[Set::RestrictedVips]).then(|| ranges.collect()),
     };
-    let verdict = frontend.verdict(key);
-    let same_label = |(_, other): &(Set, Option<Arc<str>>)| other.as_ref() == Some(label);
-    let consistent = verdict.set == *set
-        && verdict.value.as_ref() == Some(value)
-        && (balancer_of(&verdict).is_some() || pieces.pool.is_empty())
-        && pieces.masquerade.iter().all(same_label);
-    consistent.then_some(frontend)
+    let mut wanted: Vec<Element<'_>> = frontend.elements(key).collect();
+    wanted.sort_unstable();
+    let found = found.iter().map(|(set, key, value, label)| Element {
+        set: *set,
+        key: *key,
+        value: value.clone(),
+        comment: label.as_deref(),
+    });
+    wanted.into_iter().eq(found).then_some(frontend)
 }
 
 /// Deletes our tables, both in one transaction. Returns how many there were.

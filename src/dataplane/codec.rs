@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::model::{Backend, Family, Protocol};
 use crate::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, VerdictCode};
-use crate::plan::{ChainName, Field, FrontendKey, Key, Set, SetValue, Value};
+use crate::plan::{ChainName, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value};
 
 /// The table family of an IP family.
 pub(super) fn table_family(family: Family) -> TableFamily {
@@ -18,19 +18,16 @@ pub(super) fn table_family(family: Family) -> TableFamily {
     }
 }
 
-/// Bytes of a key or value: at most IPv6 address, protocol, port and index, or two addresses.
+/// Bytes of a key or value: at most two IPv6 addresses, protocol and port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bytes {
-    bytes: [u8; 32],
+    bytes: [u8; 40],
     length: usize,
 }
 
 impl Bytes {
     fn new() -> Bytes {
-        Bytes {
-            bytes: [0; 32],
-            length: 0,
-        }
+        Bytes { bytes: [0; 40], length: 0 }
     }
 
     fn push(&mut self, field: &[u8]) {
@@ -74,6 +71,10 @@ pub(super) fn encode_key(key: Key) -> Bytes {
             bytes.push_frontend(frontend);
             bytes.push(&index.to_ne_bytes());
         }
+        Key::Source(frontend, range) => {
+            bytes.push_frontend(frontend);
+            bytes.push_address(range.first);
+        }
         Key::Address(address) => bytes.push_address(address),
         Key::Hairpin(address) => {
             bytes.push_address(address);
@@ -81,6 +82,12 @@ pub(super) fn encode_key(key: Key) -> Bytes {
         }
     }
     bytes
+}
+
+/// The end of the range that a key stands for, if it stands for one.
+pub(super) fn encode_key_end(key: Key) -> Option<Bytes> {
+    let Key::Source(frontend, SourceRange { last, .. }) = key else { return None };
+    Some(encode_key(Key::Source(frontend, SourceRange { first: last, last })))
 }
 
 /// A backend as bytes.
@@ -104,9 +111,9 @@ pub(super) fn with_data<R>(
             let name = chain_names.name(*chain);
             then(Some(ElementData::Verdict(VerdictCode::Goto, Some(name))))
         }
-        Some(Value::Backend(backend)) => then(Some(ElementData::Value(
-            encode_backend(*backend).as_slice(),
-        ))),
+        Some(Value::Backend(backend)) => {
+            then(Some(ElementData::Value(encode_backend(*backend).as_slice())))
+        }
     }
 }
 
@@ -150,26 +157,38 @@ impl Reader<'_> {
     }
 }
 
-/// Reads a key of one of our sets; `None` if it is none that we write.
-pub(super) fn decode_key(family: Family, set: Set, bytes: &[u8]) -> Option<Key> {
+/// Reads a key of one of our sets, with the end of its range in a set of ranges; `None` if it is
+/// none that we write.
+pub(super) fn decode_key(
+    family: Family,
+    set: Set,
+    bytes: &[u8],
+    end: Option<&[u8]>,
+) -> Option<Key> {
+    if let Some(end) = end.filter(|_| set.has_ranges()) {
+        let (first, last) =
+            (decode_plain_key(family, set, bytes)?, decode_plain_key(family, set, end)?);
+        return match (first, last) {
+            (Key::Source(from, first), Key::Source(to, last)) if from == to => {
+                Some(Key::Source(from, SourceRange { first: first.first, last: last.last }))
+            }
+            _ => None,
+        };
+    }
+    decode_plain_key(family, set, bytes)
+}
+
+fn decode_plain_key(family: Family, set: Set, bytes: &[u8]) -> Option<Key> {
     let mut reader = Reader(bytes);
     let key = match set {
         Set::ClusterIps | Set::NodeportIps => Key::Address(reader.address(family)?),
         Set::Hairpin => {
             let source = reader.address(family)?;
-            Key::Hairpin(
-                reader
-                    .address(family)
-                    .filter(|destination| *destination == source)?,
-            )
+            Key::Hairpin(reader.address(family).filter(|destination| *destination == source)?)
         }
         _ => {
             let by_address = set.key().contains(&Field::Destination);
-            let address = if by_address {
-                Some(reader.address(family)?)
-            } else {
-                None
-            };
+            let address = if by_address { Some(reader.address(family)?) } else { None };
             let (protocol, port) = (reader.protocol()?, reader.port()?);
             let frontend = match address {
                 Some(address) => FrontendKey::Address(address, protocol, port),
@@ -177,6 +196,9 @@ pub(super) fn decode_key(family: Family, set: Set, bytes: &[u8]) -> Option<Key> 
             };
             if set.key().contains(&Field::Index) {
                 Key::Pool(frontend, u32::from_ne_bytes(reader.take::<4>()?))
+            } else if set.has_ranges() {
+                let address = reader.address(family)?;
+                Key::Source(frontend, SourceRange { first: address, last: address })
             } else {
                 Key::Frontend(frontend)
             }
@@ -195,10 +217,7 @@ pub(super) fn decode_value(family: Family, data: ElementData<'_>) -> Option<Valu
         ElementData::Verdict(..) => None,
         ElementData::Value(bytes) => {
             let mut reader = Reader(bytes);
-            let backend = Backend {
-                address: reader.address(family)?,
-                port: reader.port()?,
-            };
+            let backend = Backend { address: reader.address(family)?, port: reader.port()? };
             reader.0.is_empty().then_some(Value::Backend(backend))
         }
     }
@@ -215,6 +234,16 @@ fn field_type(family: Family, field: Field) -> (u32, u32) {
     }
 }
 
+/// The length of a field without padding, in bytes.
+fn field_length(family: Family, field: Field) -> u8 {
+    match (field, family) {
+        (Field::Source | Field::Destination, Family::V4) | (Field::Index, _) => 4,
+        (Field::Source | Field::Destination, Family::V6) => 16,
+        (Field::Protocol, _) => 1,
+        (Field::Port, _) => 2,
+    }
+}
+
 /// Six bits per field, the first in the highest place.
 fn concatenate(family: Family, fields: &[Field]) -> (u32, u32) {
     fields.iter().fold((0, 0), |(types, length), field| {
@@ -228,16 +257,11 @@ pub(super) fn set_type(family: Family, set: Set) -> SetType {
     const POOL_VALUE: &[SetField] = &[SetField::Address, SetField::Port];
     let (key_type, key_length) = concatenate(family, set.key());
     let type_of = match set {
-        Set::Endpoints => Some(TypeOf {
-            key: &[
-                SetField::Address,
-                SetField::Protocol,
-                SetField::Port,
-                SetField::Index,
-            ],
+        Set::Endpoints | Set::ShortCircuitEndpoints => Some(TypeOf {
+            key: &[SetField::Address, SetField::Protocol, SetField::Port, SetField::Index],
             data: POOL_VALUE,
         }),
-        Set::NodeportEndpoints => Some(TypeOf {
+        Set::NodeportEndpoints | Set::ShortCircuitNodeportEndpoints => Some(TypeOf {
             key: &[SetField::Protocol, SetField::Port, SetField::Index],
             data: POOL_VALUE,
         }),
@@ -250,14 +274,14 @@ pub(super) fn set_type(family: Family, set: Set) -> SetType {
             SetData::Value { type_id, length }
         }
     });
-    SetType {
-        key_type,
-        key_length,
-        data,
-        interval: false,
-        counter: set.counts(),
-        type_of,
-    }
+    let range_fields = set.has_ranges().then(|| {
+        let mut lengths = [0; 4];
+        for (length, field) in lengths.iter_mut().zip(set.key()) {
+            *length = field_length(family, *field);
+        }
+        lengths
+    });
+    SetType { key_type, key_length, data, range_fields, counter: set.counts(), type_of }
 }
 
 #[cfg(test)]
@@ -278,7 +302,10 @@ mod tests {
         match set {
             Set::ClusterIps | Set::NodeportIps => Key::Address(address),
             Set::Hairpin => Key::Hairpin(address),
-            Set::Endpoints | Set::NodeportEndpoints => Key::Pool(frontend, 70_000),
+            _ if set.key().contains(&Field::Index) => Key::Pool(frontend, 70_000),
+            Set::AllowedSources => {
+                Key::Source(frontend, SourceRange { first: address, last: address })
+            }
             _ => Key::Frontend(frontend),
         }
     }
@@ -291,8 +318,10 @@ mod tests {
                 let bytes = encode_key(key);
                 let wanted = set_type(family, set).key_length as usize;
                 assert_eq!(bytes.as_slice().len(), wanted, "{set:?} {family}");
-                assert_eq!(decode_key(family, set, bytes.as_slice()), Some(key));
-                assert_eq!(decode_key(family, set, &bytes.as_slice()[1..]), None);
+                let end = encode_key_end(key);
+                let end = end.as_ref().map(Bytes::as_slice);
+                assert_eq!(decode_key(family, set, bytes.as_slice(), end), Some(key));
+                assert_eq!(decode_key(family, set, &bytes.as_slice()[1..], None), None);
             }
         }
     }
@@ -300,21 +329,9 @@ mod tests {
     #[test]
     fn the_numbers_of_concatenated_types_are_those_of_nft() {
         let endpoints = set_type(Family::V4, Set::Endpoints);
-        assert_eq!(
-            (endpoints.key_type, endpoints.key_length),
-            (0x001c_c344, 16)
-        );
-        assert_eq!(
-            endpoints.data,
-            Some(SetData::Value {
-                type_id: 0x1cd,
-                length: 8
-            })
-        );
+        assert_eq!((endpoints.key_type, endpoints.key_length), (0x001c_c344, 16));
+        assert_eq!(endpoints.data, Some(SetData::Value { type_id: 0x1cd, length: 8 }));
         let endpoints = set_type(Family::V6, Set::Endpoints);
-        assert_eq!(
-            (endpoints.key_type, endpoints.key_length),
-            (0x0020_c344, 28)
-        );
+        assert_eq!((endpoints.key_type, endpoints.key_length), (0x0020_c344, 28));
     }
 }

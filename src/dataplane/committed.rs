@@ -1,9 +1,10 @@
 //! The record of what the kernel holds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
-use crate::model::Family;
-use crate::plan::{Chain, ChainName, Element, Frontend, FrontendKey, Key, Set, Touched, Value};
+use crate::model::{Backend, Family};
+use crate::plan::{Chain, ChainName, Frontend, FrontendKey, Key, Pools, Set, Touched};
 
 /// One family's table, as far as the kernel has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,8 +29,7 @@ pub(super) struct Committed {
     members: HashSet<(Set, Key)>,
     /// How many frontends go to a balancer.
     users: HashMap<(Family, ChainName), usize>,
-    /// Elements that make no sense, as set and raw key: to be deleted.
-    pub(super) strays: Vec<(Family, Set, Vec<u8>)>,
+    pub(super) strays: Vec<Stray>,
 }
 
 impl Committed {
@@ -64,22 +64,21 @@ impl Committed {
     }
 
     pub(super) fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Frontend>) {
-        let balancer = |frontend: &Frontend| balancer_of(&frontend.verdict(key));
-        let added = frontend.as_ref().and_then(balancer);
-        let old = match frontend {
-            Some(frontend) => self.frontends.insert(key, frontend),
-            None => self.frontends.remove(&key),
-        };
-        if let Some(name) = added {
-            *self.users.entry((key.family(), name)).or_insert(0) += 1;
-        }
-        if let Some(name) = old.as_ref().and_then(balancer)
-            && let Some(count) = self.users.get_mut(&(key.family(), name))
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.users.remove(&(key.family(), name));
+        if let Some(old) = self.frontends.remove(&key) {
+            for place in balancers(key, &old) {
+                if let Some(count) = self.users.get_mut(&place) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.users.remove(&place);
+                    }
+                }
             }
+        }
+        if let Some(new) = frontend {
+            for place in balancers(key, &new) {
+                *self.users.entry(place).or_insert(0) += 1;
+            }
+            self.frontends.insert(key, new);
         }
     }
 
@@ -127,10 +126,19 @@ impl Committed {
     }
 }
 
-/// The balancer that a verdict element goes to, if it goes to one.
-pub(super) fn balancer_of(verdict: &Element<'_>) -> Option<ChainName> {
-    match verdict.value {
-        Some(Value::Goto(name)) if name.is_balancer() => Some(name),
-        _ => None,
-    }
+/// The balancers that a frontend goes to.
+fn balancers(key: FrontendKey, frontend: &Frontend) -> impl Iterator<Item = (Family, ChainName)> {
+    let place = move |(pools, pool): (Pools, &Arc<[Backend]>)| {
+        (key.family(), ChainName::Balancer(pools, pool.len() as u32))
+    };
+    frontend.pools(key).map(place)
+}
+
+/// An element that makes no sense: to be deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stray {
+    pub(super) family: Family,
+    pub(super) set: Set,
+    pub(super) key: Vec<u8>,
+    pub(super) key_end: Option<Vec<u8>>,
 }

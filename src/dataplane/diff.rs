@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::codec::{ChainNames, encode_key, table_family, with_data};
-use super::committed::{Committed, balancer_of};
+use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
+use super::committed::Committed;
 use crate::model::{Backend, Family};
 use crate::nft::{Batch, Elements};
 use crate::plan::{
-    ChainName, Desired, Element, Frontend, FrontendKey, Key, Outcome, Set, TABLE, Touched,
-    pool_element,
+    ChainName, Desired, Element, Frontend, FrontendKey, Key, Outcome, Pools, Set, TABLE, Touched,
+    Value,
 };
 
 const SETS: usize = Set::ALL.len();
@@ -19,7 +19,7 @@ pub(super) struct Delta {
     deletions: [[Elements; SETS]; 2],
     additions: [[Elements; SETS]; 2],
     /// Balancers that the added elements go to.
-    pub(super) balancers: BTreeSet<(Family, ChainName)>,
+    pub(super) balancers: BTreeSet<(Family, Pools, u32)>,
     frontends: Vec<(FrontendKey, Option<Frontend>)>,
     members: Vec<(Set, Key, bool)>,
     names: ChainNames,
@@ -41,86 +41,86 @@ impl Delta {
     /// Compares what was touched with the record.
     pub(super) fn between(committed: &Committed, desired: &Desired, touched: &Touched) -> Delta {
         let mut delta = Delta::new();
-        for (family, set, key) in &committed.strays {
-            delta.deletions[*family as usize][*set as usize].push(key, None, None);
+        for stray in &committed.strays {
+            delta.deletions[stray.family as usize][stray.set as usize].push_range(
+                &stray.key,
+                stray.key_end.as_deref(),
+                None,
+                None,
+            );
         }
         for key in &touched.frontends {
             delta.frontend(*key, committed.frontend(*key), desired.frontend(*key));
         }
         for (set, key) in &touched.members {
-            let element = Element {
-                set: *set,
-                key: *key,
-                value: None,
-                comment: None,
-            };
-            match (
-                committed.has_member(*set, *key),
-                desired.has_member(*set, *key),
-            ) {
+            let element = Element { set: *set, key: *key, value: None, comment: None };
+            match (committed.has_member(*set, *key), desired.has_member(*set, *key)) {
                 (false, true) => delta.add(&element),
                 (true, false) => delta.delete(&element),
                 _ => continue,
             }
-            delta
-                .members
-                .push((*set, *key, desired.has_member(*set, *key)));
+            delta.members.push((*set, *key, desired.has_member(*set, *key)));
         }
         delta
     }
 
     fn frontend(&mut self, key: FrontendKey, old: Option<&Frontend>, new: Option<&Frontend>) {
-        let new = new.map(|new| keeping_places(old, new));
+        let new = new.map(|new| keeping_places(key, old, new));
         let new = new.as_ref();
         if old == new {
             return;
         }
-        self.replace(old.map(|f| f.verdict(key)), new.map(|f| f.verdict(key)));
-        self.replace(
-            old.and_then(|f| f.masquerading(key)),
-            new.and_then(|f| f.masquerading(key)),
-        );
-        let old_pool = old.map_or(&[][..], |f| f.outcome.pool());
-        let new_pool = new.map_or(&[][..], |f| f.outcome.pool());
-        for index in 0..old_pool.len().max(new_pool.len()) {
-            let place = |pool: &[Backend]| {
-                pool.get(index)
-                    .map(|backend| pool_element(key, index as u32, *backend))
-            };
-            self.replace(place(old_pool), place(new_pool));
+        let old_decisions: Vec<Element<'_>> =
+            old.map(|f| f.decisions(key).collect()).unwrap_or_default();
+        let new_decisions: Vec<Element<'_>> =
+            new.map(|f| f.decisions(key).collect()).unwrap_or_default();
+        for element in old_decisions.iter().filter(|old| !new_decisions.contains(old)) {
+            self.delete(element);
+        }
+        for element in new_decisions.iter().filter(|new| !old_decisions.contains(new)) {
+            if let Some(Value::Goto(ChainName::Balancer(pools, count))) = element.value {
+                self.balancers.insert((key.family(), pools, count));
+            }
+            self.add(element);
+        }
+        let (main, short_circuit) = Frontend::pools_of(key);
+        for pools in [main, short_circuit] {
+            let old_pool = old.map_or(&[][..], |f| f.pool(key, pools));
+            let new_pool = new.map_or(&[][..], |f| f.pool(key, pools));
+            self.pool(key, pools, old_pool, new_pool);
         }
         self.frontends.push((key, new.cloned()));
     }
 
-    fn replace(&mut self, old: Option<Element<'_>>, new: Option<Element<'_>>) {
-        if old == new {
-            return;
-        }
-        if let Some(old) = old {
-            self.delete(&old);
-        }
-        if let Some(new) = new {
-            self.balancers
-                .extend(balancer_of(&new).map(|name| (new.key.family(), name)));
-            self.add(&new);
+    fn pool(&mut self, key: FrontendKey, pools: Pools, old: &[Backend], new: &[Backend]) {
+        for index in 0..old.len().max(new.len()) {
+            let (before, after) = (old.get(index), new.get(index));
+            if before == after {
+                continue;
+            }
+            let place = |backend: &Backend| pools.place(key, index as u32, *backend);
+            if let Some(before) = before {
+                self.delete(&place(before));
+            }
+            if let Some(after) = after {
+                self.add(&place(after));
+            }
         }
     }
 
     fn add(&mut self, element: &Element<'_>) {
         let target = &mut self.additions[element.key.family() as usize][element.set as usize];
-        let key = encode_key(element.key);
+        let (key, end) = (encode_key(element.key), encode_key_end(element.key));
         with_data(element.value.as_ref(), &mut self.names, |data| {
-            target.push(key.as_slice(), data, element.comment);
+            let end = end.as_ref().map(Bytes::as_slice);
+            target.push_range(key.as_slice(), end, data, element.comment);
         });
     }
 
     fn delete(&mut self, element: &Element<'_>) {
-        let key = encode_key(element.key);
-        self.deletions[element.key.family() as usize][element.set as usize].push(
-            key.as_slice(),
-            None,
-            None,
-        );
+        let target = &mut self.deletions[element.key.family() as usize][element.set as usize];
+        let (key, end) = (encode_key(element.key), encode_key_end(element.key));
+        target.push_range(key.as_slice(), end.as_ref().map(Bytes::as_slice), None, None);
     }
 
     /// Writes the elements of one family: first all deletions, so that an addition may replace.
@@ -154,42 +154,35 @@ impl Delta {
     }
 }
 
-/// The new frontend with its backends in the places of the pool in which the kernel has them.
-fn keeping_places(old: Option<&Frontend>, new: &Frontend) -> Frontend {
-    let outcome = match (old.map(|old| &old.outcome), &new.outcome) {
-        (Some(Outcome::Balance(old)), Outcome::Balance(new)) => Outcome::Balance(assign(old, new)),
-        (_, outcome) => outcome.clone(),
+/// The new frontend with its backends in the places of the pools in which the kernel has them.
+fn keeping_places(key: FrontendKey, old: Option<&Frontend>, new: &Frontend) -> Frontend {
+    let Some(old) = old else { return new.clone() };
+    let (main, short_circuit) = Frontend::pools_of(key);
+    let outcome = match &new.outcome {
+        Outcome::Balance(pool) => Outcome::Balance(assign(old.pool(key, main), pool)),
+        outcome => outcome.clone(),
     };
-    Frontend {
-        outcome,
-        ..new.clone()
-    }
+    let short_circuit = assign(old.pool(key, short_circuit), &new.short_circuit);
+    Frontend { outcome, short_circuit, ..new.clone() }
 }
 
 /// Gives every backend of `new` (sorted, each once) a place: those that have one keep it, new ones
 /// fill the places of those that are gone, and the last ones fill what holes remain. So a change
 /// of one backend changes one place, two at the most.
-fn assign(old: &Arc<[Backend]>, new: &Arc<[Backend]>) -> Arc<[Backend]> {
-    if old == new {
-        return old.clone();
+fn assign(old: &[Backend], new: &Arc<[Backend]>) -> Arc<[Backend]> {
+    if old == &**new {
+        return new.clone();
     }
     let mut placed = vec![false; new.len()];
     let mut places: Vec<Option<Backend>> = old
         .iter()
         .map(|backend| {
-            let index = new
-                .binary_search(backend)
-                .ok()
-                .filter(|index| !placed[*index])?;
+            let index = new.binary_search(backend).ok().filter(|index| !placed[*index])?;
             placed[index] = true;
             Some(*backend)
         })
         .collect();
-    let mut unplaced = new
-        .iter()
-        .zip(&placed)
-        .filter(|(_, placed)| !**placed)
-        .map(|(b, _)| *b);
+    let mut unplaced = new.iter().zip(&placed).filter(|(_, placed)| !**placed).map(|(b, _)| *b);
     for place in places.iter_mut().filter(|place| place.is_none()) {
         *place = unplaced.next();
     }
@@ -220,10 +213,7 @@ mod tests {
     fn backends(numbers: &[u8]) -> Arc<[Backend]> {
         numbers
             .iter()
-            .map(|n| Backend {
-                address: std::net::Ipv4Addr::new(10, 244, 0, *n).into(),
-                port: 80,
-            })
+            .map(|n| Backend { address: std::net::Ipv4Addr::new(10, 244, 0, *n).into(), port: 80 })
             .collect()
     }
 
@@ -240,11 +230,7 @@ mod tests {
             (&[1, 1, 2], &[1, 2], &[1, 2]),
             (&[], &[5], &[5]),
         ] {
-            assert_eq!(
-                assign(&backends(old), &backends(new)),
-                backends(wanted),
-                "{old:?} {new:?}"
-            );
+            assert_eq!(assign(&backends(old), &backends(new)), backends(wanted), "{old:?} {new:?}");
         }
     }
 

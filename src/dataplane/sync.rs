@@ -52,10 +52,7 @@ impl std::error::Error for Error {
 
 impl From<nft::Error> for Error {
     fn from(source: nft::Error) -> Error {
-        Error {
-            source,
-            refused: Vec::new(),
-        }
+        Error { source, refused: Vec::new() }
     }
 }
 
@@ -139,9 +136,7 @@ impl Dataplane {
     /// How many frontends the kernel holds, as of the last sync.
     #[must_use]
     pub fn frontend_count(&self) -> usize {
-        self.committed
-            .as_ref()
-            .map_or(0, |(_, committed)| committed.frontend_count())
+        self.committed.as_ref().map_or(0, |(_, committed)| committed.frontend_count())
     }
 
     /// Brings the kernel up to the objects that are known. `None` if there was nothing to write.
@@ -151,10 +146,7 @@ impl Dataplane {
     pub fn sync(&mut self) -> Result<Option<SyncReport>, Error> {
         for _ in 1..ATTEMPTS {
             match self.try_sync() {
-                Err(Error {
-                    source: nft::Error::StaleGeneration,
-                    ..
-                }) => {}
+                Err(Error { source: nft::Error::StaleGeneration, .. }) => {}
                 other => return other,
             }
         }
@@ -176,8 +168,7 @@ impl Dataplane {
         if !self.store.is_synced() {
             return Ok(None);
         }
-        self.desired
-            .update(&self.store, &std::mem::take(&mut self.dirty));
+        self.desired.update(&self.store, &std::mem::take(&mut self.dirty));
         self.pending.merge(self.desired.take_touched());
         let Some(surroundings) = self.desired.surroundings() else {
             return Ok(None);
@@ -200,15 +191,12 @@ impl Dataplane {
                 create_table(family, committed.table(family), &mut batch);
                 created.push(family);
             }
-            let wanted = if self.pending.chains {
-                base_chains(surroundings, family)
-            } else {
-                Vec::new()
-            };
-            let balancers = delta.balancers.iter().filter(|(of, _)| *of == family);
+            let wanted =
+                if self.pending.chains { base_chains(surroundings, family) } else { Vec::new() };
+            let balancers = delta.balancers.iter().filter(|(of, ..)| *of == family);
             let wanted: Vec<Chain> = wanted
                 .into_iter()
-                .chain(balancers.map(|(_, name)| balancer(*name)))
+                .chain(balancers.map(|(_, pools, count)| balancer(surroundings, *pools, *count)))
                 .filter(|chain| committed.chain(family, chain.name) != Some(Some(chain)))
                 .collect();
             write_chains(family, &wanted, committed, &mut batch);
@@ -219,12 +207,7 @@ impl Dataplane {
             self.pending = Touched::default();
             return Ok(None);
         }
-        Ok(Some(Prepared {
-            batch: batch.finish(),
-            delta,
-            chains,
-            created,
-        }))
+        Ok(Some(Prepared { batch: batch.finish(), delta, chains, created }))
     }
 
     /// Commits a prepared transaction.
@@ -232,12 +215,7 @@ impl Dataplane {
     /// # Errors
     /// Nothing was written then; what differs stays noted for the next sync.
     pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
-        let Prepared {
-            batch,
-            delta,
-            chains,
-            created,
-        } = prepared;
+        let Prepared { batch, delta, chains, created } = prepared;
         if let Err(source) = self.socket.commit(&batch) {
             return Err(self.failed(source));
         }
@@ -247,12 +225,7 @@ impl Dataplane {
         };
         *generation = next_generation(*generation);
         for family in created {
-            committed.set_table(
-                family,
-                TableState::Ours {
-                    chains: Default::default(),
-                },
-            );
+            committed.set_table(family, TableState::Ours { chains: Default::default() });
         }
         for (family, chain) in chains {
             committed.set_chain(family, chain.name, Some(chain));
@@ -298,9 +271,7 @@ impl Dataplane {
     /// True if there are balancers that [`Dataplane::tidy`] would delete.
     #[must_use]
     pub fn is_untidy(&self) -> bool {
-        self.committed
-            .as_ref()
-            .is_some_and(|(_, c)| !c.unused_balancers().is_empty())
+        self.committed.as_ref().is_some_and(|(_, c)| !c.unused_balancers().is_empty())
     }
 
     /// Names what was refused, and forgets the record where it can be wrong.
@@ -323,8 +294,10 @@ impl Dataplane {
             let place = family.zip(Set::from_name(&refusal.object));
             refusal.keys.iter().filter_map(move |key| {
                 let (family, set) = place?;
-                match decode_key(family, set, key)? {
-                    Key::Frontend(frontend) | Key::Pool(frontend, _) => Some(frontend),
+                match decode_key(family, set, key, None)? {
+                    Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _) => {
+                        Some(frontend)
+                    }
                     Key::Address(_) | Key::Hairpin(_) => None,
                 }
             })

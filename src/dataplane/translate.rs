@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::model::Family;
 use crate::nft::{BaseChain, ChainKind, Expr, Hook, Register};
-use crate::plan::{BaseHook, BaseKind, Field, Rule, Set, Statement};
+use crate::plan::{BaseHook, BaseKind, Field, Is, Rule, Set, Statement};
 
 /// Where every statement loads what it compares or looks up.
 const FIRST: Register = Register(0);
@@ -41,57 +41,40 @@ pub(super) fn expressions(family: Family, rule: &Rule) -> Vec<Expr> {
 fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
     let v6 = family == Family::V6;
     match statement {
-        Statement::SourceOutside(net) => outside(family, Field::Source, *net, exprs),
-        Statement::DestinationOutside(net) => outside(family, Field::Destination, *net, exprs),
-        Statement::NotFromInterface { name, prefix } => {
+        Statement::Source(net, is) => in_prefix(family, Field::Source, *net, *is, exprs),
+        Statement::Destination(net, is) => in_prefix(family, Field::Destination, *net, *is, exprs),
+        Statement::Interface(name, is) => {
+            // The register holds the name padded to IFNAMSIZ with zeros.
+            let mut name = name.as_bytes().to_vec();
+            name.resize(libc::IFNAMSIZ, 0);
             exprs.push(Expr::InputInterfaceName(FIRST));
-            let mut with = name.as_bytes().to_vec();
-            if !prefix {
-                // The register holds the name padded to IFNAMSIZ with zeros.
-                with.resize(libc::IFNAMSIZ, 0);
-            }
-            exprs.push(Expr::Compare {
-                register: FIRST,
-                negate: true,
-                with,
-            });
+            exprs.push(compare(*is, name));
         }
-        Statement::DestinationIsLocal => {
-            exprs.push(Expr::FibDestinationType(FIRST));
-            exprs.push(equal(u32::from(libc::RTN_LOCAL)));
+        Statement::InterfacePrefix(name, is) => {
+            exprs.push(Expr::InputInterfaceName(FIRST));
+            exprs.push(compare(*is, name.as_bytes().to_vec()));
         }
+        Statement::SourceIsLocal => is_local(true, exprs),
+        Statement::DestinationIsLocal => is_local(false, exprs),
         Statement::NewConnection => {
             // Bit 3 of the state, as nft writes `ct state new` (`NF_CT_STATE_BIT(IP_CT_NEW)`).
             exprs.push(Expr::CtState(FIRST));
             exprs.extend(any_bit(1 << 3));
         }
-        Statement::InSet(set) => {
+        Statement::InSet(set, is) => {
             load_key(family, *set, 0, exprs);
-            exprs.push(Expr::InSet {
-                set: set.name().to_owned(),
-                key: FIRST,
-            });
+            let negate = *is == Is::Not;
+            exprs.push(Expr::InSet { set: set.name().to_owned(), key: FIRST, negate });
         }
         Statement::Dispatch(set) => {
             load_key(family, *set, 0, exprs);
-            exprs.push(Expr::MapVerdict {
-                map: set.name().to_owned(),
-                key: FIRST,
-            });
+            exprs.push(Expr::MapVerdict { map: set.name().to_owned(), key: FIRST });
         }
         Statement::Balance(set, count) => {
             load_key(family, *set, *count, exprs);
-            exprs.push(Expr::MapValue {
-                map: set.name().to_owned(),
-                key: FIRST,
-                to: FIRST,
-            });
+            exprs.push(Expr::MapValue { map: set.name().to_owned(), key: FIRST, to: FIRST });
             let port = Register(field_registers(family, Field::Destination));
-            exprs.push(Expr::DestinationNat {
-                v6,
-                address: FIRST,
-                port,
-            });
+            exprs.push(Expr::DestinationNat { v6, address: FIRST, port });
         }
         Statement::HasMark(bits) => {
             exprs.push(Expr::Mark(FIRST));
@@ -103,6 +86,7 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
         Statement::Goto(chain) => exprs.push(Expr::Goto(chain.to_string())),
         Statement::Masquerade => exprs.push(Expr::Masquerade),
         Statement::Reject => exprs.push(Expr::Reject { v6 }),
+        Statement::Drop => exprs.push(Expr::Drop),
     }
 }
 
@@ -116,12 +100,13 @@ fn change_mark(mask: u32, xor: u32, exprs: &mut Vec<Expr>) {
     exprs.push(Expr::SetMark(FIRST));
 }
 
-fn equal(value: u32) -> Expr {
-    Expr::Compare {
-        register: FIRST,
-        negate: false,
-        with: value.to_ne_bytes().into(),
-    }
+fn compare(is: Is, with: Vec<u8>) -> Expr {
+    Expr::Compare { register: FIRST, negate: is == Is::Not, with }
+}
+
+fn is_local(source: bool, exprs: &mut Vec<Expr>) {
+    exprs.push(Expr::FibType { source, to: FIRST });
+    exprs.push(compare(Is::So, u32::from(libc::RTN_LOCAL).to_ne_bytes().into()));
 }
 
 fn any_bit(bits: u32) -> [Expr; 2] {
@@ -131,50 +116,28 @@ fn any_bit(bits: u32) -> [Expr; 2] {
             mask: bits.to_ne_bytes().into(),
             xor: 0_u32.to_ne_bytes().into(),
         },
-        Expr::Compare {
-            register: FIRST,
-            negate: true,
-            with: 0_u32.to_ne_bytes().into(),
-        },
+        Expr::Compare { register: FIRST, negate: true, with: 0_u32.to_ne_bytes().into() },
     ]
 }
 
-/// Matches an address outside a prefix. nft shortens the comparison to whole bytes where it can;
-/// written like that, it prints the prefix again.
-fn outside(family: Family, field: Field, net: IpNet, exprs: &mut Vec<Expr>) {
+/// Matches an address in a prefix, or outside. nft compares whole bytes where it can; written like
+/// that, it prints the prefix again.
+fn in_prefix(family: Family, field: Field, net: IpNet, is: Is, exprs: &mut Vec<Expr>) {
     let octets = |address: IpAddr| match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
     };
     let (address, mask) = (octets(net.network()), octets(net.netmask()));
-    let length = usize::from(net.prefix_len()).div_ceil(8).max(1);
+    let whole_bytes = usize::from(net.prefix_len()) / 8;
     let (offset, _) = header_field(family, field);
-    let load = |length: usize| Expr::NetworkHeader {
-        offset,
-        length: length as u32,
-        to: FIRST,
-    };
-    if net.prefix_len() % 8 == 0 && net.prefix_len() > 0 {
-        exprs.push(load(length));
-        let with = address[..length].to_vec();
-        exprs.push(Expr::Compare {
-            register: FIRST,
-            negate: true,
-            with,
-        });
+    let load = |length: usize| Expr::NetworkHeader { offset, length: length as u32, to: FIRST };
+    if net.prefix_len() > 0 && net.prefix_len().is_multiple_of(8) {
+        exprs.push(load(whole_bytes));
+        exprs.push(compare(is, address[..whole_bytes].to_vec()));
     } else {
         exprs.push(load(address.len()));
-        let xor = vec![0; mask.len()];
-        exprs.push(Expr::Bitwise {
-            register: FIRST,
-            mask,
-            xor,
-        });
-        exprs.push(Expr::Compare {
-            register: FIRST,
-            negate: true,
-            with: address,
-        });
+        exprs.push(Expr::Bitwise { register: FIRST, xor: vec![0; mask.len()], mask });
+        exprs.push(compare(is, address));
     }
 }
 
@@ -209,11 +172,7 @@ fn load_key(family: Family, set: Set, modulus: u32, exprs: &mut Vec<Expr>) {
             }
             Field::Protocol => Expr::L4Proto(to),
             // Bytes 2 and 3 of the headers of TCP, UDP and SCTP alike.
-            Field::Port => Expr::TransportHeader {
-                offset: 2,
-                length: 2,
-                to,
-            },
+            Field::Port => Expr::TransportHeader { offset: 2, length: 2, to },
             Field::Index => Expr::Random { modulus, to },
         });
     }

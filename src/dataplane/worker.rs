@@ -95,25 +95,16 @@ fn run(
                 retry = FIRST_RETRY;
                 wake_after = dataplane.is_untidy().then_some(TIDY_AFTER);
                 let took = started.elapsed();
-                report(Event::Synced {
-                    wrote,
-                    took,
-                    dataplane: &dataplane,
-                });
+                report(Event::Synced { wrote, took, dataplane: &dataplane });
                 let conflicts: BTreeSet<Conflict> = dataplane.conflicts().cloned().collect();
-                conflicts
-                    .difference(&known_conflicts)
-                    .for_each(|c| report(Event::Conflict(c)));
+                conflicts.difference(&known_conflicts).for_each(|c| report(Event::Conflict(c)));
                 known_conflicts = conflicts;
                 if wrote.is_some() && !min_period.is_zero() {
                     std::thread::sleep(min_period.saturating_sub(started.elapsed()));
                 }
             }
             Err(error) => {
-                report(Event::Failed {
-                    error: &error,
-                    retry_in: retry,
-                });
+                report(Event::Failed { error: &error, retry_in: retry });
                 wake_after = Some(retry);
                 retry = (retry * 2).min(LONGEST_RETRY);
             }

@@ -27,11 +27,7 @@ impl<'a> Attr<'a> {
     /// The payload as text, up to its terminating NUL.
     #[must_use]
     pub fn text(&self) -> Option<&'a str> {
-        let end = self
-            .payload
-            .iter()
-            .position(|b| *b == 0)
-            .unwrap_or(self.payload.len());
+        let end = self.payload.iter().position(|b| *b == 0).unwrap_or(self.payload.len());
         std::str::from_utf8(&self.payload[..end]).ok()
     }
 }
@@ -157,22 +153,13 @@ mod tests {
         let outer = Attrs::new(&buffer).next().expect("one attribute");
         assert!(outer.nested);
         assert_eq!(outer.kind, 3);
-        assert_eq!(
-            outer.children().find(1).and_then(|a| a.text()),
-            Some("shunt")
-        );
+        assert_eq!(outer.children().find(1).and_then(|a| a.text()), Some("shunt"));
         assert_eq!(outer.children().find(2).and_then(|a| a.be32()), Some(7));
     }
 
     #[test]
     fn malformed_bytes_end_the_reading() {
-        for bytes in [
-            &[][..],
-            &[8, 0],
-            &[3, 0, 1, 0],
-            &[200, 0, 1, 0, 5],
-            &[0, 0, 0, 0],
-        ] {
+        for bytes in [&[][..], &[8, 0], &[3, 0, 1, 0], &[200, 0, 1, 0, 5], &[0, 0, 0, 0]] {
             assert_eq!(Attrs::new(bytes).next(), None, "{bytes:?}");
         }
     }

@@ -3,10 +3,7 @@
 //! The `nftnl` crate's own `Batch` cuts its messages into pages and writes a BATCH_BEGIN without a
 //! generation id. The kernel wants the whole transaction in one `sendmsg`, so this one keeps one
 //! buffer, takes the same `NlMsg` objects, and writes begin and end itself.
-#![allow(
-    unsafe_code,
-    reason = "NlMsg::write and the set attributes that nftnl lacks are C calls"
-)]
+#![allow(unsafe_code, reason = "NlMsg::write and the set attributes that nftnl lacks are C calls")]
 
 use std::marker::PhantomData;
 
@@ -46,23 +43,13 @@ impl Batch {
     /// have changed since (`NFNL_BATCH_GENID`).
     #[must_use]
     pub fn new(generation: Option<u32>) -> Batch {
-        let mut batch = Batch {
-            buffer: Vec::new(),
-            messages: 0,
-            scratch: Vec::new(),
-            next_set_id: 1,
-        };
-        batch.raw(
-            libc::NFNL_MSG_BATCH_BEGIN as u16,
-            0,
-            libc::AF_UNSPEC as u8,
-            SUBSYSTEM,
-            |body| {
-                if let Some(generation) = generation {
-                    put_be32(body, libc::NFNL_BATCH_GENID as u16, generation);
-                }
-            },
-        );
+        let mut batch =
+            Batch { buffer: Vec::new(), messages: 0, scratch: Vec::new(), next_set_id: 1 };
+        batch.raw(libc::NFNL_MSG_BATCH_BEGIN as u16, 0, libc::AF_UNSPEC as u8, SUBSYSTEM, |body| {
+            if let Some(generation) = generation {
+                put_be32(body, libc::NFNL_BATCH_GENID as u16, generation);
+            }
+        });
         batch.messages = 0;
         batch
     }
@@ -77,17 +64,8 @@ impl Batch {
     #[must_use]
     pub fn finish(mut self) -> FinishedBatch {
         let messages = self.messages;
-        self.raw(
-            libc::NFNL_MSG_BATCH_END as u16,
-            0,
-            libc::AF_UNSPEC as u8,
-            SUBSYSTEM,
-            |_| {},
-        );
-        FinishedBatch {
-            buffer: self.buffer,
-            messages,
-        }
+        self.raw(libc::NFNL_MSG_BATCH_END as u16, 0, libc::AF_UNSPEC as u8, SUBSYSTEM, |_| {});
+        FinishedBatch { buffer: self.buffer, messages }
     }
 
     /// Adds a table with a comment. (`nftnl::Table` can set neither flags nor comment.)
@@ -198,6 +176,18 @@ impl Batch {
                 );
             }
         }
+        if let Some(fields) = kind.range_fields {
+            let count = fields.iter().position(|length| *length == 0).unwrap_or(fields.len());
+            // SAFETY: as above.
+            unsafe {
+                sys::nftnl_set_set_data(
+                    raw,
+                    sys::NFTNL_SET_DESC_CONCAT as u16,
+                    fields.as_ptr().cast(),
+                    count as u32,
+                );
+            }
+        }
         if kind.counter {
             // SAFETY: the set is alive and takes over the expression.
             unsafe { sys::nftnl_set_add_expr(raw, expr::counter().as_ptr()) };
@@ -214,14 +204,7 @@ impl Batch {
         elements: &Elements,
     ) {
         let flags = libc::NLM_F_CREATE as u16;
-        self.elements(
-            libc::NFT_MSG_NEWSETELEM,
-            flags,
-            family,
-            table,
-            set,
-            elements,
-        );
+        self.elements(libc::NFT_MSG_NEWSETELEM, flags, family, table, set, elements);
     }
 
     /// Deletes elements from a set or map.
@@ -263,8 +246,7 @@ impl Batch {
         unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, kind) };
         let length = u32_at(&self.scratch, 0) as usize;
         let start = self.buffer.len();
-        self.buffer
-            .extend_from_slice(&self.scratch[..super::attr::align(length)]);
+        self.buffer.extend_from_slice(&self.scratch[..super::attr::align(length)]);
         // nftnl asks for an acknowledgement of every message: with many messages these overrun
         // the receive buffer. Errors are reported without asking.
         let ack = libc::NLM_F_ACK as u16;
@@ -294,20 +276,8 @@ impl Batch {
         body: impl FnOnce(&mut Vec<u8>),
     ) {
         self.messages += 1;
-        let sequence = if kind == libc::NFNL_MSG_BATCH_BEGIN as u16 {
-            0
-        } else {
-            self.messages
-        };
-        put_message(
-            &mut self.buffer,
-            kind,
-            flags,
-            sequence,
-            family,
-            resource,
-            body,
-        );
+        let sequence = if kind == libc::NFNL_MSG_BATCH_BEGIN as u16 { 0 } else { self.messages };
+        put_message(&mut self.buffer, kind, flags, sequence, family, resource, body);
     }
 }
 
@@ -336,10 +306,7 @@ pub(super) fn put_message(
 }
 
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes
-        .get(at..at + 4)
-        .and_then(|b| b.try_into().ok())
-        .map_or(0, u32::from_ne_bytes)
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
 impl FinishedBatch {
@@ -362,10 +329,7 @@ impl FinishedBatch {
         if u32_at(&buffer, 0) as usize == HEADERS + 8 {
             buffer[HEADERS + 4..HEADERS + 8].copy_from_slice(&generation.to_be_bytes());
         }
-        FinishedBatch {
-            buffer,
-            messages: self.messages,
-        }
+        FinishedBatch { buffer, messages: self.messages }
     }
 
     /// The message with that sequence number.

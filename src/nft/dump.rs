@@ -7,7 +7,7 @@ use super::uapi::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
     NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_LIST_ELEM,
     NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE,
-    NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA,
+    NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_USERDATA,
     NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_TABLE_FLAGS,
     NFTA_TABLE_NAME, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
@@ -28,10 +28,7 @@ impl DumpedTable {
     pub(super) fn parse(attrs: &Attrs<'_>) -> Option<DumpedTable> {
         Some(DumpedTable {
             name: attrs.find(NFTA_TABLE_NAME)?.text()?.to_owned(),
-            flags: attrs
-                .find(NFTA_TABLE_FLAGS)
-                .and_then(|a| a.be32())
-                .unwrap_or(0),
+            flags: attrs.find(NFTA_TABLE_FLAGS).and_then(|a| a.be32()).unwrap_or(0),
             comment: attrs
                 .find(NFTA_TABLE_USERDATA)
                 .and_then(|a| userdata::comment(a.payload))
@@ -65,10 +62,7 @@ impl DumpedChain {
                 number(attrs, NFTA_CHAIN_POLICY).unwrap_or(libc::NF_ACCEPT as u32),
             ))
         });
-        Some(DumpedChain {
-            name: attrs.find(NFTA_CHAIN_NAME)?.text()?.to_owned(),
-            base,
-        })
+        Some(DumpedChain { name: attrs.find(NFTA_CHAIN_NAME)?.text()?.to_owned(), base })
     }
 }
 
@@ -131,10 +125,7 @@ impl DumpedRule {
 
     /// The rules of a batch, in its order.
     pub fn of_batch(batch: &super::FinishedBatch) -> impl Iterator<Item = DumpedRule> + '_ {
-        const NEWRULE: [u8; 2] = [
-            libc::NFT_MSG_NEWRULE as u8,
-            libc::NFNL_SUBSYS_NFTABLES as u8,
-        ];
+        const NEWRULE: [u8; 2] = [libc::NFT_MSG_NEWRULE as u8, libc::NFNL_SUBSYS_NFTABLES as u8];
         messages(batch.bytes())
             .filter(|m| m.get(4..6) == Some(&NEWRULE))
             .filter_map(|m| DumpedRule::parse(&Attrs::new(m.get(HEADERS..)?)))
@@ -175,31 +166,21 @@ pub struct DumpedElement<'a> {
     pub data: Option<ElementData<'a>>,
     /// Its comment.
     pub comment: Option<&'a str>,
-    /// True if it is the end of an interval.
-    pub interval_end: bool,
+    /// The end of its range, in a set of ranges.
+    pub key_end: Option<&'a [u8]>,
 }
 
 impl<'a> DumpedElement<'a> {
     pub(super) fn parse(element: &Attr<'a>) -> Option<DumpedElement<'a>> {
         let attrs = element.children();
-        let key = attrs
-            .find(NFTA_SET_ELEM_KEY)?
-            .children()
-            .find(NFTA_DATA_VALUE)?
-            .payload;
-        let flags = attrs
-            .find(NFTA_SET_ELEM_FLAGS)
-            .and_then(|a| a.be32())
-            .unwrap_or(0);
+        let key = attrs.find(NFTA_SET_ELEM_KEY)?.children().find(NFTA_DATA_VALUE)?.payload;
+        let key_end = attrs.find(NFTA_SET_ELEM_KEY_END);
+        let key_end = key_end.and_then(|a| a.children().find(NFTA_DATA_VALUE));
         Some(DumpedElement {
             key,
-            data: attrs
-                .find(NFTA_SET_ELEM_DATA)
-                .and_then(|a| parse_data(&a.children())),
-            comment: attrs
-                .find(NFTA_SET_ELEM_USERDATA)
-                .and_then(|a| userdata::comment(a.payload)),
-            interval_end: flags & libc::NFT_SET_ELEM_INTERVAL_END as u32 != 0,
+            data: attrs.find(NFTA_SET_ELEM_DATA).and_then(|a| parse_data(&a.children())),
+            comment: attrs.find(NFTA_SET_ELEM_USERDATA).and_then(|a| userdata::comment(a.payload)),
+            key_end: key_end.map(|a| a.payload),
         })
     }
 }

@@ -3,8 +3,8 @@
 
 use super::attr::{close, open, put, put_be32, put_text};
 use super::uapi::{
-    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_FLAGS,
-    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::userdata;
 
@@ -76,10 +76,25 @@ impl Elements {
 
     /// Adds an element. Each field of the key, and of the data, is padded to four bytes.
     pub fn push(&mut self, key: &[u8], data: Option<ElementData<'_>>, comment: Option<&str>) {
+        self.push_range(key, None, data, comment);
+    }
+
+    /// Adds an element of a set of ranges: all keys whose fields are from those of `key` to those of
+    /// `key_end`, both included.
+    pub fn push_range(
+        &mut self,
+        key: &[u8],
+        key_end: Option<&[u8]>,
+        data: Option<ElementData<'_>>,
+        comment: Option<&str>,
+    ) {
         let start = self.bytes.len();
         let buffer = &mut self.bytes;
         let element = open(buffer, NFTA_LIST_ELEM);
         put_value(buffer, NFTA_SET_ELEM_KEY, key);
+        if let Some(key_end) = key_end {
+            put_value(buffer, NFTA_SET_ELEM_KEY_END, key_end);
+        }
         match data {
             None => {}
             Some(ElementData::Value(value)) => put_value(buffer, NFTA_SET_ELEM_DATA, value),
@@ -101,18 +116,6 @@ impl Elements {
         self.finish_element(start);
     }
 
-    /// Adds the end of an interval: the first key that is not in it any more.
-    pub fn push_interval_end(&mut self, key: &[u8]) {
-        /// `NFT_SET_ELEM_INTERVAL_END`.
-        const INTERVAL_END: u32 = libc::NFT_SET_ELEM_INTERVAL_END as u32;
-        let start = self.bytes.len();
-        let element = open(&mut self.bytes, NFTA_LIST_ELEM);
-        put_value(&mut self.bytes, NFTA_SET_ELEM_KEY, key);
-        put_be32(&mut self.bytes, NFTA_SET_ELEM_FLAGS, INTERVAL_END);
-        close(&mut self.bytes, element);
-        self.finish_element(start);
-    }
-
     fn finish_element(&mut self, start: usize) {
         if self.bytes.len() - self.list_start > LIST_LIMIT {
             self.cuts.push(start);
@@ -123,16 +126,9 @@ impl Elements {
 
     /// The lists, each of which fits a message.
     pub(super) fn lists(&self) -> impl Iterator<Item = &[u8]> {
-        let ends = self
-            .cuts
-            .iter()
-            .copied()
-            .chain(std::iter::once(self.bytes.len()));
+        let ends = self.cuts.iter().copied().chain(std::iter::once(self.bytes.len()));
         let starts = std::iter::once(0).chain(self.cuts.iter().copied());
-        starts
-            .zip(ends)
-            .map(|(start, end)| &self.bytes[start..end])
-            .filter(|l| !l.is_empty())
+        starts.zip(ends).map(|(start, end)| &self.bytes[start..end]).filter(|l| !l.is_empty())
     }
 
     /// The size of all lists, in bytes.
@@ -165,9 +161,6 @@ mod tests {
         let lists: Vec<&[u8]> = elements.lists().collect();
         assert!(lists.len() > 1);
         assert!(lists.iter().all(|l| l.len() <= LIST_LIMIT));
-        assert_eq!(
-            lists.iter().map(|l| Attrs::new(l).count()).sum::<usize>(),
-            1_600
-        );
+        assert_eq!(lists.iter().map(|l| Attrs::new(l).count()).sum::<usize>(), 1_600);
     }
 }

@@ -70,12 +70,8 @@ pub enum Error {
 fn join(refusals: &[Refusal]) -> String {
     /// One cause can make many messages fail; the first say it all.
     const SHOWN: usize = 3;
-    let mut text = refusals
-        .iter()
-        .take(SHOWN)
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ");
+    let mut text =
+        refusals.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
     if refusals.len() > SHOWN {
         text.push_str(&format!("; and {} more", refusals.len() - SHOWN));
     }
@@ -140,11 +136,8 @@ impl Answer {
         const TLVS: u16 = 0x200;
         let errno = i32::from_ne_bytes(payload.get(..4)?.try_into().ok()?);
         let original = payload.get(4..20)?;
-        let original_length = if flags & CAPPED != 0 {
-            16
-        } else {
-            super::attr::align(u32_at(original, 0) as usize)
-        };
+        let original_length =
+            if flags & CAPPED != 0 { 16 } else { super::attr::align(u32_at(original, 0) as usize) };
         let attrs = match payload.get(4 + original_length..) {
             Some(rest) if flags & TLVS != 0 => Attrs::new(rest),
             _ => Attrs::new(&[]),
@@ -152,10 +145,7 @@ impl Answer {
         Some(Answer {
             errno: -errno,
             sequence: u32_at(original, 8),
-            explanation: attrs
-                .find(NLMSGERR_ATTR_MSG)
-                .and_then(|a| a.text())
-                .map(str::to_owned),
+            explanation: attrs.find(NLMSGERR_ATTR_MSG).and_then(|a| a.text()).map(str::to_owned),
             // The offset is in host order, unlike the numbers of nf_tables.
             offset: attrs
                 .find(NLMSGERR_ATTR_OFFS)
@@ -170,11 +160,7 @@ impl Answer {
         let kind = message.get(4).copied().map_or(-1, i32::from);
         let body = message.get(HEADERS..).unwrap_or(&[]);
         let text = |attribute: u16| {
-            Attrs::new(body)
-                .find(attribute)
-                .and_then(|a| a.text())
-                .unwrap_or_default()
-                .to_owned()
+            Attrs::new(body).find(attribute).and_then(|a| a.text()).unwrap_or_default().to_owned()
         };
         let nft = message.get(5).copied() == Some(libc::NFNL_SUBSYS_NFTABLES as u8);
         let (operation, table, object) = match kind {
@@ -182,22 +168,16 @@ impl Answer {
             libc::NFT_MSG_NEWTABLE => ("add table", text(NFTA_TABLE_NAME), String::new()),
             libc::NFT_MSG_DELTABLE => ("delete table", text(NFTA_TABLE_NAME), String::new()),
             libc::NFT_MSG_NEWCHAIN => ("add chain", text(NFTA_CHAIN_TABLE), text(NFTA_CHAIN_NAME)),
-            libc::NFT_MSG_DELCHAIN => (
-                "delete chain",
-                text(NFTA_CHAIN_TABLE),
-                text(NFTA_CHAIN_NAME),
-            ),
-            libc::NFT_MSG_NEWRULE => (
-                "add a rule to chain",
-                text(NFTA_RULE_TABLE),
-                text(NFTA_RULE_CHAIN),
-            ),
+            libc::NFT_MSG_DELCHAIN => {
+                ("delete chain", text(NFTA_CHAIN_TABLE), text(NFTA_CHAIN_NAME))
+            }
+            libc::NFT_MSG_NEWRULE => {
+                ("add a rule to chain", text(NFTA_RULE_TABLE), text(NFTA_RULE_CHAIN))
+            }
             libc::NFT_MSG_NEWSET => ("add set", text(NFTA_SET_TABLE), text(NFTA_SET_NAME)),
-            libc::NFT_MSG_NEWSETELEM => (
-                "add an element to",
-                text(NFTA_SET_ELEM_LIST_TABLE),
-                text(NFTA_SET_ELEM_LIST_SET),
-            ),
+            libc::NFT_MSG_NEWSETELEM => {
+                ("add an element to", text(NFTA_SET_ELEM_LIST_TABLE), text(NFTA_SET_ELEM_LIST_SET))
+            }
             libc::NFT_MSG_DELSETELEM => (
                 "delete an element of",
                 text(NFTA_SET_ELEM_LIST_TABLE),
@@ -210,18 +190,10 @@ impl Answer {
             errno: Errno::from_raw(self.errno),
             explanation: self.explanation,
             operation,
-            family: message
-                .get(16)
-                .copied()
-                .filter(|_| nft)
-                .and_then(TableFamily::from_number),
+            family: message.get(16).copied().filter(|_| nft).and_then(TableFamily::from_number),
             table,
             object,
-            keys: if is_element {
-                element_keys(message, self.offset)
-            } else {
-                Vec::new()
-            },
+            keys: if is_element { element_keys(message, self.offset) } else { Vec::new() },
         }
     }
 }

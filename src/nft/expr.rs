@@ -62,8 +62,13 @@ pub enum Expr {
     InputInterfaceName(Register),
     /// Loads the connection's state bit.
     CtState(Register),
-    /// Loads the type (`RTN_*`) that the routing table gives the destination address.
-    FibDestinationType(Register),
+    /// Loads the type (`RTN_*`) that the routing table gives the source or destination address.
+    FibType {
+        /// Ask for the source address.
+        source: bool,
+        /// Where to.
+        to: Register,
+    },
     /// Loads a uniformly random number below the modulus.
     Random {
         /// The modulus.
@@ -89,8 +94,11 @@ pub enum Expr {
         /// The bytes.
         with: Vec<u8>,
     },
-    /// Goes on if the set holds the key that starts at the register.
+    /// Goes on if the set holds the key that starts at the register, or with `negate` if it does
+    /// not.
     InSet {
+        /// Goes on if the set does not hold it.
+        negate: bool,
         /// The set's name.
         set: String,
         /// The first register of the key.
@@ -128,6 +136,8 @@ pub enum Expr {
         /// True for ICMPv6.
         v6: bool,
     },
+    /// Drops the packet.
+    Drop,
     /// Goes to the chain and comes back.
     Jump(String),
     /// Goes to the chain and does not come back.
@@ -167,16 +177,18 @@ impl nftnl::expr::Expression for Expr {
                     (sys::NFTNL_EXPR_CT_DREG, U32(to.raw())),
                 ],
             ),
-            Expr::FibDestinationType(to) => {
-                /// `NFT_FIB_RESULT_ADDRTYPE` and `NFTA_FIB_F_DADDR`.
+            Expr::FibType { source, to } => {
+                /// `NFT_FIB_RESULT_ADDRTYPE`, `NFTA_FIB_F_SADDR` and `NFTA_FIB_F_DADDR`.
                 const RESULT_ADDRTYPE: u32 = 3;
+                const F_SADDR: u32 = 1 << 0;
                 const F_DADDR: u32 = 1 << 1;
+                let address = if *source { F_SADDR } else { F_DADDR };
                 build(
                     c"fib",
                     &[
                         (sys::NFTNL_EXPR_FIB_DREG, U32(to.raw())),
                         (sys::NFTNL_EXPR_FIB_RESULT, U32(RESULT_ADDRTYPE)),
-                        (sys::NFTNL_EXPR_FIB_FLAGS, U32(F_DADDR)),
+                        (sys::NFTNL_EXPR_FIB_FLAGS, U32(address)),
                     ],
                 )
             }
@@ -188,11 +200,7 @@ impl nftnl::expr::Expression for Expr {
                     (sys::NFTNL_EXPR_NG_TYPE, U32(libc::NFT_NG_RANDOM as u32)),
                 ],
             ),
-            Expr::Bitwise {
-                register,
-                mask,
-                xor,
-            } => build(
+            Expr::Bitwise { register, mask, xor } => build(
                 c"bitwise",
                 &[
                     (sys::NFTNL_EXPR_BITWISE_SREG, U32(register.raw())),
@@ -202,16 +210,8 @@ impl nftnl::expr::Expression for Expr {
                     (sys::NFTNL_EXPR_BITWISE_XOR, Data(xor)),
                 ],
             ),
-            Expr::Compare {
-                register,
-                negate,
-                with,
-            } => {
-                let op = if *negate {
-                    libc::NFT_CMP_NEQ
-                } else {
-                    libc::NFT_CMP_EQ
-                };
+            Expr::Compare { register, negate, with } => {
+                let op = if *negate { libc::NFT_CMP_NEQ } else { libc::NFT_CMP_EQ };
                 build(
                     c"cmp",
                     &[
@@ -221,21 +221,21 @@ impl nftnl::expr::Expression for Expr {
                     ],
                 )
             }
-            Expr::InSet { set, key } => build(
-                c"lookup",
-                &[
-                    (sys::NFTNL_EXPR_LOOKUP_SREG, U32(key.raw())),
-                    (sys::NFTNL_EXPR_LOOKUP_SET, Text(set)),
-                ],
-            ),
+            Expr::InSet { set, key, negate } => {
+                let flags = if *negate { libc::NFT_LOOKUP_F_INV as u32 } else { 0 };
+                build(
+                    c"lookup",
+                    &[
+                        (sys::NFTNL_EXPR_LOOKUP_SREG, U32(key.raw())),
+                        (sys::NFTNL_EXPR_LOOKUP_SET, Text(set)),
+                        (sys::NFTNL_EXPR_LOOKUP_FLAGS, U32(flags)),
+                    ],
+                )
+            }
             Expr::MapValue { map, key, to } => map_lookup(map, *key, to.raw()),
             Expr::MapVerdict { map, key } => map_lookup(map, *key, libc::NFT_REG_VERDICT as u32),
             Expr::DestinationNat { v6, address, port } => {
-                let family = if *v6 {
-                    libc::NFPROTO_IPV6
-                } else {
-                    libc::NFPROTO_IPV4
-                };
+                let family = if *v6 { libc::NFPROTO_IPV6 } else { libc::NFPROTO_IPV4 };
                 build(
                     c"nat",
                     &[
@@ -257,16 +257,14 @@ impl nftnl::expr::Expression for Expr {
                 build(
                     c"reject",
                     &[
-                        (
-                            sys::NFTNL_EXPR_REJECT_TYPE,
-                            U32(libc::NFT_REJECT_ICMP_UNREACH as u32),
-                        ),
+                        (sys::NFTNL_EXPR_REJECT_TYPE, U32(libc::NFT_REJECT_ICMP_UNREACH as u32)),
                         (sys::NFTNL_EXPR_REJECT_CODE, U32(code)),
                     ],
                 )
             }
-            Expr::Jump(chain) => verdict(libc::NFT_JUMP, chain),
-            Expr::Goto(chain) => verdict(libc::NFT_GOTO, chain),
+            Expr::Drop => verdict(libc::NF_DROP, None),
+            Expr::Jump(chain) => verdict(libc::NFT_JUMP, Some(chain)),
+            Expr::Goto(chain) => verdict(libc::NFT_GOTO, Some(chain)),
         }
     }
 }
@@ -305,18 +303,13 @@ fn map_lookup(map: &str, key: Register, to: u32) -> NonNull<sys::nftnl_expr> {
     )
 }
 
-fn verdict(code: i32, chain: &str) -> NonNull<sys::nftnl_expr> {
-    build(
-        c"immediate",
-        &[
-            (
-                sys::NFTNL_EXPR_IMM_DREG,
-                Value::U32(libc::NFT_REG_VERDICT as u32),
-            ),
-            (sys::NFTNL_EXPR_IMM_VERDICT, Value::U32(code as u32)),
-            (sys::NFTNL_EXPR_IMM_CHAIN, Value::Text(chain)),
-        ],
-    )
+fn verdict(code: i32, chain: Option<&str>) -> NonNull<sys::nftnl_expr> {
+    let mut attributes = vec![
+        (sys::NFTNL_EXPR_IMM_DREG, Value::U32(libc::NFT_REG_VERDICT as u32)),
+        (sys::NFTNL_EXPR_IMM_VERDICT, Value::U32(code as u32)),
+    ];
+    attributes.extend(chain.map(|chain| (sys::NFTNL_EXPR_IMM_CHAIN, Value::Text(chain))));
+    build(c"immediate", &attributes)
 }
 
 /// A counter, as every element of a set with `counter` gets one.

@@ -5,6 +5,7 @@ use std::fmt;
 use nftnl::ProtoFamily;
 
 use super::TypeOf;
+use super::uapi::NFT_SET_CONCAT;
 
 /// The family of a table. We need two: NAT maps hold addresses of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,9 +30,7 @@ impl TableFamily {
     }
 
     pub(super) fn from_number(number: u8) -> Option<TableFamily> {
-        [TableFamily::Ip, TableFamily::Ip6]
-            .into_iter()
-            .find(|f| f.number() == number)
+        [TableFamily::Ip, TableFamily::Ip6].into_iter().find(|f| f.number() == number)
     }
 }
 
@@ -140,8 +139,8 @@ pub struct SetType {
     pub key_length: u32,
     /// What a map answers; `None` for a set.
     pub data: Option<SetData>,
-    /// Elements are intervals.
-    pub interval: bool,
+    /// For a set of ranges: the length of each field of the key in bytes, not padded; 0 for none.
+    pub range_fields: Option<[u8; 4]>,
     /// Every element counts packets and bytes.
     pub counter: bool,
     /// For types that the numbers cannot express.
@@ -151,16 +150,9 @@ pub struct SetType {
 impl SetType {
     /// The kernel's flags (`NFT_SET_*`) for this definition.
     pub(super) fn flags(&self) -> u32 {
-        let map = if self.data.is_some() {
-            libc::NFT_SET_MAP
-        } else {
-            0
-        };
-        let interval = if self.interval {
-            libc::NFT_SET_INTERVAL
-        } else {
-            0
-        };
-        (map | interval) as u32
+        let map = if self.data.is_some() { libc::NFT_SET_MAP } else { 0 };
+        let interval = libc::NFT_SET_INTERVAL as u32 | NFT_SET_CONCAT;
+        let ranges = if self.range_fields.is_some() { interval } else { 0 };
+        map as u32 | ranges
     }
 }

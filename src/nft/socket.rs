@@ -1,8 +1,5 @@
 //! The one socket: commits a transaction in one `sendmsg`, reads the generation, lists tables.
-#![allow(
-    unsafe_code,
-    reason = "netlink socket options and Send, which neither mnl nor nix has"
-)]
+#![allow(unsafe_code, reason = "netlink socket options and Send, which neither mnl nor nix has")]
 
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
@@ -173,9 +170,8 @@ impl Socket {
             family,
             |_| {},
             |message| {
-                found = DumpedTable::parse(&body(message))
-                    .filter(|t| t.name == table)
-                    .or(found.take());
+                found =
+                    DumpedTable::parse(&body(message)).filter(|t| t.name == table).or(found.take());
             },
         )?;
         Ok(found)
@@ -219,15 +215,9 @@ impl Socket {
     pub fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {
         let mut found = Vec::new();
         let ask = |request: &mut Vec<u8>| put_text(request, NFTA_RULE_TABLE, table);
-        self.dump(
-            "list rules",
-            libc::NFT_MSG_GETRULE,
-            family,
-            ask,
-            |message| {
-                found.extend(DumpedRule::parse(&body(message)));
-            },
-        )?;
+        self.dump("list rules", libc::NFT_MSG_GETRULE, family, ask, |message| {
+            found.extend(DumpedRule::parse(&body(message)));
+        })?;
         Ok(found)
     }
 
@@ -243,20 +233,14 @@ impl Socket {
         mut each: impl FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
         let ask = |request: &mut Vec<u8>| put_set_name(request, table, set);
-        self.dump(
-            "list elements",
-            libc::NFT_MSG_GETSETELEM,
-            family,
-            ask,
-            |message| {
-                let list = body(message).find(NFTA_SET_ELEM_LIST_ELEMENTS);
-                for element in list.iter().flat_map(|l| l.children()) {
-                    if let Some(element) = DumpedElement::parse(&element) {
-                        each(element);
-                    }
+        self.dump("list elements", libc::NFT_MSG_GETSETELEM, family, ask, |message| {
+            let list = body(message).find(NFTA_SET_ELEM_LIST_ELEMENTS);
+            for element in list.iter().flat_map(|l| l.children()) {
+                if let Some(element) = DumpedElement::parse(&element) {
+                    each(element);
                 }
-            },
-        )
+            }
+        })
     }
 
     fn dump(
@@ -267,14 +251,7 @@ impl Socket {
         ask: impl FnOnce(&mut Vec<u8>),
         each: impl FnMut(&[u8]),
     ) -> Result<(), Error> {
-        self.request(
-            name,
-            message,
-            libc::NLM_F_DUMP as u16,
-            family.number(),
-            ask,
-            each,
-        )
+        self.request(name, message, libc::NLM_F_DUMP as u16, family.number(), ask, each)
     }
 
     /// Sends one request and hands the messages of its answer to `each`.
@@ -295,9 +272,8 @@ impl Socket {
         let is_dump = flags != 0;
         let mut interrupted = false;
         loop {
-            let length = self
-                .receive(MsgFlags::empty())
-                .map_err(|errno| Error::Receive(errno.into()))?;
+            let length =
+                self.receive(MsgFlags::empty()).map_err(|errno| Error::Receive(errno.into()))?;
             for message in messages(&self.buffer[..length]) {
                 if u32_at(message, 8) != self.sequence {
                     continue;
@@ -310,10 +286,9 @@ impl Socket {
                             _ if interrupted => Err(Error::Interrupted),
                             0 => Ok(()),
                             libc::EINTR => Err(Error::Interrupted),
-                            _ => Err(Error::Request {
-                                request: name,
-                                errno: Errno::from_raw(errno),
-                            }),
+                            _ => {
+                                Err(Error::Request { request: name, errno: Errno::from_raw(errno) })
+                            }
                         };
                     }
                     _ => each(message),
@@ -338,14 +313,10 @@ impl Socket {
         };
         match (result, self.send_buffer_refusal) {
             (Ok(_), _) => Ok(()),
-            (Err(Errno::EMSGSIZE), Some(refusal)) => Err(Error::TooLarge {
-                bytes: bytes.len(),
-                source: refusal.into(),
-            }),
-            (Err(errno), _) => Err(Error::Send {
-                bytes: bytes.len(),
-                source: errno.into(),
-            }),
+            (Err(Errno::EMSGSIZE), Some(refusal)) => {
+                Err(Error::TooLarge { bytes: bytes.len(), source: refusal.into() })
+            }
+            (Err(errno), _) => Err(Error::Send { bytes: bytes.len(), source: errno.into() }),
         }
     }
 

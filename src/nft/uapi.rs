@@ -36,8 +36,8 @@ pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 
 pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
 pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
-pub(super) const NFTA_SET_ELEM_FLAGS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
+pub(super) const NFTA_SET_ELEM_KEY_END: u16 = 10;
 
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
 pub(super) const NFTA_DATA_VERDICT: u16 = 2;
@@ -48,6 +48,8 @@ pub(super) const NFTA_GEN_ID: u16 = 1;
 pub(super) const NFTA_GEN_PROC_PID: u16 = 2;
 pub(super) const NFTA_GEN_PROC_NAME: u16 = 3;
 
+/// `NFT_SET_CONCAT`: keys are concatenations of ranges.
+pub(super) const NFT_SET_CONCAT: u32 = 0x80;
 /// The data type of a verdict map (`NFT_DATA_VERDICT`).
 pub(super) const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
 

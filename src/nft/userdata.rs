@@ -73,11 +73,7 @@ pub(super) fn put_element_comment(buffer: &mut Vec<u8>, kind: u16, comment: &str
 pub(super) fn put_table_comment(buffer: &mut Vec<u8>, kind: u16, comment: &str) {
     let mut blob = Vec::new();
     let comment = fitting(comment);
-    entry(
-        &mut blob,
-        UDATA_COMMENT,
-        &[comment.as_bytes(), &[0]].concat(),
-    );
+    entry(&mut blob, UDATA_COMMENT, &[comment.as_bytes(), &[0]].concat());
     put(buffer, kind, &blob);
 }
 
@@ -110,11 +106,7 @@ pub(super) fn set_typeof(family: TableFamily, types: &TypeOf) -> Vec<u8> {
     entry_u32(&mut blob, SET_KEY_BYTEORDER, 0);
     entry_u32(&mut blob, SET_DATA_BYTEORDER, 0);
     entry(&mut blob, SET_KEY_TYPEOF, &concatenation(family, types.key));
-    entry(
-        &mut blob,
-        SET_DATA_TYPEOF,
-        &concatenation(family, types.data),
-    );
+    entry(&mut blob, SET_DATA_TYPEOF, &concatenation(family, types.data));
     blob
 }
 
@@ -171,12 +163,7 @@ mod tests {
             0000012c0014000407000000010c00040c00000001040c0000000114000407000000010c00040b000000\
             010402000000";
         let types = TypeOf {
-            key: &[
-                SetField::Address,
-                SetField::Protocol,
-                SetField::Port,
-                SetField::Index,
-            ],
+            key: &[SetField::Address, SetField::Protocol, SetField::Port, SetField::Index],
             data: &[SetField::Address, SetField::Port],
         };
         let blob = set_typeof(TableFamily::Ip, &types);

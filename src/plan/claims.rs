@@ -16,10 +16,7 @@ pub(super) struct Rank {
 
 impl Rank {
     pub(super) fn of(service: &Service) -> Rank {
-        Rank {
-            created: service.created.unwrap_or(i64::MAX),
-            service: service.name.clone(),
-        }
+        Rank { created: service.created.unwrap_or(i64::MAX), service: service.name.clone() }
     }
 }
 
@@ -36,11 +33,7 @@ pub struct Conflict {
 
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Conflict {
-            frontend,
-            winner,
-            loser,
-        } = self;
+        let Conflict { frontend, winner, loser } = self;
         write!(
             f,
             "Service {loser} wants {frontend}, which belongs to the older Service {winner}: it is \

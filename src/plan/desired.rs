@@ -81,11 +81,7 @@ impl Desired {
 
     fn set_surroundings(&mut self, new: Surroundings) {
         let members = |s: &Surroundings| -> BTreeSet<IpAddr> {
-            Family::ALL
-                .into_iter()
-                .filter_map(|f| s.node_port_addresses(f))
-                .flatten()
-                .collect()
+            Family::ALL.into_iter().filter_map(|f| s.node_port_addresses(f)).flatten().collect()
         };
         let old = self.surroundings.as_ref().map(members).unwrap_or_default();
         for address in members(&new) {
@@ -124,10 +120,8 @@ impl Desired {
         if let Some((rank, plan)) = &new {
             for (key, frontend) in &plan.frontends {
                 self.claims.add(*key, rank);
-                let before = old
-                    .as_ref()
-                    .filter(|(r, _)| r == rank)
-                    .and_then(|(_, p)| p.frontend(*key));
+                let before =
+                    old.as_ref().filter(|(r, _)| r == rank).and_then(|(_, p)| p.frontend(*key));
                 if before != Some(frontend) {
                     keys.insert(*key);
                 }
@@ -138,9 +132,8 @@ impl Desired {
         }
         if let Some((rank, plan)) = &old {
             for (key, _) in &plan.frontends {
-                let kept = new
-                    .as_ref()
-                    .is_some_and(|(r, p)| r == rank && p.frontend(*key).is_some());
+                let kept =
+                    new.as_ref().is_some_and(|(r, p)| r == rank && p.frontend(*key).is_some());
                 if !kept {
                     self.claims.remove(*key, rank);
                     keys.insert(*key);
@@ -196,13 +189,8 @@ impl Desired {
     /// All frontends that the kernel should hold, in order.
     #[must_use]
     pub fn frontends(&self) -> BTreeMap<FrontendKey, &Frontend> {
-        let keys = self
-            .plans
-            .values()
-            .flat_map(|(_, plan)| &plan.frontends)
-            .map(|(key, _)| *key);
-        keys.filter_map(|key| Some((key, self.frontend(key)?)))
-            .collect()
+        let keys = self.plans.values().flat_map(|(_, plan)| &plan.frontends).map(|(key, _)| *key);
+        keys.filter_map(|key| Some((key, self.frontend(key)?))).collect()
     }
 
     /// True if the kernel should hold that member.
@@ -240,22 +228,13 @@ impl Desired {
 
 impl ServicePlan {
     fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
-        let place = self
-            .frontends
-            .binary_search_by_key(&key, |(key, _)| *key)
-            .ok()?;
+        let place = self.frontends.binary_search_by_key(&key, |(key, _)| *key).ok()?;
         Some(&self.frontends[place].1)
     }
 
     fn members(&self) -> impl Iterator<Item = (Set, Key)> {
-        let cluster_ips = self
-            .cluster_ips
-            .iter()
-            .map(|ip| (Set::ClusterIps, Key::Address(*ip)));
-        let hairpins = self
-            .hairpins
-            .iter()
-            .map(|ip| (Set::Hairpin, Key::Hairpin(*ip)));
+        let cluster_ips = self.cluster_ips.iter().map(|ip| (Set::ClusterIps, Key::Address(*ip)));
+        let hairpins = self.hairpins.iter().map(|ip| (Set::Hairpin, Key::Hairpin(*ip)));
         cluster_ips.chain(hairpins)
     }
 }

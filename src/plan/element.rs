@@ -2,9 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::{Frontend, FrontendKey, Outcome, Set};
+use super::{ChainName, Frontend, FrontendKey, Outcome, Pools, Set, SourceRange};
 use crate::model::{Backend, Family};
-use crate::plan::ChainName;
 
 /// The key of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -13,6 +12,8 @@ pub enum Key {
     Frontend(FrontendKey),
     /// One place in the pool of a frontend.
     Pool(FrontendKey, u32),
+    /// Sources that may use a frontend.
+    Source(FrontendKey, SourceRange),
     /// An address.
     Address(IpAddr),
     /// A source address that is also the destination.
@@ -24,14 +25,16 @@ impl Key {
     #[must_use]
     pub fn family(&self) -> Family {
         match self {
-            Key::Frontend(frontend) | Key::Pool(frontend, _) => frontend.family(),
+            Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _) => {
+                frontend.family()
+            }
             Key::Address(address) | Key::Hairpin(address) => Family::of(*address),
         }
     }
 }
 
 /// The right side of a map element.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
     /// `goto` a chain.
     Goto(ChainName),
@@ -42,7 +45,7 @@ pub enum Value {
 }
 
 /// One element of one of our sets or maps.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Element<'a> {
     /// The set or map.
     pub set: Set,
@@ -58,72 +61,72 @@ impl Frontend {
     /// The element that decides what happens to a connection to this frontend.
     #[must_use]
     pub fn verdict(&self, key: FrontendKey) -> Element<'_> {
-        let node_port = matches!(key, FrontendKey::NodePort(..));
-        let without = if node_port {
-            Set::NoEndpointNodeports
-        } else {
-            Set::NoEndpointServices
+        let without = match key {
+            FrontendKey::Address(..) => Set::NoEndpointServices,
+            FrontendKey::NodePort(..) => Set::NoEndpointNodeports,
         };
-        let (set, value) = match (&self.outcome, node_port) {
-            (Outcome::Balance(pool), false) => (
-                Set::ServiceIps,
-                Value::Goto(ChainName::Balancer(pool.len() as u32)),
-            ),
-            (Outcome::Balance(pool), true) => (
-                Set::ServiceNodeports,
-                Value::Goto(ChainName::NodeportBalancer(pool.len() as u32)),
-            ),
-            (Outcome::Reject, _) => (without, Value::Goto(ChainName::Reject)),
-            (Outcome::Drop, _) => (without, Value::Drop),
-        };
-        Element {
-            set,
-            key: Key::Frontend(key),
-            value: Some(value),
-            comment: Some(&self.label),
+        match &self.outcome {
+            Outcome::Balance(pool) => self.balanced(key, Frontend::pools_of(key).0, pool.len()),
+            Outcome::Reject => self.element(without, key, Some(Value::Goto(ChainName::Reject))),
+            Outcome::Drop => self.element(without, key, Some(Value::Drop)),
         }
     }
 
-    /// The element that has its traffic masqueraded, if it is.
-    #[must_use]
-    pub fn masquerading(&self, key: FrontendKey) -> Option<Element<'_>> {
-        let set = match key {
+    /// All elements of the frontend but the places of its pools: what decides about connections.
+    pub fn decisions(&self, key: FrontendKey) -> impl Iterator<Item = Element<'_>> {
+        let masquerade = match key {
             FrontendKey::Address(..) => Set::MasqueradeServices,
             FrontendKey::NodePort(..) => Set::MasqueradeNodeports,
         };
-        self.masquerade.then_some(Element {
-            set,
-            key: Key::Frontend(key),
+        let masquerade = self.masquerade.then(|| self.element(masquerade, key, None));
+        let pools = Frontend::pools_of(key).1;
+        let short_circuit = (!self.short_circuit.is_empty())
+            .then(|| self.balanced(key, pools, self.short_circuit.len()));
+        let restricted =
+            self.sources.iter().map(move |_| self.element(Set::RestrictedVips, key, None));
+        let sources = self.sources.iter().flat_map(|ranges| ranges.iter());
+        let sources = sources.map(move |range| Element {
+            set: Set::AllowedSources,
+            key: Key::Source(key, *range),
             value: None,
-            comment: Some(&self.label),
-        })
+            comment: None,
+        });
+        std::iter::once(self.verdict(key))
+            .chain(masquerade)
+            .chain(short_circuit)
+            .chain(restricted)
+            .chain(sources)
     }
 
     /// All elements of the frontend.
     pub fn elements(&self, key: FrontendKey) -> impl Iterator<Item = Element<'_>> {
-        let pool = self
-            .outcome
-            .pool()
-            .iter()
-            .zip(0..)
-            .map(move |(b, i)| pool_element(key, i, *b));
-        std::iter::once(self.verdict(key))
-            .chain(self.masquerading(key))
-            .chain(pool)
+        let places = self.pools(key).flat_map(move |(pools, backends)| {
+            let indexed = backends.iter().zip(0..);
+            indexed.map(move |(backend, index)| pools.place(key, index, *backend))
+        });
+        self.decisions(key).chain(places)
+    }
+
+    fn balanced(&self, key: FrontendKey, pools: Pools, count: usize) -> Element<'_> {
+        let chain = ChainName::Balancer(pools, count as u32);
+        self.element(pools.verdicts(), key, Some(Value::Goto(chain)))
+    }
+
+    fn element(&self, set: Set, key: FrontendKey, value: Option<Value>) -> Element<'_> {
+        Element { set, key: Key::Frontend(key), value, comment: Some(&self.label) }
     }
 }
 
-/// The element of one place in a pool. The frontend's own elements carry the comment.
-#[must_use]
-pub(crate) fn pool_element(key: FrontendKey, index: u32, backend: Backend) -> Element<'static> {
-    let set = match key {
-        FrontendKey::Address(..) => Set::Endpoints,
-        FrontendKey::NodePort(..) => Set::NodeportEndpoints,
-    };
-    Element {
-        set,
-        key: Key::Pool(key, index),
-        value: Some(Value::Backend(backend)),
-        comment: None,
+impl Pools {
+    /// The element of one place in the pool of a frontend. It has no comment: the frontend's own
+    /// elements carry it, and there are many of these.
+    #[must_use]
+    pub fn place(self, key: FrontendKey, index: u32, backend: Backend) -> Element<'static> {
+        Element {
+            set: self.endpoints(),
+            key: Key::Pool(key, index),
+            value: Some(Value::Backend(backend)),
+            comment: None,
+        }
     }
 }

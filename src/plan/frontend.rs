@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::Pools;
 use crate::model::{Backend, Family, Protocol};
 
 /// What a frontend is known by. It belongs to one service port at a time.
@@ -54,17 +55,6 @@ pub enum Outcome {
     Drop,
 }
 
-impl Outcome {
-    /// The backends, if there are any.
-    #[must_use]
-    pub fn pool(&self) -> &[Backend] {
-        match self {
-            Outcome::Balance(pool) => pool,
-            Outcome::Reject | Outcome::Drop => &[],
-        }
-    }
-}
-
 /// Everything that the kernel must hold for one frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frontend {
@@ -74,4 +64,48 @@ pub struct Frontend {
     pub outcome: Outcome,
     /// Its traffic is masqueraded, wherever it comes from.
     pub masquerade: bool,
+    /// Where traffic of local pods and of the node itself goes instead, if the policy is Local:
+    /// as if it had gone out and come back, it may use all endpoints. Empty if there is no such
+    /// exception.
+    pub short_circuit: Arc<[Backend]>,
+    /// Who may use it (`loadBalancerSourceRanges`), in order and without overlaps; `None` for
+    /// everybody.
+    pub sources: Option<Arc<[SourceRange]>>,
+}
+
+/// A range of source addresses of one family, both ends included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceRange {
+    /// The first address.
+    pub first: IpAddr,
+    /// The last address.
+    pub last: IpAddr,
+}
+
+impl Frontend {
+    /// The pools of the frontend that are not empty.
+    pub fn pools(&self, key: FrontendKey) -> impl Iterator<Item = (Pools, &Arc<[Backend]>)> {
+        let (main, short_circuit) = Frontend::pools_of(key);
+        let balanced = match &self.outcome {
+            Outcome::Balance(pool) => Some((main, pool)),
+            Outcome::Reject | Outcome::Drop => None,
+        };
+        let short_circuit = Some((short_circuit, &self.short_circuit));
+        balanced.into_iter().chain(short_circuit.filter(|(_, pool)| !pool.is_empty()))
+    }
+
+    /// Which pools a frontend can have: the one of its outcome, and that of its short circuit.
+    #[must_use]
+    pub fn pools_of(key: FrontendKey) -> (Pools, Pools) {
+        match key {
+            FrontendKey::Address(..) => (Pools::Services, Pools::ShortCircuit),
+            FrontendKey::NodePort(..) => (Pools::Nodeports, Pools::ShortCircuitNodeports),
+        }
+    }
+
+    /// One of its pools; empty if it has none of that kind.
+    #[must_use]
+    pub fn pool(&self, key: FrontendKey, pools: Pools) -> &[Backend] {
+        self.pools(key).find(|(kind, _)| *kind == pools).map_or(&[], |(_, pool)| pool)
+    }
 }

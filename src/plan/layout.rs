@@ -50,13 +50,84 @@ pub enum Set {
     NoEndpointServices,
     /// Frontends by node port that have no endpoint to use: reject or drop.
     NoEndpointNodeports,
+    /// External frontends by address with policy Local: where traffic of local pods and of the
+    /// node itself goes.
+    ShortCircuit,
+    /// External frontends by node port with policy Local: likewise.
+    ShortCircuitNodeports,
+    /// The pools of these by address.
+    ShortCircuitEndpoints,
+    /// The pools of these by node port.
+    ShortCircuitNodeportEndpoints,
+    /// Load-balancer VIPs that only some sources may use.
+    RestrictedVips,
+    /// The sources that may use them, as ranges.
+    AllowedSources,
     /// Backends on this node, as source and as destination: they may reach themselves.
     Hairpin,
 }
 
+/// A family of pools: a map of verdicts that leads to balancers, and the map of their backends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pools {
+    /// Of frontends by address.
+    Services,
+    /// Of frontends by node port.
+    Nodeports,
+    /// Of frontends by address, for traffic of local pods and the node where the policy is Local.
+    ShortCircuit,
+    /// Of frontends by node port, likewise.
+    ShortCircuitNodeports,
+}
+
+impl Pools {
+    /// All of them.
+    pub const ALL: [Pools; 4] =
+        [Pools::Services, Pools::Nodeports, Pools::ShortCircuit, Pools::ShortCircuitNodeports];
+
+    /// The map whose verdicts lead to the balancers.
+    #[must_use]
+    pub fn verdicts(self) -> Set {
+        match self {
+            Pools::Services => Set::ServiceIps,
+            Pools::Nodeports => Set::ServiceNodeports,
+            Pools::ShortCircuit => Set::ShortCircuit,
+            Pools::ShortCircuitNodeports => Set::ShortCircuitNodeports,
+        }
+    }
+
+    /// The map of the backends.
+    #[must_use]
+    pub fn endpoints(self) -> Set {
+        match self {
+            Pools::Services => Set::Endpoints,
+            Pools::Nodeports => Set::NodeportEndpoints,
+            Pools::ShortCircuit => Set::ShortCircuitEndpoints,
+            Pools::ShortCircuitNodeports => Set::ShortCircuitNodeportEndpoints,
+        }
+    }
+
+    /// The beginning of the names of the balancers.
+    #[must_use]
+    pub fn balancer_prefix(self) -> &'static str {
+        match self {
+            Pools::Services => "lb-",
+            Pools::Nodeports => "lb-nodeport-",
+            Pools::ShortCircuit => "lb-short-circuit-",
+            Pools::ShortCircuitNodeports => "lb-short-circuit-nodeport-",
+        }
+    }
+
+    /// True if they are used by traffic of the node itself too, which then is masqueraded.
+    #[must_use]
+    pub fn is_short_circuit(self) -> bool {
+        matches!(self, Pools::ShortCircuit | Pools::ShortCircuitNodeports)
+    }
+}
+
 impl Set {
     /// All of them, in the order of the table.
-    pub const ALL: [Set; 11] = [
+    pub const ALL: [Set; 17] = [
         Set::ClusterIps,
         Set::NodeportIps,
         Set::ServiceIps,
@@ -67,6 +138,12 @@ impl Set {
         Set::MasqueradeNodeports,
         Set::NoEndpointServices,
         Set::NoEndpointNodeports,
+        Set::ShortCircuit,
+        Set::ShortCircuitNodeports,
+        Set::ShortCircuitEndpoints,
+        Set::ShortCircuitNodeportEndpoints,
+        Set::RestrictedVips,
+        Set::AllowedSources,
         Set::Hairpin,
     ];
 
@@ -84,6 +161,12 @@ impl Set {
             Set::MasqueradeNodeports => "masquerade-nodeports",
             Set::NoEndpointServices => "no-endpoint-services",
             Set::NoEndpointNodeports => "no-endpoint-nodeports",
+            Set::ShortCircuit => "short-circuit",
+            Set::ShortCircuitNodeports => "short-circuit-nodeports",
+            Set::ShortCircuitEndpoints => "short-circuit-endpoints",
+            Set::ShortCircuitNodeportEndpoints => "short-circuit-nodeport-endpoints",
+            Set::RestrictedVips => "restricted-vips",
+            Set::AllowedSources => "allowed-sources",
             Set::Hairpin => "hairpin",
         }
     }
@@ -100,14 +183,18 @@ impl Set {
         use Field::{Destination, Index, Port, Protocol, Source};
         match self {
             Set::ClusterIps | Set::NodeportIps => &[Destination],
-            Set::ServiceIps | Set::MasqueradeServices | Set::NoEndpointServices => {
-                &[Destination, Protocol, Port]
-            }
-            Set::ServiceNodeports | Set::MasqueradeNodeports | Set::NoEndpointNodeports => {
-                &[Protocol, Port]
-            }
-            Set::Endpoints => &[Destination, Protocol, Port, Index],
-            Set::NodeportEndpoints => &[Protocol, Port, Index],
+            Set::ServiceIps
+            | Set::MasqueradeServices
+            | Set::NoEndpointServices
+            | Set::ShortCircuit
+            | Set::RestrictedVips => &[Destination, Protocol, Port],
+            Set::ServiceNodeports
+            | Set::MasqueradeNodeports
+            | Set::NoEndpointNodeports
+            | Set::ShortCircuitNodeports => &[Protocol, Port],
+            Set::Endpoints | Set::ShortCircuitEndpoints => &[Destination, Protocol, Port, Index],
+            Set::NodeportEndpoints | Set::ShortCircuitNodeportEndpoints => &[Protocol, Port, Index],
+            Set::AllowedSources => &[Destination, Protocol, Port, Source],
             Set::Hairpin => &[Source, Destination],
         }
     }
@@ -119,12 +206,19 @@ impl Set {
             Set::ServiceIps
             | Set::ServiceNodeports
             | Set::NoEndpointServices
-            | Set::NoEndpointNodeports => Some(SetValue::Verdict),
-            Set::Endpoints | Set::NodeportEndpoints => Some(SetValue::Backend),
+            | Set::NoEndpointNodeports
+            | Set::ShortCircuit
+            | Set::ShortCircuitNodeports => Some(SetValue::Verdict),
+            Set::Endpoints
+            | Set::NodeportEndpoints
+            | Set::ShortCircuitEndpoints
+            | Set::ShortCircuitNodeportEndpoints => Some(SetValue::Backend),
             Set::ClusterIps
             | Set::NodeportIps
             | Set::MasqueradeServices
             | Set::MasqueradeNodeports
+            | Set::RestrictedVips
+            | Set::AllowedSources
             | Set::Hairpin => None,
         }
     }
@@ -132,7 +226,13 @@ impl Set {
     /// True if its elements count packets: the first packet of every connection to a frontend.
     #[must_use]
     pub fn counts(self) -> bool {
-        matches!(self, Set::ServiceIps | Set::ServiceNodeports)
+        Pools::ALL.into_iter().any(|pools| pools.verdicts() == self)
+    }
+
+    /// True if the last field of its keys is a range.
+    #[must_use]
+    pub fn has_ranges(self) -> bool {
+        self == Set::AllowedSources
     }
 }
 

@@ -20,13 +20,12 @@ mod text;
 
 pub use claims::Conflict;
 pub use desired::{Desired, Touched};
-pub(crate) use element::pool_element;
 pub use element::{Element, Key, Value};
-pub use frontend::{Frontend, FrontendKey, Outcome};
-pub use layout::{Field, Set, SetValue};
+pub use frontend::{Frontend, FrontendKey, Outcome, SourceRange};
+pub use layout::{Field, Pools, Set, SetValue};
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
-    BaseHook, BaseKind, Chain, ChainName, LAYOUT_COMMENT, Rule, Statement, TABLE, balancer,
+    BaseHook, BaseKind, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, balancer,
     base_chains,
 };
 pub use service::{ServicePlan, plan_service};

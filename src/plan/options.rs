@@ -39,10 +39,7 @@ impl NodePortAddresses {
         match self {
             NodePortAddresses::Primary => false,
             NodePortAddresses::Cidrs(nets) => {
-                let mut own = nets
-                    .iter()
-                    .filter(|net| Family::of_net(net) == family)
-                    .peekable();
+                let mut own = nets.iter().filter(|net| Family::of_net(net) == family).peekable();
                 own.peek().is_none() || own.any(|net| net.prefix_len() == 0)
             }
         }
@@ -86,8 +83,6 @@ impl Options {
     /// The mark bit as a mask.
     #[must_use]
     pub fn masquerade_mark(&self) -> u32 {
-        1_u32
-            .checked_shl(u32::from(self.masquerade_bit))
-            .unwrap_or(1 << 14)
+        1_u32.checked_shl(u32::from(self.masquerade_bit)).unwrap_or(1 << 14)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use super::{DetectLocal, Set, Surroundings};
+use super::{DetectLocal, Pools, Set, Surroundings};
 use crate::model::Family;
 
 /// The name of our tables, `ip shunt` and `ip6 shunt`.
@@ -39,41 +39,39 @@ pub enum ChainName {
     ClusterIps,
     /// Rejects.
     Reject,
-    /// Sends a connection to one of so many backends of a frontend by address.
-    Balancer(u32),
-    /// Sends a connection to one of so many backends of a node port.
-    NodeportBalancer(u32),
+    /// Base chain: packets that arrive, before anything is translated.
+    FilterPrerouting,
+    /// Base chain: packets that the node itself sends, before anything is translated.
+    FilterOutputUntranslated,
+    /// Drops what comes to a VIP from a source that may not use it.
+    SourceRanges,
+    /// Sends a connection to one of so many backends of a frontend.
+    Balancer(Pools, u32),
 }
 
 impl ChainName {
     /// The chain of that name, if it is one of ours.
     #[must_use]
     pub fn parse(name: &str) -> Option<ChainName> {
-        let balancer = |prefix, make: fn(u32) -> ChainName| {
-            let count: u32 = name.strip_prefix(prefix)?.parse().ok()?;
-            Some(make(count)).filter(|chain| chain.to_string() == name)
+        let balancer = |pools: Pools| {
+            let count: u32 = name.strip_prefix(pools.balancer_prefix())?.parse().ok()?;
+            let chain = ChainName::Balancer(pools, count);
+            (chain.to_string() == name).then_some(chain)
         };
         FIXED
             .into_iter()
             .find_map(|(chain, text)| (text == name).then_some(chain))
-            .or_else(|| balancer(NODEPORT_BALANCER, ChainName::NodeportBalancer))
-            .or_else(|| balancer(BALANCER, ChainName::Balancer))
+            .or_else(|| Pools::ALL.into_iter().find_map(balancer))
     }
 
     /// True if the chain exists only while some frontend has that many backends.
     #[must_use]
     pub fn is_balancer(self) -> bool {
-        matches!(
-            self,
-            ChainName::Balancer(_) | ChainName::NodeportBalancer(_)
-        )
+        matches!(self, ChainName::Balancer(..))
     }
 }
 
-const BALANCER: &str = "lb-";
-const NODEPORT_BALANCER: &str = "lb-nodeport-";
-
-const FIXED: [(ChainName, &str); 11] = [
+const FIXED: [(ChainName, &str); 14] = [
     (ChainName::NatPrerouting, "nat-prerouting"),
     (ChainName::NatOutput, "nat-output"),
     (ChainName::NatPostrouting, "nat-postrouting"),
@@ -85,18 +83,17 @@ const FIXED: [(ChainName, &str); 11] = [
     (ChainName::NoEndpoints, "no-endpoints"),
     (ChainName::ClusterIps, "cluster-ips-check"),
     (ChainName::Reject, "reject-no-endpoints"),
+    (ChainName::FilterPrerouting, "filter-prerouting"),
+    (ChainName::FilterOutputUntranslated, "filter-output-untranslated"),
+    (ChainName::SourceRanges, "source-ranges"),
 ];
 
 impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ChainName::Balancer(count) => write!(f, "{BALANCER}{count}"),
-            ChainName::NodeportBalancer(count) => write!(f, "{NODEPORT_BALANCER}{count}"),
+            ChainName::Balancer(pools, count) => write!(f, "{}{count}", pools.balancer_prefix()),
             fixed => {
-                let text = FIXED
-                    .iter()
-                    .find(|(chain, _)| chain == fixed)
-                    .map(|(_, text)| *text);
+                let text = FIXED.iter().find(|(chain, _)| chain == fixed).map(|(_, text)| *text);
                 f.write_str(text.unwrap_or_default())
             }
         }
@@ -150,23 +147,22 @@ pub struct Rule {
 /// One match or action of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Statement {
-    /// The source address is outside that prefix.
-    SourceOutside(IpNet),
-    /// The destination address is outside that prefix.
-    DestinationOutside(IpNet),
-    /// The packet did not come in through an interface of that name, or with that prefix of it.
-    NotFromInterface {
-        /// The name or its beginning.
-        name: String,
-        /// Only the beginning counts.
-        prefix: bool,
-    },
+    /// The source address is in that prefix, or is not.
+    Source(IpNet, Is),
+    /// The destination address is in that prefix, or is not.
+    Destination(IpNet, Is),
+    /// The packet came in through an interface of that name, or did not.
+    Interface(String, Is),
+    /// The packet came in through an interface whose name begins like that, or did not.
+    InterfacePrefix(String, Is),
+    /// The source is an address of the node.
+    SourceIsLocal,
     /// The destination is an address of the node.
     DestinationIsLocal,
     /// The packet opens a connection.
     NewConnection,
-    /// The set holds the key that the packet gives.
-    InSet(Set),
+    /// The set holds the key that the packet gives, or does not.
+    InSet(Set, Is),
     /// Follow the verdict that the map holds for the key of the packet, if it holds one.
     Dispatch(Set),
     /// Send the connection to the backend that the map holds under a random index below that.
@@ -185,42 +181,44 @@ pub enum Statement {
     Masquerade,
     /// Answer with port unreachable.
     Reject,
+    /// Drop the packet.
+    Drop,
+}
+
+/// Whether a match is meant, or its opposite.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Is {
+    /// It must match.
+    So,
+    /// It must not match.
+    Not,
 }
 
 /// The priorities of nat chains (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`) and filter chains.
 const NAT_DST: i32 = -100;
 const NAT_SRC: i32 = 100;
 const FILTER: i32 = 0;
+/// Before translation.
+const UNTRANSLATED: i32 = NAT_DST - 10;
 
 fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
-    Rule {
-        statements: statements.into(),
-        comment: None,
-    }
+    Rule { statements: statements.into(), comment: None }
 }
 
 fn because<const N: usize>(comment: &'static str, statements: [Statement; N]) -> Rule {
-    Rule {
-        statements: statements.into(),
-        comment: Some(comment),
-    }
+    Rule { statements: statements.into(), comment: Some(comment) }
 }
 
-/// The chain that sends a connection to one of `count` backends.
+/// A balancer: the chain that sends a connection to one of the backends of a frontend.
 #[must_use]
-pub fn balancer(name: ChainName) -> Chain {
-    let rules = match name {
-        ChainName::Balancer(count) => vec![rule([Statement::Balance(Set::Endpoints, count)])],
-        ChainName::NodeportBalancer(count) => {
-            vec![rule([Statement::Balance(Set::NodeportEndpoints, count)])]
-        }
-        _ => Vec::new(),
-    };
-    Chain {
-        name,
-        base: None,
-        rules,
+pub fn balancer(surroundings: &Surroundings, pools: Pools, count: u32) -> Chain {
+    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
+    let mut rules = Vec::new();
+    if pools.is_short_circuit() {
+        rules.push(because("from the node itself", [Statement::SourceIsLocal, mark]));
     }
+    rules.push(rule([Statement::Balance(pools.endpoints(), count)]));
+    Chain { name: ChainName::Balancer(pools, count), base: None, rules }
 }
 
 /// All chains of a family but the balancers, in an order in which each is there before it is
@@ -229,159 +227,156 @@ pub fn balancer(name: ChainName) -> Chain {
 pub fn base_chains(surroundings: &Surroundings, family: Family) -> Vec<Chain> {
     use BaseHook::{Forward, Input, Output, Postrouting, Prerouting};
     use BaseKind::{Filter, Nat};
-    let chain = |name, rules| Chain {
-        name,
-        base: None,
-        rules,
-    };
+    let chain = |name, rules| Chain { name, base: None, rules };
     let base = |name, kind, hook, priority, rules| Chain {
         name,
         base: Some((kind, hook, priority)),
         rules,
     };
     let new = |chain| rule([Statement::NewConnection, Statement::Jump(chain)]);
+    let unserved = || vec![new(ChainName::NoEndpoints), new(ChainName::ClusterIps)];
+    let restricted = || vec![new(ChainName::SourceRanges)];
     vec![
         chain(ChainName::Reject, vec![rule([Statement::Reject])]),
         chain(ChainName::Nodeports, nodeports(surroundings)),
         chain(ChainName::Services, services(surroundings, family)),
         chain(ChainName::NoEndpoints, no_endpoints(surroundings, family)),
-        chain(
-            ChainName::ClusterIps,
-            vec![because(
-                "ClusterIPs reject ports that they do not have",
-                [Statement::InSet(Set::ClusterIps), Statement::Reject],
-            )],
+        chain(ChainName::ClusterIps, cluster_ips(surroundings, family)),
+        chain(ChainName::SourceRanges, source_ranges()),
+        base(ChainName::FilterPrerouting, Filter, Prerouting, UNTRANSLATED, restricted()),
+        base(ChainName::FilterOutputUntranslated, Filter, Output, UNTRANSLATED, restricted()),
+        base(ChainName::NatPrerouting, Nat, Prerouting, NAT_DST, prerouting(surroundings, family)),
+        base(ChainName::NatOutput, Nat, Output, NAT_DST, output(surroundings, family)),
+        base(ChainName::NatPostrouting, Nat, Postrouting, NAT_SRC, postrouting(surroundings)),
+        base(ChainName::FilterInput, Filter, Input, FILTER, vec![new(ChainName::NoEndpoints)]),
+        base(ChainName::FilterForward, Filter, Forward, FILTER, unserved()),
+        base(ChainName::FilterOutput, Filter, Output, FILTER, unserved()),
+    ]
+}
+
+fn prerouting(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    if let Some(local) = local_traffic(surroundings, family, Is::So) {
+        rules.push(because(
+            "local pods, policy Local",
+            [local.clone(), Statement::Dispatch(Set::ShortCircuit)],
+        ));
+        let nodeports = Statement::Dispatch(Set::ShortCircuitNodeports);
+        rules.push(to_node_port_address(surroundings, family, [local, nodeports]));
+    }
+    rules.push(rule([Statement::Jump(ChainName::Services)]));
+    rules
+}
+
+fn output(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
+    vec![
+        because("the node itself, policy Local", [Statement::Dispatch(Set::ShortCircuit)]),
+        to_node_port_address(
+            surroundings,
+            family,
+            [Statement::Dispatch(Set::ShortCircuitNodeports)],
         ),
-        base(
-            ChainName::NatPrerouting,
-            Nat,
-            Prerouting,
-            NAT_DST,
-            vec![rule([Statement::Jump(ChainName::Services)])],
-        ),
-        base(
-            ChainName::NatOutput,
-            Nat,
-            Output,
-            NAT_DST,
-            vec![rule([Statement::Jump(ChainName::Services)])],
-        ),
-        base(
-            ChainName::NatPostrouting,
-            Nat,
-            Postrouting,
-            NAT_SRC,
-            postrouting(surroundings),
-        ),
-        base(
-            ChainName::FilterInput,
-            Filter,
-            Input,
-            FILTER,
-            vec![new(ChainName::NoEndpoints)],
-        ),
-        base(
-            ChainName::FilterForward,
-            Filter,
-            Forward,
-            FILTER,
-            vec![new(ChainName::NoEndpoints), new(ChainName::ClusterIps)],
-        ),
-        base(
-            ChainName::FilterOutput,
-            Filter,
-            Output,
-            FILTER,
-            vec![new(ChainName::NoEndpoints), new(ChainName::ClusterIps)],
-        ),
+        rule([Statement::Jump(ChainName::Services)]),
     ]
 }
 
 fn services(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
     let mark = Statement::SetMark(surroundings.options.masquerade_mark());
+    let to_cluster_ip = Statement::InSet(Set::ClusterIps, Is::So);
     let mut rules = Vec::new();
     if surroundings.options.masquerade_all {
-        rules.push(because(
-            "masqueradeAll",
-            [Statement::InSet(Set::ClusterIps), mark.clone()],
-        ));
-    } else if let Some(not_local) = not_local(surroundings, family) {
+        rules.push(because("masqueradeAll", [to_cluster_ip, mark.clone()]));
+    } else if let Some(not_local) = local_traffic(surroundings, family, Is::Not) {
         rules.push(because(
             "from elsewhere than a local pod",
-            [not_local, Statement::InSet(Set::ClusterIps), mark.clone()],
+            [not_local, to_cluster_ip, mark.clone()],
         ));
     }
-    rules.push(rule([Statement::InSet(Set::MasqueradeServices), mark]));
+    rules.push(rule([Statement::InSet(Set::MasqueradeServices, Is::So), mark]));
     rules.push(rule([Statement::Dispatch(Set::ServiceIps)]));
-    rules.push(to_node_port_address(
-        surroundings,
-        family,
-        Statement::Goto(ChainName::Nodeports),
-    ));
+    let nodeports = [Statement::Goto(ChainName::Nodeports)];
+    rules.push(to_node_port_address(surroundings, family, nodeports));
     rules
 }
 
-/// Matches what is not local traffic, if it can be told.
-fn not_local(surroundings: &Surroundings, family: Family) -> Option<Statement> {
+/// Matches traffic of local pods, or all other, if it can be told.
+fn local_traffic(surroundings: &Surroundings, family: Family, is: Is) -> Option<Statement> {
     match &surroundings.options.detect_local {
         DetectLocal::Off => None,
         DetectLocal::ClusterCidr(_) | DetectLocal::NodeCidr => {
-            surroundings.pod_cidr(family).map(Statement::SourceOutside)
+            surroundings.pod_cidr(family).map(|net| Statement::Source(net, is))
         }
-        DetectLocal::BridgeInterface(name) => Some(Statement::NotFromInterface {
-            name: name.clone(),
-            prefix: false,
-        }),
-        DetectLocal::InterfaceNamePrefix(name) => Some(Statement::NotFromInterface {
-            name: name.clone(),
-            prefix: true,
-        }),
+        DetectLocal::BridgeInterface(name) => Some(Statement::Interface(name.clone(), is)),
+        DetectLocal::InterfaceNamePrefix(name) => {
+            Some(Statement::InterfacePrefix(name.clone(), is))
+        }
     }
 }
 
 /// A rule for packets to an address on which NodePorts are offered; never for loopback.
-fn to_node_port_address(surroundings: &Surroundings, family: Family, then: Statement) -> Rule {
-    if surroundings.node_port_addresses(family).is_some() {
-        rule([Statement::InSet(Set::NodeportIps), then])
+fn to_node_port_address<const N: usize>(
+    surroundings: &Surroundings,
+    family: Family,
+    then: [Statement; N],
+) -> Rule {
+    let mut statements = if surroundings.node_port_addresses(family).is_some() {
+        vec![Statement::InSet(Set::NodeportIps, Is::So)]
     } else {
-        rule([
-            Statement::DestinationOutside(loopback(family)),
-            Statement::DestinationIsLocal,
-            then,
-        ])
-    }
+        vec![Statement::Destination(loopback(family), Is::Not), Statement::DestinationIsLocal]
+    };
+    statements.extend(then);
+    Rule { statements, comment: None }
 }
 
 fn loopback(family: Family) -> IpNet {
     match family {
-        Family::V4 => IpNet::V4(ipnet::Ipv4Net::new_assert(
-            std::net::Ipv4Addr::new(127, 0, 0, 0),
-            8,
-        )),
-        Family::V6 => IpNet::V6(ipnet::Ipv6Net::new_assert(
-            std::net::Ipv6Addr::LOCALHOST,
-            128,
-        )),
+        Family::V4 => {
+            IpNet::V4(ipnet::Ipv4Net::new_assert(std::net::Ipv4Addr::new(127, 0, 0, 0), 8))
+        }
+        Family::V6 => IpNet::V6(ipnet::Ipv6Net::new_assert(std::net::Ipv6Addr::LOCALHOST, 128)),
     }
 }
 
 fn nodeports(surroundings: &Surroundings) -> Vec<Rule> {
     let mark = Statement::SetMark(surroundings.options.masquerade_mark());
     vec![
-        rule([Statement::InSet(Set::MasqueradeNodeports), mark]),
+        rule([Statement::InSet(Set::MasqueradeNodeports, Is::So), mark]),
         rule([Statement::Dispatch(Set::ServiceNodeports)]),
     ]
 }
 
 fn no_endpoints(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
+    let nodeports = [Statement::Dispatch(Set::NoEndpointNodeports)];
     vec![
         rule([Statement::Dispatch(Set::NoEndpointServices)]),
-        to_node_port_address(
-            surroundings,
-            family,
-            Statement::Dispatch(Set::NoEndpointNodeports),
-        ),
+        to_node_port_address(surroundings, family, nodeports),
     ]
+}
+
+fn cluster_ips(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
+    let mut rules = vec![because(
+        "a port that the ClusterIP does not have",
+        [Statement::InSet(Set::ClusterIps, Is::So), Statement::Reject],
+    )];
+    let cidrs = surroundings.service_cidrs.iter().filter(|net| Family::of_net(net) == family);
+    rules.extend(cidrs.map(|net| {
+        because(
+            "no Service has this address",
+            [Statement::Destination(*net, Is::So), Statement::Drop],
+        )
+    }));
+    rules
+}
+
+fn source_ranges() -> Vec<Rule> {
+    vec![because(
+        "loadBalancerSourceRanges",
+        [
+            Statement::InSet(Set::RestrictedVips, Is::So),
+            Statement::InSet(Set::AllowedSources, Is::Not),
+            Statement::Drop,
+        ],
+    )]
 }
 
 fn postrouting(surroundings: &Surroundings) -> Vec<Rule> {
@@ -389,15 +384,11 @@ fn postrouting(surroundings: &Surroundings) -> Vec<Rule> {
     vec![
         because(
             "marked by this table",
-            [
-                Statement::HasMark(mark),
-                Statement::ClearMark(mark),
-                Statement::Masquerade,
-            ],
+            [Statement::HasMark(mark), Statement::ClearMark(mark), Statement::Masquerade],
         ),
         because(
             "pods that reach themselves",
-            [Statement::InSet(Set::Hairpin), Statement::Masquerade],
+            [Statement::InSet(Set::Hairpin, Is::So), Statement::Masquerade],
         ),
     ]
 }
@@ -411,11 +402,11 @@ mod tests {
         let names = FIXED
             .into_iter()
             .map(|(chain, _)| chain)
-            .chain([ChainName::Balancer(3), ChainName::NodeportBalancer(12)]);
+            .chain(Pools::ALL.map(|pools| ChainName::Balancer(pools, 12)));
         for name in names {
             assert_eq!(ChainName::parse(&name.to_string()), Some(name));
         }
-        for foreign in ["", "lb-", "lb-03", "lb-x", "lb-nodeport", "input"] {
+        for foreign in ["", "lb-", "lb-03", "lb-x", "lb-nodeport", "lb-short-circuit-", "input"] {
             assert_eq!(ChainName::parse(foreign), None, "{foreign}");
         }
     }

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Frontend, FrontendKey, Outcome, Surroundings};
+use ipnet::IpNet;
+
+use super::{Frontend, FrontendKey, Outcome, SourceRange, Surroundings};
 use crate::model::{
     Backend, EndpointSlice, Family, Selection, Service, ServicePort, TrafficPolicy, select,
 };
@@ -26,21 +28,20 @@ pub fn plan_service<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
     surroundings: &Surroundings,
 ) -> ServicePlan {
-    let mut plan = ServicePlan {
-        cluster_ips: service.cluster_ips.clone(),
-        ..ServicePlan::default()
-    };
+    let mut plan =
+        ServicePlan { cluster_ips: service.cluster_ips.clone(), ..ServicePlan::default() };
     for cluster_ip in &service.cluster_ips {
         let family = Family::of(*cluster_ip);
         for port in &service.ports {
             let selection = select(slices.clone(), port, family, surroundings.locality());
-            plan_port(service, *cluster_ip, port, &selection, &mut plan);
+            plan_port(service, *cluster_ip, port, &selection, surroundings, &mut plan);
             plan.hairpins.extend(&selection.local_addresses);
         }
     }
     plan.hairpins.sort_unstable();
     plan.hairpins.dedup();
-    // A Service can name one address twice, as ExternalIP and as VIP: the first mention counts.
+    // A Service can name one address twice, as VIP and as ExternalIP: the VIP counts, since it
+    // may be restricted.
     plan.frontends.sort_by_key(|(key, _)| *key);
     plan.frontends.dedup_by_key(|(key, _)| *key);
     plan
@@ -51,6 +52,7 @@ fn plan_port(
     cluster_ip: IpAddr,
     port: &ServicePort,
     selection: &Selection,
+    surroundings: &Surroundings,
     plan: &mut ServicePlan,
 ) {
     let family = Family::of(cluster_ip);
@@ -62,29 +64,34 @@ fn plan_port(
         TrafficPolicy::Local if selection.local.is_empty() => Outcome::Drop,
         TrafficPolicy::Local => Outcome::Balance(selection.local.as_slice().into()),
     };
-
     let internal = Frontend {
         label: label.clone(),
         outcome: outcome(service.internal_policy),
         masquerade: false,
+        short_circuit: Arc::default(),
+        sources: None,
     };
-    plan.frontends.push((
-        FrontendKey::Address(cluster_ip, port.protocol, port.port),
-        internal,
-    ));
+    plan.frontends.push((FrontendKey::Address(cluster_ip, port.protocol, port.port), internal));
 
     let external_outcome = outcome(service.external_policy);
+    let balanced = matches!(external_outcome, Outcome::Balance(_));
     let external = Frontend {
         label,
-        masquerade: service.external_policy == TrafficPolicy::Cluster
-            && matches!(external_outcome, Outcome::Balance(_)),
         outcome: external_outcome,
+        masquerade: balanced && service.external_policy == TrafficPolicy::Cluster,
+        short_circuit: match service.external_policy {
+            TrafficPolicy::Cluster => Arc::default(),
+            TrafficPolicy::Local => cluster.clone(),
+        },
+        sources: None,
     };
-    let addresses = service
-        .external_ips
-        .iter()
-        .chain(&service.load_balancer_ips);
-    for address in addresses.filter(|a| Family::of(**a) == family) {
+    let of_family = |address: &&IpAddr| Family::of(**address) == family;
+    for address in service.load_balancer_ips.iter().filter(of_family) {
+        let key = FrontendKey::Address(*address, port.protocol, port.port);
+        let sources = allowed_sources(service, *address, surroundings);
+        plan.frontends.push((key, Frontend { sources, ..external.clone() }));
+    }
+    for address in service.external_ips.iter().filter(of_family) {
         let key = FrontendKey::Address(*address, port.protocol, port.port);
         plan.frontends.push((key, external.clone()));
     }
@@ -92,6 +99,31 @@ fn plan_port(
         let key = FrontendKey::NodePort(family, port.protocol, node_port);
         plan.frontends.push((key, external));
     }
+}
+
+/// Who may use a VIP; `None` for everybody. Where the node itself may, the VIP counts as a source
+/// too: the node, talking to the VIP, may use it as its own address.
+fn allowed_sources(
+    service: &Service,
+    vip: IpAddr,
+    surroundings: &Surroundings,
+) -> Option<Arc<[SourceRange]>> {
+    let family = Family::of(vip);
+    let own = service.source_ranges.iter().filter(|net| Family::of_net(net) == family).copied();
+    let mut nets: Vec<IpNet> = own.collect();
+    if nets.is_empty() || nets.iter().any(|net| net.prefix_len() == 0) {
+        return None;
+    }
+    let node = surroundings.node.as_ref().and_then(|node| node.primary_address(family));
+    if node.is_some_and(|node| nets.iter().any(|net| net.contains(&node))) {
+        nets.push(IpNet::from(vip));
+    }
+    let mut ranges: Vec<SourceRange> = IpNet::aggregate(&nets)
+        .into_iter()
+        .map(|net| SourceRange { first: net.network(), last: net.broadcast() })
+        .collect();
+    ranges.sort_unstable();
+    Some(ranges.into())
 }
 
 /// How people refer to a service port: `namespace/name:port`, without the port if it has no name.

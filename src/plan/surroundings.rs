@@ -19,6 +19,8 @@ pub struct Surroundings {
     pub node: Option<Node>,
     /// The addresses of the node's interfaces, loopback included.
     pub interface_addresses: BTreeSet<IpAddr>,
+    /// The prefixes from which ClusterIPs are taken, without those inside others.
+    pub service_cidrs: Vec<IpNet>,
 }
 
 impl Surroundings {
@@ -30,6 +32,7 @@ impl Surroundings {
             node_name: node_name.to_owned(),
             node: store.node().cloned(),
             interface_addresses: store.interface_addresses().clone(),
+            service_cidrs: IpNet::aggregate(&store.service_cidrs().copied().collect()),
         }
     }
 
@@ -50,9 +53,7 @@ impl Surroundings {
             (DetectLocal::NodeCidr, Some(node)) => &node.pod_cidrs,
             _ => &[],
         };
-        nets.iter()
-            .find(|net| Family::of_net(net) == family)
-            .copied()
+        nets.iter().find(|net| Family::of_net(net) == family).copied()
     }
 
     /// The addresses on which NodePorts of a family are offered; `None` for every local one.
@@ -60,13 +61,9 @@ impl Surroundings {
     pub fn node_port_addresses(&self, family: Family) -> Option<BTreeSet<IpAddr>> {
         let usable = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();
         match (&self.options.node_port_addresses, &self.node) {
-            (NodePortAddresses::Primary, Some(node)) => Some(
-                node.primary_address(family)
-                    .iter()
-                    .filter(usable)
-                    .copied()
-                    .collect(),
-            ),
+            (NodePortAddresses::Primary, Some(node)) => {
+                Some(node.primary_address(family).iter().filter(usable).copied().collect())
+            }
             (NodePortAddresses::Primary, None) => None,
             (cidrs, _) if cidrs.is_all(family) => None,
             (cidrs, _) => Some(

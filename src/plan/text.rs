@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::layout::family_word;
 use super::{
-    BaseHook, BaseKind, Chain, Element, Field, Key, LAYOUT_COMMENT, Rule, Set, SetValue, Statement,
-    TABLE, Value,
+    BaseHook, BaseKind, Chain, Element, Field, Is, Key, LAYOUT_COMMENT, Rule, Set, SetValue,
+    SourceRange, Statement, TABLE, Value,
 };
 use crate::model::Family;
 
@@ -43,10 +43,7 @@ fn write_table(
                 BaseHook::Output => "output",
                 BaseHook::Postrouting => "postrouting",
             };
-            writeln!(
-                out,
-                "\t\ttype {kind} hook {hook} priority {priority}; policy accept;"
-            )?;
+            writeln!(out, "\t\ttype {kind} hook {hook} priority {priority}; policy accept;")?;
         }
         for rule in &chain.rules {
             writeln!(out, "\t\t{}", rule_text(family, rule))?;
@@ -65,11 +62,7 @@ fn write_set<'a>(
     let word = if set.value().is_some() { "map" } else { "set" };
     writeln!(out, "\n\t{word} {} {{", set.name())?;
     let has_index = set.key().contains(&Field::Index);
-    let key: Vec<String> = set
-        .key()
-        .iter()
-        .map(|f| type_text(family, *f, has_index))
-        .collect();
+    let key: Vec<String> = set.key().iter().map(|f| type_text(family, *f, has_index)).collect();
     let value = match set.value() {
         None => String::new(),
         Some(SetValue::Verdict) => " : verdict".to_owned(),
@@ -80,16 +73,15 @@ fn write_set<'a>(
     };
     let how = if has_index { "typeof" } else { "type" };
     writeln!(out, "\t\t{how} {}{value}", key.join(" . "))?;
+    if set.has_ranges() {
+        writeln!(out, "\t\tflags interval")?;
+    }
     if set.counts() {
         writeln!(out, "\t\tcounter")?;
     }
     let elements: Vec<String> = elements.map(element_text).collect();
     if !elements.is_empty() {
-        writeln!(
-            out,
-            "\t\telements = {{ {} }}",
-            elements.join(",\n\t\t\t     ")
-        )?;
+        writeln!(out, "\t\telements = {{ {} }}", elements.join(",\n\t\t\t     "))?;
     }
     writeln!(out, "\t}}")
 }
@@ -116,11 +108,8 @@ fn load_text(family: Family, field: Field, modulus: u32) -> String {
 }
 
 fn key_text(family: Family, set: Set, modulus: u32) -> String {
-    let fields: Vec<String> = set
-        .key()
-        .iter()
-        .map(|field| load_text(family, *field, modulus))
-        .collect();
+    let fields: Vec<String> =
+        set.key().iter().map(|field| load_text(family, *field, modulus)).collect();
     fields.join(" . ")
 }
 
@@ -134,6 +123,12 @@ fn element_text(element: &Element<'_>) -> String {
     let mut text = match element.key {
         Key::Frontend(key) => frontend(key),
         Key::Pool(key, index) => format!("{} . {index}", frontend(key)),
+        Key::Source(key, SourceRange { first, last }) if first == last => {
+            format!("{} . {first}", frontend(key))
+        }
+        Key::Source(key, SourceRange { first, last }) => {
+            format!("{} . {first}-{last}", frontend(key))
+        }
         Key::Address(address) => address.to_string(),
         Key::Hairpin(address) => format!("{address} . {address}"),
     };
@@ -159,14 +154,18 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
         .statements
         .iter()
         .map(|statement| match statement {
-            Statement::SourceOutside(net) => format!("{ip} saddr != {}", net_text(*net)),
-            Statement::DestinationOutside(net) => format!("{ip} daddr != {}", net_text(*net)),
-            Statement::NotFromInterface { name, prefix } => {
-                format!("iifname != \"{name}{}\"", if *prefix { "*" } else { "" })
+            Statement::Source(net, is) => format!("{ip} saddr {}{}", not(*is), net_text(*net)),
+            Statement::Destination(net, is) => {
+                format!("{ip} daddr {}{}", not(*is), net_text(*net))
             }
+            Statement::Interface(name, is) => format!("iifname {}\"{name}\"", not(*is)),
+            Statement::InterfacePrefix(name, is) => format!("iifname {}\"{name}*\"", not(*is)),
+            Statement::SourceIsLocal => "fib saddr type local".to_owned(),
             Statement::DestinationIsLocal => "fib daddr type local".to_owned(),
             Statement::NewConnection => "ct state new".to_owned(),
-            Statement::InSet(set) => format!("{} @{}", key_text(family, *set, 0), set.name()),
+            Statement::InSet(set, is) => {
+                format!("{} {}@{}", key_text(family, *set, 0), not(*is), set.name())
+            }
             Statement::Dispatch(set) => {
                 format!("{} vmap @{}", key_text(family, *set, 0), set.name())
             }
@@ -181,17 +180,21 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
             Statement::Goto(chain) => format!("goto {chain}"),
             Statement::Masquerade => "masquerade fully-random".to_owned(),
             Statement::Reject => "reject".to_owned(),
+            Statement::Drop => "drop".to_owned(),
         })
         .collect();
     parts.extend(rule.comment.map(|comment| format!("comment \"{comment}\"")));
     parts.join(" ")
 }
 
+fn not(is: Is) -> &'static str {
+    match is {
+        Is::So => "",
+        Is::Not => "!= ",
+    }
+}
+
 /// nft leaves out the length of a prefix that is a whole address.
 fn net_text(net: ipnet::IpNet) -> String {
-    if net.prefix_len() == net.max_prefix_len() {
-        net.addr().to_string()
-    } else {
-        net.to_string()
-    }
+    if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }

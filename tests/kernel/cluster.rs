@@ -12,15 +12,15 @@ use shunt::model::{
 use shunt::plan::Options;
 use shunt_lab::Netns;
 
-pub const NODE: &str = "node-1";
+pub(crate) const NODE: &str = "node-1";
 
 /// The name of the n-th Service.
-pub fn name(n: u16) -> ObjectName {
+pub(crate) fn name(n: u16) -> ObjectName {
     ObjectName::new("default", format!("service-{n}"))
 }
 
 /// A dual-stack Service with a ClusterIP, a NodePort and an ExternalIP of its own.
-pub fn service(n: u16) -> Service {
+pub(crate) fn service(n: u16) -> Service {
     let [high, low] = n.to_be_bytes();
     Service {
         name: name(n),
@@ -46,7 +46,7 @@ pub fn service(n: u16) -> Service {
 }
 
 /// A slice of the n-th Service with these endpoints, the first of which is on our node.
-pub fn slice(n: u16, family: Family, endpoints: &[u16]) -> EndpointSlice {
+pub(crate) fn slice(n: u16, family: Family, endpoints: &[u16]) -> EndpointSlice {
     let address = |e: u16| -> IpAddr {
         let [high, low] = e.to_be_bytes();
         match family {
@@ -75,7 +75,7 @@ pub fn slice(n: u16, family: Family, endpoints: &[u16]) -> EndpointSlice {
 }
 
 /// A dataplane of that namespace that was fed with these changes but has not synced yet.
-pub fn dataplane(ns: &Netns, changes: Vec<Change>) -> Result<Dataplane> {
+pub(crate) fn dataplane(ns: &Netns, changes: Vec<Change>) -> Result<Dataplane> {
     let mut dataplane = ns.run(|| Ok(Dataplane::open(Options::default(), NODE)?))?;
     changes.into_iter().for_each(|change| dataplane.apply(change));
     dataplane.apply(Change::Synced);
@@ -84,7 +84,7 @@ pub fn dataplane(ns: &Netns, changes: Vec<Change>) -> Result<Dataplane> {
 
 /// The live ruleset in a form that can be compared: handles and counters are left out, and so are
 /// the places of backends within a pool, which depend on the order of events.
-pub fn live(ns: &Netns) -> Result<Vec<String>> {
+pub(crate) fn live(ns: &Netns) -> Result<Vec<String>> {
     let listing = ns.output("nft", &["-j", "list", "ruleset"])?;
     let json: serde_json::Value = serde_json::from_str(&listing)?;
     let mut lines = Vec::new();
@@ -105,7 +105,9 @@ fn strip(object: &mut serde_json::Value) -> Vec<String> {
     let Some((_, body)) = object.as_object_mut().and_then(|o| o.iter_mut().next()) else {
         return Vec::new();
     };
-    let Some(body) = body.as_object_mut() else { return Vec::new() };
+    let Some(body) = body.as_object_mut() else {
+        return Vec::new();
+    };
     body.remove("handle");
     let name = body.get("name").and_then(|n| n.as_str()).unwrap_or_default().to_owned();
     let elements = body.remove("elem");

@@ -18,17 +18,28 @@ fn family() -> impl Strategy<Value = Family> {
 fn change() -> impl Strategy<Value = Change> {
     let n = || 0_u16..6;
     prop_oneof![
-        4 => (n(), n(), any::<bool>(), any::<bool>()).prop_map(|(n, address, local, node_port)| {
-            let mut service = service(n);
-            service.cluster_ips = crate::cluster::service(address / 2).cluster_ips;
-            if local {
-                service.internal_policy = TrafficPolicy::Local;
+        4 => (n(), n(), any::<[bool; 5]>()).prop_map(
+            |(n, address, [internal, external, node_port, vip, restricted])| {
+                let mut service = service(n);
+                service.cluster_ips = crate::cluster::service(address / 2).cluster_ips;
+                let policy =
+                    |local| if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster };
+                service.internal_policy = policy(internal);
+                service.external_policy = policy(external);
+                if !node_port {
+                    service.ports[0].node_port = None;
+                }
+                if vip {
+                    service.load_balancer_ips =
+                        vec!["203.0.113.1".parse().unwrap(), "2001:db8:113::1".parse().unwrap()];
+                }
+                if restricted {
+                    let ranges = ["192.0.2.0/25", "192.0.2.64/26", "10.0.0.0/9", "2001:db8::/64"];
+                    service.source_ranges = ranges.iter().map(|r| r.parse().unwrap()).collect();
+                }
+                Change::Service(service)
             }
-            if !node_port {
-                service.ports[0].node_port = None;
-            }
-            Change::Service(service)
-        }),
+        ),
         1 => n().prop_map(|n| Change::ServiceGone(name(n))),
         6 => (n(), family(), proptest::collection::btree_set(0_u16..12, 0..8)).prop_map(
             |(n, family, endpoints)| {

@@ -12,7 +12,7 @@ const NUMBERS: SetType = SetType {
     key_type: 4,
     key_length: 4,
     data: None,
-    interval: false,
+    range_fields: None,
     counter: false,
     type_of: None,
 };
