@@ -7,14 +7,24 @@ use crate::command::{cargo, run};
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
 
-/// Run every test of the workspace; `args` go to `cargo test`.
+/// Run every test of the workspace, or those of the packages that `args` select; `args` go to
+/// `cargo test`.
 pub(crate) fn test(installer: &Installer, args: &[String]) -> Result<()> {
-    run_programs(installer, &["test", "--workspace"], args)
+    let subcommand: &[_] = if selects_package(args) { &["test"] } else { &["test", "--workspace"] };
+    run_programs(installer, subcommand, args)
 }
 
 /// Run the benchmarks; `args` go to `cargo bench`.
 pub(crate) fn bench(installer: &Installer, args: &[String]) -> Result<()> {
     run_programs(installer, &["bench", "--package", "shunt"], args)
+}
+
+/// Whether cargo is told which packages; a `--workspace` of ours would overrule that.
+fn selects_package(args: &[String]) -> bool {
+    let selectors = ["-p", "--package", "--workspace"];
+    args.iter()
+        .take_while(|arg| *arg != "--")
+        .any(|arg| selectors.iter().any(|selector| arg.starts_with(selector)))
 }
 
 fn run_programs(installer: &Installer, subcommand: &[&str], args: &[String]) -> Result<()> {
@@ -39,6 +49,16 @@ fn runner(words: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_selected_package_is_seen_and_a_test_harness_option_is_not() {
+        let args = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert!(selects_package(&args(&["-p", "shunt"])));
+        assert!(selects_package(&args(&["--package=shunt", "name"])));
+        assert!(selects_package(&args(&["--workspace"])));
+        assert!(!selects_package(&args(&["name", "--", "-p"])));
+        assert!(!selects_package(&[]));
+    }
 
     #[test]
     fn the_runner_is_a_setting_that_cargo_reads() {
