@@ -9,8 +9,7 @@ use nix::unistd::geteuid;
 
 use crate::command::{command, output};
 
-/// A pod network in miniature: what every test needs from the kernel. NAT chains live in a module
-/// of their own.
+/// What every test needs from the kernel: tables, and NAT, which lives in a module of its own.
 const NFT_PROBE: &str = "add table ip probe; \
      add chain ip probe nat { type nat hook prerouting priority -100; }";
 
@@ -34,13 +33,9 @@ impl Privilege {
         }
         let tried = output(privilege.isolated("nft").arg(NFT_PROBE))?;
         if !tried.status.success() {
-            bail!(
-                "this kernel ({}) has no nf_tables with NAT for us: nft says \"{}\"; it needs \
-                 CONFIG_NF_TABLES, CONFIG_NFT_NAT and CONFIG_NFT_CHAIN_NAT, or their modules \
-                 loaded (as root: modprobe -a nf_tables nft_chain_nat)",
-                sysctl("kernel/osrelease").unwrap_or_default(),
-                String::from_utf8_lossy(&tried.stderr).lines().next().unwrap_or_default().trim()
-            );
+            let said = String::from_utf8_lossy(&tried.stderr);
+            let kernel = sysctl("kernel/osrelease").unwrap_or_default();
+            bail!(why_no_rules(said.lines().next().unwrap_or_default().trim(), &kernel));
         }
         Ok(privilege)
     }
@@ -93,6 +88,21 @@ impl Privilege {
     }
 }
 
+/// One sentence: why no rules in a namespace of our own, and what to do about it.
+fn why_no_rules(said: &str, kernel: &str) -> String {
+    if said.contains("not permitted") {
+        return format!(
+            "not allowed to write rules, even in a network namespace of our own (nft says \
+             \"{said}\"); give this container CAP_NET_ADMIN"
+        );
+    }
+    format!(
+        "this kernel ({kernel}) has no nf_tables with NAT (nft says \"{said}\"); it needs \
+         CONFIG_NF_TABLES and CONFIG_NFT_NAT, or their modules loaded (as root: modprobe -a \
+         nf_tables nft_chain_nat)"
+    )
+}
+
 fn sysctl(name: &str) -> Option<String> {
     let value = fs::read_to_string(format!("/proc/sys/{name}")).ok()?;
     Some(value.trim().to_owned())
@@ -116,6 +126,14 @@ mod tests {
         );
         assert!(with("kernel/apparmor_restrict_unprivileged_userns", "1").contains("AppArmor"));
         assert!(with("user/max_user_namespaces", "63000").contains("Operation not permitted"));
+    }
+
+    #[test]
+    fn a_missing_right_is_told_from_a_missing_module() {
+        let right = why_no_rules("Error: Could not process rule: Operation not permitted", "6.1");
+        assert!(right.contains("CAP_NET_ADMIN"), "{right}");
+        let module = why_no_rules("Error: Could not process rule: No such file", "6.1");
+        assert!(module.contains("modprobe") && module.contains("6.1"), "{module}");
     }
 
     #[test]
