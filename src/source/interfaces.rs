@@ -10,17 +10,16 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
-use tokio::io::unix::AsyncFd;
 
 use crate::model::Change;
 
 /// Tells when addresses appear or vanish, by the kernel's own events (rtnetlink): no polling.
 pub struct Interfaces {
-    events: AsyncFd<OwnedFd>,
+    events: OwnedFd,
 }
 
 impl Interfaces {
-    /// Subscribes in the network namespace of this thread. Must be called within a tokio runtime.
+    /// Subscribes in the network namespace of this thread.
     ///
     /// # Errors
     /// If the kernel gives no socket for routing messages.
@@ -28,32 +27,31 @@ impl Interfaces {
         let events = socket(
             AddressFamily::Netlink,
             SockType::Raw,
-            SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK,
+            SockFlag::SOCK_CLOEXEC,
             SockProtocol::NetlinkRoute,
         )?;
         let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
         bind(events.as_raw_fd(), &NetlinkAddr::new(0, groups as u32))?;
-        Ok(Interfaces { events: AsyncFd::new(events)? })
+        Ok(Interfaces { events })
     }
 
-    /// Waits until something may have changed.
+    /// Waits until something may have changed, and takes in all that has.
     ///
     /// # Errors
     /// If the subscription broke.
-    pub async fn changed(&mut self) -> io::Result<()> {
-        let mut ready = self.events.readable().await?;
+    pub fn wait(&self) -> io::Result<()> {
+        // What the events say does not matter: the addresses are read anew, all of them. So an
+        // overrun, which loses events, is an event like any other.
         let mut buffer = [0_u8; 8192];
+        let mut flags = MsgFlags::empty();
         loop {
-            // What the events say does not matter: the addresses are read anew, all of them. So an
-            // overrun, which loses events, is an event like any other.
-            match recv(self.events.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-                Ok(_) | Err(Errno::EINTR | Errno::ENOBUFS) => {}
-                Err(Errno::EAGAIN) => break,
+            match recv(self.events.as_raw_fd(), &mut buffer, flags) {
+                Ok(_) | Err(Errno::ENOBUFS) => flags = MsgFlags::MSG_DONTWAIT,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(()),
                 Err(errno) => return Err(errno.into()),
             }
         }
-        ready.clear_ready();
-        Ok(())
     }
 }
 

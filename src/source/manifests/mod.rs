@@ -1,1 +1,79 @@
-//! x
+//! Manifests: objects in files, as they are written for `kubectl apply`.
+//!
+//! Owns: what counts as a manifest file, what the objects in it are ([`parse`]), which of several
+//! definitions of an object counts ([`collection`]), reading files, and noticing that they change
+//! ([`Watcher`]).
+//!
+//! What a person can rely on:
+//! - A file that is no YAML or JSON (half-written, say) keeps what it said before.
+//! - An object that is wrong in itself is left out, whatever it was before.
+//! - Of several definitions of an object the last one counts, by the order of the paths given, then
+//!   by file name, then within the file: what `kubectl apply` would end up with.
+//! - A path that goes away as a whole keeps what it said, as an API server that is away does; a file
+//!   that goes away from a directory takes its objects with it.
+//!
+//! Must not know: what is made of the objects.
+
+mod collection;
+mod kinds;
+mod parse;
+mod scan;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::document::Problem;
+use crate::model::Change;
+
+pub use parse::{Context, Manifest, Object, parse};
+pub use watch::Watcher;
+
+/// What a look at the files brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Round {
+    /// What changed. The first round ends with [`Change::Synced`].
+    pub changes: Vec<Change>,
+    /// All problems that there are at this moment, also those of earlier rounds.
+    pub problems: Arc<[Problem]>,
+}
+
+/// The files cannot be read or watched at all.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A path that was given is not there or cannot be read.
+    #[error("cannot read manifests from {path}: {source}")]
+    Path {
+        /// The path, as it was given.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The kernel gives us no inotify instance.
+    #[error(
+        "cannot watch manifests: {source}; if too many files are open, raise the sysctl \
+         fs.inotify.max_user_instances"
+    )]
+    Inotify {
+        /// Why.
+        source: nix::Error,
+    },
+    /// Waiting for events failed.
+    #[error("cannot wait for changes of manifests: {source}")]
+    Wait {
+        /// Why.
+        source: nix::Error,
+    },
+}
+
+/// Reads all manifests once. Problems are returned, not logged.
+pub fn load(paths: &[PathBuf], node_name: &str) -> Result<Round, Error> {
+    let mut scanner = scan::Scanner::new(paths, node_name)?;
+    for root in 0..paths.len() {
+        scanner.scan(root);
+    }
+    Ok(scanner.first_round())
+}

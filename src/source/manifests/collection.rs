@@ -1,0 +1,188 @@
+//! What all files say together, and what changes when one of them does. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::document::{FieldPath, Problem, Severity};
+use crate::model::Change;
+use crate::source::objects::Key;
+
+use super::{Manifest, Object};
+
+/// A file, in the order in which definitions count: the path that it was found under, then its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct FileId {
+    /// The number of the path.
+    pub(super) root: usize,
+    /// The file.
+    pub(super) path: Arc<Path>,
+}
+
+/// All files. Which changes come out depends only on what the files said before and say now, never on
+/// the order in which they were looked at.
+#[derive(Debug, Default)]
+pub(super) struct Collection {
+    files: BTreeMap<FileId, HashMap<Key, Object>>,
+    problems: BTreeMap<FileId, Vec<Problem>>,
+    /// The files that define an object; the last one counts.
+    owners: HashMap<Key, BTreeSet<FileId>>,
+    /// The objects that more than one file defines.
+    contested: BTreeSet<Key>,
+    problems_changed: bool,
+    /// The objects that this round has touched, as they were before it.
+    touched: BTreeMap<Key, Option<Change>>,
+}
+
+impl Collection {
+    /// The file says this now.
+    pub(super) fn set(&mut self, file: FileId, manifest: Manifest) {
+        let objects = manifest
+            .objects
+            .into_iter()
+            .map(|o| (o.key.clone(), o))
+            .collect();
+        self.replace(&file, objects);
+        self.set_problems(file, manifest.problems);
+    }
+
+    /// The file cannot be read: what it said before stays.
+    pub(super) fn keep(&mut self, file: FileId, problem: Problem) {
+        self.files.entry(file.clone()).or_default();
+        self.set_problems(file, vec![problem]);
+    }
+
+    /// The file is gone.
+    pub(super) fn remove(&mut self, file: &FileId) {
+        self.replace(file, HashMap::new());
+        self.files.remove(file);
+        self.set_problems(file.clone(), Vec::new());
+    }
+
+    /// The files that are known to be at a path.
+    pub(super) fn files_of(&self, root: usize) -> Vec<FileId> {
+        self.files
+            .keys()
+            .filter(|file| file.root == root)
+            .cloned()
+            .collect()
+    }
+
+    /// What was wrong with a file.
+    pub(super) fn problems_of(&self, file: &FileId) -> &[Problem] {
+        self.problems.get(file).map_or(&[], Vec::as_slice)
+    }
+
+    /// True if [`Collection::problems`] may have changed since this was last asked.
+    pub(super) fn problems_changed(&mut self) -> bool {
+        std::mem::take(&mut self.problems_changed)
+    }
+
+    fn set_problems(&mut self, file: FileId, problems: Vec<Problem>) {
+        if problems != self.problems_of(&file) {
+            self.problems_changed = true;
+            if problems.is_empty() {
+                self.problems.remove(&file);
+            } else {
+                self.problems.insert(file, problems);
+            }
+        }
+    }
+
+    fn replace(&mut self, file: &FileId, objects: HashMap<Key, Object>) {
+        let old = self.files.remove(file).unwrap_or_default();
+        for key in old.keys().chain(objects.keys()) {
+            let same = match (old.get(key), objects.get(key)) {
+                (Some(old), Some(new)) => old.change == new.change,
+                _ => false,
+            };
+            if !same && !self.touched.contains_key(key) {
+                // The old content of this file is still to be looked at.
+                let before = self.current(key, |f| if f == file { Some(&old) } else { None });
+                self.touched.insert(key.clone(), before);
+            }
+        }
+        for key in old.keys().filter(|key| !objects.contains_key(*key)) {
+            self.disown(key, file);
+        }
+        for key in objects.keys().filter(|key| !old.contains_key(*key)) {
+            let owners = self.owners.entry(key.clone()).or_default();
+            owners.insert(file.clone());
+            if owners.len() > 1 {
+                self.problems_changed = true;
+                self.contested.insert(key.clone());
+            }
+        }
+        self.files.insert(file.clone(), objects);
+    }
+
+    fn disown(&mut self, key: &Key, file: &FileId) {
+        let Some(owners) = self.owners.get_mut(key) else {
+            return;
+        };
+        owners.remove(file);
+        self.problems_changed |= !owners.is_empty();
+        if owners.len() < 2 {
+            self.contested.remove(key);
+        }
+        if owners.is_empty() {
+            self.owners.remove(key);
+        }
+    }
+
+    /// The definition of an object that counts; `aside` has the content of a file that is not in its
+    /// place at the moment.
+    fn current<'a>(
+        &'a self,
+        key: &Key,
+        aside: impl Fn(&FileId) -> Option<&'a HashMap<Key, Object>>,
+    ) -> Option<Change> {
+        let file = self.owners.get(key)?.last()?;
+        let objects = aside(file).or_else(|| self.files.get(file))?;
+        objects.get(key)?.change.clone()
+    }
+
+    /// Ends a round: what has changed since the last one, in the order of the objects.
+    pub(super) fn finish(&mut self) -> Vec<Change> {
+        let touched = std::mem::take(&mut self.touched);
+        let mut changes = Vec::with_capacity(touched.len());
+        for (key, before) in touched {
+            let now = self.current(&key, |_| None);
+            if now != before {
+                if self.contested.contains(&key) {
+                    self.contest(&key).log();
+                }
+                changes.push(now.unwrap_or_else(|| key.gone()));
+            }
+        }
+        changes
+    }
+
+    /// All problems that there are now.
+    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
+        let contests = self.contested.iter().map(|key| self.contest(key));
+        self.problems.values().flatten().cloned().chain(contests)
+    }
+
+    fn contest(&self, key: &Key) -> Problem {
+        let line = |file: &FileId| self.files.get(file)?.get(key).map(|object| object.line);
+        let mut owners = self.owners.get(key).into_iter().flatten().rev();
+        let winner = owners.next();
+        let mut others: Vec<String> = owners
+            .take(4)
+            .map(|file| format!("{}:{}", file.path.display(), line(file).unwrap_or_default()))
+            .collect();
+        if others.len() == 4 {
+            others[3] = "…".into();
+        }
+        let reason = format!(
+            "the same object is also in {}; the last file by name counts, remove it from the others",
+            others.join(", ")
+        );
+        let problem = Problem::new(Severity::Warning, FieldPath::default(), reason).of_object(key);
+        match winner {
+            Some(file) => problem.in_file(&file.path, line(file)),
+            None => problem,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Which documents are ours.
+
+use crate::source::objects::Kind;
+
+/// What a document is, by its `apiVersion` and `kind`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Recognised {
+    /// An object that we use.
+    Ours(Kind),
+    /// A list of objects. They have this kind if they do not say themselves.
+    List(Option<Kind>),
+    /// An object that is fine and none of our business.
+    NotUsed,
+    /// Something that is likely a mistake: why.
+    Mistake(String),
+}
+
+/// The kinds that share an API group with ours.
+const NEIGHBOURS: [(&str, &[&str]); 3] = [
+    (
+        "",
+        &[
+            "Binding",
+            "ComponentStatus",
+            "ConfigMap",
+            "Endpoints",
+            "Event",
+            "LimitRange",
+            "Namespace",
+            "PersistentVolume",
+            "PersistentVolumeClaim",
+            "Pod",
+            "PodTemplate",
+            "ReplicationController",
+            "ResourceQuota",
+            "Secret",
+            "ServiceAccount",
+        ],
+    ),
+    ("discovery.k8s.io", &[]),
+    (
+        "networking.k8s.io",
+        &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy"],
+    ),
+];
+
+/// The versions of a kind that we read, the best one first.
+fn versions(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::Service | Kind::Node => &["v1"],
+        Kind::EndpointSlice => &["discovery.k8s.io/v1"],
+        Kind::ServiceCidr => &["networking.k8s.io/v1", "networking.k8s.io/v1beta1"],
+    }
+}
+
+fn named(name: &str) -> Option<Kind> {
+    Kind::ALL.into_iter().find(|kind| kind.as_str() == name)
+}
+
+/// Recognises a document.
+pub(super) fn recognise(api_version: &str, name: &str) -> Recognised {
+    let item = name.strip_suffix("List");
+    if item == Some("") && api_version == "v1" {
+        return Recognised::List(None);
+    }
+    if let Some(kind) = named(item.unwrap_or(name)) {
+        if versions(kind).contains(&api_version) {
+            return match item {
+                Some(_) => Recognised::List(Some(kind)),
+                None => Recognised::Ours(kind),
+            };
+        }
+        // A Service or a Node of another group (Knative has one) is another thing.
+        let distinctive = matches!(kind, Kind::EndpointSlice | Kind::ServiceCidr);
+        if distinctive || neighbours(api_version).is_some() {
+            let expected = versions(kind)[0];
+            return Recognised::Mistake(format!(
+                "{kind} objects are read as {expected} only; write apiVersion: {expected}"
+            ));
+        }
+        return Recognised::NotUsed;
+    }
+    match neighbours(api_version) {
+        Some(kinds) if !kinds.contains(&item.unwrap_or(name)) => {
+            let hint = similar(name).map(|kind| format!("; did you mean {kind}?"));
+            Recognised::Mistake(format!(
+                "there is no such kind in apiVersion {api_version}{}",
+                hint.unwrap_or_default()
+            ))
+        }
+        _ => Recognised::NotUsed,
+    }
+}
+
+fn neighbours(api_version: &str) -> Option<&'static [&'static str]> {
+    let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    NEIGHBOURS
+        .iter()
+        .find(|(name, _)| *name == group)
+        .map(|(_, kinds)| *kinds)
+}
+
+/// The kind of ours that was likely meant.
+fn similar(name: &str) -> Option<Kind> {
+    // Comparing takes time in proportion to the length, and long names resemble none of ours.
+    let name = (name.len() < 30).then(|| name.to_ascii_lowercase())?;
+    let distance = |kind: &Kind| strsim::osa_distance(&kind.as_str().to_ascii_lowercase(), &name);
+    Kind::ALL
+        .into_iter()
+        .min_by_key(distance)
+        .filter(|kind| distance(kind) <= 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_are_recognised() {
+        for (api_version, kind, expected) in [
+            ("v1", "Service", Recognised::Ours(Kind::Service)),
+            ("v1", "Node", Recognised::Ours(Kind::Node)),
+            (
+                "discovery.k8s.io/v1",
+                "EndpointSlice",
+                Recognised::Ours(Kind::EndpointSlice),
+            ),
+            (
+                "networking.k8s.io/v1",
+                "ServiceCIDR",
+                Recognised::Ours(Kind::ServiceCidr),
+            ),
+            (
+                "networking.k8s.io/v1beta1",
+                "ServiceCIDR",
+                Recognised::Ours(Kind::ServiceCidr),
+            ),
+            ("v1", "List", Recognised::List(None)),
+            ("v1", "ServiceList", Recognised::List(Some(Kind::Service))),
+            ("v1", "ConfigMap", Recognised::NotUsed),
+            ("v1", "PodList", Recognised::NotUsed),
+            ("apps/v1", "Deployment", Recognised::NotUsed),
+            ("serving.knative.dev/v1", "Service", Recognised::NotUsed),
+            ("networking.k8s.io/v1", "Ingress", Recognised::NotUsed),
+        ] {
+            assert_eq!(
+                recognise(api_version, kind),
+                expected,
+                "{api_version} {kind}"
+            );
+        }
+        for (api_version, kind, expected) in [
+            (
+                "v1",
+                "Servise",
+                "no such kind in apiVersion v1; did you mean Service?",
+            ),
+            ("v1", "service", "did you mean Service?"),
+            ("v1", "Frobnicator", "no such kind in apiVersion v1"),
+            (
+                "discovery.k8s.io/v1",
+                "Endpointslices",
+                "did you mean EndpointSlice?",
+            ),
+            (
+                "discovery.k8s.io/v1beta1",
+                "EndpointSlice",
+                "write apiVersion: discovery.k8s.io/v1",
+            ),
+            (
+                "v1",
+                "EndpointSlice",
+                "write apiVersion: discovery.k8s.io/v1",
+            ),
+            (
+                "discovery.k8s.oi/v1",
+                "EndpointSlice",
+                "write apiVersion: discovery.k8s.io/v1",
+            ),
+            ("networking.k8s.io/v1", "Service", "write apiVersion: v1"),
+        ] {
+            match recognise(api_version, kind) {
+                Recognised::Mistake(reason) => assert!(reason.contains(expected), "{reason}"),
+                other => panic!("{api_version} {kind}: {other:?}"),
+            }
+        }
+        assert!(matches!(
+            recognise("v1", &"x".repeat(10_000_000)),
+            Recognised::Mistake(_)
+        ));
+    }
+}

@@ -1,0 +1,251 @@
+//! From the bytes of a file to objects and problems. Pure.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use crate::document::{self, At, FieldPath, Node, Problem, Severity, TypeError, Value, typed};
+use crate::model::Change;
+use crate::source::objects::{self, Converted, Key, Kind, Names};
+
+use super::kinds::{Recognised, recognise};
+
+/// A file with more problems than this is told about the first ones only.
+const PROBLEM_LIMIT: usize = 100;
+
+/// Kinds that are not used are named up to this number.
+const NAMED_KINDS: usize = 20;
+
+/// What all files have in common.
+#[derive(Debug, Default)]
+pub struct Context {
+    /// The name of our Node: others are none of our business.
+    pub node_name: Arc<str>,
+    /// The names that occur in objects.
+    pub names: Names,
+}
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub struct Manifest {
+    /// The objects that can be used, each once.
+    pub objects: Vec<Object>,
+    /// What is wrong, with file and line.
+    pub problems: Vec<Problem>,
+    /// Some kinds of objects that are fine and none of our business.
+    pub not_used: BTreeSet<String>,
+}
+
+/// An object in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// Which one it is.
+    pub key: Key,
+    /// The line where it begins.
+    pub line: u32,
+    /// The object; None if it is not for us to implement (a headless Service, say).
+    pub change: Option<Change>,
+}
+
+/// Reads the objects in a file. An error means that it is not YAML or JSON: nothing is known of what
+/// it should say.
+pub fn parse(
+    file: &Arc<Path>,
+    bytes: &[u8],
+    context: &mut Context,
+) -> Result<Manifest, Box<Problem>> {
+    let documents = document::parse(bytes).map_err(|error| {
+        let reason = format!(
+            "not YAML or JSON, in column {}: {}",
+            error.column, error.reason
+        );
+        let problem = Problem::new(Severity::Error, FieldPath::default(), reason);
+        Box::new(problem.in_file(file, Some(error.line)))
+    })?;
+    let mut reader = Reader {
+        file,
+        context,
+        manifest: Manifest::default(),
+        places: HashMap::new(),
+        unlisted: 0,
+    };
+    for document in &documents {
+        reader.document(document, None);
+    }
+    Ok(reader.finish())
+}
+
+struct Reader<'a> {
+    file: &'a Arc<Path>,
+    context: &'a mut Context,
+    manifest: Manifest,
+    /// Where in the list of objects the one with this key is.
+    places: HashMap<Key, usize>,
+    unlisted: usize,
+}
+
+impl Reader<'_> {
+    /// Reads a document or, if there is a list around it, one of the list's items.
+    fn document(&mut self, node: &Node<'_>, list: Option<Option<Kind>>) {
+        let Value::Mapping(_) = &node.value else {
+            let reason = "not an object; it should begin with apiVersion and kind";
+            return self.warn(node, At::top("kind"), Some(node.describe()), reason);
+        };
+        let text = |field| node.get(field).and_then(Node::text);
+        let recognised = match (list.flatten(), text("apiVersion"), text("kind")) {
+            // The items of a ServiceList as the API server writes it do not say what they are.
+            (Some(kind), _, None) => Recognised::Ours(kind),
+            (_, Some(api_version), Some(kind)) => recognise(api_version, kind),
+            (_, None, _) => Recognised::Mistake("an object needs an apiVersion".into()),
+            (_, _, None) => Recognised::Mistake("an object needs a kind".into()),
+        };
+        match recognised {
+            Recognised::Ours(kind) => self.object(kind, node),
+            Recognised::List(kind) if list.is_none() => self.list(node, kind),
+            Recognised::List(_) => {
+                self.warn(
+                    node,
+                    At::top("kind"),
+                    None,
+                    "a list within a list is not read",
+                );
+            }
+            Recognised::NotUsed => {
+                if let Some(kind) = text("kind").filter(|kind| kind.len() < 100)
+                    && self.manifest.not_used.len() < NAMED_KINDS
+                {
+                    self.manifest.not_used.insert(kind.to_owned());
+                }
+            }
+            Recognised::Mistake(reason) => {
+                let value = node.get("kind").map(Node::describe);
+                self.warn(
+                    node,
+                    At::top("kind"),
+                    value,
+                    &format!("{reason} (it is ignored)"),
+                );
+            }
+        }
+    }
+
+    fn list(&mut self, node: &Node<'_>, kind: Option<Kind>) {
+        match node.get("items").map(|items| &items.value) {
+            Some(Value::Sequence(items)) => {
+                for item in items {
+                    self.document(item, Some(kind));
+                }
+            }
+            _ => self.warn(
+                node,
+                At::top("items"),
+                None,
+                "a list needs items (it is ignored)",
+            ),
+        }
+    }
+
+    fn object(&mut self, kind: Kind, node: &Node<'_>) {
+        let names = &mut self.context.names;
+        let converted = match kind {
+            Kind::Service => read(node, |raw| objects::service(raw, names)),
+            Kind::EndpointSlice => read(node, |raw| objects::endpoint_slice(raw, names)),
+            Kind::Node => read(node, |raw| objects::node(raw, names)),
+            Kind::ServiceCidr => read(node, |raw| objects::service_cidr(raw, names)),
+        };
+        let converted = match converted {
+            Ok(converted) => converted,
+            Err(error) => return self.type_error(kind, node, error),
+        };
+        if kind == Kind::Node && converted.key.name.name != self.context.node_name {
+            return;
+        }
+        let refused = converted.is_refused();
+        for problem in converted.problems {
+            let line = node.line_of(&problem.field);
+            self.report(problem, line);
+        }
+        if refused {
+            return;
+        }
+        let object = Object {
+            key: converted.key,
+            line: node.line,
+            change: converted.change,
+        };
+        match self.places.get(&object.key) {
+            None => {
+                self.places
+                    .insert(object.key.clone(), self.manifest.objects.len());
+                self.manifest.objects.push(object);
+            }
+            Some(&place) => {
+                let first = self.manifest.objects[place].line;
+                let reason = format!(
+                    "the same object is already in line {first}; the last definition counts, remove \
+                     the other"
+                );
+                let problem = Problem::new(Severity::Warning, FieldPath::default(), reason);
+                self.report(problem.of_object(&object.key), object.line);
+                self.manifest.objects[place] = object;
+            }
+        }
+    }
+
+    fn type_error(&mut self, kind: Kind, node: &Node<'_>, error: TypeError) {
+        let metadata = |field| {
+            node.get("metadata")
+                .and_then(|m| m.get(field))
+                .and_then(Node::text)
+        };
+        let name = metadata("name").unwrap_or("without a name");
+        let object = match metadata("namespace").filter(|_| kind.is_namespaced()) {
+            Some(namespace) => format!("{kind} {namespace}/{name}"),
+            None if kind.is_namespaced() => format!("{kind} default/{name}"),
+            None => format!("{kind} {name}"),
+        };
+        let line = node.line_of(&error.field);
+        let value = node.at(&error.field).map(Node::describe);
+        let reason = format!("{} (the {kind} is left out)", error.reason);
+        let mut problem = Problem::new(Severity::Error, error.field, reason).of_object(object);
+        problem.value = value;
+        self.report(problem, line);
+    }
+
+    fn warn(&mut self, node: &Node<'_>, at: At<'_>, value: Option<String>, reason: &str) {
+        let mut problem = Problem::new(Severity::Warning, at.path(), reason);
+        problem.value = value;
+        let line = node.line_of(&problem.field);
+        self.report(problem, line);
+    }
+
+    fn report(&mut self, problem: Problem, line: u32) {
+        if self.manifest.problems.len() < PROBLEM_LIMIT {
+            self.manifest
+                .problems
+                .push(problem.in_file(self.file, Some(line)));
+        } else {
+            self.unlisted += 1;
+        }
+    }
+
+    fn finish(mut self) -> Manifest {
+        if self.unlisted > 0 {
+            let reason = format!("{} more problems are not listed", self.unlisted);
+            let problem = Problem::new(Severity::Warning, FieldPath::default(), reason);
+            self.manifest
+                .problems
+                .push(problem.in_file(self.file, None));
+        }
+        self.manifest
+    }
+}
+
+fn read<T: DeserializeOwned>(
+    node: &Node<'_>,
+    convert: impl FnOnce(&T) -> Converted,
+) -> Result<Converted, TypeError> {
+    typed(node).map(|raw| convert(&raw))
+}

@@ -1,0 +1,257 @@
+//! Reading files and directories.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::document::{FieldPath, Problem, Severity};
+use crate::model::Change;
+
+use super::collection::{Collection, FileId};
+use super::{Context, Error, Round, parse};
+
+/// Files beyond this are refused. 100 000 endpoints in one file are some 20 MB.
+const SIZE_LIMIT: u64 = 128 << 20;
+
+/// Kinds of objects that are not used are named up to about this number.
+const NOT_USED_LIMIT: usize = 50;
+
+/// Reads what is at some paths into a collection.
+pub(super) struct Scanner {
+    roots: Vec<PathBuf>,
+    context: Context,
+    collection: Collection,
+    not_used: BTreeSet<String>,
+    /// Problems of a path as a whole.
+    root_problems: Vec<Option<Problem>>,
+    root_problems_changed: bool,
+    problems: Arc<[Problem]>,
+    log: bool,
+}
+
+impl Scanner {
+    /// Checks that all paths are there.
+    pub(super) fn new(roots: &[PathBuf], node_name: &str) -> Result<Scanner, Error> {
+        for path in roots {
+            fs::metadata(path).map_err(|source| Error::Path {
+                path: path.clone(),
+                source,
+            })?;
+        }
+        Ok(Scanner {
+            roots: roots.to_vec(),
+            context: Context {
+                node_name: node_name.into(),
+                ..Context::default()
+            },
+            collection: Collection::default(),
+            not_used: BTreeSet::new(),
+            root_problems: vec![None; roots.len()],
+            root_problems_changed: false,
+            problems: Arc::new([]),
+            log: false,
+        })
+    }
+
+    /// Writes each problem to the log when it is found.
+    pub(super) fn log_problems(&mut self) {
+        self.log = true;
+    }
+
+    /// The path with this number.
+    pub(super) fn root(&self, root: usize) -> &Path {
+        &self.roots[root]
+    }
+
+    /// Looks at everything that is at a path. False if the path is gone or cannot be read: what it
+    /// said before stays.
+    pub(super) fn scan(&mut self, root: usize) -> bool {
+        let result = fs::metadata(&self.roots[root]).and_then(|metadata| {
+            if metadata.is_dir() {
+                self.scan_directory(root)
+            } else {
+                self.scan_file(root)
+            }
+        });
+        let problem = result.err().map(|error| {
+            let reason = format!(
+                "cannot read the path of the manifests: {error}; what it said before stays until it \
+                 is back"
+            );
+            Problem::new(Severity::Error, FieldPath::default(), reason)
+                .in_file(&self.roots[root].as_path().into(), None)
+        });
+        let good = problem.is_none();
+        if self.root_problems[root] != problem {
+            if self.log
+                && let Some(problem) = &problem
+            {
+                problem.log();
+            } else if self.log {
+                tracing::info!(path = %self.roots[root].display(), "manifests are back");
+            }
+            self.root_problems[root] = problem;
+            self.root_problems_changed = true;
+        }
+        good
+    }
+
+    fn scan_directory(&mut self, root: usize) -> io::Result<()> {
+        let mut gone: BTreeSet<FileId> = self.collection.files_of(root).into_iter().collect();
+        let paths = fs::read_dir(&self.roots[root])?.map(|entry| entry.map(|e| e.path()));
+        let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
+        paths.retain(|path| path.file_name().is_some_and(is_manifest));
+        // The log is easier to read in the order of names.
+        paths.sort_unstable();
+        for path in paths {
+            let file = FileId {
+                root,
+                path: path.into(),
+            };
+            gone.remove(&file);
+            self.load(file);
+        }
+        for file in gone {
+            self.collection.remove(&file);
+        }
+        Ok(())
+    }
+
+    fn scan_file(&mut self, root: usize) -> io::Result<()> {
+        let file = FileId {
+            root,
+            path: self.roots[root].as_path().into(),
+        };
+        for other in self.collection.files_of(root) {
+            if other != file {
+                self.collection.remove(&other);
+            }
+        }
+        self.load(file);
+        Ok(())
+    }
+
+    /// Looks at a file within a directory.
+    pub(super) fn look_at(&mut self, root: usize, name: &OsStr) {
+        self.load(FileId {
+            root,
+            path: self.roots[root].join(name).into(),
+        });
+    }
+
+    /// True if there is something by that name in the directory.
+    pub(super) fn exists(&self, root: usize, name: &OsStr) -> bool {
+        fs::symlink_metadata(self.roots[root].join(name)).is_ok()
+    }
+
+    fn load(&mut self, file: FileId) {
+        let result = match read(&file.path) {
+            Ok(Some(bytes)) => parse(&file.path, &bytes, &mut self.context),
+            Ok(None) => return self.collection.remove(&file),
+            Err(reason) => {
+                let problem = Problem::new(Severity::Error, FieldPath::default(), reason);
+                Err(Box::new(problem.in_file(&file.path, None)))
+            }
+        };
+        match result {
+            Ok(mut manifest) => {
+                if self.not_used.len() < NOT_USED_LIMIT {
+                    self.not_used.append(&mut manifest.not_used);
+                }
+                self.log_new(&file, &manifest.problems);
+                self.collection.set(file, manifest);
+            }
+            Err(mut problem) => {
+                problem
+                    .reason
+                    .push_str(" (what the file said before stays)");
+                self.log_new(&file, std::slice::from_ref(&*problem));
+                self.collection.keep(file, *problem);
+            }
+        }
+    }
+
+    fn log_new(&self, file: &FileId, problems: &[Problem]) {
+        if self.log && problems != self.collection.problems_of(file) {
+            problems.iter().for_each(Problem::log);
+        }
+    }
+
+    /// Ends the first round.
+    pub(super) fn first_round(&mut self) -> Round {
+        if self.log && !self.not_used.is_empty() {
+            let kinds: Vec<&str> = self.not_used.iter().map(String::as_str).collect();
+            tracing::info!("objects of other kinds are ignored: {}", kinds.join(", "));
+        }
+        let mut round = self.round();
+        round.changes.push(Change::Synced);
+        round
+    }
+
+    /// Ends a round.
+    pub(super) fn round(&mut self) -> Round {
+        let changes = self.collection.finish();
+        if std::mem::take(&mut self.root_problems_changed) | self.collection.problems_changed() {
+            let roots = self.root_problems.iter().flatten().cloned();
+            self.problems = roots.chain(self.collection.problems()).collect();
+        }
+        Round {
+            changes,
+            problems: self.problems.clone(),
+        }
+    }
+}
+
+/// True for the names of manifests in a directory: not hidden, no editor's temporary.
+pub(super) fn is_manifest(name: &OsStr) -> bool {
+    let bytes = name.as_encoded_bytes();
+    let suffix = [&b".yaml"[..], b".yml", b".json"]
+        .iter()
+        .any(|suffix| bytes.ends_with(suffix));
+    suffix && !bytes.starts_with(b".") && !bytes.starts_with(b"#")
+}
+
+/// The content of a file. None if it is not there (any more) or is a directory.
+fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    // Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
+    let file = match file {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return match fs::symlink_metadata(path) {
+                Ok(_) => Err("a symbolic link to something that is not there".into()),
+                Err(_) => Ok(None),
+            };
+        }
+        Err(error) => return Err(format!("cannot be opened: {error}")),
+    };
+    let read_error = |error: io::Error| format!("cannot be read: {error}");
+    let metadata = file.metadata().map_err(read_error)?;
+    if metadata.is_dir() {
+        return Ok(None);
+    }
+    if !metadata.is_file() {
+        return Err("not a regular file".into());
+    }
+    let too_big = || format!("larger than {} MiB; split it", SIZE_LIMIT >> 20);
+    if metadata.len() > SIZE_LIMIT {
+        return Err(too_big());
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default() + 1);
+    // It may grow while we read it.
+    file.take(SIZE_LIMIT + 1)
+        .read_to_end(&mut bytes)
+        .map_err(read_error)?;
+    if bytes.len() as u64 > SIZE_LIMIT {
+        Err(too_big())
+    } else {
+        Ok(Some(bytes))
+    }
+}

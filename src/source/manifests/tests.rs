@@ -1,0 +1,486 @@
+//! Cases for reading files, for several files together, and for watching real directories.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::ControlFlow;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::collection::{Collection, FileId};
+use super::*;
+use crate::source::objects::{Key, Kind};
+
+fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Problem>> {
+    let mut context = Context {
+        node_name: "node-1".into(),
+        ..Context::default()
+    };
+    parse(&Path::new("f.yaml").into(), text.as_ref(), &mut context)
+}
+
+/// A Service by name and last octet of its ClusterIP.
+fn service(name: &str, octet: u32) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\n\
+         spec: {{clusterIP: 10.96.0.{octet}, ports: [{{port: 80}}]}}\n"
+    )
+}
+
+/// Objects by name: the ClusterIP of Services, the word "there" for others.
+fn say(changes: &[Change]) -> Vec<String> {
+    let one = |change: &Change| match change {
+        Change::Service(service) => format!("{} {}", service.name, service.cluster_ips[0]),
+        Change::ServiceGone(name) => format!("{name} gone"),
+        Change::Slice(slice) => format!("slice {}", slice.name),
+        Change::Node(node) => format!("node {}", node.name),
+        Change::Synced => "synced".into(),
+        other => format!("{other:?}"),
+    };
+    changes.iter().map(one).collect()
+}
+
+fn said(manifest: &Manifest) -> Vec<String> {
+    let objects = manifest.objects.iter();
+    say(&objects
+        .map(|o| o.change.clone().unwrap_or_else(|| o.key.gone()))
+        .collect::<Vec<_>>())
+}
+
+#[test]
+fn all_forms_of_a_file_are_read() {
+    let multi = format!("{}{}---\n# the end\n", service("a", 1), service("b", 2));
+    assert_eq!(
+        said(&read(multi).unwrap()),
+        ["default/a 10.96.0.1", "default/b 10.96.0.2"]
+    );
+    let list = r#"{"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": "x"},
+         "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"}},
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-2"}}]}"#;
+    let manifest = read(list).unwrap();
+    assert_eq!(said(&manifest), ["x/a 10.96.0.1", "node node-1"]);
+    assert_eq!(manifest.objects[1].line, 4);
+    // As `kubectl get --raw` writes it.
+    let typed_list = r#"{"kind": "ServiceList", "apiVersion": "v1", "items": [
+        {"metadata": {"name": "a"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}}]}"#;
+    assert_eq!(said(&read(typed_list).unwrap()), ["default/a 10.96.0.1"]);
+    for nothing in ["", "# only a comment\n", "---\n---\n"] {
+        assert!(read(nothing).unwrap().objects.is_empty());
+    }
+    let mixed = format!("apiVersion: apps/v1\nkind: Deployment\n{}", service("a", 1));
+    let mixed = read(mixed).unwrap();
+    assert_eq!(said(&mixed), ["default/a 10.96.0.1"]);
+    assert_eq!((mixed.problems.len(), mixed.not_used.len()), (0, 1));
+}
+
+/// What a user sees: the messages are kept here whole.
+#[test]
+fn messages_name_file_line_object_field_and_value() {
+    for (text, expected) in [
+        (
+            "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\nspec:\n  clusterIP: 10.96.0.300\n  ports:\n  - port: 0\n",
+            &[
+                "f.yaml:6: Service default/web: spec.clusterIP = \"10.96.0.300\": not an IP address (the Service is left out)",
+                "f.yaml:8: Service default/web: spec.ports[0].port = \"0\": not a port number; write 1 to 65535 (the Service is left out)",
+            ][..],
+        ),
+        (
+            "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n  namespace: shop\nspec:\n  ports:\n    port: 80\n",
+            &[
+                "f.yaml:7: Service shop/web: spec.ports = a mapping of 1: must be a list, not a mapping (the Service is left out)",
+            ],
+        ),
+        (
+            "apiVersion: v1\nkind: Servce\n",
+            &[
+                "f.yaml:2: kind = Servce: there is no such kind in apiVersion v1; did you mean Service? (it is ignored)",
+            ],
+        ),
+        (
+            "kind: Service\n",
+            &["f.yaml:1: kind = Service: an object needs an apiVersion (it is ignored)"],
+        ),
+        (
+            "just text\n",
+            &[
+                "f.yaml:1: kind = just text: not an object; it should begin with apiVersion and kind",
+            ],
+        ),
+        (
+            &format!("{}{}", service("a", 1), service("a", 2)),
+            &[
+                "f.yaml:7: Service default/a: the same object is already in line 2; the last definition counts, remove the other",
+            ],
+        ),
+        (
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports:\n- name: http\nendpoints:\n- addresses:\n  - 10.0.0.1\n- addresses:\n  - 127.0.0.1\n",
+            &[
+                "f.yaml:6: EndpointSlice default/a: ports[0].port = \"nothing\": a port needs a number (this port of the slice is ignored)",
+                "f.yaml:11: EndpointSlice default/a: endpoints[1].addresses[0] = \"127.0.0.1\": a loopback address; it does not name a host that could be reached (this endpoint is ignored)",
+            ],
+        ),
+    ] {
+        let messages: Vec<String> = read(text)
+            .unwrap()
+            .problems
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(messages, expected, "{text}");
+    }
+    let broken = read("apiVersion: v1\nkind: [Service\n")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        broken.starts_with("f.yaml:2: not YAML or JSON, in column 7: "),
+        "{broken}"
+    );
+}
+
+#[test]
+fn a_file_of_garbage_is_a_short_message() {
+    for garbage in [
+        vec![0_u8; 10 << 20],
+        vec![b'x'; 10 << 20],
+        b"---\nx\n".repeat(200_000),
+    ] {
+        match read(garbage) {
+            Ok(manifest) => {
+                assert!(manifest.objects.is_empty());
+                assert!(manifest.problems.len() <= 101);
+            }
+            Err(problem) => assert!(problem.to_string().len() < 1_000),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn mutated_manifests_never_crash(
+        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut text = include_bytes!("../../../tests/fixtures/everything.yaml").to_vec();
+        for (at, byte) in edits {
+            let at = at.index(text.len());
+            text[at] = byte;
+        }
+        let _ = read(&text);
+        let _ = read(&text[..cut.index(text.len())]);
+    }
+
+    /// Whatever order files are looked at in, the same comes out; and the changes of each round
+    /// lead from what was known to what is there.
+    #[test]
+    fn changes_depend_on_content_only(
+        rounds in proptest::collection::vec(
+            proptest::collection::vec((0..4_usize, proptest::collection::vec((0..3_u32, 1..4_u32), 0..3)), 0..5),
+            1..6,
+        ),
+    ) {
+        let mut collection = Collection::default();
+        let mut known: BTreeMap<Key, Change> = BTreeMap::new();
+        let mut content: BTreeMap<usize, Vec<(u32, u32)>> = BTreeMap::new();
+        for round in rounds {
+            for (file, services) in round {
+                let id = id(file);
+                if services.is_empty() {
+                    collection.remove(&id);
+                } else {
+                    collection.set(id, manifest(&services));
+                }
+                content.insert(file, services);
+            }
+            for change in collection.finish() {
+                match change {
+                    Change::Service(service) => {
+                        let key = Key { kind: Kind::Service, name: service.name.clone() };
+                        known.insert(key, Change::Service(service));
+                    }
+                    Change::ServiceGone(name) => {
+                        let removed = known.remove(&Key { kind: Kind::Service, name });
+                        prop_assert!(removed.is_some());
+                    }
+                    other => prop_assert!(false, "{other:?}"),
+                }
+            }
+            let mut fresh = Collection::default();
+            for (file, services) in content.iter().rev() {
+                fresh.set(id(*file), manifest(services));
+            }
+            let known: Vec<Change> = known.values().cloned().collect();
+            prop_assert_eq!(known, fresh.finish());
+            prop_assert!(collection.problems().eq(fresh.problems()));
+        }
+    }
+}
+
+fn id(number: usize) -> FileId {
+    FileId {
+        root: 0,
+        path: Path::new(&format!("{number}.yaml")).into(),
+    }
+}
+
+fn manifest(services: &[(u32, u32)]) -> Manifest {
+    let text: String = services
+        .iter()
+        .map(|(n, ip)| service(&format!("s{n}"), *ip))
+        .collect();
+    read(text).unwrap()
+}
+
+#[test]
+fn the_last_of_several_definitions_counts() {
+    let mut collection = Collection::default();
+    collection.set(id(2), manifest(&[(0, 2)]));
+    collection.set(id(1), manifest(&[(0, 1)]));
+    assert_eq!(say(&collection.finish()), ["default/s0 10.96.0.2"]);
+    let problems: Vec<String> = collection.problems().map(|p| p.to_string()).collect();
+    assert_eq!(
+        problems,
+        [
+            "2.yaml:2: Service default/s0: the same object is also in 1.yaml:2; the last file by name \
+          counts, remove it from the others"
+        ]
+    );
+    // Moving an object from one file to another changes nothing.
+    collection.remove(&id(2));
+    collection.set(id(3), manifest(&[(0, 2)]));
+    assert_eq!(say(&collection.finish()), [""; 0]);
+    collection.remove(&id(3));
+    assert_eq!(say(&collection.finish()), ["default/s0 10.96.0.1"]);
+    assert_eq!(collection.problems().count(), 0);
+    collection.remove(&id(1));
+    assert_eq!(say(&collection.finish()), ["default/s0 gone"]);
+}
+
+#[test]
+fn a_service_that_becomes_headless_or_wrong_is_gone() {
+    let headless = "apiVersion: v1\nkind: Service\nmetadata: {name: s0}\nspec: {clusterIP: None}\n";
+    let wrong = service("s0", 999);
+    for then in [headless, &wrong] {
+        let mut collection = Collection::default();
+        collection.set(id(1), manifest(&[(0, 1)]));
+        collection.finish();
+        collection.set(id(1), read(then).unwrap());
+        assert_eq!(say(&collection.finish()), ["default/s0 gone"]);
+    }
+}
+
+/// A directory that is watched.
+struct Watched {
+    directory: TempDir,
+    rounds: Receiver<Round>,
+}
+
+impl Watched {
+    fn new(prepare: impl FnOnce(&Path) -> PathBuf) -> Watched {
+        let directory = tempfile::tempdir().unwrap();
+        let path = prepare(directory.path());
+        let watcher = Watcher::new(&[path], "node-1").unwrap();
+        let (sender, rounds) = channel();
+        std::thread::spawn(move || {
+            watcher.run(|round| match sender.send(round) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            })
+        });
+        Watched { directory, rounds }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn next(&self) -> Round {
+        self.rounds.recv_timeout(Duration::from_secs(20)).unwrap()
+    }
+
+    fn expect(&self, changes: &[&str]) {
+        assert_eq!(say(&self.next().changes), changes);
+    }
+}
+
+#[test]
+fn files_in_a_directory_come_change_and_go() {
+    let watched = Watched::new(|directory| {
+        fs::write(directory.join("a.yaml"), service("a", 1)).unwrap();
+        fs::write(directory.join(".hidden.yaml"), service("hidden", 9)).unwrap();
+        fs::write(directory.join("a.yaml~"), service("backup", 9)).unwrap();
+        fs::create_dir(directory.join("sub.yaml")).unwrap();
+        directory.into()
+    });
+    watched.expect(&["default/a 10.96.0.1", "synced"]);
+
+    watched.write("b.yml", &service("b", 2));
+    watched.expect(&["default/b 10.96.0.2"]);
+
+    // Replaced by rename, as editors and careful tools do.
+    watched.write("a.tmp", &service("a", 3));
+    fs::rename(watched.path("a.tmp"), watched.path("a.yaml")).unwrap();
+    watched.expect(&["default/a 10.96.0.3"]);
+
+    // A link to a file elsewhere.
+    watched.write("elsewhere", &service("c", 4));
+    symlink(watched.path("elsewhere"), watched.path("c.json")).unwrap();
+    watched.expect(&["default/c 10.96.0.4"]);
+
+    fs::remove_file(watched.path("a.yaml")).unwrap();
+    watched.expect(&["default/a gone"]);
+    fs::rename(watched.path("b.yml"), watched.path("b.off")).unwrap();
+    watched.expect(&["default/b gone"]);
+}
+
+#[test]
+fn a_broken_file_keeps_what_it_said() {
+    let watched = Watched::new(|directory| {
+        fs::write(directory.join("a.yaml"), service("a", 1)).unwrap();
+        directory.into()
+    });
+    assert!(watched.next().problems.is_empty());
+
+    watched.write("a.yaml", "kind: [");
+    let round = watched.next();
+    assert_eq!(say(&round.changes), [""; 0]);
+    assert!(
+        round.problems[0]
+            .to_string()
+            .contains("a.yaml:1: not YAML or JSON")
+    );
+    assert!(
+        round.problems[0]
+            .to_string()
+            .ends_with("(what the file said before stays)")
+    );
+
+    watched.write("a.yaml", &service("a", 2));
+    let round = watched.next();
+    assert_eq!(say(&round.changes), ["default/a 10.96.0.2"]);
+    assert!(round.problems.is_empty());
+
+    // Neither a pipe that nobody writes to nor a link to nothing holds us up.
+    nix::unistd::mkfifo(&watched.path("b.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    symlink("nowhere", watched.path("c.yaml")).unwrap();
+    assert!(
+        watched.next().problems[0]
+            .to_string()
+            .contains("symbolic link to something")
+    );
+}
+
+/// The way Kubernetes mounts a ConfigMap, and updates it.
+#[test]
+fn a_mounted_config_map_is_followed() {
+    let watched = Watched::new(|directory| {
+        fs::create_dir(directory.join("..1")).unwrap();
+        fs::write(directory.join("..1/a.yaml"), service("a", 1)).unwrap();
+        fs::write(directory.join("..1/b.yaml"), service("b", 1)).unwrap();
+        symlink("..1", directory.join("..data")).unwrap();
+        symlink("..data/a.yaml", directory.join("a.yaml")).unwrap();
+        symlink("..data/b.yaml", directory.join("b.yaml")).unwrap();
+        directory.into()
+    });
+    watched.expect(&["default/a 10.96.0.1", "default/b 10.96.0.1", "synced"]);
+    fs::create_dir(watched.path("..2")).unwrap();
+    watched.write("..2/a.yaml", &service("a", 2));
+    watched.write("..2/b.yaml", &service("b", 2));
+    symlink("..2", watched.path("..data_tmp")).unwrap();
+    fs::rename(watched.path("..data_tmp"), watched.path("..data")).unwrap();
+    watched.expect(&["default/a 10.96.0.2", "default/b 10.96.0.2"]);
+}
+
+#[test]
+fn a_directory_that_goes_keeps_what_it_said_until_it_is_back() {
+    let watched = Watched::new(|directory| {
+        let path = directory.join("manifests");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("a.yaml"), service("a", 1)).unwrap();
+        fs::write(path.join("b.yaml"), service("b", 1)).unwrap();
+        path
+    });
+    watched.expect(&["default/a 10.96.0.1", "default/b 10.96.0.1", "synced"]);
+
+    fs::rename(watched.path("manifests"), watched.path("old")).unwrap();
+    let round = watched.next();
+    assert_eq!(say(&round.changes), [""; 0]);
+    assert!(
+        round.problems[0]
+            .to_string()
+            .contains("cannot read the path of the manifests")
+    );
+
+    fs::create_dir(watched.path("new")).unwrap();
+    watched.write("new/a.yaml", &service("a", 2));
+    fs::rename(watched.path("new"), watched.path("manifests")).unwrap();
+    let round = watched.next();
+    assert_eq!(
+        say(&round.changes),
+        ["default/a 10.96.0.2", "default/b gone"]
+    );
+    assert!(round.problems.is_empty());
+
+    // It is watched again, and the old one is not.
+    watched.write("old/a.yaml", &service("a", 3));
+    watched.write("manifests/a.yaml", &service("a", 4));
+    watched.expect(&["default/a 10.96.0.4"]);
+}
+
+#[test]
+fn a_link_to_a_directory_can_be_turned() {
+    let watched = Watched::new(|directory| {
+        for release in ["1", "2"] {
+            fs::create_dir(directory.join(release)).unwrap();
+            let octet = release.parse().unwrap();
+            fs::write(directory.join(release).join("a.yaml"), service("a", octet)).unwrap();
+        }
+        symlink("1", directory.join("current")).unwrap();
+        directory.join("current")
+    });
+    watched.expect(&["default/a 10.96.0.1", "synced"]);
+    symlink("2", watched.path("next")).unwrap();
+    fs::rename(watched.path("next"), watched.path("current")).unwrap();
+    watched.expect(&["default/a 10.96.0.2"]);
+    watched.write("2/b.yaml", &service("b", 5));
+    watched.expect(&["default/b 10.96.0.5"]);
+}
+
+#[test]
+fn a_single_file_is_watched() {
+    let watched = Watched::new(|directory| {
+        fs::write(directory.join("all"), service("a", 1)).unwrap();
+        directory.join("all")
+    });
+    watched.expect(&["default/a 10.96.0.1", "synced"]);
+    watched.write("other.yaml", &service("b", 1));
+    watched.write("all", &service("a", 2));
+    watched.expect(&["default/a 10.96.0.2"]);
+    fs::remove_file(watched.path("all")).unwrap();
+    assert!(!watched.next().problems.is_empty());
+    watched.write("all", &service("a", 3));
+    watched.expect(&["default/a 10.96.0.3"]);
+}
+
+#[test]
+fn loading_once_and_from_several_paths() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("d")).unwrap();
+    fs::write(path("d/z.yaml"), service("a", 1)).unwrap();
+    fs::write(path("single"), service("a", 2)).unwrap();
+    let round = load(&[path("d"), path("single")], "node-1").unwrap();
+    assert_eq!(say(&round.changes), ["default/a 10.96.0.2", "synced"]);
+    assert_eq!(round.problems.len(), 1);
+    let error = load(&[path("nothing")], "node-1").unwrap_err().to_string();
+    assert!(error.starts_with("cannot read manifests from ") && error.contains("No such file"));
+}
