@@ -9,9 +9,14 @@ use crate::world::{CLUSTER_CIDR, SHUNT, World, manifest, web};
 
 /// Rules of somebody else, with a name like ours.
 const FOREIGN: &str = "
-    table inet shunt-foreign { chain c { type filter hook forward priority 10; counter; } }
-    table ip kept { set s { type ipv4_addr; elements = { 192.0.2.99 } } }
-    table arp shunt { chain c { type filter hook input priority 0; } }
+    add table inet shunt-foreign
+    add chain inet shunt-foreign c { type filter hook forward priority 10; }
+    add rule inet shunt-foreign c counter
+    add table ip kept
+    add set ip kept s { type ipv4_addr; }
+    add element ip kept s { 192.0.2.99 }
+    add table arp shunt
+    add chain arp shunt c { type filter hook input priority 0; }
 ";
 
 fn foreign_tables(world: &World) -> Result<String> {

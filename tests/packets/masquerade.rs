@@ -83,15 +83,14 @@ fn only_the_configured_bit_of_the_mark_is_touched() -> Result<()> {
         let world = world()?;
         // The user's own marks, among them one that differs from ours in a single bit.
         world.lab.node.nft(
-            "table inet user {
-                 counter damaged {}
-                 chain mark { type filter hook prerouting priority -300; meta mark set 0x80000001; }
-                 chain mark-output { type filter hook output priority -300; meta mark set 0x80000001; }
-                 chain check {
-                     type filter hook postrouting priority 300;
-                     meta mark != 0x80000001 counter name damaged
-                 }
-             }",
+            "add table inet user
+             add counter inet user damaged
+             add chain inet user arriving { type filter hook prerouting priority -300; }
+             add rule inet user arriving meta mark set 0x80000001
+             add chain inet user sent { type filter hook output priority -300; }
+             add rule inet user sent meta mark set 0x80000001
+             add chain inet user leaving { type filter hook postrouting priority 300; }
+             add rule inet user leaving meta mark != 0x80000001 counter name damaged",
         )?;
         let _agent = world.agent(&format!("{CLUSTER_CIDR}{settings}"))?.start()?;
         let rules = world.lab.node.output("nft", &["list", "ruleset"])?;

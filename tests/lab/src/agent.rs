@@ -33,8 +33,7 @@ pub struct AgentBuilder {
 impl AgentBuilder {
     /// Reads manifests from this file or directory.
     pub fn manifests(self, path: impl AsRef<Path>) -> Self {
-        self.arg("--manifests")
-            .arg(path.as_ref().display().to_string())
+        self.arg("--manifests").arg(path.as_ref().display().to_string())
     }
 
     /// Adds an argument.
@@ -77,18 +76,12 @@ impl AgentBuilder {
     pub fn once(self) -> Result<Output> {
         let builder = self.arg("--once");
         let mut command = builder.command();
-        command
-            .output()
-            .with_context(|| format!("cannot start {command:?}"))
+        command.output().with_context(|| format!("cannot start {command:?}"))
     }
 
     /// The agent enters the node's namespace on its own, which is what `--netns` is for.
     fn command(&self) -> Command {
-        let mut words = self
-            .wrapper
-            .iter()
-            .map(Into::into)
-            .chain([self.binary.clone()]);
+        let mut words = self.wrapper.iter().map(Into::into).chain([self.binary.clone()]);
         let mut command = leashed(words.next().unwrap_or_default(), None);
         command
             .args(words)
@@ -143,17 +136,15 @@ impl Agent {
         let supervisor = {
             let shared = Arc::clone(&shared);
             // The agent dies with the thread that starts it, hence one that lives as long.
-            thread::Builder::new()
-                .name("agent".into())
-                .spawn(move || match command.spawn() {
-                    Ok(child) => {
-                        let _ = started.send(Ok(Pid::from_raw(child.id() as i32)));
-                        shared.supervise(child);
-                    }
-                    Err(error) => {
-                        let _ = started.send(Err(error).with_context(|| format!("{command:?}")));
-                    }
-                })?
+            thread::Builder::new().name("agent".into()).spawn(move || match command.spawn() {
+                Ok(child) => {
+                    let _ = started.send(Ok(Pid::from_raw(child.id() as i32)));
+                    shared.supervise(child);
+                }
+                Err(error) => {
+                    let _ = started.send(Err(error).with_context(|| format!("{command:?}")));
+                }
+            })?
         };
         let pid = start.recv()?.context("cannot start the agent")?;
         Ok(Self {
@@ -170,10 +161,7 @@ impl Agent {
         let deadline = Instant::now() + PATIENCE;
         while self.http_status("/healthz").ok() != Some(200) {
             if let Some(status) = self.exit_status() {
-                bail!(
-                    "the agent ended before it was ready: {status}\n{}",
-                    self.log()
-                );
+                bail!("the agent ended before it was ready: {status}\n{}", self.log());
             }
             if Instant::now() > deadline {
                 bail!("the agent is not ready after {PATIENCE:?}\n{}", self.log());
@@ -189,20 +177,13 @@ impl Agent {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_256));
             let mut stream = TcpStream::connect(address)?;
             stream.set_read_timeout(Some(PATIENCE))?;
-            write!(
-                stream,
-                "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n"
-            )?;
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
             Ok(answer)
         })?;
-        let code = answer
-            .split_whitespace()
-            .nth(1)
-            .context("an empty answer")?;
-        code.parse()
-            .with_context(|| format!("not an HTTP answer: {answer:?}"))
+        let code = answer.split_whitespace().nth(1).context("an empty answer")?;
+        code.parse().with_context(|| format!("not an HTTP answer: {answer:?}"))
     }
 
     /// The agent's process.
@@ -233,10 +214,7 @@ impl Agent {
     pub fn kill(self) -> Result<()> {
         let status = self.end(Signal::SIGKILL)?;
         if status.signal() != Some(libc::SIGKILL) {
-            bail!(
-                "the agent had ended before it was killed: {status}\n{}",
-                self.log()
-            );
+            bail!("the agent had ended before it was killed: {status}\n{}", self.log());
         }
         Ok(())
     }
@@ -250,9 +228,7 @@ impl Agent {
     pub fn wait_for_log(&self, words: &[&str]) -> Result<String> {
         let found = self.shared.wait(|state| {
             let mut lines = state.log.lines();
-            lines
-                .find(|line| words.iter().all(|word| line.contains(word)))
-                .map(str::to_owned)
+            lines.find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
         });
         found.with_context(|| format!("no line of the log has all of {words:?}:\n{}", self.log()))
     }
@@ -274,10 +250,7 @@ impl Agent {
 }
 
 impl Drop for Agent {
-    #[allow(
-        clippy::print_stderr,
-        reason = "the harness shows stderr of a failed test only"
-    )]
+    #[allow(clippy::print_stderr, reason = "the harness shows stderr of a failed test only")]
     fn drop(&mut self) {
         let _ = self.signal(Signal::SIGKILL);
         let _ = self.supervisor.take().map(JoinHandle::join);
@@ -289,9 +262,7 @@ impl Drop for Agent {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Waits until `find` finds something in the state. After the agent's end there is nothing
@@ -315,10 +286,7 @@ impl Shared {
     /// Collects the log, then the exit status.
     fn supervise(&self, mut child: Child) {
         let stderr = child.stderr.take().map(BufReader::new);
-        for line in stderr
-            .into_iter()
-            .flat_map(|stderr| stderr.split(b'\n'))
-            .map_while(Result::ok)
+        for line in stderr.into_iter().flat_map(|stderr| stderr.split(b'\n')).map_while(Result::ok)
         {
             let mut state = self.lock();
             state.log.push_str(&String::from_utf8_lossy(&line));

@@ -57,11 +57,7 @@ impl Datagram {
             )
         });
         let length = message.bytes;
-        Some(Self {
-            payload: buffer[..length].to_vec(),
-            source,
-            destination,
-        })
+        Some(Self { payload: buffer[..length].to_vec(), source, destination })
     }
 
     /// Sends `payload` back from the address that this datagram was sent to. What cannot be sent
@@ -71,31 +67,19 @@ impl Datagram {
         let (v4, v6);
         let control = match self.destination {
             Some(ControlMessageOwned::Ipv4PacketInfo(info)) => {
-                v4 = libc::in_pktinfo {
-                    ipi_ifindex: 0,
-                    ipi_spec_dst: info.ipi_addr,
-                    ..info
-                };
+                v4 = libc::in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: info.ipi_addr, ..info };
                 Some(ControlMessage::Ipv4PacketInfo(&v4))
             }
             Some(ControlMessageOwned::Ipv6PacketInfo(info)) => {
-                v6 = libc::in6_pktinfo {
-                    ipi6_ifindex: 0,
-                    ..info
-                };
+                v6 = libc::in6_pktinfo { ipi6_ifindex: 0, ..info };
                 Some(ControlMessage::Ipv6PacketInfo(&v6))
             }
             _ => None,
         };
         let to = SockaddrStorage::from(self.source);
         let parts = [IoSlice::new(payload)];
-        let _ = sendmsg(
-            socket.as_raw_fd(),
-            &parts,
-            control.as_slice(),
-            MsgFlags::empty(),
-            Some(&to),
-        );
+        let _ =
+            sendmsg(socket.as_raw_fd(), &parts, control.as_slice(), MsgFlags::empty(), Some(&to));
     }
 }
 
@@ -109,16 +93,10 @@ fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
     if let Some(v4) = address.as_sockaddr_in() {
         return Some(SocketAddr::new(v4.ip().into(), v4.port()));
     }
-    address
-        .as_sockaddr_in6()
-        .map(|v6| SocketAddr::new(v6.ip().into(), v6.port()))
+    address.as_sockaddr_in6().map(|v6| SocketAddr::new(v6.ip().into(), v6.port()))
 }
 
 /// The wildcard address of the family of `ip`.
 pub(crate) fn wildcard_like(ip: IpAddr) -> IpAddr {
-    if ip.is_ipv4() {
-        Ipv4Addr::UNSPECIFIED.into()
-    } else {
-        std::net::Ipv6Addr::UNSPECIFIED.into()
-    }
+    if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() }
 }

@@ -48,10 +48,7 @@ impl Echo {
         let thread = thread::Builder::new()
             .name(format!("echo-{name}"))
             .spawn(move || server.serve(&stopped))?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+        Ok(Self { stop, thread: Some(thread) })
     }
 }
 
@@ -81,14 +78,7 @@ impl Server {
         tell_destination(&sctp_v4, AddressFamily::Inet)?;
         let sctp_v6 = sctp_socket(AddressFamily::Inet6)?;
         tell_destination(&sctp_v6, AddressFamily::Inet6)?;
-        Ok(Self {
-            name: name.to_owned(),
-            port,
-            tcp: tcp.into(),
-            udp,
-            sctp_v4,
-            sctp_v6,
-        })
+        Ok(Self { name: name.to_owned(), port, tcp: tcp.into(), udp, sctp_v4, sctp_v6 })
     }
 
     /// One thread for everything: what it does per event is too little to share.
@@ -102,9 +92,7 @@ impl Server {
                 self.sctp_v4.as_fd(),
                 self.sctp_v6.as_fd(),
             ];
-            let open = connections
-                .iter()
-                .map(|connection| connection.stream.as_fd());
+            let open = connections.iter().map(|connection| connection.stream.as_fd());
             let mut fds: Vec<_> = fixed
                 .into_iter()
                 .chain(open)
@@ -134,19 +122,15 @@ impl Server {
             // A client that does not read must not hold up the others.
             let _ = stream.set_write_timeout(Some(Duration::from_secs(1)));
             if stream.write_all(greeting.as_bytes()).is_ok() {
-                connections.push(Connection {
-                    stream,
-                    unfinished: Vec::new(),
-                });
+                connections.push(Connection { stream, unfinished: Vec::new() });
             }
         }
     }
 
     fn answer_udp(&self) {
         while let Some(datagram) = Datagram::receive(&self.udp) {
-            let mut answer = self
-                .greeting(datagram.source.ip(), datagram.source.port())
-                .into_bytes();
+            let mut answer =
+                self.greeting(datagram.source.ip(), datagram.source.port()).into_bytes();
             answer.extend(&datagram.payload);
             datagram.answer(&self.udp, &answer);
         }
@@ -211,9 +195,6 @@ fn dual_stack(kind: SockType, port: u16) -> Result<OwnedFd> {
     setsockopt(&socket, sockopt::Ipv6V6Only, &false)?;
     setsockopt(&socket, sockopt::ReuseAddr, &true)?;
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
-    bind(
-        std::os::fd::AsRawFd::as_raw_fd(&socket),
-        &SockaddrStorage::from(address),
-    )?;
+    bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &SockaddrStorage::from(address))?;
     Ok(socket)
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 
-use crate::probe::{Connection, Outcome, Protocol, probe};
+use crate::probe::{Connection, Outcome, PARALLEL, Protocol, probe};
 use crate::topology::{Host, Topology};
 
 /// How long a probe waits for an answer that should come.
@@ -20,8 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_millis(300);
 /// How long [`Probe::eventually`] goes on trying.
 const CONVERGENCE: Duration = Duration::from_secs(10);
-/// Probes under way at the same time.
-const PARALLEL: usize = 8;
 /// Lines of rules or connections that a failure quotes.
 const QUOTED: usize = 300;
 
@@ -59,22 +57,12 @@ impl<'a> Origin<'a> {
     #[track_caller]
     pub fn probe(self, protocol: Protocol, to: impl Display) -> Probe<'a> {
         let to = address(to);
-        Probe {
-            origin: self,
-            protocol,
-            to,
-            source: None,
-            times: None,
-            deadline: None,
-        }
+        Probe { origin: self, protocol, to, source: None, times: None, deadline: None }
     }
 
     /// Opens a TCP connection that stays open.
     pub fn connect(self, to: impl Display) -> Result<Connection> {
-        let to = to
-            .to_string()
-            .parse()
-            .with_context(|| format!("not an address: {to}"))?;
+        let to = to.to_string().parse().with_context(|| format!("not an address: {to}"))?;
         self.host.run(|| Connection::open(to))
     }
 }
@@ -133,17 +121,13 @@ impl<'a> Probe<'a> {
     /// Every probe is refused at once.
     #[track_caller]
     pub fn refused(self) {
-        self.expect_only("all refused", PATIENCE, |outcome| {
-            *outcome == Outcome::Refused
-        });
+        self.expect_only("all refused", PATIENCE, |outcome| *outcome == Outcome::Refused);
     }
 
     /// No probe is answered in any way.
     #[track_caller]
     pub fn dropped(self) {
-        self.expect_only("no answer to any", SILENCE, |outcome| {
-            *outcome == Outcome::Dropped
-        });
+        self.expect_only("no answer to any", SILENCE, |outcome| *outcome == Outcome::Dropped);
     }
 
     /// Every probe leaves the node as it came, touched by no rule: the gateway prohibits it.
@@ -151,10 +135,7 @@ impl<'a> Probe<'a> {
     pub fn unhandled(self) {
         let goal = "all past the rules, to the gateway";
         self.expect_only(goal, PATIENCE, |outcome| {
-            matches!(
-                outcome,
-                Outcome::Unreachable(Errno::EHOSTUNREACH | Errno::EACCES)
-            )
+            matches!(outcome, Outcome::Unreachable(Errno::EHOSTUNREACH | Errno::EACCES))
         });
     }
 
@@ -192,10 +173,7 @@ impl<'a> Probe<'a> {
             if good(&tally) {
                 return tally;
             }
-            if self
-                .deadline
-                .is_none_or(|deadline| start.elapsed() > deadline)
-            {
+            if self.deadline.is_none_or(|deadline| start.elapsed() > deadline) {
                 let after = match self.deadline {
                     Some(_) => format!(" (after {:.1?} of trying)", start.elapsed()),
                     None => String::new(),
@@ -221,28 +199,20 @@ impl<'a> Probe<'a> {
                 if hopeless(&outcome) {
                     stop.store(true, Ordering::Relaxed);
                 }
-                let mut tally = tally
-                    .lock()
-                    .unwrap_or_else(|poisoned| poisoned.into_inner());
+                let mut tally = tally.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 tally.add(outcome);
             }
             Ok(())
         };
         self.origin.host.run(|| {
             thread::scope(|scope| {
-                let workers: Vec<_> = (0..PARALLEL.min(times))
-                    .map(|_| scope.spawn(work))
-                    .collect();
+                let workers: Vec<_> = (0..PARALLEL.min(times)).map(|_| scope.spawn(work)).collect();
                 workers.into_iter().try_for_each(|worker| {
-                    worker
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 })
             })
         })?;
-        Ok(tally
-            .into_inner()
-            .unwrap_or_else(|poisoned| poisoned.into_inner()))
+        Ok(tally.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
     #[track_caller]
@@ -254,14 +224,8 @@ impl<'a> Probe<'a> {
             ("connections", "conntrack", &["-L"]),
             ("IPv6 connections", "conntrack", &["-L", "-f", "ipv6"]),
         ] {
-            let text = node
-                .output(program, args)
-                .unwrap_or_else(|error| format!("{error:#}"));
-            let text = if program == "conntrack" {
-                self.about(&text)
-            } else {
-                text
-            };
+            let text = node.output(program, args).unwrap_or_else(|error| format!("{error:#}"));
+            let text = if program == "conntrack" { self.about(&text) } else { text };
             let _ = writeln!(message, "── {title} of {node} ──\n{}", quote(&text));
         }
         fail(&message)
@@ -270,23 +234,16 @@ impl<'a> Probe<'a> {
     /// The connections to the address in question.
     fn about(&self, connections: &str) -> String {
         let destination = format!("dst={} ", self.to.ip());
-        let lines: Vec<_> = connections
-            .lines()
-            .filter(|line| line.contains(&destination))
-            .collect();
+        let lines: Vec<_> =
+            connections.lines().filter(|line| line.contains(&destination)).collect();
         lines.join("\n")
     }
 }
 
 impl Display for Probe<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "from {} to {}/{}",
-            self.origin.host, self.to, self.protocol
-        )?;
-        self.source
-            .map_or(Ok(()), |source| write!(f, ", source address {source}"))
+        write!(f, "from {} to {}/{}", self.origin.host, self.to, self.protocol)?;
+        self.source.map_or(Ok(()), |source| write!(f, ", source address {source}"))
     }
 }
 
@@ -402,16 +359,8 @@ impl Reached<'_> {
 
     #[track_caller]
     fn source_among(self, allowed: &[IpAddr], goal: &str) -> Self {
-        if !self
-            .tally
-            .sources()
-            .iter()
-            .all(|source| allowed.contains(source))
-        {
-            self.probe.fail(
-                &format!("{goal}, one of {allowed:?}"),
-                &self.tally.to_string(),
-            );
+        if !self.tally.sources().iter().all(|source| allowed.contains(source)) {
+            self.probe.fail(&format!("{goal}, one of {allowed:?}"), &self.tally.to_string());
         }
         self
     }
@@ -420,8 +369,7 @@ impl Reached<'_> {
 #[track_caller]
 fn address(text: impl Display) -> SocketAddr {
     let text = text.to_string();
-    text.parse()
-        .unwrap_or_else(|_| fail(&format!("not an address and port: {text}")))
+    text.parse().unwrap_or_else(|_| fail(&format!("not an address and port: {text}")))
 }
 
 fn quote(text: &str) -> String {
@@ -433,10 +381,7 @@ fn quote(text: &str) -> String {
 }
 
 #[track_caller]
-#[allow(
-    clippy::panic,
-    reason = "an expectation that is not met fails the test that states it"
-)]
+#[allow(clippy::panic, reason = "an expectation that is not met fails the test that states it")]
 fn fail(message: &str) -> ! {
     panic!("{message}")
 }

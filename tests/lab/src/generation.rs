@@ -40,9 +40,7 @@ fn request() -> Vec<u8> {
 }
 
 fn parse(answer: &[u8]) -> Result<u32> {
-    let mut rest = answer
-        .get(NLMSG_HEADER + NFGEN_HEADER..)
-        .unwrap_or_default();
+    let mut rest = answer.get(NLMSG_HEADER + NFGEN_HEADER..).unwrap_or_default();
     while let [l0, l1, t0, t1, ..] = *rest {
         let length = usize::from(u16::from_ne_bytes([l0, l1]));
         let Some(value) = rest.get(ATTRIBUTE_HEADER..length) else {

@@ -113,9 +113,7 @@ impl Service {
 
     /// Adds a port.
     pub fn port(mut self, name: &str, protocol: Protocol, port: u16) -> Self {
-        self.ports.push(format!(
-            "{{name: {name:?}, protocol: {protocol}, port: {port}}}"
-        ));
+        self.ports.push(format!("{{name: {name:?}, protocol: {protocol}, port: {port}}}"));
         self
     }
 
@@ -148,17 +146,9 @@ impl Display for Service {
             (true, true) => "NodePort",
             (true, false) => "ClusterIP",
         };
-        write!(
-            f,
-            "---\napiVersion: v1\nkind: Service\n{}spec:\n  type: {kind}\n",
-            self.meta
-        )?;
+        write!(f, "---\napiVersion: v1\nkind: Service\n{}spec:\n  type: {kind}\n", self.meta)?;
         if let Some(first) = self.cluster_ips.first() {
-            writeln!(
-                f,
-                "  clusterIP: {first:?}\n  clusterIPs: {:?}",
-                self.cluster_ips
-            )?;
+            writeln!(f, "  clusterIP: {first:?}\n  clusterIPs: {:?}", self.cluster_ips)?;
         }
         if !self.external_ips.is_empty() {
             writeln!(f, "  externalIPs: {:?}", self.external_ips)?;
@@ -168,16 +158,8 @@ impl Display for Service {
         }
         writeln!(f, "  ports:{}", list(&self.ports, "  "))?;
         if !self.ingress.is_empty() {
-            let ingress: Vec<_> = self
-                .ingress
-                .iter()
-                .map(|ip| format!("{{ip: {ip:?}}}"))
-                .collect();
-            writeln!(
-                f,
-                "status:\n  loadBalancer:\n    ingress:{}",
-                list(&ingress, "    ")
-            )?;
+            let ingress: Vec<_> = self.ingress.iter().map(|ip| format!("{{ip: {ip:?}}}")).collect();
+            writeln!(f, "status:\n  loadBalancer:\n    ingress:{}", list(&ingress, "    "))?;
         }
         Ok(())
     }
@@ -206,14 +188,8 @@ impl EndpointSlice {
     fn new(service: &str, ipv4: bool) -> Self {
         let suffix = if ipv4 { "v4" } else { "v6" };
         let mut meta = Meta::new(&format!("{service}-{suffix}"));
-        meta.labels
-            .push(("kubernetes.io/service-name".to_owned(), service.to_owned()));
-        Self {
-            meta,
-            ipv4,
-            ports: Vec::new(),
-            endpoints: Vec::new(),
-        }
+        meta.labels.push(("kubernetes.io/service-name".to_owned(), service.to_owned()));
+        Self { meta, ipv4, ports: Vec::new(), endpoints: Vec::new() }
     }
 
     /// Gives it another name.
@@ -230,17 +206,13 @@ impl EndpointSlice {
 
     /// Adds a port; the name is that of the Service's port.
     pub fn port(mut self, name: &str, protocol: Protocol, port: u16) -> Self {
-        self.ports.push(format!(
-            "{{name: {name:?}, protocol: {protocol}, port: {port}}}"
-        ));
+        self.ports.push(format!("{{name: {name:?}, protocol: {protocol}, port: {port}}}"));
         self
     }
 
     /// Adds hosts as ready endpoints, by their address of the slice's family.
     pub fn hosts(self, hosts: &[&Host]) -> Self {
-        hosts.iter().fold(self, |slice, host| {
-            slice.host(host, "conditions: {ready: true}")
-        })
+        hosts.iter().fold(self, |slice, host| slice.host(host, "conditions: {ready: true}"))
     }
 
     /// Adds a host as an endpoint with these fields, such as
@@ -256,8 +228,7 @@ impl EndpointSlice {
 
     /// Adds an endpoint with these fields, which may be empty.
     pub fn endpoint(mut self, address: &str, fields: &str) -> Self {
-        self.endpoints
-            .push(format!("{{addresses: [{address:?}], {fields}}}"));
+        self.endpoints.push(format!("{{addresses: [{address:?}], {fields}}}"));
         self
     }
 }
@@ -289,16 +260,10 @@ impl Node {
     pub fn of(host: &Host) -> Self {
         let ips = host.ipv4.first().map(ToString::to_string).into_iter();
         let ips = ips.chain(host.ipv6.first().map(ToString::to_string));
-        let addresses = ips
-            .map(|ip| format!("{{type: InternalIP, address: {ip:?}}}"))
-            .collect();
+        let addresses = ips.map(|ip| format!("{{type: InternalIP, address: {ip:?}}}")).collect();
         let mut meta = Meta::new(&host.name);
         meta.namespace.clear();
-        Self {
-            meta,
-            addresses,
-            spec: Vec::new(),
-        }
+        Self { meta, addresses, spec: Vec::new() }
     }
 
     /// Adds a label.
@@ -357,9 +322,7 @@ impl Display for Meta {
         if !self.labels.is_empty() {
             writeln!(f, "  labels:")?;
         }
-        self.labels
-            .iter()
-            .try_for_each(|(key, value)| writeln!(f, "    {key:?}: {value:?}"))
+        self.labels.iter().try_for_each(|(key, value)| writeln!(f, "    {key:?}: {value:?}"))
     }
 }
 

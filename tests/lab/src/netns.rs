@@ -61,9 +61,7 @@ impl Netns {
                 work()
             });
             // A failed assertion inside is a failed assertion of the caller.
-            worker
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
@@ -92,19 +90,11 @@ impl Netns {
             .spawn()
             .with_context(|| format!("cannot start `{program}`"))?;
         // Programs that fail early may not read everything; their message says more than EPIPE.
-        let _ = child
-            .stdin
-            .take()
-            .map(|mut stdin| stdin.write_all(input.as_bytes()));
+        let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
         let output = child.wait_with_output()?;
         if !output.status.success() {
             let stderr = String::from_utf8_lossy(&output.stderr);
-            bail!(
-                "`{program} {}`: {}: {}",
-                args.join(" "),
-                output.status,
-                stderr.trim()
-            );
+            bail!("`{program} {}`: {}: {}", args.join(" "), output.status, stderr.trim());
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -168,7 +158,5 @@ pub(crate) fn leashed(program: impl AsRef<OsStr>, netns: Option<Arc<OwnedFd>>) -
 
 /// The result of a thread; if it panicked, the panic goes on here.
 fn join<T>(thread: thread::JoinHandle<T>) -> T {
-    thread
-        .join()
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

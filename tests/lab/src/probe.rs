@@ -20,6 +20,9 @@ use nix::sys::socket::{
 use crate::datagram::{after_ipv4_header, sctp_socket, wildcard_like};
 use crate::sctp::{self, Init, InitAck};
 
+/// How many probes an expectation has under way at the same time.
+pub(crate) const PARALLEL: usize = 8;
+
 /// A transport protocol that Services know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
@@ -117,32 +120,19 @@ impl Connection {
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
-        stream
-            .read_line(&mut line)
-            .with_context(|| format!("no greeting from {to}"))?;
+        stream.read_line(&mut line).with_context(|| format!("no greeting from {to}"))?;
         let (server, source) = parse_greeting(&line)?;
-        Ok(Self {
-            server,
-            source,
-            stream,
-        })
+        Ok(Self { server, source, stream })
     }
 
     /// Sends a line and returns the answer, without the server's name in front of it. An answer
     /// from another server, or none, is an error.
     pub fn echo(&mut self, line: &str) -> Result<String> {
-        self.stream
-            .get_mut()
-            .write_all(format!("{line}\n").as_bytes())?;
+        self.stream.get_mut().write_all(format!("{line}\n").as_bytes())?;
         let mut answer = String::new();
-        self.stream
-            .read_line(&mut answer)
-            .context("the connection is dead")?;
+        self.stream.read_line(&mut answer).context("the connection is dead")?;
         let answer = answer.trim_end_matches('\n');
-        match answer
-            .strip_prefix(&self.server)
-            .and_then(|rest| rest.strip_prefix(' '))
-        {
+        match answer.strip_prefix(&self.server).and_then(|rest| rest.strip_prefix(' ')) {
             Some(echoed) => Ok(echoed.to_owned()),
             None => bail!("{} answered {answer:?}", self.server),
         }
@@ -152,14 +142,7 @@ impl Connection {
 fn tcp(source: SocketAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
     let socket = bound_socket(SockType::Stream, source)?;
     // Reset instead of TIME_WAIT: the port is free again for one of the next thousands.
-    setsockopt(
-        &socket,
-        sockopt::Linger,
-        &libc::linger {
-            l_onoff: 1,
-            l_linger: 0,
-        },
-    )?;
+    setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
     report_all_errors(&socket, to.ip())?;
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
         Ok(()) | Err(Errno::EINPROGRESS) => {}
@@ -235,31 +218,30 @@ fn sctp(source: SocketAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome
     if let Err(errno) = connect(socket.as_raw_fd(), &peer) {
         return Ok(failure(errno));
     }
-    let init = Init {
-        source_port: next_sctp_port(),
-        destination_port: to.port(),
-        tag: random().max(1),
-    };
-    if let Err(errno) = send(socket.as_raw_fd(), &init.encode(), MsgFlags::empty())
-        && !dropped_on_output(errno)
-    {
-        return Ok(failure(errno));
+    let init =
+        Init { source_port: next_sctp_port(), destination_port: to.port(), tag: random().max(1) };
+    let question = init.encode();
+    let mut attempts = 0;
+    while let Err(errno) = send(socket.as_raw_fd(), &question, MsgFlags::empty()) {
+        if dropped_on_output(errno) {
+            break;
+        }
+        // Raw sockets hear of each other's ICMP errors, once of each. What goes on is our own.
+        attempts += 1;
+        if attempts > 2 * PARALLEL {
+            return Ok(failure(errno));
+        }
     }
     let mut buffer = [0; 2048];
     while wait_for(&socket, PollFlags::POLLIN, deadline)? {
         while let Some((errno, packet)) = next_icmp_error(&socket) {
-            // Parallel probes of the same server hear of each other's errors.
             if sctp::ports(&packet) == Some((init.source_port, init.destination_port)) {
                 return Ok(failure(errno));
             }
         }
         while let Ok(length) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
             let packet = &buffer[..length];
-            let packet = if to.is_ipv4() {
-                after_ipv4_header(packet)
-            } else {
-                packet
-            };
+            let packet = if to.is_ipv4() { after_ipv4_header(packet) } else { packet };
             let answer = InitAck::decode(packet).filter(|answer| {
                 (answer.tag, answer.source_port, answer.destination_port)
                     == (init.tag, init.destination_port, init.source_port)
@@ -317,9 +299,7 @@ fn parse_greeting(line: &str) -> Result<(String, IpAddr)> {
     let (Some(server), Some(source)) = (words.next(), words.next()) else {
         bail!("no echo server greets like this: {line:?}");
     };
-    let source = source
-        .parse()
-        .with_context(|| format!("strange greeting {line:?}"))?;
+    let source = source.parse().with_context(|| format!("strange greeting {line:?}"))?;
     Ok((server.to_owned(), source))
 }
 
@@ -346,11 +326,7 @@ fn report_all_errors(socket: &OwnedFd, like: IpAddr) -> Result<()> {
 }
 
 fn family_of(ip: IpAddr) -> AddressFamily {
-    if ip.is_ipv4() {
-        AddressFamily::Inet
-    } else {
-        AddressFamily::Inet6
-    }
+    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
 /// Waits until the socket is ready or has failed; false when the deadline comes first.

@@ -34,11 +34,7 @@ impl Scratch {
             .spawn()
             .context("cannot start sh")?;
         let leash = janitor.stdin.take();
-        Ok(Self {
-            path,
-            janitor,
-            leash,
-        })
+        Ok(Self { path, janitor, leash })
     }
 
     pub(crate) fn path(&self) -> &Path {

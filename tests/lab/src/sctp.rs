@@ -31,14 +31,7 @@ const STATE_COOKIE: u16 = 7;
 impl Init {
     pub(crate) fn encode(&self) -> Vec<u8> {
         // The tag of the header is the one the receiver asked for; it has not spoken yet.
-        packet(
-            self.source_port,
-            self.destination_port,
-            0,
-            INIT,
-            self.tag,
-            &[],
-        )
+        packet(self.source_port, self.destination_port, 0, INIT, self.tag, &[])
     }
 
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
@@ -58,14 +51,7 @@ impl InitAck {
         parameter.extend((4 + self.cookie.len() as u16).to_be_bytes());
         parameter.extend(&self.cookie);
         // Nobody answers the answer, so the server's own tag may be any.
-        packet(
-            self.source_port,
-            self.destination_port,
-            self.tag,
-            INIT_ACK,
-            1,
-            &parameter,
-        )
+        packet(self.source_port, self.destination_port, self.tag, INIT_ACK, 1, &parameter)
     }
 
     pub(crate) fn decode(packet: &[u8]) -> Option<Self> {
@@ -147,9 +133,7 @@ fn intact(packet: &[u8]) -> bool {
 fn crc32c(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     !bytes.iter().fold(!0, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            (crc >> 1) ^ (POLYNOMIAL * (crc & 1))
-        })
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (POLYNOMIAL * (crc & 1)))
     })
 }
 
@@ -172,11 +156,7 @@ mod tests {
 
     #[test]
     fn a_handshake_survives_encoding() {
-        let init = Init {
-            source_port: 40_000,
-            destination_port: 80,
-            tag: 0x0102_0304,
-        };
+        let init = Init { source_port: 40_000, destination_port: 80, tag: 0x0102_0304 };
         assert_eq!(Init::decode(&init.encode()), Some(init));
         let answer = InitAck {
             source_port: 80,
@@ -189,12 +169,7 @@ mod tests {
 
     #[test]
     fn damaged_and_short_packets_are_nobodys() {
-        let whole = Init {
-            source_port: 1,
-            destination_port: 2,
-            tag: 3,
-        }
-        .encode();
+        let whole = Init { source_port: 1, destination_port: 2, tag: 3 }.encode();
         for length in 0..whole.len() {
             assert_eq!(Init::decode(&whole[..length]), None);
         }

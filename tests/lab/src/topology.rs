@@ -126,31 +126,11 @@ impl Topology {
                 &[[192, 0, 2, 10], [192, 0, 2, 11]],
                 &["2001:db8:2::10", "2001:db8:2::11"],
             )?,
-            node2: Host::new(
-                "node-2",
-                Some("node-2"),
-                &[[192, 0, 2, 20]],
-                &["2001:db8:2::20"],
-            )?,
+            node2: Host::new("node-2", Some("node-2"), &[[192, 0, 2, 20]], &["2001:db8:2::20"])?,
             client: Host::new("client", None, &[[192, 0, 2, 100]], &["2001:db8:2::100"])?,
-            pod1: Host::new(
-                "pod-1",
-                Some("node-1"),
-                &[[10, 244, 0, 11]],
-                &["fd00:244::11"],
-            )?,
-            pod2: Host::new(
-                "pod-2",
-                Some("node-1"),
-                &[[10, 244, 0, 12]],
-                &["fd00:244::12"],
-            )?,
-            pod3: Host::new(
-                "pod-3",
-                Some("node-2"),
-                &[[10, 244, 1, 21]],
-                &["fd00:244:1::21"],
-            )?,
+            pod1: Host::new("pod-1", Some("node-1"), &[[10, 244, 0, 11]], &["fd00:244::11"])?,
+            pod2: Host::new("pod-2", Some("node-1"), &[[10, 244, 0, 12]], &["fd00:244::12"])?,
+            pod3: Host::new("pod-3", Some("node-2"), &[[10, 244, 1, 21]], &["fd00:244:1::21"])?,
         };
         lab.configure().context("cannot build the topology")?;
         Ok(lab)
@@ -179,10 +159,7 @@ impl Topology {
                 &self.node,
                 node_commands(&self.node, &self.node2, "10.244.1.0/24", "fd00:244:1::/64"),
             ),
-            (
-                &self.node2,
-                node_commands(&self.node2, &self.node, "10.244.0.0/24", "fd00:244::/64"),
-            ),
+            (&self.node2, node_commands(&self.node2, &self.node, "10.244.0.0/24", "fd00:244::/64")),
             (&self.client, client_commands(&self.client, &self.node)),
         ];
         for (host, commands) in machines {
@@ -234,8 +211,8 @@ fn quieten(ns: &Netns) -> Result<()> {
         ("net/ipv6/conf/default/addr_gen_mode", "1"),
         // Refusals are ICMP errors: a limit would turn the later ones into silence.
         ("net/ipv4/icmp_ratemask", "0"),
-        ("net/ipv6/icmp/ratelimit", "0"),
-        ("net/ipv6/icmp/ratemask", ""),
+        // These are masks of the types that are limited; type 0 of ICMPv6 does not exist.
+        ("net/ipv6/icmp/ratemask", "0"),
         // Room for the many connections of one test.
         ("net/ipv4/ip_local_port_range", "1024 65535"),
     ])?;
@@ -243,10 +220,7 @@ fn quieten(ns: &Netns) -> Result<()> {
 }
 
 fn forward(ns: &Netns) -> Result<()> {
-    ns.sysctl(&[
-        ("net/ipv4/ip_forward", "1"),
-        ("net/ipv6/conf/all/forwarding", "1"),
-    ])
+    ns.sysctl(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")])
 }
 
 fn build_switch(switch: &Netns, ports: &[&Host]) -> Result<()> {
@@ -323,11 +297,8 @@ fn client_commands(client: &Host, node: &Host) -> String {
         client.ipv4[0], client.ipv6[0],
     );
     for network in SERVICE_NETWORKS {
-        let gateway: &dyn fmt::Display = if network.contains(':') {
-            &node.ipv6[0]
-        } else {
-            &node.ipv4[0]
-        };
+        let gateway: &dyn fmt::Display =
+            if network.contains(':') { &node.ipv6[0] } else { &node.ipv4[0] };
         commands += &format!("route add {network} via {gateway}\n");
     }
     commands
