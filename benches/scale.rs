@@ -27,18 +27,33 @@ const UPDATES: u32 = 200;
 
 fn main() {
     let sizes: Vec<(u32, u32)> = std::env::args()
-        .filter_map(|a| a.split_once('x').and_then(|(s, e)| Some((s.parse().ok()?, e.parse().ok()?))))
+        .filter_map(|a| {
+            a.split_once('x').and_then(|(s, e)| Some((s.parse().ok()?, e.parse().ok()?)))
+        })
         .collect();
     let sizes = if sizes.is_empty() { vec![(1_000, 10), (10_000, 10)] } else { sizes };
     println!(
         "{:>14} {:>10} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9} {:>9}",
-        "services x ep", "bytes", "plan", "commit", "total", "floor", "ratio", "restart", "1 added", "1 moved"
+        "services x ep",
+        "bytes",
+        "plan",
+        "commit",
+        "total",
+        "floor",
+        "ratio",
+        "restart",
+        "1 added",
+        "1 moved"
     );
     for (services, endpoints) in sizes {
         measure(services, endpoints);
     }
-    println!("plan: planning, comparing, encoding. floor: the same transaction sent again to an empty namespace.");
-    println!("restart: dump and compare, nothing to write. 1 added / moved: one endpoint, plan to committed.");
+    println!(
+        "plan: planning, comparing, encoding. floor: the same transaction sent again to an empty namespace."
+    );
+    println!(
+        "restart: dump and compare, nothing to write. 1 added / moved: one endpoint, plan to committed."
+    );
 }
 
 fn measure(services: u32, endpoints: u32) {
@@ -196,4 +211,3 @@ fn text(time: Duration) -> String {
         format!("{:.1} ms", time.as_secs_f64() * 1e3)
     }
 }
-

@@ -1,1 +1,7 @@
-fn main() {}
+//! The shunt agent. All of it is in the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    shunt::cli::main()
+}

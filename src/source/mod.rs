@@ -7,5 +7,6 @@
 //! Must not know: what is made of the objects (planning, nf_tables), or the agent's configuration
 //! beyond what is passed in.
 
+pub mod interfaces;
 pub mod manifests;
 pub mod objects;

@@ -1,0 +1,48 @@
+//! The command line: what a person types, and what the commands do with the parts of the agent.
+
+pub mod args;
+mod cleanup;
+mod logging;
+mod netns;
+mod render;
+mod run;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Exit code for a configuration that cannot be used (`EX_USAGE` of sysexits.h, as documented).
+const BAD_CONFIGURATION: u8 = 64;
+
+/// Why a command failed, with the exit code for it.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// The configuration cannot be used; the problems have been reported.
+    #[error("the configuration cannot be used: {0}")]
+    Configuration(String),
+    /// Anything else.
+    #[error("{0:#}")]
+    Other(#[from] anyhow::Error),
+}
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = args::Arguments::parse();
+    let result = match arguments.command {
+        args::Command::Run(run) => run::run(&run),
+        args::Command::Render(render) => render::render(&render),
+        args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            tracing::error!("{failure}");
+            match failure {
+                Failure::Configuration(_) => ExitCode::from(BAD_CONFIGURATION),
+                Failure::Other(_) => ExitCode::FAILURE,
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `--netns`: the agent works in another network namespace than the one it was started in.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::sched::{CloneFlags, setns};
+
+/// Moves this thread, and all threads it will start, into the namespace. A name without a slash is
+/// one of `ip netns` (iproute2 keeps them in `/run/netns`).
+pub(super) fn enter(namespace: Option<&Path>) -> Result<()> {
+    let Some(namespace) = namespace else { return Ok(()) };
+    let path = if namespace.components().count() == 1 {
+        PathBuf::from("/run/netns").join(namespace)
+    } else {
+        namespace.to_owned()
+    };
+    let file = File::open(&path).with_context(|| {
+        format!(
+            "there is no network namespace {} ({}); `ip netns list` shows those with names",
+            namespace.display(),
+            path.display()
+        )
+    })?;
+    setns(file, CloneFlags::CLONE_NEWNET).with_context(|| {
+        format!(
+            "cannot enter {}: it is no network namespace, or we lack CAP_SYS_ADMIN",
+            path.display()
+        )
+    })
+}

@@ -1,0 +1,114 @@
+//! `shunt render`: the planned ruleset as text, without a kernel.
+
+use std::io::Write;
+
+use anyhow::Context;
+
+use super::args::{Output, Render};
+use super::settings::effective;
+use super::{Failure, logging};
+use crate::model::{Dirty, Family, Store};
+use crate::plan::{
+    Chain, ChainName, Desired, Element, FrontendKey, Outcome, balancer, base_chains, render as text,
+};
+use crate::source::manifests;
+
+pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
+    logging::start(&arguments.logging);
+    let settings = effective(&arguments.settings)?;
+    let round = manifests::load(&arguments.manifests, &settings.node_name)
+        .context("cannot read the manifests")?;
+    round.problems.iter().for_each(|problem| problem.log());
+    let mut store = Store::new();
+    let mut dirty = Dirty::default();
+    round.changes.into_iter().for_each(|change| store.apply(change, &mut dirty));
+    let mut desired = Desired::new(settings.options, &settings.node_name);
+    desired.update(&store, &dirty);
+    desired.conflicts().for_each(|conflict| tracing::warn!("{conflict}"));
+    let output = match arguments.output {
+        Output::Nft => nft(&desired),
+        Output::Json => json(&desired),
+    };
+    match std::io::stdout().write_all(output.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result.context("cannot write the ruleset")?),
+    }
+}
+
+fn nft(desired: &Desired) -> String {
+    let Some(surroundings) = desired.surroundings() else { return String::new() };
+    let frontends = desired.frontends();
+    let mut output = String::new();
+    for family in Family::ALL {
+        let own = frontends.iter().filter(|(key, _)| key.family() == family);
+        let mut elements: Vec<Element<'_>> =
+            own.clone().flat_map(|(key, frontend)| frontend.elements(*key)).collect();
+        let members = desired.members().into_iter().filter(|(_, key)| key.family() == family);
+        elements.extend(members.map(|(set, key)| Element { set, key, value: None, comment: None }));
+        elements.sort();
+        let mut balancers: Vec<(_, u32)> = own
+            .flat_map(|(key, frontend)| frontend.pools(*key))
+            .map(|(pools, pool)| (pools, pool.len() as u32))
+            .collect();
+        balancers.sort_unstable();
+        balancers.dedup();
+        let mut chains = base_chains(surroundings, family);
+        chains.extend(balancers.into_iter().map(|(p, count)| balancer(surroundings, p, count)));
+        output.push_str(&text(family, &in_reading_order(chains), &elements));
+    }
+    output
+}
+
+/// Base chains last, as a reader wants to meet them: after what they refer to.
+fn in_reading_order(mut chains: Vec<Chain>) -> Vec<Chain> {
+    chains.sort_by_key(|chain| {
+        (chain.base.is_some(), !matches!(chain.name, ChainName::Balancer(..)))
+    });
+    chains
+}
+
+fn json(desired: &Desired) -> String {
+    let backends = |pool: &[crate::model::Backend]| -> Vec<String> {
+        pool.iter().map(|b| std::net::SocketAddr::new(b.address, b.port).to_string()).collect()
+    };
+    let frontends: Vec<serde_json::Value> = desired
+        .frontends()
+        .into_iter()
+        .map(|(key, frontend)| {
+            let (main, short_circuit) = crate::plan::Frontend::pools_of(key);
+            let mut object = serde_json::json!({
+                "servicePort": &*frontend.label,
+                "family": key.family().to_string(),
+                "outcome": match frontend.outcome {
+                    Outcome::Balance(_) => "balance",
+                    Outcome::Reject => "reject",
+                    Outcome::Drop => "drop",
+                },
+                "backends": backends(frontend.pool(key, main)),
+                "masquerade": frontend.masquerade,
+            });
+            match key {
+                FrontendKey::Address(address, protocol, port) => {
+                    object["address"] = address.to_string().into();
+                    object["protocol"] = protocol.to_string().into();
+                    object["port"] = port.into();
+                }
+                FrontendKey::NodePort(_, protocol, port) => {
+                    object["protocol"] = protocol.to_string().into();
+                    object["nodePort"] = port.into();
+                }
+            }
+            let local = frontend.pool(key, short_circuit);
+            if !local.is_empty() {
+                object["backendsForLocalTraffic"] = backends(local).into();
+            }
+            if let Some(sources) = &frontend.sources {
+                let range = |r: &crate::plan::SourceRange| format!("{}-{}", r.first, r.last);
+                object["sources"] = sources.iter().map(range).collect::<Vec<_>>().into();
+            }
+            object
+        })
+        .collect();
+    format!("{:#}\n", serde_json::json!({ "frontends": frontends }))
+}

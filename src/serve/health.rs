@@ -1,0 +1,178 @@
+//! `/healthz` for load balancers and `/livez` for probes, as kube-proxy answers them.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+/// How long a client may take for its request, and for a whole connection.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
+/// How many clients are served at a time; more wait in the kernel's queue.
+const CONNECTIONS: usize = 64;
+/// The pause before a port that cannot be bound is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How the agent is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// When the kernel was last known to hold what is planned; `None` before the first commit.
+    pub last_updated: Option<SystemTime>,
+    /// Since when a change has been waiting to be committed.
+    pub queued_since: Option<SystemTime>,
+    /// How long a change may wait: twice the sync period.
+    pub patience: Duration,
+    /// False if load balancers should not send new traffic to this node.
+    pub node_eligible: bool,
+}
+
+impl Health {
+    /// True if the dataplane is up to date, or not behind for too long.
+    #[must_use]
+    pub fn is_healthy(&self, now: SystemTime) -> bool {
+        let waiting = self.queued_since.and_then(|since| now.duration_since(since).ok());
+        self.last_updated.is_some() && waiting.is_none_or(|waiting| waiting <= self.patience)
+    }
+
+    /// Status and body for a path; `None` for a path that there is not.
+    fn answer(&self, path: &str, now: SystemTime) -> Option<(StatusCode, String)> {
+        let healthy = self.is_healthy(now);
+        let (good, eligible) = match path {
+            "/healthz" => (healthy && self.node_eligible, Some(self.node_eligible)),
+            "/livez" => (healthy, None),
+            _ => return None,
+        };
+        let time =
+            |time: SystemTime| jiff::Timestamp::try_from(time).unwrap_or_default().to_string();
+        let updated = self.last_updated.map(time);
+        // kube-proxy says "now" while all is well, since nothing is waiting.
+        let last_updated = if good { time(now) } else { updated.clone().unwrap_or_default() };
+        let mut body = serde_json::json!({
+            "lastUpdated": last_updated,
+            "currentTime": time(now),
+            "healthy": healthy,
+        });
+        if let Some(eligible) = eligible {
+            body["nodeEligible"] = eligible.into();
+        }
+        body["status"] = match updated {
+            Some(updated) => {
+                let family = serde_json::json!({ "lastUpdated": updated, "healthy": healthy });
+                serde_json::json!({ "IPv4": family, "IPv6": family })
+            }
+            None => serde_json::json!({}),
+        };
+        let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        Some((status, body.to_string()))
+    }
+}
+
+/// Serves for ever. A port that cannot be bound is reported once and tried again.
+pub async fn serve_health(address: SocketAddr, health: watch::Receiver<Health>) {
+    let mut reported = false;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => {
+                tracing::info!(%address, "serving /healthz and /livez");
+                accept(listener, &health).await;
+            }
+            Err(error) if !reported => {
+                tracing::error!(
+                    %address, %error,
+                    "cannot serve health checks (healthzBindAddress): trying again every {} s; \
+                     the rules are kept up to date meanwhile",
+                    RETRY.as_secs(),
+                );
+                reported = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+/// Accepts connections until the listener breaks.
+async fn accept(listener: TcpListener, health: &watch::Receiver<Health>) {
+    static SLOTS: Semaphore = Semaphore::const_new(CONNECTIONS);
+    loop {
+        let Ok(slot) = SLOTS.acquire().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let health = health.clone();
+                tokio::spawn(async move {
+                    // A client that gives up or takes too long is no concern of ours.
+                    let _ = tokio::time::timeout(CONNECTION_LIMIT, converse(stream, health)).await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "accepting a health check failed");
+                return;
+            }
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, health: watch::Receiver<Health>) -> hyper::Result<()> {
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let answer = health.borrow().answer(request.uri().path(), SystemTime::now());
+        async move { Ok::<_, Infallible>(respond(answer)) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_LIMIT)
+        .serve_connection(TokioIo::new(stream), answer)
+        .await
+}
+
+fn respond(answer: Option<(StatusCode, String)>) -> Response<Full<Bytes>> {
+    let (status, body) = answer.unwrap_or((StatusCode::NOT_FOUND, String::new()));
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn healthz_minds_the_node_and_livez_does_not() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
+        let ago = |seconds| Some(now - Duration::from_secs(seconds));
+        let fresh = Health {
+            last_updated: ago(10),
+            queued_since: None,
+            patience: Duration::from_secs(60),
+            node_eligible: true,
+        };
+        for (health, healthz, livez) in [
+            (fresh.clone(), 200, 200),
+            (Health { last_updated: None, ..fresh.clone() }, 503, 503),
+            (Health { queued_since: ago(59), ..fresh.clone() }, 200, 200),
+            (Health { queued_since: ago(61), ..fresh.clone() }, 503, 503),
+            (Health { node_eligible: false, ..fresh.clone() }, 503, 200),
+        ] {
+            let status = |path| health.answer(path, now).expect("a path").0.as_u16();
+            assert_eq!((status("/healthz"), status("/livez")), (healthz, livez), "{health:?}");
+        }
+        assert!(fresh.answer("/metrics", now).is_none());
+        let (_, body) = fresh.answer("/healthz", now).expect("a path");
+        let body: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(body["currentTime"], "1970-01-01T00:16:40Z");
+        assert_eq!(body["status"]["IPv6"]["lastUpdated"], "1970-01-01T00:16:30Z");
+        assert_eq!(body["nodeEligible"], true);
+    }
+}
