@@ -8,6 +8,7 @@ pub mod serve;
 pub mod dataplane;
 pub mod document;
 pub mod model;
+mod netlink;
 pub mod nft;
 pub mod plan;
 pub mod source;

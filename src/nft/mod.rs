@@ -10,7 +10,6 @@
 //! This folder is the only one that may contain `unsafe`: the calls into libnftnl in [`expr`] and
 //! [`batch`], each with its reason.
 
-mod attr;
 mod batch;
 mod dump;
 mod element;
@@ -20,6 +19,8 @@ mod objects;
 mod socket;
 mod uapi;
 mod userdata;
+
+use crate::netlink::attr;
 
 pub use attr::{Attr, Attrs};
 pub use batch::{Batch, FinishedBatch};

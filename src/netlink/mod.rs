@@ -1,0 +1,5 @@
+//! What all conversations over netlink share.
+//!
+//! Owns: reading and writing of attributes. Must not know: which part of the kernel is spoken to.
+
+pub(crate) mod attr;
