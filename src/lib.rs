@@ -3,6 +3,7 @@
 //! Data flows one way: [`source`] → [`model`] → [`plan`] → [`dataplane`] → [`nft`]. The map of the
 //! code, with its invariants, is `ARCHITECTURE.md` at the root of the repository.
 
+pub mod config;
 pub mod cli;
 pub mod serve;
 pub mod dataplane;

@@ -1,11 +1,12 @@
 //! Text that people write: YAML and JSON documents as trees that know their lines, typed values
 //! out of such trees, and the [`Problem`]s that are found in them.
 //!
-//! Owns: the limits on what a text may do to us (nesting, aliases, length), the path of a field, and
+//! Owns: the limits on what a text may do to us (nesting, aliases, length), the path of a field, how addresses are written, and
 //! the wording of messages about a place in a text.
 //!
 //! Must not know: which objects or settings exist, files, or I/O of any kind.
 
+mod address;
 mod path;
 mod problem;
 mod tree;
@@ -14,6 +15,7 @@ mod typed;
 #[cfg(test)]
 mod tests;
 
+pub use address::{parse_ip, parse_net};
 pub use path::{At, FieldPath, Segment};
 pub use problem::{Problem, Severity, excerpt};
 pub use tree::{Entry, Node, Scalar, SyntaxError, Value, parse};

@@ -131,6 +131,36 @@ impl<'a> Node<'a> {
             })
     }
 
+    /// Takes the field or element at `path` away. False if it is not there.
+    pub fn remove(&mut self, path: &FieldPath) -> bool {
+        let Some((last, parents)) = path.segments().split_last() else {
+            return false;
+        };
+        let parent =
+            parents
+                .iter()
+                .try_fold(self, |node, segment| match (segment, &mut node.value) {
+                    (Segment::Field(name), Value::Mapping(entries)) => entries
+                        .iter_mut()
+                        .find(|e| e.key == **name)
+                        .map(|e| &mut e.node),
+                    (Segment::Index(index), Value::Sequence(items)) => items.get_mut(*index),
+                    _ => None,
+                });
+        match (last, parent.map(|node| &mut node.value)) {
+            (Segment::Field(name), Some(Value::Mapping(entries))) => {
+                let before = entries.len();
+                entries.retain(|entry| entry.key != **name);
+                entries.len() < before
+            }
+            (Segment::Index(index), Some(Value::Sequence(items))) if *index < items.len() => {
+                items.remove(*index);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// The value in a few words, for a message.
     #[must_use]
     pub fn describe(&self) -> String {

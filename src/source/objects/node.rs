@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::document::At;
+use crate::document::{At, parse_net};
 use crate::model::{Change, Node};
 
 use super::findings::Findings;
@@ -66,7 +66,7 @@ fn pod_cidrs(raw: &raw::Node, findings: &mut Findings) -> Vec<IpNet> {
     let spec = At::top("spec");
     let effect = "this prefix is ignored";
     if raw.spec.pod_cidrs.is_empty() && !raw.spec.pod_cidr.is_empty() {
-        let net = values::net(&raw.spec.pod_cidr);
+        let net = parse_net(&raw.spec.pod_cidr);
         return net.map_or_else(
             |reason| {
                 findings.ignored(spec.field("podCIDR"), &raw.spec.pod_cidr, reason, effect);

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use crate::document::At;
+use crate::document::{At, parse_ip, parse_net};
 use crate::model::Protocol;
 
 use super::findings::Findings;
@@ -15,49 +15,10 @@ use super::findings::Findings;
 pub(super) const NAME_LENGTH: usize = 253;
 const LABEL_LENGTH: usize = 63;
 
-/// An IP address, written without ambiguity.
-pub(super) fn ip(text: &str) -> Result<IpAddr, String> {
-    match text.parse() {
-        Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
-            let v4 = address.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED);
-            Err(format!(
-                "an IPv4 address in the form of an IPv6 address; write {v4}"
-            ))
-        }
-        Ok(address) => Ok(address),
-        Err(_) => Err(not_an_ip(text)),
-    }
-}
-
-fn not_an_ip(text: &str) -> String {
-    let trimmed = text.trim();
-    if trimmed.is_empty() {
-        "empty; write an IP address".into()
-    } else if trimmed != text && trimmed.parse::<IpAddr>().is_ok() {
-        format!("has blanks around it; write {trimmed}")
-    } else if let Some(octet) = ambiguous_octet(text) {
-        format!("{octet} has a leading zero, which some programs take for octal; write it without")
-    } else if text.parse::<IpNet>().is_ok() {
-        "a prefix; write a single address, without the length".into()
-    } else if text.contains('%') {
-        "has a zone; write the address without it".into()
-    } else {
-        "not an IP address".into()
-    }
-}
-
-/// The first octet such as `010`, if the text is an IPv4 address apart from such octets.
-fn ambiguous_octet(text: &str) -> Option<&str> {
-    let octets = || text.split('.');
-    let numbers = octets().all(|octet| octet.parse::<u8>().is_ok());
-    let found = octets().find(|octet| octet.len() > 1 && octet.starts_with('0'))?;
-    (numbers && octets().count() == 4).then_some(found)
-}
-
 /// An address that packets can be sent to from elsewhere: what Kubernetes asks of endpoints and of
 /// external IPs.
 pub(super) fn remote_ip(text: &str) -> Result<IpAddr, String> {
-    let address = ip(text)?;
+    let address = parse_ip(text)?;
     match special(address) {
         Some(what) => Err(format!(
             "{what}; it does not name a host that could be reached"
@@ -71,7 +32,7 @@ pub(super) fn remote_ip(text: &str) -> Result<IpAddr, String> {
 
 /// An address that can be that of a Service or a load balancer. Link-local ones can.
 pub(super) fn service_ip(text: &str) -> Result<IpAddr, String> {
-    let address = ip(text)?;
+    let address = parse_ip(text)?;
     match special(address) {
         Some(what) => Err(format!("{what}; a Service cannot have it")),
         None => Ok(address),
@@ -99,26 +60,6 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// A prefix. Blanks around it are tolerated, and bits beyond its length are cut off.
-pub(super) fn net(text: &str) -> Result<IpNet, String> {
-    let text = text.trim();
-    let Some((address, length)) = text.split_once('/') else {
-        return Err(match ip(text) {
-            Ok(address) => format!("has no length; write {}", IpNet::from(address)),
-            Err(_) if text.is_empty() => "empty; write a prefix such as 10.0.0.0/8".into(),
-            Err(_) => "not a prefix such as 10.0.0.0/8 or fd00::/8".into(),
-        });
-    };
-    let address = ip(address)?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let net = length
-        .parse()
-        .ok()
-        .and_then(|length| IpNet::new(address, length).ok());
-    net.map(|net| net.trunc())
-        .ok_or_else(|| format!("{length:?} is not a prefix length from 0 to {most}"))
-}
-
 /// A list of prefixes, each once. A wrong one costs just that one.
 pub(super) fn nets(
     texts: &[String],
@@ -128,7 +69,7 @@ pub(super) fn nets(
 ) -> Vec<IpNet> {
     let mut nets = Vec::with_capacity(texts.len());
     for (i, text) in texts.iter().enumerate() {
-        match net(text) {
+        match parse_net(text) {
             Ok(net) if nets.contains(&net) => {}
             Ok(net) => nets.push(net),
             Err(reason) => findings.ignored(at.index(i), text, reason, effect),
@@ -193,29 +134,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses() {
-        for text in ["10.0.0.1", "::1", "fe80::1", "0.0.0.0", "2001:db8::1"] {
-            assert!(ip(text).is_ok(), "{text}");
-        }
-        for (text, reason) in [
-            ("", "empty"),
-            (" ", "empty"),
-            (" 10.0.0.1", "blanks around it; write 10.0.0.1"),
-            ("10.0.0.1\n", "blanks around it"),
-            ("010.0.0.1", "010 has a leading zero"),
-            ("10.0.0.00", "00 has a leading zero"),
-            ("10.0.0", "not an IP address"),
-            ("10.0.0.256", "not an IP address"),
-            ("10.0.0.0/24", "a prefix"),
-            ("fe80::1%eth0", "a zone"),
-            ("::ffff:10.0.0.1", "write 10.0.0.1"),
-            ("web.example", "not an IP address"),
-        ] {
-            assert!(ip(text).unwrap_err().contains(reason), "{text}");
-        }
-    }
-
-    #[test]
     fn special_addresses() {
         for text in [
             "0.0.0.0",
@@ -234,37 +152,6 @@ mod tests {
             assert!(service_ip(text).is_ok(), "{text}");
         }
         assert!(remote_ip("192.0.2.1").is_ok());
-    }
-
-    #[test]
-    fn prefixes() {
-        for (text, expected) in [
-            ("10.0.0.0/8", "10.0.0.0/8"),
-            (" 10.1.2.3/8\t", "10.0.0.0/8"),
-            ("::/0", "::/0"),
-            ("2001:db8::1/64", "2001:db8::/64"),
-        ] {
-            assert_eq!(
-                net(text).map(|net| net.to_string()),
-                Ok(expected.into()),
-                "{text}"
-            );
-        }
-        for (text, reason) in [
-            ("", "empty"),
-            ("10.0.0.1", "write 10.0.0.1/32"),
-            ("fd00::1", "write fd00::1/128"),
-            ("10.0.0.0/33", "\"33\" is not a prefix length from 0 to 32"),
-            ("010.0.0.0/8", "leading zero"),
-            ("::ffff:10.0.0.0/104", "write 10.0.0.0"),
-            ("x/y", "not an IP address"),
-        ] {
-            assert!(
-                net(text).unwrap_err().contains(reason),
-                "{text}: {:?}",
-                net(text)
-            );
-        }
     }
 
     #[test]

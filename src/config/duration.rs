@@ -1,0 +1,129 @@
+//! Durations as Go writes them: `30s`, `1h2m3s`, `0s`.
+
+use std::fmt;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+/// A duration in a configuration. It may be negative until it is validated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GoDuration(SignedDuration);
+
+impl GoDuration {
+    /// A number of seconds.
+    #[must_use]
+    pub const fn from_secs(seconds: i64) -> GoDuration {
+        GoDuration(SignedDuration::from_secs(seconds))
+    }
+
+    /// Zero is what Go writes for a duration that is not set.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self.0.is_zero()
+    }
+
+    /// The duration, unless it is negative.
+    #[must_use]
+    pub fn get(self) -> Option<Duration> {
+        Duration::try_from(self.0).ok()
+    }
+
+    /// Reads what Go's `time.ParseDuration` reads.
+    pub fn parse(text: &str) -> Result<GoDuration, String> {
+        let unit = |c: char| c.is_ascii_alphabetic() || c == 'µ' || c == 'μ';
+        let go = text
+            .chars()
+            .all(|c| unit(c) || c.is_ascii_digit() || "+-.".contains(c));
+        let duration = match text.trim_start_matches(['+', '-']) {
+            "0" => Some(SignedDuration::ZERO),
+            // jiff reads much more than Go does: "2 hours ago", "PT1H", "1d".
+            _ if go && !text.contains(['P', 'T', 'd', 'w', 'y']) => text.parse().ok(),
+            _ => None,
+        };
+        duration
+            .filter(|duration| i64::try_from(duration.as_nanos()).is_ok())
+            .map(GoDuration)
+            .ok_or_else(|| "not a duration such as 30s or 1h2m3s".into())
+    }
+}
+
+impl fmt::Display for GoDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}s", self.0.as_secs_f64())
+    }
+}
+
+impl<'de> Deserialize<'de> for GoDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<GoDuration, D::Error> {
+        struct Text;
+
+        impl Visitor<'_> for Text {
+            type Value = GoDuration;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as 30s or 1h2m3s")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {
+                GoDuration::parse(text).map_err(E::custom)
+            }
+
+            // Kubernetes' own type wants text, but older files have a bare 0 here and there.
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<GoDuration, E> {
+                match number {
+                    0 => Ok(GoDuration::default()),
+                    _ => Err(E::custom(
+                        "a number without a unit; write a duration such as 30s",
+                    )),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn go_durations() {
+        for (text, milliseconds) in [
+            ("30s", 30_000),
+            ("1h2m3s", 3_723_000),
+            ("0s", 0),
+            ("0", 0),
+            ("1.5h", 5_400_000),
+            ("100ms", 100),
+            ("24h0m0s", 86_400_000),
+            ("-5s", -5_000),
+            ("1m0.5s", 60_500),
+            ("2000us", 2),
+            ("2000µs", 2),
+        ] {
+            let expected = GoDuration(SignedDuration::from_millis(milliseconds));
+            assert_eq!(GoDuration::parse(text), Ok(expected), "{text}");
+        }
+        for text in [
+            "",
+            "5",
+            "s",
+            "1d",
+            "PT1H",
+            "2 hours",
+            "1h ago",
+            "1x",
+            "30 s",
+            "99999999999999h",
+        ] {
+            assert!(
+                GoDuration::parse(text).is_err(),
+                "{text}: {:?}",
+                GoDuration::parse(text)
+            );
+        }
+        assert_eq!(GoDuration::from_secs(90).to_string(), "90s");
+    }
+}

@@ -1,0 +1,112 @@
+//! Reading a configuration file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::document::{self, FieldPath, Node, Problem, Severity, typed_reporting_unknown};
+
+use super::effect;
+use super::raw::Configuration;
+
+const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+const KIND: &str = "KubeProxyConfiguration";
+
+/// More values of a wrong type than this are not all named.
+const TYPE_ERRORS: usize = 20;
+
+/// Reads the file as far as it can be read. Fields that do not exist are warnings, as with
+/// kube-proxy; None means that nothing can be made of it.
+pub(super) fn read<'a>(
+    path: &Arc<Path>,
+    bytes: &'a [u8],
+    problems: &mut Vec<Problem>,
+) -> Option<(Configuration, Node<'a>)> {
+    let error = |field: FieldPath, reason: &str| Problem::new(Severity::Error, field, reason);
+    let mut documents = match document::parse(bytes) {
+        Ok(documents) => documents,
+        Err(e) => {
+            let reason = format!("not YAML or JSON, in column {}: {}", e.column, e.reason);
+            problems.push(error(FieldPath::default(), &reason).in_file(path, Some(e.line)));
+            return None;
+        }
+    };
+    let Some(document) = (!documents.is_empty()).then(|| documents.swap_remove(0)) else {
+        let reason = format!("the file is empty; it should begin with apiVersion: {API_VERSION}");
+        problems.push(error(FieldPath::default(), &reason).in_file(path, None));
+        return None;
+    };
+    if let Some(second) = documents.first() {
+        let reason = "a second document in the file; only one is read, remove the others";
+        problems.push(error(FieldPath::default(), reason).in_file(path, Some(second.line)));
+    }
+    let mut found = Vec::new();
+    for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        let node = document.get(field);
+        if node.and_then(Node::text) != Some(expected) {
+            let mut problem = error(FieldPath::top(field), &format!("must be {expected}"));
+            problem.value = node.map(Node::describe);
+            found.push(problem);
+        }
+    }
+    if !found.is_empty() {
+        // It is something else; what the rest of it may mean is not worth a word.
+        problems.extend(found.into_iter().map(|p| locate(p, path, &document)));
+        return None;
+    }
+    found.extend(effect::notes(&document));
+    let mut raw = decode(document.clone(), &mut found);
+    // An empty address in a file is none; only as a flag it turns the server off.
+    raw.healthz_bind_address
+        .take_if(|address| address.is_empty());
+    raw.metrics_bind_address
+        .take_if(|address| address.is_empty());
+    problems.extend(found.into_iter().map(|p| locate(p, path, &document)));
+    Some((raw, document))
+}
+
+fn locate(problem: Problem, path: &Arc<Path>, document: &Node<'_>) -> Problem {
+    let line = document.line_of(&problem.field);
+    problem.in_file(path, Some(line))
+}
+
+/// Decodes, and where a value has the wrong type, takes it away and decodes the rest: all of them
+/// are named at once.
+fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration {
+    for _ in 0..TYPE_ERRORS {
+        let mut unknown = Vec::new();
+        let result = typed_reporting_unknown(&document, |field| unknown.push(field));
+        let error = match result {
+            Ok(configuration) => {
+                unknown.retain(|field| !effect::exists(field));
+                problems.extend(
+                    unknown
+                        .into_iter()
+                        .map(|field| unknown_field(&document, field)),
+                );
+                return configuration;
+            }
+            Err(error) => error,
+        };
+        let value = document.at(&error.field).map(Node::describe);
+        let removed = document.remove(&error.field);
+        let mut problem = Problem::new(Severity::Error, error.field, error.reason);
+        problem.value = value;
+        problems.push(problem);
+        if !removed {
+            break;
+        }
+    }
+    Configuration::default()
+}
+
+fn unknown_field(document: &Node<'_>, field: FieldPath) -> Problem {
+    let hint = effect::similar(&field).map(|known| format!("; did you mean {known}?"));
+    let reason = format!(
+        "there is no such field, it is ignored{}",
+        hint.unwrap_or_default()
+    );
+    let value = document.at(&field).map(Node::describe);
+    let mut problem = Problem::new(Severity::Warning, field, reason);
+    problem.value = value;
+    problem
+}

@@ -1,0 +1,193 @@
+//! `KubeProxyConfiguration` of `kubeproxy.config.k8s.io/v1alpha1`, as it is written.
+//!
+//! All fields of Kubernetes 1.36, so that a real file has none that we do not know. Absent, `null`
+//! and Go's zero value all mean the default, which is why kubeadm writes files full of them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+pub use super::duration::GoDuration;
+
+/// The whole file.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(
+    missing_docs,
+    reason = "each field has the name and the meaning of the file's"
+)]
+pub struct Configuration {
+    pub api_version: String,
+    pub kind: String,
+    #[serde(deserialize_with = "null_is_default")]
+    pub feature_gates: BTreeMap<String, bool>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub client_connection: ClientConnection,
+    #[serde(deserialize_with = "null_is_default")]
+    pub logging: Logging,
+    pub hostname_override: Option<String>,
+    pub bind_address: Option<String>,
+    pub healthz_bind_address: Option<String>,
+    pub metrics_bind_address: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub bind_address_hard_fail: bool,
+    #[serde(deserialize_with = "null_is_default")]
+    pub enable_profiling: bool,
+    pub show_hidden_metrics_for_version: Option<String>,
+    pub mode: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub iptables: Iptables,
+    #[serde(deserialize_with = "null_is_default")]
+    pub ipvs: Ipvs,
+    #[serde(deserialize_with = "null_is_default")]
+    pub nftables: Nftables,
+    #[serde(deserialize_with = "null_is_default")]
+    pub winkernel: Winkernel,
+    pub detect_local_mode: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub detect_local: DetectLocal,
+    #[serde(rename = "clusterCIDR")]
+    pub cluster_cidr: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub node_port_addresses: Vec<String>,
+    pub oom_score_adj: Option<i64>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub conntrack: Conntrack,
+    pub config_sync_period: Option<GoDuration>,
+    pub port_range: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub windows_run_as_service: bool,
+}
+
+/// `clientConnection`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(
+    missing_docs,
+    reason = "each field has the name and the meaning of the file's"
+)]
+pub struct ClientConnection {
+    pub kubeconfig: Option<String>,
+    pub accept_content_types: Option<String>,
+    pub content_type: Option<String>,
+    pub qps: Option<f64>,
+    pub burst: Option<i64>,
+}
+
+/// `logging`. Its other fields have no effect and so many forms that they are not looked at.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(
+    missing_docs,
+    reason = "each field has the name and the meaning of the file's"
+)]
+pub struct Logging {
+    pub format: Option<String>,
+    pub verbosity: Option<i64>,
+}
+
+/// `iptables`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(
+    missing_docs,
+    reason = "each field has the name and the meaning of the file's"
+)]
+pub struct Iptables {
+    pub masquerade_bit: Option<i64>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub masquerade_all: bool,
+    pub localhost_node_ports: Option<bool>,
+    pub sync_period: Option<GoDuration>,
+    pub min_sync_period: Option<GoDuration>,
+}
+
+/// `nftables`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(
+    missing_docs,
+    reason = "each field has the name and the meaning of the file's"
+)]
+pub struct Nftables {
+    pub masquerade_bit: Option<i64>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub masquerade_all: bool,
+    pub sync_period: Option<GoDuration>,
+    pub min_sync_period: Option<GoDuration>,
+}
+
+/// `ipvs`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(
+    missing_docs,
+    reason = "each field has the name and the meaning of the file's"
+)]
+pub struct Ipvs {
+    pub sync_period: Option<GoDuration>,
+    pub min_sync_period: Option<GoDuration>,
+    pub scheduler: Option<String>,
+    #[serde(rename = "excludeCIDRs")]
+    pub exclude_cidrs: Option<Vec<String>>,
+    #[serde(rename = "strictARP", deserialize_with = "null_is_default")]
+    pub strict_arp: bool,
+    pub tcp_timeout: Option<GoDuration>,
+    pub tcp_fin_timeout: Option<GoDuration>,
+    pub udp_timeout: Option<GoDuration>,
+}
+
+/// `winkernel`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(
+    missing_docs,
+    reason = "each field has the name and the meaning of the file's"
+)]
+pub struct Winkernel {
+    pub network_name: Option<String>,
+    pub source_vip: Option<String>,
+    #[serde(rename = "enableDSR", deserialize_with = "null_is_default")]
+    pub enable_dsr: bool,
+    pub root_hns_endpoint_name: Option<String>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub forward_health_check_vip: bool,
+}
+
+/// `detectLocal`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(
+    missing_docs,
+    reason = "each field has the name and the meaning of the file's"
+)]
+pub struct DetectLocal {
+    pub bridge_interface: Option<String>,
+    pub interface_name_prefix: Option<String>,
+}
+
+/// `conntrack`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(
+    missing_docs,
+    reason = "each field has the name and the meaning of the file's"
+)]
+pub struct Conntrack {
+    pub max_per_core: Option<i64>,
+    pub min: Option<i64>,
+    pub tcp_established_timeout: Option<GoDuration>,
+    pub tcp_close_wait_timeout: Option<GoDuration>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub tcp_be_liberal: bool,
+    pub udp_timeout: Option<GoDuration>,
+    pub udp_stream_timeout: Option<GoDuration>,
+}
+
+fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
