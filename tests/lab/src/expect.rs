@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::{Display, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 
-use crate::probe::{Connection, Outcome, PARALLEL, Protocol, probe};
+use crate::probe::{Connection, Outcome, Protocol, probe};
 use crate::topology::{Host, Topology};
 
 /// How long a probe waits for an answer that should come.
@@ -139,10 +137,10 @@ impl<'a> Probe<'a> {
         });
     }
 
-    /// Sends the probes and counts what becomes of them, without any expectation. No answer
-    /// within `patience` counts as dropped.
+    /// Sends the probes, one after the other, and counts what becomes of them, without any
+    /// expectation. No answer within `patience` counts as dropped.
     pub fn tally(&self, times: usize, patience: Duration) -> Result<Tally> {
-        self.send(times, patience, |_| false)
+        self.one_by_one(times, patience, |_| false)
     }
 
     #[track_caller]
@@ -164,9 +162,13 @@ impl<'a> Probe<'a> {
     ) -> Tally {
         let start = Instant::now();
         loop {
-            // One silence is enough to fail, unless silence is what is wanted.
-            let hopeless = |outcome: &Outcome| *outcome == Outcome::Dropped && patience > SILENCE;
-            let tally = match self.send(times, patience, hopeless) {
+            let tally = if patience == SILENCE {
+                self.all_at_once(times, patience)
+            } else {
+                // One silence is enough to fail, and would take long to repeat.
+                self.one_by_one(times, patience, |outcome| *outcome == Outcome::Dropped)
+            };
+            let tally = match tally {
                 Ok(tally) => tally,
                 Err(error) => fail(&format!("{self}: cannot probe: {error:#}")),
             };
@@ -184,35 +186,43 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// Sends `times` probes, several at a time, and none more after a `hopeless` outcome.
-    fn send(
+    /// One probe after the other, so that raw sockets do not hear answers to others, until one is
+    /// the `last`.
+    fn one_by_one(
         &self,
         times: usize,
         patience: Duration,
-        hopeless: impl Fn(&Outcome) -> bool + Sync,
+        last: impl Fn(&Outcome) -> bool + Sync,
     ) -> Result<Tally> {
-        let tally = Mutex::new(Tally::default());
-        let (sent, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let work = || -> Result<()> {
-            while !stop.load(Ordering::Relaxed) && sent.fetch_add(1, Ordering::Relaxed) < times {
-                let outcome = probe(self.protocol, self.source, self.to, patience)?;
-                if hopeless(&outcome) {
-                    stop.store(true, Ordering::Relaxed);
-                }
-                let mut tally = tally.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                tally.add(outcome);
-            }
-            Ok(())
-        };
         self.origin.host.run(|| {
+            let mut tally = Tally::default();
+            for _ in 0..times {
+                let outcome = probe(self.protocol, self.source, self.to, patience)?;
+                let stop = last(&outcome);
+                tally.add(outcome);
+                if stop {
+                    break;
+                }
+            }
+            Ok(tally)
+        })
+    }
+
+    /// All probes at the same time: silence takes as long for many as for one.
+    fn all_at_once(&self, times: usize, patience: Duration) -> Result<Tally> {
+        let ask = || probe(self.protocol, self.source, self.to, patience);
+        let outcomes = self.origin.host.run(|| {
             thread::scope(|scope| {
-                let workers: Vec<_> = (0..PARALLEL.min(times)).map(|_| scope.spawn(work)).collect();
-                workers.into_iter().try_for_each(|worker| {
-                    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
+                let probes: Vec<_> = (0..times).map(|_| scope.spawn(ask)).collect();
+                let ended = probes.into_iter().map(|probe| {
+                    probe.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                });
+                ended.collect::<Result<Vec<Outcome>>>()
             })
         })?;
-        Ok(tally.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        let mut tally = Tally::default();
+        outcomes.into_iter().for_each(|outcome| tally.add(outcome));
+        Ok(tally)
     }
 
     #[track_caller]

@@ -20,9 +20,6 @@ use nix::sys::socket::{
 use crate::datagram::{after_ipv4_header, sctp_socket, wildcard_like};
 use crate::sctp::{self, Init, InitAck};
 
-/// How many probes an expectation has under way at the same time.
-pub(crate) const PARALLEL: usize = 8;
-
 /// A transport protocol that Services know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
@@ -220,21 +217,15 @@ fn sctp(source: SocketAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome
     }
     let init =
         Init { source_port: next_sctp_port(), destination_port: to.port(), tag: random().max(1) };
-    let question = init.encode();
-    let mut attempts = 0;
-    while let Err(errno) = send(socket.as_raw_fd(), &question, MsgFlags::empty()) {
-        if dropped_on_output(errno) {
-            break;
-        }
-        // Raw sockets hear of each other's ICMP errors, once of each. What goes on is our own.
-        attempts += 1;
-        if attempts > 2 * PARALLEL {
-            return Ok(failure(errno));
-        }
+    if let Err(errno) = send(socket.as_raw_fd(), &init.encode(), MsgFlags::empty())
+        && !dropped_on_output(errno)
+    {
+        return Ok(failure(errno));
     }
     let mut buffer = [0; 2048];
     while wait_for(&socket, PollFlags::POLLIN, deadline)? {
         while let Some((errno, packet)) = next_icmp_error(&socket) {
+            // Raw sockets have no ports: an error may be about another probe.
             if sctp::ports(&packet) == Some((init.source_port, init.destination_port)) {
                 return Ok(failure(errno));
             }

@@ -193,16 +193,18 @@ fn what_comes_late_can_be_waited_for() -> Result<()> {
     })
 }
 
+/// The message of an expectation that must fail.
+fn failure(check: impl Fn()) -> Result<String> {
+    let panic = catch_unwind(AssertUnwindSafe(check)).err().context("it did not fail")?;
+    panic.downcast::<String>().map(|text| *text).ok().context("a strange panic")
+}
+
 #[test]
 fn a_failed_expectation_explains_itself() -> Result<()> {
     let (lab, _servers) = lab()?;
-    let failure = |check: &dyn Fn()| -> Result<String> {
-        let panic = catch_unwind(AssertUnwindSafe(check)).err().context("it did not fail")?;
-        panic.downcast::<String>().map(|text| *text).ok().context("a strange panic")
-    };
     let to = |port: u16| lab.from(&lab.client).tcp(format!("10.96.0.10:{port}"));
 
-    let missing = failure(&|| drop(to(80).times(40).reaches(&["pod-1", "pod-3"])))?;
+    let missing = failure(|| drop(to(80).times(40).reaches(&["pod-1", "pod-3"])))?;
     for part in [
         "from client to 10.96.0.10:80/TCP",
         "expected: exactly these reached: pod-1, pod-3",
@@ -211,16 +213,26 @@ fn a_failed_expectation_explains_itself() -> Result<()> {
     ] {
         assert!(missing.contains(part), "no {part:?} in {missing}");
     }
-    failure(&|| drop(to(80).reaches(&["pod-1"])))?;
-    failure(&|| drop(to(80).reaches(&["pod-1", "pod-2"]).source_masqueraded()))?;
-    failure(&|| drop(to(81).reaches(&["pod-3"]).source_preserved()))?;
-    failure(&|| drop(to(83).reaches(&["pod-1"])))?;
-    failure(&|| to(84).refused())?;
-    failure(&|| to(83).dropped())?;
-    failure(&|| to(84).unhandled())?;
-    let late = failure(&|| to(80).within(Duration::from_millis(50)).refused())?;
+    failure(|| drop(to(80).reaches(&["pod-1"])))?;
+    failure(|| drop(to(80).reaches(&["pod-1", "pod-2"]).source_masqueraded()))?;
+    failure(|| drop(to(81).reaches(&["pod-3"]).source_preserved()))?;
+    failure(|| drop(to(83).reaches(&["pod-1"])))?;
+    failure(|| to(83).dropped())?;
+    let late = failure(|| to(80).within(Duration::from_millis(50)).refused())?;
     assert!(late.contains("of trying"), "{late}");
     Ok(())
+}
+
+#[test]
+fn silence_is_neither_a_refusal() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    failure(|| lab.from(&lab.client).udp("10.96.0.10:84").refused()).map(drop)
+}
+
+#[test]
+fn nor_a_message_from_the_gateway() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    failure(|| lab.from(&lab.client).udp("10.96.0.10:84").unhandled()).map(drop)
 }
 
 #[test]
