@@ -32,9 +32,7 @@ impl GoDuration {
     /// Reads what Go's `time.ParseDuration` reads.
     pub fn parse(text: &str) -> Result<GoDuration, String> {
         let unit = |c: char| c.is_ascii_alphabetic() || c == 'µ' || c == 'μ';
-        let go = text
-            .chars()
-            .all(|c| unit(c) || c.is_ascii_digit() || "+-.".contains(c));
+        let go = text.chars().all(|c| unit(c) || c.is_ascii_digit() || "+-.".contains(c));
         let duration = match text.trim_start_matches(['+', '-']) {
             "0" => Some(SignedDuration::ZERO),
             // jiff reads much more than Go does: "2 hours ago", "PT1H", "1d".
@@ -73,9 +71,7 @@ impl<'de> Deserialize<'de> for GoDuration {
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<GoDuration, E> {
                 match number {
                     0 => Ok(GoDuration::default()),
-                    _ => Err(E::custom(
-                        "a number without a unit; write a duration such as 30s",
-                    )),
+                    _ => Err(E::custom("a number without a unit; write a duration such as 30s")),
                 }
             }
         }
@@ -106,23 +102,10 @@ mod tests {
             let expected = GoDuration(SignedDuration::from_millis(milliseconds));
             assert_eq!(GoDuration::parse(text), Ok(expected), "{text}");
         }
-        for text in [
-            "",
-            "5",
-            "s",
-            "1d",
-            "PT1H",
-            "2 hours",
-            "1h ago",
-            "1x",
-            "30 s",
-            "99999999999999h",
-        ] {
-            assert!(
-                GoDuration::parse(text).is_err(),
-                "{text}: {:?}",
-                GoDuration::parse(text)
-            );
+        for text in
+            ["", "5", "s", "1d", "PT1H", "2 hours", "1h ago", "1x", "30 s", "99999999999999h"]
+        {
+            assert!(GoDuration::parse(text).is_err(), "{text}: {:?}", GoDuration::parse(text));
         }
         assert_eq!(GoDuration::from_secs(90).to_string(), "90s");
     }

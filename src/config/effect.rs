@@ -30,26 +30,17 @@ const WITHOUT_EFFECT: [(&str, &str); 19] = [
     ("featureGates", "there are no feature gates"),
     ("clientConnection", "objects come from manifests"),
     ("metricsBindAddress", "there is no metrics server yet"),
-    (
-        "bindAddressHardFail",
-        "a port that cannot be bound is tried again",
-    ),
+    ("bindAddressHardFail", "a port that cannot be bound is tried again"),
     ("enableProfiling", "there is no profiling server"),
     ("showHiddenMetricsForVersion", "no metrics are hidden"),
-    (
-        "iptables.localhostNodePorts",
-        "node ports are not offered on loopback addresses",
-    ),
+    ("iptables.localhostNodePorts", "node ports are not offered on loopback addresses"),
     ("iptables.syncPeriod", "write nftables.syncPeriod"),
     ("iptables.minSyncPeriod", "write nftables.minSyncPeriod"),
     ("ipvs", "nftables is programmed, whatever the mode"),
     ("winkernel", "this is not Windows"),
     ("oomScoreAdj", "the score of the process is left alone"),
     ("conntrack", "sysctls are left alone"),
-    (
-        "configSyncPeriod",
-        "objects are not fetched again without a reason",
-    ),
+    ("configSyncPeriod", "objects are not fetched again without a reason"),
     ("portRange", "Kubernetes does not use it any more"),
     ("windowsRunAsService", "this is not Windows"),
     ("logging.flushFrequency", "log lines are written at once"),
@@ -63,8 +54,7 @@ pub(super) fn notes(document: &Node<'_>) -> impl Iterator<Item = Problem> {
     fields.into_iter().filter_map(|(path, node)| {
         let name = path.to_string();
         let (_, why) = WITHOUT_EFFECT.iter().find(|(field, _)| {
-            name.strip_prefix(field)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            name.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })?;
         let mut note = Problem::new(Severity::Note, path, format!("has no effect: {why}"));
         note.value = Some(node.describe());
@@ -114,14 +104,10 @@ pub(super) fn exists(field: &FieldPath) -> bool {
 /// A field that exists and that was likely meant instead of this one.
 pub(super) fn similar(field: &FieldPath) -> Option<&'static str> {
     let name = field.to_string();
-    let known = HONOURED
-        .into_iter()
-        .chain(WITHOUT_EFFECT.map(|(field, _)| field));
+    let known = HONOURED.into_iter().chain(WITHOUT_EFFECT.map(|(field, _)| field));
     let distance = |known: &&str| strsim::osa_distance(known, &name);
     if name.len() > 100 {
         return None;
     }
-    known
-        .min_by_key(distance)
-        .filter(|known| distance(known) <= 3)
+    known.min_by_key(distance).filter(|known| distance(known) <= 3)
 }

@@ -49,31 +49,18 @@ pub(super) fn effective(raw: &Configuration, problems: &mut Vec<Problem>) -> Con
         raw.nftables.masquerade_all || (!nftables_mode && raw.iptables.masquerade_all);
     if nftables_mode && raw.iptables.masquerade_all {
         let reason = "has no effect in mode nftables: write nftables.masqueradeAll";
-        check.add(
-            Severity::Note,
-            IPTABLES.field("masqueradeAll"),
-            None,
-            reason,
-        );
+        check.add(Severity::Note, IPTABLES.field("masqueradeAll"), None, reason);
     }
 
     let set = |period: Option<GoDuration>| period.filter(|period| !period.is_zero());
-    let sync_period = check.period(
-        NFTABLES.field("syncPeriod"),
-        set(raw.nftables.sync_period).unwrap_or(SYNC_PERIOD),
-    );
-    let min_sync_period = check.period(
-        NFTABLES.field("minSyncPeriod"),
-        raw.nftables.min_sync_period.unwrap_or_default(),
-    );
+    let sync_period = check
+        .period(NFTABLES.field("syncPeriod"), set(raw.nftables.sync_period).unwrap_or(SYNC_PERIOD));
+    let min_sync_period = check
+        .period(NFTABLES.field("minSyncPeriod"), raw.nftables.min_sync_period.unwrap_or_default());
     if min_sync_period > sync_period {
         let at = NFTABLES.field("minSyncPeriod");
         let value = raw.nftables.min_sync_period.unwrap_or_default();
-        check.error(
-            at,
-            value,
-            "longer than nftables.syncPeriod; write a shorter time",
-        );
+        check.error(at, value, "longer than nftables.syncPeriod; write a shorter time");
     }
 
     Config {
@@ -175,19 +162,10 @@ fn check_unused(raw: &Configuration, check: &mut Check<'_>) {
         (ipvs.field("tcpTimeout"), raw.ipvs.tcp_timeout),
         (ipvs.field("tcpFinTimeout"), raw.ipvs.tcp_fin_timeout),
         (ipvs.field("udpTimeout"), raw.ipvs.udp_timeout),
-        (
-            conntrack.field("tcpEstablishedTimeout"),
-            raw.conntrack.tcp_established_timeout,
-        ),
-        (
-            conntrack.field("tcpCloseWaitTimeout"),
-            raw.conntrack.tcp_close_wait_timeout,
-        ),
+        (conntrack.field("tcpEstablishedTimeout"), raw.conntrack.tcp_established_timeout),
+        (conntrack.field("tcpCloseWaitTimeout"), raw.conntrack.tcp_close_wait_timeout),
         (conntrack.field("udpTimeout"), raw.conntrack.udp_timeout),
-        (
-            conntrack.field("udpStreamTimeout"),
-            raw.conntrack.udp_stream_timeout,
-        ),
+        (conntrack.field("udpStreamTimeout"), raw.conntrack.udp_stream_timeout),
     ] {
         if let Some(period) = period {
             check.period(at, period);
@@ -203,15 +181,8 @@ fn check_unused(raw: &Configuration, check: &mut Check<'_>) {
             check.error(at, number, "negative; write 0 or more");
         }
     }
-    if let Some(score) = raw
-        .oom_score_adj
-        .filter(|score| !(-1000..=1000).contains(score))
-    {
-        check.error(
-            At::top("oomScoreAdj"),
-            score,
-            "out of range; write -1000 to 1000",
-        );
+    if let Some(score) = raw.oom_score_adj.filter(|score| !(-1000..=1000).contains(score)) {
+        check.error(At::top("oomScoreAdj"), score, "out of range; write -1000 to 1000");
     }
 }
 
@@ -219,11 +190,7 @@ fn hostname(raw: &Configuration, check: &mut Check<'_>) -> Option<String> {
     let written = text(&raw.hostname_override)?;
     let name = written.trim().to_lowercase();
     if name.is_empty() {
-        check.error(
-            At::top("hostnameOverride"),
-            written,
-            "blank; write the name of the Node",
-        );
+        check.error(At::top("hostnameOverride"), written, "blank; write the name of the Node");
     }
     Some(name)
 }
@@ -232,11 +199,7 @@ fn masquerade_bit(bit: Option<i64>, section: &At<'_>, check: &mut Check<'_>) -> 
     let bit = bit?;
     let valid = u8::try_from(bit).ok().filter(|bit| *bit < 32);
     if valid.is_none() {
-        check.error(
-            section.field("masqueradeBit"),
-            bit,
-            "not a bit of the mark; write 0 to 31",
-        );
+        check.error(section.field("masqueradeBit"), bit, "not a bit of the mark; write 0 to 31");
     }
     valid
 }
@@ -324,11 +287,7 @@ fn cluster_cidrs(raw: &Configuration, check: &mut Check<'_>) -> Vec<IpNet> {
         };
         let is_v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
         if nets.iter().any(|other| is_v4(other) == is_v4(&net)) {
-            check.error(
-                at,
-                written,
-                "two prefixes of one family; write at most one of each",
-            );
+            check.error(at, written, "two prefixes of one family; write at most one of each");
             break;
         }
         nets.push(net);
@@ -345,11 +304,7 @@ fn node_port_addresses(raw: &Configuration, check: &mut Check<'_>) -> NodePortAd
     let mut nets = Vec::new();
     for (i, text) in written.iter().enumerate() {
         if text == "primary" {
-            check.error(
-                at.index(i),
-                text,
-                "stands alone; remove the prefixes beside it",
-            );
+            check.error(at.index(i), text, "stands alone; remove the prefixes beside it");
         } else if let Some(net) = check.value(at.index(i), text, parse_net(text)) {
             nets.push(net);
         }
@@ -363,11 +318,7 @@ fn log_format(raw: &Configuration, check: &mut Check<'_>) -> LogFormat {
         Some("json") => LogFormat::Json,
         Some(format) => {
             let logging = At::top("logging");
-            check.error(
-                logging.field("format"),
-                format,
-                "not a format; write text or json",
-            );
+            check.error(logging.field("format"), format, "not a format; write text or json");
             LogFormat::Text
         }
     }
@@ -377,11 +328,7 @@ fn verbosity(raw: &Configuration, check: &mut Check<'_>) -> u8 {
     let verbosity = raw.logging.verbosity.unwrap_or_default();
     if verbosity < 0 {
         let logging = At::top("logging");
-        check.error(
-            logging.field("verbosity"),
-            verbosity,
-            "negative; write 0 or more",
-        );
+        check.error(logging.field("verbosity"), verbosity, "negative; write 0 or more");
     }
     u8::try_from(verbosity.max(0)).unwrap_or(u8::MAX)
 }

@@ -56,10 +56,8 @@ pub(super) fn read<'a>(
     found.extend(effect::notes(&document));
     let mut raw = decode(document.clone(), &mut found);
     // An empty address in a file is none; only as a flag it turns the server off.
-    raw.healthz_bind_address
-        .take_if(|address| address.is_empty());
-    raw.metrics_bind_address
-        .take_if(|address| address.is_empty());
+    raw.healthz_bind_address.take_if(|address| address.is_empty());
+    raw.metrics_bind_address.take_if(|address| address.is_empty());
     problems.extend(found.into_iter().map(|p| locate(p, path, &document)));
     Some((raw, document))
 }
@@ -78,11 +76,7 @@ fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration 
         let error = match result {
             Ok(configuration) => {
                 unknown.retain(|field| !effect::exists(field));
-                problems.extend(
-                    unknown
-                        .into_iter()
-                        .map(|field| unknown_field(&document, field)),
-                );
+                problems.extend(unknown.into_iter().map(|field| unknown_field(&document, field)));
                 return configuration;
             }
             Err(error) => error,
@@ -101,10 +95,7 @@ fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration 
 
 fn unknown_field(document: &Node<'_>, field: FieldPath) -> Problem {
     let hint = effect::similar(&field).map(|known| format!("; did you mean {known}?"));
-    let reason = format!(
-        "there is no such field, it is ignored{}",
-        hint.unwrap_or_default()
-    );
+    let reason = format!("there is no such field, it is ignored{}", hint.unwrap_or_default());
     let value = document.at(&field).map(Node::describe);
     let mut problem = Problem::new(Severity::Warning, field, reason);
     problem.value = value;

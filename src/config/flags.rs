@@ -48,10 +48,7 @@ const NAMES: [(&str, &str); 12] = [
     ("clusterCIDR", "--cluster-cidr"),
     ("detectLocalMode", "--detect-local-mode"),
     ("detectLocal.bridgeInterface", "--pod-bridge-interface"),
-    (
-        "detectLocal.interfaceNamePrefix",
-        "--pod-interface-name-prefix",
-    ),
+    ("detectLocal.interfaceNamePrefix", "--pod-interface-name-prefix"),
     ("nodePortAddresses", "--nodeport-addresses"),
     ("nftables.syncPeriod", "--iptables-sync-period"),
     ("nftables.minSyncPeriod", "--iptables-min-sync-period"),
@@ -72,11 +69,7 @@ impl Flags {
         self.override_always(raw);
         for (_, flag) in NAMES.iter().filter(|(field, _)| self.is_set(field)) {
             let reason = "has no effect beside --config; write it into the file";
-            problems.push(Problem::new(
-                Severity::Warning,
-                FieldPath::top(flag),
-                reason,
-            ));
+            problems.push(Problem::new(Severity::Warning, FieldPath::top(flag), reason));
         }
     }
 
@@ -132,17 +125,12 @@ impl Flags {
             duration("--iptables-min-sync-period", &self.min_sync_period);
         raw.nftables.masquerade_all = self.masquerade_all.unwrap_or_default();
         raw.bind_address.clone_from(&self.bind_address);
-        raw.healthz_bind_address
-            .clone_from(&self.healthz_bind_address);
+        raw.healthz_bind_address.clone_from(&self.healthz_bind_address);
         raw.mode.clone_from(&self.proxy_mode);
         raw.cluster_cidr.clone_from(&self.cluster_cidr);
         raw.detect_local_mode.clone_from(&self.detect_local_mode);
-        raw.detect_local
-            .bridge_interface
-            .clone_from(&self.pod_bridge_interface);
-        raw.detect_local
-            .interface_name_prefix
-            .clone_from(&self.pod_interface_name_prefix);
+        raw.detect_local.bridge_interface.clone_from(&self.pod_bridge_interface);
+        raw.detect_local.interface_name_prefix.clone_from(&self.pod_interface_name_prefix);
         raw.node_port_addresses.clone_from(&self.nodeport_addresses);
         self.override_always(&mut raw);
         raw

@@ -101,9 +101,7 @@ pub struct Invalid(
 );
 
 fn list(problems: &[Problem]) -> String {
-    let errors = problems
-        .iter()
-        .filter(|problem| problem.severity == Severity::Error);
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
     errors.map(|error| format!("\n  {error}")).collect()
 }
 

@@ -12,10 +12,7 @@ pub use super::duration::GoDuration;
 /// The whole file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(
-    missing_docs,
-    reason = "each field has the name and the meaning of the file's"
-)]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Configuration {
     pub api_version: String,
     pub kind: String,
@@ -62,10 +59,7 @@ pub struct Configuration {
 /// `clientConnection`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(
-    missing_docs,
-    reason = "each field has the name and the meaning of the file's"
-)]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct ClientConnection {
     pub kubeconfig: Option<String>,
     pub accept_content_types: Option<String>,
@@ -77,10 +71,7 @@ pub struct ClientConnection {
 /// `logging`. Its other fields have no effect and so many forms that they are not looked at.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(
-    missing_docs,
-    reason = "each field has the name and the meaning of the file's"
-)]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Logging {
     pub format: Option<String>,
     pub verbosity: Option<i64>,
@@ -89,10 +80,7 @@ pub struct Logging {
 /// `iptables`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(
-    missing_docs,
-    reason = "each field has the name and the meaning of the file's"
-)]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Iptables {
     pub masquerade_bit: Option<i64>,
     #[serde(deserialize_with = "null_is_default")]
@@ -105,10 +93,7 @@ pub struct Iptables {
 /// `nftables`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(
-    missing_docs,
-    reason = "each field has the name and the meaning of the file's"
-)]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Nftables {
     pub masquerade_bit: Option<i64>,
     #[serde(deserialize_with = "null_is_default")]
@@ -120,10 +105,7 @@ pub struct Nftables {
 /// `ipvs`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(
-    missing_docs,
-    reason = "each field has the name and the meaning of the file's"
-)]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Ipvs {
     pub sync_period: Option<GoDuration>,
     pub min_sync_period: Option<GoDuration>,
@@ -140,10 +122,7 @@ pub struct Ipvs {
 /// `winkernel`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(
-    missing_docs,
-    reason = "each field has the name and the meaning of the file's"
-)]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Winkernel {
     pub network_name: Option<String>,
     pub source_vip: Option<String>,
@@ -157,10 +136,7 @@ pub struct Winkernel {
 /// `detectLocal`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(
-    missing_docs,
-    reason = "each field has the name and the meaning of the file's"
-)]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct DetectLocal {
     pub bridge_interface: Option<String>,
     pub interface_name_prefix: Option<String>,
@@ -169,10 +145,7 @@ pub struct DetectLocal {
 /// `conntrack`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[allow(
-    missing_docs,
-    reason = "each field has the name and the meaning of the file's"
-)]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Conntrack {
     pub max_per_core: Option<i64>,
     pub min: Option<i64>,

@@ -6,10 +6,7 @@ const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProx
 
 fn of_file(rest: &str) -> Result<(Config, Vec<Problem>), Invalid> {
     let text = format!("{HEAD}{rest}");
-    load(
-        Some((Path::new("config.conf"), text.as_bytes())),
-        &Flags::default(),
-    )
+    load(Some((Path::new("config.conf"), text.as_bytes())), &Flags::default())
 }
 
 fn good(rest: &str) -> Config {
@@ -46,10 +43,7 @@ fn defaults() -> Config {
 
 #[test]
 fn nothing_means_the_defaults() {
-    assert_eq!(
-        load(None, &Flags::default()).unwrap(),
-        (defaults(), Vec::new())
-    );
+    assert_eq!(load(None, &Flags::default()).unwrap(), (defaults(), Vec::new()));
     assert_eq!(good(""), defaults());
 }
 
@@ -78,10 +72,7 @@ fn fields_are_honoured() {
     for (rest, expected) in [
         (
             "hostnameOverride: ' Node-1 '",
-            Config {
-                hostname_override: Some("node-1".into()),
-                ..defaults()
-            },
+            Config { hostname_override: Some("node-1".into()), ..defaults() },
         ),
         (
             "bindAddress: '::'",
@@ -93,17 +84,11 @@ fn fields_are_honoured() {
         ),
         (
             "healthzBindAddress: 127.0.0.1",
-            Config {
-                healthz_bind_address: Some("127.0.0.1:10256".parse().unwrap()),
-                ..defaults()
-            },
+            Config { healthz_bind_address: Some("127.0.0.1:10256".parse().unwrap()), ..defaults() },
         ),
         (
             "healthzBindAddress: '[::1]:99'",
-            Config {
-                healthz_bind_address: Some("[::1]:99".parse().unwrap()),
-                ..defaults()
-            },
+            Config { healthz_bind_address: Some("[::1]:99".parse().unwrap()), ..defaults() },
         ),
         (
             "mode: nftables\nnftables: {masqueradeBit: 0, masqueradeAll: true, syncPeriod: 1m, minSyncPeriod: 5s}",
@@ -118,11 +103,7 @@ fn fields_are_honoured() {
         // What the file asked of iptables mode.
         (
             "iptables: {masqueradeBit: 15, masqueradeAll: true, syncPeriod: 0s}",
-            Config {
-                masquerade_bit: 15,
-                masquerade_all: true,
-                ..defaults()
-            },
+            Config { masquerade_bit: 15, masquerade_all: true, ..defaults() },
         ),
         ("mode: nftables\niptables: {masqueradeBit: 15}", defaults()),
         (
@@ -132,26 +113,14 @@ fn fields_are_honoured() {
                 ..defaults()
             },
         ),
-        (
-            "detectLocalMode: NodeCIDR",
-            Config {
-                detect_local: DetectLocal::NodeCidr,
-                ..defaults()
-            },
-        ),
+        ("detectLocalMode: NodeCIDR", Config { detect_local: DetectLocal::NodeCidr, ..defaults() }),
         (
             "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}",
-            Config {
-                detect_local: DetectLocal::BridgeInterface("cni0".into()),
-                ..defaults()
-            },
+            Config { detect_local: DetectLocal::BridgeInterface("cni0".into()), ..defaults() },
         ),
         (
             "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}",
-            Config {
-                detect_local: DetectLocal::InterfaceNamePrefix("veth".into()),
-                ..defaults()
-            },
+            Config { detect_local: DetectLocal::InterfaceNamePrefix("veth".into()), ..defaults() },
         ),
         ("nodePortAddresses: [primary]", defaults()),
         (
@@ -163,11 +132,7 @@ fn fields_are_honoured() {
         ),
         (
             "logging: {format: json, verbosity: 4}",
-            Config {
-                log_format: LogFormat::Json,
-                verbosity: 4,
-                ..defaults()
-            },
+            Config { log_format: LogFormat::Json, verbosity: 4, ..defaults() },
         ),
     ] {
         assert_eq!(good(rest), expected, "{rest}");
@@ -230,66 +195,31 @@ logging: {format: xml}
             "healthzBindAddress = \"localhost:1\": not an address to listen on; write one such as 0.0.0.0:10256",
         ),
         (5, "mode = \"userspace\": not a mode"),
-        (
-            6,
-            "nftables.masqueradeBit = \"32\": not a bit of the mark; write 0 to 31",
-        ),
-        (
-            6,
-            "nftables.minSyncPeriod = \"2s\": longer than nftables.syncPeriod",
-        ),
+        (6, "nftables.masqueradeBit = \"32\": not a bit of the mark; write 0 to 31"),
+        (6, "nftables.minSyncPeriod = \"2s\": longer than nftables.syncPeriod"),
         (7, "iptables.masqueradeBit = \"-1\""),
-        (
-            7,
-            "iptables.masqueradeAll = \"yes\": must be true or false, not text",
-        ),
+        (7, "iptables.masqueradeAll = \"yes\": must be true or false, not text"),
         (7, "iptables.minSyncPeriod = \"-1s\": a negative duration"),
-        (
-            8,
-            "clusterCIDR = \"10.0.0.0/8,10.1.0.0/16\": two prefixes of one family",
-        ),
+        (8, "clusterCIDR = \"10.0.0.0/8,10.1.0.0/16\": two prefixes of one family"),
         (9, "nodePortAddresses[0] = \"primary\": stands alone"),
-        (
-            9,
-            "nodePortAddresses[1] = \"10.0.0.0\": has no length; write 10.0.0.0/32",
-        ),
-        (
-            10,
-            "detectLocal.bridgeInterface: is needed with this detectLocalMode",
-        ),
+        (9, "nodePortAddresses[1] = \"10.0.0.0\": has no length; write 10.0.0.0/32"),
+        (10, "detectLocal.bridgeInterface: is needed with this detectLocalMode"),
         (11, "oomScoreAdj = \"2000\": out of range"),
         (12, "conntrack.min = \"-1\": negative"),
-        (
-            12,
-            "conntrack.udpTimeout = soon: not a duration such as 30s or 1h2m3s",
-        ),
+        (12, "conntrack.udpTimeout = soon: not a duration such as 30s or 1h2m3s"),
         (13, "configSyncPeriod = a list of 1: "),
-        (
-            14,
-            "logging.format = \"xml\": not a format; write text or json",
-        ),
+        (14, "logging.format = \"xml\": not a format; write text or json"),
     ] {
         let expected = format!("config.conf:{line}: {expected}");
         // What is missing has the line of the nearest thing around it.
-        let expected = expected.replace(
-            "config.conf:10: detectLocal.",
-            "config.conf:1: detectLocal.",
-        );
-        assert!(
-            texts.iter().any(|text| text.starts_with(&expected)),
-            "{expected}\n{texts:#?}"
-        );
+        let expected =
+            expected.replace("config.conf:10: detectLocal.", "config.conf:1: detectLocal.");
+        assert!(texts.iter().any(|text| text.starts_with(&expected)), "{expected}\n{texts:#?}");
     }
-    let errors = problems
-        .iter()
-        .filter(|p| p.severity == Severity::Error)
-        .count();
+    let errors = problems.iter().filter(|p| p.severity == Severity::Error).count();
     assert_eq!(errors, 17, "{texts:#?}");
     let message = Invalid(problems).to_string();
-    assert!(
-        message.starts_with("the configuration is not valid: \n  config.conf:"),
-        "{message}"
-    );
+    assert!(message.starts_with("the configuration is not valid: \n  config.conf:"), "{message}");
 }
 
 #[test]
@@ -301,22 +231,12 @@ fn files_that_are_something_else() {
             "kind: KubeProxyConfiguration\napiVersion: v1\n",
             "config.conf:2: apiVersion = v1: must be kubeproxy.",
         ),
-        (
-            "- a\n",
-            "config.conf:1: apiVersion: must be kubeproxy.config.k8s.io/v1alpha1",
-        ),
-        (
-            &format!("{HEAD}---\nx: 1\n"),
-            "config.conf:4: a second document",
-        ),
+        ("- a\n", "config.conf:1: apiVersion: must be kubeproxy.config.k8s.io/v1alpha1"),
+        (&format!("{HEAD}---\nx: 1\n"), "config.conf:4: a second document"),
     ] {
         let file = (Path::new("config.conf"), text.as_bytes());
         let Invalid(problems) = load(Some(file), &Flags::default()).unwrap_err();
-        assert!(
-            problems[0].to_string().starts_with(expected),
-            "{}",
-            problems[0]
-        );
+        assert!(problems[0].to_string().starts_with(expected), "{}", problems[0]);
     }
 }
 

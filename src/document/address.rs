@@ -11,9 +11,7 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
     match text.parse() {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
             let v4 = address.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED);
-            Err(format!(
-                "an IPv4 address in the form of an IPv6 address; write {v4}"
-            ))
+            Err(format!("an IPv4 address in the form of an IPv6 address; write {v4}"))
         }
         Ok(address) => Ok(address),
         Err(_) => Err(not_an_ip(text)),
@@ -57,10 +55,7 @@ pub fn parse_net(text: &str) -> Result<IpNet, String> {
     };
     let address = parse_ip(address)?;
     let most = if address.is_ipv4() { 32 } else { 128 };
-    let net = length
-        .parse()
-        .ok()
-        .and_then(|length| IpNet::new(address, length).ok());
+    let net = length.parse().ok().and_then(|length| IpNet::new(address, length).ok());
     net.map(|net| net.trunc())
         .ok_or_else(|| format!("{length:?} is not a prefix length from 0 to {most}"))
 }
@@ -100,11 +95,7 @@ mod tests {
             ("::/0", "::/0"),
             ("2001:db8::1/64", "2001:db8::/64"),
         ] {
-            assert_eq!(
-                parse_net(text).map(|net| net.to_string()),
-                Ok(expected.into()),
-                "{text}"
-            );
+            assert_eq!(parse_net(text).map(|net| net.to_string()), Ok(expected.into()), "{text}");
         }
         for (text, reason) in [
             ("", "empty"),
@@ -115,11 +106,7 @@ mod tests {
             ("::ffff:10.0.0.0/104", "write 10.0.0.0"),
             ("x/y", "not an IP address"),
         ] {
-            assert!(
-                parse_net(text).unwrap_err().contains(reason),
-                "{text}: {:?}",
-                parse_net(text)
-            );
+            assert!(parse_net(text).unwrap_err().contains(reason), "{text}: {:?}", parse_net(text));
         }
     }
 }

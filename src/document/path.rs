@@ -20,28 +20,19 @@ impl<'a> At<'a> {
     /// A field of the document itself.
     #[must_use]
     pub const fn top(name: &'a str) -> At<'a> {
-        At {
-            parent: None,
-            step: Step::Field(name),
-        }
+        At { parent: None, step: Step::Field(name) }
     }
 
     /// A field of what is here.
     #[must_use]
     pub const fn field(&'a self, name: &'a str) -> At<'a> {
-        At {
-            parent: Some(self),
-            step: Step::Field(name),
-        }
+        At { parent: Some(self), step: Step::Field(name) }
     }
 
     /// An element of the list that is here.
     #[must_use]
     pub const fn index(&'a self, index: usize) -> At<'a> {
-        At {
-            parent: Some(self),
-            step: Step::Index(index),
-        }
+        At { parent: Some(self), step: Step::Index(index) }
     }
 
     /// The path from the top of the document to here.
@@ -117,17 +108,11 @@ mod tests {
     fn paths_read_as_kubernetes_writes_them() {
         let spec = At::top("spec");
         let ports = spec.field("ports");
-        assert_eq!(
-            ports.index(3).field("port").path().to_string(),
-            "spec.ports[3].port"
-        );
+        assert_eq!(ports.index(3).field("port").path().to_string(), "spec.ports[3].port");
         let labels = At::top("metadata");
         let labels = labels.field("labels");
         assert_eq!(
-            labels
-                .field("kubernetes.io/service-name")
-                .path()
-                .to_string(),
+            labels.field("kubernetes.io/service-name").path().to_string(),
             "metadata.labels[kubernetes.io/service-name]"
         );
         assert_eq!(FieldPath::default().to_string(), "");

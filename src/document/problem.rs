@@ -47,15 +47,7 @@ impl Problem {
     /// `in_…`.
     pub fn new(severity: Severity, field: FieldPath, reason: impl Into<String>) -> Problem {
         let reason = clip(reason.into(), REASON_CHARS);
-        Problem {
-            severity,
-            file: None,
-            line: None,
-            object: None,
-            field,
-            value: None,
-            reason,
-        }
+        Problem { severity, file: None, line: None, object: None, field, value: None, reason }
     }
 
     /// Adds the value that is wrong.
@@ -86,10 +78,7 @@ impl Problem {
         macro_rules! event_at {
             ($level:ident) => {
                 tracing::$level!(
-                    file = self
-                        .file
-                        .as_ref()
-                        .map(|f| tracing::field::display(f.display())),
+                    file = self.file.as_ref().map(|f| tracing::field::display(f.display())),
                     line = self.line,
                     object = self.object,
                     field = (!self.field.is_empty()).then(|| tracing::field::display(&self.field)),

@@ -62,10 +62,7 @@ fn lines_are_those_of_the_keys() {
     ] {
         assert_eq!(node.line_of(&path(at)), line, "{at}");
     }
-    assert_eq!(
-        parse(b"a: 1\n---\nb:\n  c: 1\n").unwrap()[1].line_of(&path("b.c")),
-        4
-    );
+    assert_eq!(parse(b"a: 1\n---\nb:\n  c: 1\n").unwrap()[1].line_of(&path("b.c")), 4);
 }
 
 #[test]
@@ -108,104 +105,29 @@ struct Thing {
 fn scalars_become_what_the_field_is() {
     let thing = |text: &str| typed::<Thing>(&one(text));
     for (text, expected) in [
-        (
-            "text: abc",
-            Thing {
-                text: Some("abc".into()),
-                ..Thing::default()
-            },
-        ),
-        (
-            "text: '80'",
-            Thing {
-                text: Some("80".into()),
-                ..Thing::default()
-            },
-        ),
-        (
-            "text: !!str 80",
-            Thing {
-                text: Some("80".into()),
-                ..Thing::default()
-            },
-        ),
-        (
-            "text: 10.0.0.1",
-            Thing {
-                text: Some("10.0.0.1".into()),
-                ..Thing::default()
-            },
-        ),
-        (
-            "text: ::1",
-            Thing {
-                text: Some("::1".into()),
-                ..Thing::default()
-            },
-        ),
+        ("text: abc", Thing { text: Some("abc".into()), ..Thing::default() }),
+        ("text: '80'", Thing { text: Some("80".into()), ..Thing::default() }),
+        ("text: !!str 80", Thing { text: Some("80".into()), ..Thing::default() }),
+        ("text: 10.0.0.1", Thing { text: Some("10.0.0.1".into()), ..Thing::default() }),
+        ("text: ::1", Thing { text: Some("::1".into()), ..Thing::default() }),
         ("text: ~\nnumber:", Thing::default()),
-        (
-            "number: 0x1f",
-            Thing {
-                number: Some(31),
-                ..Thing::default()
-            },
-        ),
-        (
-            "number: -5",
-            Thing {
-                number: Some(-5),
-                ..Thing::default()
-            },
-        ),
-        (
-            "ratio: 1.5",
-            Thing {
-                ratio: Some(1.5),
-                ..Thing::default()
-            },
-        ),
-        (
-            "flag: True",
-            Thing {
-                flag: Some(true),
-                ..Thing::default()
-            },
-        ),
-        (
-            "{unknown: {a: [1]}, port: 1}",
-            Thing {
-                port: 1,
-                ..Thing::default()
-            },
-        ),
+        ("number: 0x1f", Thing { number: Some(31), ..Thing::default() }),
+        ("number: -5", Thing { number: Some(-5), ..Thing::default() }),
+        ("ratio: 1.5", Thing { ratio: Some(1.5), ..Thing::default() }),
+        ("flag: True", Thing { flag: Some(true), ..Thing::default() }),
+        ("{unknown: {a: [1]}, port: 1}", Thing { port: 1, ..Thing::default() }),
     ] {
         assert_eq!(thing(text), Ok(expected), "{text}");
     }
     for (text, message) in [
-        (
-            "text: 80",
-            "text: must be text, not a number; put it in quotes",
-        ),
-        (
-            "text: true",
-            "text: must be text, not true or false; put it in quotes",
-        ),
-        (
-            "number: '80'",
-            "number: must be a whole number, not text; remove the quotes",
-        ),
+        ("text: 80", "text: must be text, not a number; put it in quotes"),
+        ("text: true", "text: must be text, not true or false; put it in quotes"),
+        ("number: '80'", "number: must be a whole number, not text; remove the quotes"),
         ("number: 010", "number: must be a whole number, not text"),
-        (
-            "number: 1.5",
-            "number: must be a whole number, not a number",
-        ),
+        ("number: 1.5", "number: must be a whole number, not a number"),
         ("flag: yes", "flag: must be true or false, not text"),
         ("list: {a: 1}", "list: must be a list, not a mapping"),
-        (
-            "list: [{list: [{number: x}]}]",
-            "list[0].list[0].number: must be a whole number",
-        ),
+        ("list: [{list: [{number: x}]}]", "list[0].list[0].number: must be a whole number"),
         ("port: 65536", "port: invalid value"),
         ("[a]", ": must be a mapping, not a list"),
     ] {
@@ -230,35 +152,21 @@ fn malice_costs_no_more_than_its_length() {
     });
     let nested_anchors: String = (0..60).map(|i| format!("&a{i} [x, ")).collect();
     let million = |text: &str| text.repeat(1_000_000 / text.len());
-    let mut texts = vec![
-        bomb,
-        nested_anchors,
-        million("a: &x [1]\n"),
-        million("- &a a\n- *a\n"),
-    ];
-    for unit in [
-        "[", "{", "- ", "? ", "a: ", "\"", "'", "&a ", "*a ", "!", "%", "|\n", "-\n", "é",
-    ] {
+    let mut texts = vec![bomb, nested_anchors, million("a: &x [1]\n"), million("- &a a\n- *a\n")];
+    for unit in ["[", "{", "- ", "? ", "a: ", "\"", "'", "&a ", "*a ", "!", "%", "|\n", "-\n", "é"]
+    {
         texts.push(million(unit));
         texts.push(format!("[{}", million(unit)));
         texts.push(format!("key: {}", million(unit)));
         texts.push(format!("key: \"{}", million(unit)));
     }
-    texts.push(
-        (0..2_000)
-            .map(|i| format!("{}a:\n", " ".repeat(i)))
-            .collect(),
-    );
+    texts.push((0..2_000).map(|i| format!("{}a:\n", " ".repeat(i))).collect());
     texts.push((0..50_000).map(|i| format!("key{i}: 1\n")).collect());
     for text in texts {
         let start = Instant::now();
         let result = parse(text.as_bytes());
         // Debug builds on a busy machine are slow; quadratic would be minutes.
-        assert!(
-            start.elapsed() < Duration::from_secs(10),
-            "{}",
-            excerpt(&text)
-        );
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", excerpt(&text));
         if let Err(error) = result {
             assert!(error.to_string().len() < 1_000);
         }

@@ -122,13 +122,11 @@ impl<'a> Node<'a> {
     /// The node at `path`.
     #[must_use]
     pub fn at(&self, path: &FieldPath) -> Option<&Node<'a>> {
-        path.segments()
-            .iter()
-            .try_fold(self, |node, segment| match (segment, &node.value) {
-                (Segment::Field(name), _) => node.get(name),
-                (Segment::Index(index), Value::Sequence(items)) => items.get(*index),
-                _ => None,
-            })
+        path.segments().iter().try_fold(self, |node, segment| match (segment, &node.value) {
+            (Segment::Field(name), _) => node.get(name),
+            (Segment::Index(index), Value::Sequence(items)) => items.get(*index),
+            _ => None,
+        })
     }
 
     /// Takes the field or element at `path` away. False if it is not there.
@@ -137,16 +135,13 @@ impl<'a> Node<'a> {
             return false;
         };
         let parent =
-            parents
-                .iter()
-                .try_fold(self, |node, segment| match (segment, &mut node.value) {
-                    (Segment::Field(name), Value::Mapping(entries)) => entries
-                        .iter_mut()
-                        .find(|e| e.key == **name)
-                        .map(|e| &mut e.node),
-                    (Segment::Index(index), Value::Sequence(items)) => items.get_mut(*index),
-                    _ => None,
-                });
+            parents.iter().try_fold(self, |node, segment| match (segment, &mut node.value) {
+                (Segment::Field(name), Value::Mapping(entries)) => {
+                    entries.iter_mut().find(|e| e.key == **name).map(|e| &mut e.node)
+                }
+                (Segment::Index(index), Value::Sequence(items)) => items.get_mut(*index),
+                _ => None,
+            });
         match (last, parent.map(|node| &mut node.value)) {
             (Segment::Field(name), Some(Value::Mapping(entries))) => {
                 let before = entries.len();
@@ -193,11 +188,7 @@ impl Scalar<'_> {
 pub fn parse(bytes: &[u8]) -> Result<Vec<Node<'_>>, SyntaxError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let (line, column) = position(&bytes[..error.valid_up_to()]);
-        SyntaxError {
-            line,
-            column,
-            reason: "the bytes here are not valid UTF-8 text".into(),
-        }
+        SyntaxError { line, column, reason: "the bytes here are not valid UTF-8 text".into() }
     })?;
     // What YAML makes of a byte order mark in the middle of a stream is not worth knowing.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -222,11 +213,7 @@ fn position(text: &[u8]) -> (u32, u32) {
 }
 
 fn syntax_error(line: usize, column: usize, reason: impl Into<String>) -> SyntaxError {
-    SyntaxError {
-        line: to_u32(line),
-        column: to_u32(column + 1),
-        reason: reason.into(),
-    }
+    SyntaxError { line: to_u32(line), column: to_u32(column + 1), reason: reason.into() }
 }
 
 fn to_u32(number: usize) -> u32 {
@@ -251,10 +238,7 @@ struct Open<'a> {
 
 enum Content<'a> {
     Sequence(Vec<Node<'a>>),
-    Mapping {
-        entries: Vec<Entry<'a>>,
-        key: Option<(Cow<'a, str>, u32)>,
-    },
+    Mapping { entries: Vec<Entry<'a>>, key: Option<(Cow<'a, str>, u32)> },
 }
 
 impl<'a> Builder<'a> {
@@ -269,22 +253,12 @@ impl<'a> Builder<'a> {
             Event::SequenceStart(_, anchor, _) => {
                 self.start(line, anchor, span, Content::Sequence(Vec::new()))
             }
-            Event::MappingStart(_, anchor, _) => self.start(
-                line,
-                anchor,
-                span,
-                Content::Mapping {
-                    entries: Vec::new(),
-                    key: None,
-                },
-            ),
+            Event::MappingStart(_, anchor, _) => {
+                self.start(line, anchor, span, Content::Mapping { entries: Vec::new(), key: None })
+            }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 None => Ok(()),
-                Some(Open {
-                    line,
-                    anchor,
-                    content,
-                }) => {
+                Some(Open { line, anchor, content }) => {
                     let value = match content {
                         Content::Sequence(items) => Value::Sequence(items),
                         Content::Mapping { entries, .. } => {
@@ -297,10 +271,7 @@ impl<'a> Builder<'a> {
             },
             Event::Alias(id) => {
                 let Some(node) = self.anchors.get(&id).cloned() else {
-                    return Err(error_at(
-                        span,
-                        "this alias refers to a value that contains it",
-                    ));
+                    return Err(error_at(span, "this alias refers to a value that contains it"));
                 };
                 self.copy(&node, span)?;
                 self.close(node, 0, span)
@@ -322,27 +293,14 @@ impl<'a> Builder<'a> {
         content: Content<'a>,
     ) -> Result<(), SyntaxError> {
         if self.expects_key() {
-            return Err(error_at(
-                span,
-                "a list or mapping cannot be a key; give the key as text",
-            ));
+            return Err(error_at(span, "a list or mapping cannot be a key; give the key as text"));
         }
-        self.open.push(Open {
-            line,
-            anchor,
-            content,
-        });
+        self.open.push(Open { line, anchor, content });
         Ok(())
     }
 
     fn expects_key(&self) -> bool {
-        matches!(
-            self.open.last(),
-            Some(Open {
-                content: Content::Mapping { key: None, .. },
-                ..
-            })
-        )
+        matches!(self.open.last(), Some(Open { content: Content::Mapping { key: None, .. }, .. }))
     }
 
     /// Puts a complete node where it belongs.
@@ -357,14 +315,7 @@ impl<'a> Builder<'a> {
             Some(Content::Sequence(items)) => items.push(node),
             Some(Content::Mapping { entries, key }) => match (key.take(), node.value) {
                 (Some((key, line)), value) => {
-                    entries.push(Entry {
-                        key,
-                        line,
-                        node: Node {
-                            line: node.line,
-                            value,
-                        },
-                    });
+                    entries.push(Entry { key, line, node: Node { line: node.line, value } });
                 }
                 (None, Value::Scalar(Scalar { text, plain: true })) if text == "<<" => {
                     return Err(error_at(
@@ -402,24 +353,15 @@ fn is_string_tag(tag: Option<&Tag>) -> bool {
 fn no_key_twice(entries: &[Entry<'_>]) -> Result<(), SyntaxError> {
     let twice = if entries.len() <= 16 {
         // The usual case, without a table.
-        entries
-            .iter()
-            .enumerate()
-            .find(|(i, e)| entries[..*i].iter().any(|f| f.key == e.key))
+        entries.iter().enumerate().find(|(i, e)| entries[..*i].iter().any(|f| f.key == e.key))
     } else {
         let mut seen = HashSet::with_capacity(entries.len());
-        entries
-            .iter()
-            .enumerate()
-            .find(|(_, e)| !seen.insert(&*e.key))
+        entries.iter().enumerate().find(|(_, e)| !seen.insert(&*e.key))
     };
     let Some((_, second)) = twice else {
         return Ok(());
     };
-    let first = entries
-        .iter()
-        .find(|e| e.key == second.key)
-        .map_or(0, |e| e.line);
+    let first = entries.iter().find(|e| e.key == second.key).map_or(0, |e| e.line);
     Err(SyntaxError {
         line: second.line,
         column: 1,

@@ -44,10 +44,7 @@ pub fn typed_reporting_unknown<T: DeserializeOwned>(
                 _ => {}
             }
         }
-        TypeError {
-            field,
-            reason: error.0,
-        }
+        TypeError { field, reason: error.0 }
     })
 }
 
@@ -99,14 +96,9 @@ impl de::Error for Mismatch {
             Unexpected::Str(_) => ("text", ""),
             Unexpected::Bool(_) if expected == "text" => ("true or false", "; put it in quotes"),
             Unexpected::Bool(_) => ("true or false", ""),
-            Unexpected::Signed(_) | Unexpected::Unsigned(_) | Unexpected::Float(_) => (
-                "a number",
-                if expected == "text" {
-                    "; put it in quotes"
-                } else {
-                    ""
-                },
-            ),
+            Unexpected::Signed(_) | Unexpected::Unsigned(_) | Unexpected::Float(_) => {
+                ("a number", if expected == "text" { "; put it in quotes" } else { "" })
+            }
             Unexpected::Unit | Unexpected::Option => ("null", ""),
             Unexpected::Seq => ("a list", ""),
             Unexpected::Map => ("a mapping", ""),
@@ -139,10 +131,7 @@ impl Scalar<'_> {
             "false" | "False" | "FALSE" => return Meaning::Bool(false),
             _ => {}
         }
-        if let Some(number) = text
-            .strip_prefix("0x")
-            .map(|hex| u64::from_str_radix(hex, 16))
-        {
+        if let Some(number) = text.strip_prefix("0x").map(|hex| u64::from_str_radix(hex, 16)) {
             return number.map_or(Meaning::Text(text), Meaning::Unsigned);
         }
         let digits = text.trim_start_matches(['+', '-']);
@@ -194,11 +183,7 @@ impl<'de> Deserializer<'de> for &'de Node<'_> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Mismatch> {
-        if self.is_null() {
-            visitor.visit_none()
-        } else {
-            visitor.visit_some(self)
-        }
+        if self.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
     /// A list is no struct, though serde would take its elements for the fields in order.

@@ -73,26 +73,13 @@ pub fn select<'a>(
     let mut local: Vec<&Candidate<'_>> = all_ready.iter().copied().filter(|c| c.local).collect();
     let local_ready = local.iter().filter(|c| !c.endpoint.terminating).count();
     if local.is_empty() {
-        local = candidates
-            .iter()
-            .filter(|c| c.local)
-            .filter(fallback)
-            .collect();
+        local = candidates.iter().filter(|c| c.local).filter(fallback).collect();
     }
-    let mut local_addresses: Vec<IpAddr> = cluster
-        .iter()
-        .chain(&local)
-        .filter(|c| c.local)
-        .map(|c| c.backend.address)
-        .collect();
+    let mut local_addresses: Vec<IpAddr> =
+        cluster.iter().chain(&local).filter(|c| c.local).map(|c| c.backend.address).collect();
     local_addresses.sort_unstable();
     local_addresses.dedup();
-    Selection {
-        cluster: backends(&cluster),
-        local: backends(&local),
-        local_ready,
-        local_addresses,
-    }
+    Selection { cluster: backends(&cluster), local: backends(&local), local_ready, local_addresses }
 }
 
 /// All copies of all endpoints, in order, one per backend.
@@ -104,16 +91,11 @@ fn candidates<'a>(
 ) -> Vec<Candidate<'a>> {
     let mut candidates = Vec::new();
     for slice in slices.filter(|s| s.family == family) {
-        let matching = slice
-            .ports
-            .iter()
-            .filter(|p| p.name == port.name && p.protocol == port.protocol);
+        let matching =
+            slice.ports.iter().filter(|p| p.name == port.name && p.protocol == port.protocol);
         for slice_port in matching {
             candidates.extend(slice.endpoints.iter().map(|endpoint| Candidate {
-                backend: Backend {
-                    address: endpoint.address,
-                    port: slice_port.port,
-                },
+                backend: Backend { address: endpoint.address, port: slice_port.port },
                 local: endpoint.node.as_deref() == Some(node),
                 endpoint,
             }));
@@ -165,10 +147,7 @@ mod tests {
         let octet: u8 = words.next().and_then(|n| n.parse().ok()).expect("an octet");
         let flags = words.next().unwrap_or_default();
         let hints = |sign: char| -> Box<[Arc<str>]> {
-            text.split(' ')
-                .filter_map(|w| w.strip_prefix(sign))
-                .map(Arc::from)
-                .collect()
+            text.split(' ').filter_map(|w| w.strip_prefix(sign)).map(Arc::from).collect()
         };
         Endpoint {
             address: std::net::Ipv4Addr::new(10, 244, 0, octet).into(),
@@ -187,28 +166,15 @@ mod tests {
             service: Some("web".into()),
             family: Family::V4,
             ports: vec![
-                EndpointPort {
-                    name: "http".into(),
-                    protocol: Protocol::Tcp,
-                    port: 8080,
-                },
-                EndpointPort {
-                    name: "http".into(),
-                    protocol: Protocol::Udp,
-                    port: 9090,
-                },
+                EndpointPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 },
+                EndpointPort { name: "http".into(), protocol: Protocol::Udp, port: 9090 },
             ],
             endpoints: endpoints.iter().map(|e| endpoint(e)).collect(),
         }
     }
 
     fn port() -> ServicePort {
-        ServicePort {
-            name: "http".into(),
-            protocol: Protocol::Tcp,
-            port: 80,
-            node_port: None,
-        }
+        ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, node_port: None }
     }
 
     fn octets(backends: &[Backend]) -> Vec<u8> {
@@ -223,10 +189,7 @@ mod tests {
 
     /// Cluster list, local list.
     fn selected(slices: &[EndpointSlice]) -> (Vec<u8>, Vec<u8>) {
-        let locality = Locality {
-            node: "here",
-            zone: Some("a"),
-        };
+        let locality = Locality { node: "here", zone: Some("a") };
         let selection = select(slices.iter(), &port(), Family::V4, locality);
         (octets(&selection.cluster), octets(&selection.local))
     }
@@ -242,19 +205,13 @@ mod tests {
             (&["1 rs", "2 sl"], &[1], &[]),
             (&[], &[], &[]),
         ] {
-            assert_eq!(
-                selected(&[slice("a", endpoints)]),
-                (cluster.into(), local.into())
-            );
+            assert_eq!(selected(&[slice("a", endpoints)]), (cluster.into(), local.into()));
         }
     }
 
     #[test]
     fn one_backend_in_several_slices_is_one_and_the_living_copy_wins() {
-        let slices = [
-            slice("a", &["1 st", "2 rs"]),
-            slice("b", &["1 rs", "2 rs", "3 t"]),
-        ];
+        let slices = [slice("a", &["1 st", "2 rs"]), slice("b", &["1 rs", "2 rs", "3 t"])];
         assert_eq!(selected(&slices).0, [1, 2]);
         let reversed = [slices[1].clone(), slices[0].clone()];
         assert_eq!(selected(&reversed).0, [1, 2]);
@@ -273,11 +230,7 @@ mod tests {
             (&["1 rs #there @b", "2 rs #there @a"], &[2]),
             (&["1 st @a", "2 st @b"], &[1, 2]),
         ] {
-            assert_eq!(
-                selected(&[slice("a", endpoints)]).0,
-                cluster,
-                "{endpoints:?}"
-            );
+            assert_eq!(selected(&[slice("a", endpoints)]).0, cluster, "{endpoints:?}");
         }
     }
 
@@ -289,15 +242,9 @@ mod tests {
         };
         assert_eq!(select_for(&port(), Family::V4).len(), 1);
         assert_eq!(select_for(&port(), Family::V6).len(), 0);
-        let other = ServicePort {
-            name: "https".into(),
-            ..port()
-        };
+        let other = ServicePort { name: "https".into(), ..port() };
         assert_eq!(select_for(&other, Family::V4).len(), 0);
-        let udp = ServicePort {
-            protocol: Protocol::Udp,
-            ..port()
-        };
+        let udp = ServicePort { protocol: Protocol::Udp, ..port() };
         assert_eq!(select_for(&udp, Family::V4)[0].port, 9090);
     }
 }

@@ -95,10 +95,7 @@ pub struct ObjectName {
 impl ObjectName {
     /// Joins a namespace and a name.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> ObjectName {
-        ObjectName {
-            namespace: namespace.into(),
-            name: name.into(),
-        }
+        ObjectName { namespace: namespace.into(), name: name.into() }
     }
 }
 
@@ -179,10 +176,7 @@ impl EndpointSlice {
     #[must_use]
     pub fn service_name(&self) -> Option<ObjectName> {
         let service = self.service.clone()?;
-        Some(ObjectName {
-            namespace: self.name.namespace.clone(),
-            name: service,
-        })
+        Some(ObjectName { namespace: self.name.namespace.clone(), name: service })
     }
 }
 
@@ -237,9 +231,6 @@ impl Node {
     /// The primary address of a family.
     #[must_use]
     pub fn primary_address(&self, family: Family) -> Option<IpAddr> {
-        self.addresses
-            .iter()
-            .copied()
-            .find(|a| Family::of(*a) == family)
+        self.addresses.iter().copied().find(|a| Family::of(*a) == family)
     }
 }

@@ -126,10 +126,7 @@ impl Store {
                     self.unlink(&old, dirty);
                 }
                 if let Some(service) = slice.service_name() {
-                    self.slices_of
-                        .entry(service.clone())
-                        .or_default()
-                        .insert(slice.name.clone());
+                    self.slices_of.entry(service.clone()).or_default().insert(slice.name.clone());
                     dirty.services.insert(service);
                 }
             }
@@ -176,11 +173,7 @@ impl Store {
 
     /// The EndpointSlices of a Service, by name.
     pub fn slices(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
-        self.slices_of
-            .get(service)
-            .into_iter()
-            .flatten()
-            .filter_map(|name| self.slices.get(name))
+        self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.get(name))
     }
 
     /// Our Node, where one is known.
@@ -225,29 +218,14 @@ mod tests {
     #[test]
     fn a_slice_that_changes_its_service_leaves_the_old_one_at_once() {
         let mut store = Store::new();
-        assert_eq!(
-            dirtied(&mut store, Change::Slice(slice("s", Some("a")))),
-            ["default/a"]
-        );
+        assert_eq!(dirtied(&mut store, Change::Slice(slice("s", Some("a")))), ["default/a"]);
         assert!(dirtied(&mut store, Change::Slice(slice("s", Some("a")))).is_empty());
         let both = ["default/a", "default/b"];
-        assert_eq!(
-            dirtied(&mut store, Change::Slice(slice("s", Some("b")))),
-            both
-        );
+        assert_eq!(dirtied(&mut store, Change::Slice(slice("s", Some("b")))), both);
         assert_eq!(store.slices(&ObjectName::new("default", "a")).count(), 0);
         assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 1);
-        assert_eq!(
-            dirtied(&mut store, Change::Slice(slice("s", None))),
-            ["default/b"]
-        );
-        assert!(
-            dirtied(
-                &mut store,
-                Change::SliceGone(ObjectName::new("default", "s"))
-            )
-            .is_empty()
-        );
+        assert_eq!(dirtied(&mut store, Change::Slice(slice("s", None))), ["default/b"]);
+        assert!(dirtied(&mut store, Change::SliceGone(ObjectName::new("default", "s"))).is_empty());
         assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 0);
     }
 }

@@ -37,11 +37,7 @@ pub(super) struct Collection {
 impl Collection {
     /// The file says this now.
     pub(super) fn set(&mut self, file: FileId, manifest: Manifest) {
-        let objects = manifest
-            .objects
-            .into_iter()
-            .map(|o| (o.key.clone(), o))
-            .collect();
+        let objects = manifest.objects.into_iter().map(|o| (o.key.clone(), o)).collect();
         self.replace(&file, objects);
         self.set_problems(file, manifest.problems);
     }
@@ -61,11 +57,7 @@ impl Collection {
 
     /// The files that are known to be at a path.
     pub(super) fn files_of(&self, root: usize) -> Vec<FileId> {
-        self.files
-            .keys()
-            .filter(|file| file.root == root)
-            .cloned()
-            .collect()
+        self.files.keys().filter(|file| file.root == root).cloned().collect()
     }
 
     /// What was wrong with a file.

@@ -38,10 +38,7 @@ const NEIGHBOURS: [(&str, &[&str]); 3] = [
         ],
     ),
     ("discovery.k8s.io", &[]),
-    (
-        "networking.k8s.io",
-        &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy"],
-    ),
+    ("networking.k8s.io", &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy"]),
 ];
 
 /// The versions of a kind that we read, the best one first.
@@ -94,10 +91,7 @@ pub(super) fn recognise(api_version: &str, name: &str) -> Recognised {
 
 fn neighbours(api_version: &str) -> Option<&'static [&'static str]> {
     let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-    NEIGHBOURS
-        .iter()
-        .find(|(name, _)| *name == group)
-        .map(|(_, kinds)| *kinds)
+    NEIGHBOURS.iter().find(|(name, _)| *name == group).map(|(_, kinds)| *kinds)
 }
 
 /// The kind of ours that was likely meant.
@@ -105,10 +99,7 @@ fn similar(name: &str) -> Option<Kind> {
     // Comparing takes time in proportion to the length, and long names resemble none of ours.
     let name = (name.len() < 30).then(|| name.to_ascii_lowercase())?;
     let distance = |kind: &Kind| strsim::osa_distance(&kind.as_str().to_ascii_lowercase(), &name);
-    Kind::ALL
-        .into_iter()
-        .min_by_key(distance)
-        .filter(|kind| distance(kind) <= 2)
+    Kind::ALL.into_iter().min_by_key(distance).filter(|kind| distance(kind) <= 2)
 }
 
 #[cfg(test)]
@@ -120,21 +111,9 @@ mod tests {
         for (api_version, kind, expected) in [
             ("v1", "Service", Recognised::Ours(Kind::Service)),
             ("v1", "Node", Recognised::Ours(Kind::Node)),
-            (
-                "discovery.k8s.io/v1",
-                "EndpointSlice",
-                Recognised::Ours(Kind::EndpointSlice),
-            ),
-            (
-                "networking.k8s.io/v1",
-                "ServiceCIDR",
-                Recognised::Ours(Kind::ServiceCidr),
-            ),
-            (
-                "networking.k8s.io/v1beta1",
-                "ServiceCIDR",
-                Recognised::Ours(Kind::ServiceCidr),
-            ),
+            ("discovery.k8s.io/v1", "EndpointSlice", Recognised::Ours(Kind::EndpointSlice)),
+            ("networking.k8s.io/v1", "ServiceCIDR", Recognised::Ours(Kind::ServiceCidr)),
+            ("networking.k8s.io/v1beta1", "ServiceCIDR", Recognised::Ours(Kind::ServiceCidr)),
             ("v1", "List", Recognised::List(None)),
             ("v1", "ServiceList", Recognised::List(Some(Kind::Service))),
             ("v1", "ConfigMap", Recognised::NotUsed),
@@ -143,40 +122,16 @@ mod tests {
             ("serving.knative.dev/v1", "Service", Recognised::NotUsed),
             ("networking.k8s.io/v1", "Ingress", Recognised::NotUsed),
         ] {
-            assert_eq!(
-                recognise(api_version, kind),
-                expected,
-                "{api_version} {kind}"
-            );
+            assert_eq!(recognise(api_version, kind), expected, "{api_version} {kind}");
         }
         for (api_version, kind, expected) in [
-            (
-                "v1",
-                "Servise",
-                "no such kind in apiVersion v1; did you mean Service?",
-            ),
+            ("v1", "Servise", "no such kind in apiVersion v1; did you mean Service?"),
             ("v1", "service", "did you mean Service?"),
             ("v1", "Frobnicator", "no such kind in apiVersion v1"),
-            (
-                "discovery.k8s.io/v1",
-                "Endpointslices",
-                "did you mean EndpointSlice?",
-            ),
-            (
-                "discovery.k8s.io/v1beta1",
-                "EndpointSlice",
-                "write apiVersion: discovery.k8s.io/v1",
-            ),
-            (
-                "v1",
-                "EndpointSlice",
-                "write apiVersion: discovery.k8s.io/v1",
-            ),
-            (
-                "discovery.k8s.oi/v1",
-                "EndpointSlice",
-                "write apiVersion: discovery.k8s.io/v1",
-            ),
+            ("discovery.k8s.io/v1", "Endpointslices", "did you mean EndpointSlice?"),
+            ("discovery.k8s.io/v1beta1", "EndpointSlice", "write apiVersion: discovery.k8s.io/v1"),
+            ("v1", "EndpointSlice", "write apiVersion: discovery.k8s.io/v1"),
+            ("discovery.k8s.oi/v1", "EndpointSlice", "write apiVersion: discovery.k8s.io/v1"),
             ("networking.k8s.io/v1", "Service", "write apiVersion: v1"),
         ] {
             match recognise(api_version, kind) {
@@ -184,9 +139,6 @@ mod tests {
                 other => panic!("{api_version} {kind}: {other:?}"),
             }
         }
-        assert!(matches!(
-            recognise("v1", &"x".repeat(10_000_000)),
-            Recognised::Mistake(_)
-        ));
+        assert!(matches!(recognise("v1", &"x".repeat(10_000_000)), Recognised::Mistake(_)));
     }
 }

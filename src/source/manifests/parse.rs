@@ -57,10 +57,7 @@ pub fn parse(
     context: &mut Context,
 ) -> Result<Manifest, Box<Problem>> {
     let documents = document::parse(bytes).map_err(|error| {
-        let reason = format!(
-            "not YAML or JSON, in column {}: {}",
-            error.column, error.reason
-        );
+        let reason = format!("not YAML or JSON, in column {}: {}", error.column, error.reason);
         let problem = Problem::new(Severity::Error, FieldPath::default(), reason);
         Box::new(problem.in_file(file, Some(error.line)))
     })?;
@@ -105,12 +102,7 @@ impl Reader<'_> {
             Recognised::Ours(kind) => self.object(kind, node),
             Recognised::List(kind) if list.is_none() => self.list(node, kind),
             Recognised::List(_) => {
-                self.warn(
-                    node,
-                    At::top("kind"),
-                    None,
-                    "a list within a list is not read",
-                );
+                self.warn(node, At::top("kind"), None, "a list within a list is not read");
             }
             Recognised::NotUsed => {
                 if let Some(kind) = text("kind").filter(|kind| kind.len() < 100)
@@ -121,12 +113,7 @@ impl Reader<'_> {
             }
             Recognised::Mistake(reason) => {
                 let value = node.get("kind").map(Node::describe);
-                self.warn(
-                    node,
-                    At::top("kind"),
-                    value,
-                    &format!("{reason} (it is ignored)"),
-                );
+                self.warn(node, At::top("kind"), value, &format!("{reason} (it is ignored)"));
             }
         }
     }
@@ -138,12 +125,7 @@ impl Reader<'_> {
                     self.document(item, Some(kind));
                 }
             }
-            _ => self.warn(
-                node,
-                At::top("items"),
-                None,
-                "a list needs items (it is ignored)",
-            ),
+            _ => self.warn(node, At::top("items"), None, "a list needs items (it is ignored)"),
         }
     }
 
@@ -170,15 +152,10 @@ impl Reader<'_> {
         if refused {
             return;
         }
-        let object = Object {
-            key: converted.key,
-            line: node.line,
-            change: converted.change,
-        };
+        let object = Object { key: converted.key, line: node.line, change: converted.change };
         match self.places.get(&object.key) {
             None => {
-                self.places
-                    .insert(object.key.clone(), self.manifest.objects.len());
+                self.places.insert(object.key.clone(), self.manifest.objects.len());
                 self.manifest.objects.push(object);
             }
             Some(&place) => {
@@ -195,11 +172,7 @@ impl Reader<'_> {
     }
 
     fn type_error(&mut self, kind: Kind, node: &Node<'_>, error: TypeError) {
-        let metadata = |field| {
-            node.get("metadata")
-                .and_then(|m| m.get(field))
-                .and_then(Node::text)
-        };
+        let metadata = |field| node.get("metadata").and_then(|m| m.get(field)).and_then(Node::text);
         let name = metadata("name").unwrap_or("without a name");
         let object = match metadata("namespace").filter(|_| kind.is_namespaced()) {
             Some(namespace) => format!("{kind} {namespace}/{name}"),
@@ -223,9 +196,7 @@ impl Reader<'_> {
 
     fn report(&mut self, problem: Problem, line: u32) {
         if self.manifest.problems.len() < PROBLEM_LIMIT {
-            self.manifest
-                .problems
-                .push(problem.in_file(self.file, Some(line)));
+            self.manifest.problems.push(problem.in_file(self.file, Some(line)));
         } else {
             self.unlisted += 1;
         }
@@ -235,9 +206,7 @@ impl Reader<'_> {
         if self.unlisted > 0 {
             let reason = format!("{} more problems are not listed", self.unlisted);
             let problem = Problem::new(Severity::Warning, FieldPath::default(), reason);
-            self.manifest
-                .problems
-                .push(problem.in_file(self.file, None));
+            self.manifest.problems.push(problem.in_file(self.file, None));
         }
         self.manifest
     }

@@ -37,17 +37,11 @@ impl Scanner {
     /// Checks that all paths are there.
     pub(super) fn new(roots: &[PathBuf], node_name: &str) -> Result<Scanner, Error> {
         for path in roots {
-            fs::metadata(path).map_err(|source| Error::Path {
-                path: path.clone(),
-                source,
-            })?;
+            fs::metadata(path).map_err(|source| Error::Path { path: path.clone(), source })?;
         }
         Ok(Scanner {
             roots: roots.to_vec(),
-            context: Context {
-                node_name: node_name.into(),
-                ..Context::default()
-            },
+            context: Context { node_name: node_name.into(), ..Context::default() },
             collection: Collection::default(),
             not_used: BTreeSet::new(),
             root_problems: vec![None; roots.len()],
@@ -71,11 +65,7 @@ impl Scanner {
     /// said before stays.
     pub(super) fn scan(&mut self, root: usize) -> bool {
         let result = fs::metadata(&self.roots[root]).and_then(|metadata| {
-            if metadata.is_dir() {
-                self.scan_directory(root)
-            } else {
-                self.scan_file(root)
-            }
+            if metadata.is_dir() { self.scan_directory(root) } else { self.scan_file(root) }
         });
         let problem = result.err().map(|error| {
             let reason = format!(
@@ -108,10 +98,7 @@ impl Scanner {
         // The log is easier to read in the order of names.
         paths.sort_unstable();
         for path in paths {
-            let file = FileId {
-                root,
-                path: path.into(),
-            };
+            let file = FileId { root, path: path.into() };
             gone.remove(&file);
             self.load(file);
         }
@@ -122,10 +109,7 @@ impl Scanner {
     }
 
     fn scan_file(&mut self, root: usize) -> io::Result<()> {
-        let file = FileId {
-            root,
-            path: self.roots[root].as_path().into(),
-        };
+        let file = FileId { root, path: self.roots[root].as_path().into() };
         for other in self.collection.files_of(root) {
             if other != file {
                 self.collection.remove(&other);
@@ -137,10 +121,7 @@ impl Scanner {
 
     /// Looks at a file within a directory.
     pub(super) fn look_at(&mut self, root: usize, name: &OsStr) {
-        self.load(FileId {
-            root,
-            path: self.roots[root].join(name).into(),
-        });
+        self.load(FileId { root, path: self.roots[root].join(name).into() });
     }
 
     /// True if there is something by that name in the directory.
@@ -166,9 +147,7 @@ impl Scanner {
                 self.collection.set(file, manifest);
             }
             Err(mut problem) => {
-                problem
-                    .reason
-                    .push_str(" (what the file said before stays)");
+                problem.reason.push_str(" (what the file said before stays)");
                 self.log_new(&file, std::slice::from_ref(&*problem));
                 self.collection.keep(file, *problem);
             }
@@ -199,29 +178,21 @@ impl Scanner {
             let roots = self.root_problems.iter().flatten().cloned();
             self.problems = roots.chain(self.collection.problems()).collect();
         }
-        Round {
-            changes,
-            problems: self.problems.clone(),
-        }
+        Round { changes, problems: self.problems.clone() }
     }
 }
 
 /// True for the names of manifests in a directory: not hidden, no editor's temporary.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
-    let suffix = [&b".yaml"[..], b".yml", b".json"]
-        .iter()
-        .any(|suffix| bytes.ends_with(suffix));
+    let suffix = [&b".yaml"[..], b".yml", b".json"].iter().any(|suffix| bytes.ends_with(suffix));
     suffix && !bytes.starts_with(b".") && !bytes.starts_with(b"#")
 }
 
 /// The content of a file. None if it is not there (any more) or is a directory.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
     // Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path);
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = match file {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -246,12 +217,6 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
     }
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default() + 1);
     // It may grow while we read it.
-    file.take(SIZE_LIMIT + 1)
-        .read_to_end(&mut bytes)
-        .map_err(read_error)?;
-    if bytes.len() as u64 > SIZE_LIMIT {
-        Err(too_big())
-    } else {
-        Ok(Some(bytes))
-    }
+    file.take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(read_error)?;
+    if bytes.len() as u64 > SIZE_LIMIT { Err(too_big()) } else { Ok(Some(bytes)) }
 }

@@ -16,10 +16,7 @@ use super::*;
 use crate::source::objects::{Key, Kind};
 
 fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Problem>> {
-    let mut context = Context {
-        node_name: "node-1".into(),
-        ..Context::default()
-    };
+    let mut context = Context { node_name: "node-1".into(), ..Context::default() };
     parse(&Path::new("f.yaml").into(), text.as_ref(), &mut context)
 }
 
@@ -46,18 +43,13 @@ fn say(changes: &[Change]) -> Vec<String> {
 
 fn said(manifest: &Manifest) -> Vec<String> {
     let objects = manifest.objects.iter();
-    say(&objects
-        .map(|o| o.change.clone().unwrap_or_else(|| o.key.gone()))
-        .collect::<Vec<_>>())
+    say(&objects.map(|o| o.change.clone().unwrap_or_else(|| o.key.gone())).collect::<Vec<_>>())
 }
 
 #[test]
 fn all_forms_of_a_file_are_read() {
     let multi = format!("{}{}---\n# the end\n", service("a", 1), service("b", 2));
-    assert_eq!(
-        said(&read(multi).unwrap()),
-        ["default/a 10.96.0.1", "default/b 10.96.0.2"]
-    );
+    assert_eq!(said(&read(multi).unwrap()), ["default/a 10.96.0.1", "default/b 10.96.0.2"]);
     let list = r#"{"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": "x"},
          "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}},
@@ -126,30 +118,17 @@ fn messages_name_file_line_object_field_and_value() {
             ],
         ),
     ] {
-        let messages: Vec<String> = read(text)
-            .unwrap()
-            .problems
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let messages: Vec<String> =
+            read(text).unwrap().problems.iter().map(ToString::to_string).collect();
         assert_eq!(messages, expected, "{text}");
     }
-    let broken = read("apiVersion: v1\nkind: [Service\n")
-        .unwrap_err()
-        .to_string();
-    assert!(
-        broken.starts_with("f.yaml:2: not YAML or JSON, in column 7: "),
-        "{broken}"
-    );
+    let broken = read("apiVersion: v1\nkind: [Service\n").unwrap_err().to_string();
+    assert!(broken.starts_with("f.yaml:2: not YAML or JSON, in column 7: "), "{broken}");
 }
 
 #[test]
 fn a_file_of_garbage_is_a_short_message() {
-    for garbage in [
-        vec![0_u8; 10 << 20],
-        vec![b'x'; 10 << 20],
-        b"---\nx\n".repeat(200_000),
-    ] {
+    for garbage in [vec![0_u8; 10 << 20], vec![b'x'; 10 << 20], b"---\nx\n".repeat(200_000)] {
         match read(garbage) {
             Ok(manifest) => {
                 assert!(manifest.objects.is_empty());
@@ -222,17 +201,11 @@ proptest! {
 }
 
 fn id(number: usize) -> FileId {
-    FileId {
-        root: 0,
-        path: Path::new(&format!("{number}.yaml")).into(),
-    }
+    FileId { root: 0, path: Path::new(&format!("{number}.yaml")).into() }
 }
 
 fn manifest(services: &[(u32, u32)]) -> Manifest {
-    let text: String = services
-        .iter()
-        .map(|(n, ip)| service(&format!("s{n}"), *ip))
-        .collect();
+    let text: String = services.iter().map(|(n, ip)| service(&format!("s{n}"), *ip)).collect();
     read(text).unwrap()
 }
 
@@ -353,16 +326,8 @@ fn a_broken_file_keeps_what_it_said() {
     watched.write("a.yaml", "kind: [");
     let round = watched.next();
     assert_eq!(say(&round.changes), [""; 0]);
-    assert!(
-        round.problems[0]
-            .to_string()
-            .contains("a.yaml:1: not YAML or JSON")
-    );
-    assert!(
-        round.problems[0]
-            .to_string()
-            .ends_with("(what the file said before stays)")
-    );
+    assert!(round.problems[0].to_string().contains("a.yaml:1: not YAML or JSON"));
+    assert!(round.problems[0].to_string().ends_with("(what the file said before stays)"));
 
     watched.write("a.yaml", &service("a", 2));
     let round = watched.next();
@@ -372,11 +337,7 @@ fn a_broken_file_keeps_what_it_said() {
     // Neither a pipe that nobody writes to nor a link to nothing holds us up.
     nix::unistd::mkfifo(&watched.path("b.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     symlink("nowhere", watched.path("c.yaml")).unwrap();
-    assert!(
-        watched.next().problems[0]
-            .to_string()
-            .contains("symbolic link to something")
-    );
+    assert!(watched.next().problems[0].to_string().contains("symbolic link to something"));
 }
 
 /// The way Kubernetes mounts a ConfigMap, and updates it.
@@ -414,20 +375,13 @@ fn a_directory_that_goes_keeps_what_it_said_until_it_is_back() {
     fs::rename(watched.path("manifests"), watched.path("old")).unwrap();
     let round = watched.next();
     assert_eq!(say(&round.changes), [""; 0]);
-    assert!(
-        round.problems[0]
-            .to_string()
-            .contains("cannot read the path of the manifests")
-    );
+    assert!(round.problems[0].to_string().contains("cannot read the path of the manifests"));
 
     fs::create_dir(watched.path("new")).unwrap();
     watched.write("new/a.yaml", &service("a", 2));
     fs::rename(watched.path("new"), watched.path("manifests")).unwrap();
     let round = watched.next();
-    assert_eq!(
-        say(&round.changes),
-        ["default/a 10.96.0.2", "default/b gone"]
-    );
+    assert_eq!(say(&round.changes), ["default/a 10.96.0.2", "default/b gone"]);
     assert!(round.problems.is_empty());
 
     // It is watched again, and the old one is not.

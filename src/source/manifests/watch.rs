@@ -80,10 +80,7 @@ impl Watcher {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .map_err(|source| Error::Inotify { source })?;
         let root = |path: &PathBuf| {
-            let path_error = |source| Error::Path {
-                path: path.clone(),
-                source,
-            };
+            let path_error = |source| Error::Path { path: path.clone(), source };
             let absolute = std::path::absolute(path).map_err(path_error)?;
             let parent = match (absolute.parent(), absolute.file_name()) {
                 (Some(parent), Some(name)) => Some((parent.to_owned(), name.to_owned())),
@@ -98,11 +95,7 @@ impl Watcher {
             })
         };
         let roots = paths.iter().map(root).collect::<Result<_, _>>()?;
-        Ok(Watcher {
-            scanner,
-            inotify,
-            roots,
-        })
+        Ok(Watcher { scanner, inotify, roots })
     }
 
     /// Reads everything, hands it to `sink`, then goes on with each change until `sink` says
@@ -129,19 +122,10 @@ impl Watcher {
     /// Waits until there is something to look at.
     fn wait(&self) -> Result<Todo, Error> {
         let again = self.roots.iter().any(|root| root.retry);
-        let timeout = if again {
-            PollTimeout::from(RETRY_MILLISECONDS)
-        } else {
-            PollTimeout::NONE
-        };
+        let timeout = if again { PollTimeout::from(RETRY_MILLISECONDS) } else { PollTimeout::NONE };
         let mut todo = Todo::default();
-        match poll(
-            &mut [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)],
-            timeout,
-        ) {
-            Ok(0) => todo
-                .roots
-                .extend((0..self.roots.len()).filter(|&r| self.roots[r].retry)),
+        match poll(&mut [PollFd::new(self.inotify.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(0) => todo.roots.extend((0..self.roots.len()).filter(|&r| self.roots[r].retry)),
             Ok(_) => {}
             Err(Errno::EINTR) => return Ok(todo),
             Err(source) => return Err(Error::Wait { source }),
@@ -225,10 +209,7 @@ impl Watcher {
             }
         };
         if let Some(before) = before
-            && !self
-                .roots
-                .iter()
-                .any(|root| root.watches().any(|watch| watch == before))
+            && !self.roots.iter().any(|root| root.watches().any(|watch| watch == before))
         {
             // It fails if the directory is gone, and then there is nothing to do.
             let _ = self.inotify.rm_watch(before);
@@ -273,16 +254,10 @@ fn is_volume_link(name: &OsStr, event: &InotifyEvent) -> bool {
 /// True if the file that an event is about has its content. A new file does not until it is closed,
 /// unless it is a link to one that exists.
 fn is_complete(event: &InotifyEvent, directory: &Path) -> bool {
-    if event
-        .mask
-        .intersects(AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO)
-    {
+    if event.mask.intersects(AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO) {
         return true;
     }
-    let Some(name) = event
-        .name
-        .as_ref()
-        .filter(|_| event.mask.contains(AddWatchFlags::IN_CREATE))
+    let Some(name) = event.name.as_ref().filter(|_| event.mask.contains(AddWatchFlags::IN_CREATE))
     else {
         return false;
     };

@@ -44,12 +44,7 @@ impl Findings {
         reason: impl fmt::Display,
         effect: &str,
     ) {
-        self.add(
-            Severity::Warning,
-            at,
-            Some(&value),
-            format!("{reason} ({effect})"),
-        );
+        self.add(Severity::Warning, at, Some(&value), format!("{reason} ({effect})"));
     }
 
     /// Something has no effect.
@@ -101,26 +96,15 @@ impl Findings {
     pub(super) fn finish(mut self, key: Key, change: Option<Change>) -> Converted {
         if self.beyond_limit > 0 {
             let reason = format!("{} more problems are not listed", self.beyond_limit);
-            self.problems
-                .push(Problem::new(Severity::Warning, Default::default(), reason));
+            self.problems.push(Problem::new(Severity::Warning, Default::default(), reason));
         }
         for problem in &mut self.problems {
             if problem.severity == Severity::Error {
-                problem
-                    .reason
-                    .push_str(&format!(" (the {} is left out)", key.kind));
+                problem.reason.push_str(&format!(" (the {} is left out)", key.kind));
             }
         }
         let subject = key.to_string();
-        let problems = self
-            .problems
-            .into_iter()
-            .map(|p| p.of_object(&subject))
-            .collect();
-        Converted {
-            key,
-            change: change.filter(|_| !self.refused),
-            problems,
-        }
+        let problems = self.problems.into_iter().map(|p| p.of_object(&subject)).collect();
+        Converted { key, change: change.filter(|_| !self.refused), problems }
     }
 }

@@ -39,12 +39,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [
-        Kind::Service,
-        Kind::EndpointSlice,
-        Kind::Node,
-        Kind::ServiceCidr,
-    ];
+    pub const ALL: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
 
     /// The name as Kubernetes writes it.
     #[must_use]
@@ -97,10 +92,7 @@ impl Key {
             (true, "") => "default",
             (true, namespace) => namespace,
         };
-        Key {
-            kind,
-            name: ObjectName::new(names.get(namespace), names.get(&metadata.name)),
-        }
+        Key { kind, name: ObjectName::new(names.get(namespace), names.get(&metadata.name)) }
     }
 }
 
@@ -130,9 +122,7 @@ impl Converted {
     /// True if the object is left out because of an error, not because it is none of ours.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        self.problems
-            .iter()
-            .any(|problem| problem.severity == Severity::Error)
+        self.problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 
     /// What to tell the store: the object, or that it is gone.

@@ -19,17 +19,8 @@ pub fn node(raw: &raw::Node, names: &mut Names) -> Converted {
     let mut findings = Findings::default();
     let key = findings.key(Kind::Node, &raw.metadata, names);
     let doomed = raw.metadata.deletion_timestamp.is_some()
-        || raw
-            .spec
-            .taints
-            .iter()
-            .any(|taint| taint.key == TO_BE_DELETED);
-    let zone = raw
-        .metadata
-        .labels
-        .zone
-        .as_deref()
-        .filter(|zone| !zone.is_empty());
+        || raw.spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED);
+    let zone = raw.metadata.labels.zone.as_deref().filter(|zone| !zone.is_empty());
     let node = Node {
         name: key.name.name.clone(),
         addresses: addresses(raw, &mut findings),
@@ -75,10 +66,5 @@ fn pod_cidrs(raw: &raw::Node, findings: &mut Findings) -> Vec<IpNet> {
             |net| vec![net],
         );
     }
-    values::nets(
-        &raw.spec.pod_cidrs,
-        &spec.field("podCIDRs"),
-        effect,
-        findings,
-    )
+    values::nets(&raw.spec.pod_cidrs, &spec.field("podCIDRs"), effect, findings)
 }

@@ -34,11 +34,8 @@ pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
         // meant.
         load_balancer_ips.clear();
     }
-    let external_policy = policy(
-        "externalTrafficPolicy",
-        &spec.external_traffic_policy,
-        &mut findings,
-    );
+    let external_policy =
+        policy("externalTrafficPolicy", &spec.external_traffic_policy, &mut findings);
     let service = Service {
         name: key.name.clone(),
         created: created(&raw.metadata, &mut findings),
@@ -99,10 +96,7 @@ fn service_type(spec: &raw::ServiceSpec, findings: &mut Findings) -> Type {
 }
 
 fn created(metadata: &raw::Metadata, findings: &mut Findings) -> Option<i64> {
-    let text = metadata
-        .creation_timestamp
-        .as_deref()
-        .filter(|text| !text.is_empty())?;
+    let text = metadata.creation_timestamp.as_deref().filter(|text| !text.is_empty())?;
     match text.parse::<jiff::Timestamp>() {
         Ok(time) => Some(time.as_second()),
         Err(_) => {
@@ -139,15 +133,9 @@ fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpAddr> 
     for (i, text) in spec.cluster_ips.iter().enumerate() {
         match values::service_ip(text) {
             Err(reason) => findings.error(at.index(i), text, reason),
-            Ok(address)
-                if addresses
-                    .iter()
-                    .any(|a| Family::of(*a) == Family::of(address)) =>
-            {
-                let reason = format!(
-                    "a second {} address; write one per family",
-                    Family::of(address)
-                );
+            Ok(address) if addresses.iter().any(|a| Family::of(*a) == Family::of(address)) => {
+                let reason =
+                    format!("a second {} address; write one per family", Family::of(address));
                 findings.error(at.index(i), text, reason);
             }
             Ok(address) => addresses.push(address),
@@ -215,11 +203,7 @@ fn policy(field: &str, text: &str, findings: &mut Findings) -> TrafficPolicy {
         "Cluster" | "" => TrafficPolicy::Cluster,
         "Local" => TrafficPolicy::Local,
         other => {
-            findings.error(
-                SPEC.field(field),
-                other,
-                "not a policy; write Cluster or Local",
-            );
+            findings.error(SPEC.field(field), other, "not a policy; write Cluster or Local");
             TrafficPolicy::Cluster
         }
     }
@@ -238,9 +222,7 @@ fn affinity(spec: &raw::ServiceSpec, findings: &mut Findings) -> Option<u32> {
     let Some(seconds) = spec.session_affinity_config.client_ip.timeout_seconds else {
         return Some(AFFINITY_DEFAULT);
     };
-    let valid = u32::try_from(seconds)
-        .ok()
-        .filter(|s| (1..=AFFINITY_LONGEST).contains(s));
+    let valid = u32::try_from(seconds).ok().filter(|s| (1..=AFFINITY_LONGEST).contains(s));
     if valid.is_none() {
         let at = SPEC.field("sessionAffinityConfig");
         let at = at.field("clientIP");
@@ -361,10 +343,5 @@ fn port(
             }
         },
     };
-    Some(ServicePort {
-        name: names.get(&raw.name),
-        protocol: protocol?,
-        port: port?,
-        node_port,
-    })
+    Some(ServicePort { name: names.get(&raw.name), protocol: protocol?, port: port?, node_port })
 }

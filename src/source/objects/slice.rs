@@ -31,10 +31,7 @@ pub fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Converted 
         }
     };
     let labels = &raw.metadata.labels;
-    let service = labels
-        .service_name
-        .as_deref()
-        .filter(|name| !name.is_empty());
+    let service = labels.service_name.as_deref().filter(|name| !name.is_empty());
     if service.is_none() {
         let at = At::top("metadata");
         let at = at.field("labels");
@@ -81,19 +78,12 @@ fn ports(
                 continue;
             }
         };
-        if ports
-            .iter()
-            .any(|p| *p.name == *raw.name && p.protocol == protocol)
-        {
+        if ports.iter().any(|p| *p.name == *raw.name && p.protocol == protocol) {
             let reason = "another port of the slice has this name and protocol";
             findings.ignored(at.field("name"), &raw.name, reason, effect);
             continue;
         }
-        ports.push(EndpointPort {
-            name: names.get(&raw.name),
-            protocol,
-            port,
-        });
+        ports.push(EndpointPort { name: names.get(&raw.name), protocol, port });
     }
     ports
 }

@@ -16,16 +16,8 @@ fn convert_service(yaml: &str) -> Converted {
 
 /// A Service with more lines of `spec`.
 fn with_spec(lines: &str) -> Converted {
-    let ports = if lines.contains("ports:") {
-        ""
-    } else {
-        "ports: [{port: 80}]"
-    };
-    let ip = if lines.contains("clusterIP") {
-        ""
-    } else {
-        "clusterIP: 10.96.0.1"
-    };
+    let ports = if lines.contains("ports:") { "" } else { "ports: [{port: 80}]" };
+    let ip = if lines.contains("clusterIP") { "" } else { "clusterIP: 10.96.0.1" };
     convert_service(&format!(
         "metadata: {{name: web}}\nspec:\n  {ip}\n  {ports}\n  {}\n",
         lines.replace('\n', "\n  ")
@@ -47,10 +39,7 @@ fn assert_problems(converted: &Converted, expected: &[&str]) {
     let messages = messages(converted);
     assert_eq!(messages.len(), expected.len(), "{messages:#?}");
     for (message, expected) in messages.iter().zip(expected) {
-        assert!(
-            message.contains(expected),
-            "{message}\ndoes not contain\n{expected}"
-        );
+        assert!(message.contains(expected), "{message}\ndoes not contain\n{expected}");
     }
 }
 
@@ -96,15 +85,8 @@ status:
     assert_eq!(service.created, Some(1_767_323_045));
     assert_eq!(service.cluster_ips, ips(&["10.96.0.1", "fd00::1"]));
     assert_eq!(service.external_ips, ips(&["192.0.2.1", "2001:db8::1"]));
-    assert_eq!(
-        service.load_balancer_ips,
-        ips(&["198.51.100.1", "198.51.100.2"])
-    );
-    let ranges: Vec<String> = service
-        .source_ranges
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    assert_eq!(service.load_balancer_ips, ips(&["198.51.100.1", "198.51.100.2"]));
+    let ranges: Vec<String> = service.source_ranges.iter().map(ToString::to_string).collect();
     assert_eq!(ranges, ["10.0.0.0/8", "2001:db8::/32"]);
     assert_eq!(service.internal_policy, TrafficPolicy::Local);
     assert_eq!(service.external_policy, TrafficPolicy::Local);
@@ -115,13 +97,7 @@ status:
         .iter()
         .map(|p| (&*p.name, p.protocol.to_string(), p.port, p.node_port))
         .collect();
-    assert_eq!(
-        ports,
-        [
-            ("http", "tcp".into(), 80, Some(30_080)),
-            ("dns", "udp".into(), 53, None)
-        ]
-    );
+    assert_eq!(ports, [("http", "tcp".into(), 80, Some(30_080)), ("dns", "udp".into(), 53, None)]);
 }
 
 #[test]
@@ -154,10 +130,7 @@ fn services_of_others_are_gone_without_a_word() {
         let converted = convert_service(yaml);
         assert_problems(&converted, &[]);
         assert!(!converted.is_refused());
-        assert!(
-            matches!(converted.into_change(), Change::ServiceGone(_)),
-            "{yaml}"
-        );
+        assert!(matches!(converted.into_change(), Change::ServiceGone(_)), "{yaml}");
     }
     let converted = convert_service("metadata: {name: a}\nspec: {ports: [{port: 80}]}");
     assert!(!converted.is_refused());
@@ -168,48 +141,20 @@ fn services_of_others_are_gone_without_a_word() {
 #[test]
 fn errors_leave_a_service_out_with_all_its_problems() {
     for (spec, expected) in [
-        (
-            "clusterIP: 10.96.0.999",
-            &["spec.clusterIP = \"10.96.0.999\": not an IP address"][..],
-        ),
+        ("clusterIP: 10.96.0.999", &["spec.clusterIP = \"10.96.0.999\": not an IP address"][..]),
         ("clusterIP: 127.0.0.1", &["a loopback address"]),
         ("clusterIP: ::ffff:10.0.0.1", &["write 10.0.0.1"]),
-        (
-            "clusterIPs: [10.96.0.1, 10.96.0.2]",
-            &["spec.clusterIPs[1] = \"10.96.0.2\": a second"],
-        ),
-        (
-            "clusterIP: 10.96.0.1\nclusterIPs: [10.96.0.2]",
-            &["must be the same as the first"],
-        ),
-        (
-            "type: clusterip",
-            &["spec.type = \"clusterip\": not a type of Service"],
-        ),
-        (
-            "ports: []",
-            &["spec.ports: a Service needs at least one port"],
-        ),
+        ("clusterIPs: [10.96.0.1, 10.96.0.2]", &["spec.clusterIPs[1] = \"10.96.0.2\": a second"]),
+        ("clusterIP: 10.96.0.1\nclusterIPs: [10.96.0.2]", &["must be the same as the first"]),
+        ("type: clusterip", &["spec.type = \"clusterip\": not a type of Service"]),
+        ("ports: []", &["spec.ports: a Service needs at least one port"]),
         (
             "ports: [{port: 0, protocol: tcp}, {port: 70000, name: b}]",
-            &[
-                "ports[0].protocol = \"tcp\"",
-                "ports[0].port = \"0\"",
-                "ports[1].port = \"70000\"",
-            ],
+            &["ports[0].protocol = \"tcp\"", "ports[0].port = \"0\"", "ports[1].port = \"70000\""],
         ),
-        (
-            "ports: [{name: a}]",
-            &["spec.ports[0].port: a port needs a number"],
-        ),
-        (
-            "ports: [{port: 80, name: a_b}]",
-            &["spec.ports[0].name = \"a_b\""],
-        ),
-        (
-            "ports: [{port: 1}, {port: 2, name: b}]",
-            &["ports[0].name: each of several ports"],
-        ),
+        ("ports: [{name: a}]", &["spec.ports[0].port: a port needs a number"]),
+        ("ports: [{port: 80, name: a_b}]", &["spec.ports[0].name = \"a_b\""]),
+        ("ports: [{port: 1}, {port: 2, name: b}]", &["ports[0].name: each of several ports"]),
         (
             "ports: [{port: 1, name: a}, {port: 1, name: a}]",
             &["another port has this name", "another port has this number"],
@@ -218,14 +163,8 @@ fn errors_leave_a_service_out_with_all_its_problems() {
             "type: NodePort\nports: [{port: 1, name: a, nodePort: 3}, {port: 2, name: b, nodePort: 3}]",
             &["ports[1].nodePort = \"3\": another port has this node port"],
         ),
-        (
-            "type: NodePort\nports: [{port: 1, nodePort: 99999}]",
-            &["spec.ports[0].nodePort"],
-        ),
-        (
-            "internalTrafficPolicy: local",
-            &["spec.internalTrafficPolicy = \"local\""],
-        ),
+        ("type: NodePort\nports: [{port: 1, nodePort: 99999}]", &["spec.ports[0].nodePort"]),
+        ("internalTrafficPolicy: local", &["spec.internalTrafficPolicy = \"local\""]),
         ("externalTrafficPolicy: x", &["spec.externalTrafficPolicy"]),
         ("sessionAffinity: Cookie", &["spec.sessionAffinity"]),
         (
@@ -241,21 +180,14 @@ fn errors_leave_a_service_out_with_all_its_problems() {
         assert_problems(&converted, expected);
         assert!(converted.is_refused(), "{spec}");
         assert!(messages(&converted)[0].ends_with("(the Service is left out)"));
-        assert!(
-            matches!(converted.into_change(), Change::ServiceGone(_)),
-            "{spec}"
-        );
+        assert!(matches!(converted.into_change(), Change::ServiceGone(_)), "{spec}");
     }
     let long = "x".repeat(300);
-    let converted = convert_service(&format!(
-        "metadata: {{name: {long}}}\nspec: {{clusterIP: None}}"
-    ));
+    let converted =
+        convert_service(&format!("metadata: {{name: {long}}}\nspec: {{clusterIP: None}}"));
     assert_problems(&converted, &["longer than 253 characters"]);
     assert!(messages(&converted)[0].len() < 400);
-    assert_problems(
-        &convert_service("spec: {clusterIP: None}"),
-        &["a Service needs a name"],
-    );
+    assert_problems(&convert_service("spec: {clusterIP: None}"), &["a Service needs a name"]);
 }
 
 #[test]
@@ -263,18 +195,12 @@ fn parts_of_a_service_are_ignored_by_themselves() {
     let converted = with_spec("externalIPs: [1.2.3.4, 1.2.3.400, 169.254.0.1]");
     assert_problems(
         &converted,
-        &[
-            "spec.externalIPs[1] = \"1.2.3.400\": not an IP",
-            "spec.externalIPs[2]",
-        ],
+        &["spec.externalIPs[1] = \"1.2.3.400\": not an IP", "spec.externalIPs[2]"],
     );
     assert_eq!(good_service(converted).external_ips, ips(&["1.2.3.4"]));
 
     let converted = with_spec("ports: [{port: 80, nodePort: 30000}]");
-    assert_problems(
-        &converted,
-        &["only Services of type NodePort or LoadBalancer"],
-    );
+    assert_problems(&converted, &["only Services of type NodePort or LoadBalancer"]);
     assert_eq!(good_service(converted).ports[0].node_port, None);
 
     let converted = with_spec("type: NodePort");
@@ -347,22 +273,14 @@ endpoints:
     let slice = good_slice(converted);
     assert_eq!(slice.service_name().unwrap().to_string(), "shop/web");
     assert_eq!(slice.ports.len(), 3);
-    let [a, b, c] = &slice.endpoints[..] else {
-        panic!()
-    };
+    let [a, b, c] = &slice.endpoints[..] else { panic!() };
     assert_eq!((a.ready, a.serving, a.terminating), (false, true, true));
     assert_eq!((a.zone_hints.len(), a.node_hints.len()), (2, 1));
     assert_eq!((b.ready, b.serving, b.terminating), (true, true, false));
     assert_eq!(b.node, None);
     // A name that occurs often is kept once.
-    assert!(std::sync::Arc::ptr_eq(
-        a.node.as_ref().unwrap(),
-        c.node.as_ref().unwrap()
-    ));
-    assert!(std::sync::Arc::ptr_eq(
-        a.node.as_ref().unwrap(),
-        &a.node_hints[0]
-    ));
+    assert!(std::sync::Arc::ptr_eq(a.node.as_ref().unwrap(), c.node.as_ref().unwrap()));
+    assert!(std::sync::Arc::ptr_eq(a.node.as_ref().unwrap(), &a.node_hints[0]));
 }
 
 #[test]
@@ -414,30 +332,21 @@ fn slices_that_are_not_used() {
     ] {
         let converted = convert_slice(yaml);
         assert_problems(&converted, &[]);
-        assert!(
-            matches!(converted.into_change(), Change::SliceGone(_)),
-            "{yaml}"
-        );
+        assert!(matches!(converted.into_change(), Change::SliceGone(_)), "{yaml}");
     }
     for (yaml, expected) in [
         (
             "metadata: {name: a, labels: {kubernetes.io/service-name: b}}",
             "addressType: an EndpointSl",
         ),
-        (
-            "metadata: {name: a}\naddressType: ipv4",
-            "addressType = \"ipv4\": not an address type",
-        ),
+        ("metadata: {name: a}\naddressType: ipv4", "addressType = \"ipv4\": not an address type"),
     ] {
         let converted = convert_slice(yaml);
         assert_problems(&converted, &[expected]);
         assert!(converted.is_refused());
     }
     let orphan = convert_slice("metadata: {name: a}\naddressType: IPv4");
-    assert_problems(
-        &orphan,
-        &["metadata.labels[kubernetes.io/service-name]: without this label"],
-    );
+    assert_problems(&orphan, &["metadata.labels[kubernetes.io/service-name]: without this label"]);
     assert_eq!(good_slice(orphan).service, None);
 }
 
@@ -465,10 +374,7 @@ status:
   - {type: InternalIP, address: 2001:db8::1}
 ",
     );
-    assert_eq!(
-        node.addresses,
-        ips(&["192.0.2.1", "2001:db8::1", "203.0.113.1"])
-    );
+    assert_eq!(node.addresses, ips(&["192.0.2.1", "2001:db8::1", "203.0.113.1"]));
     assert_eq!(node.pod_cidrs.len(), 2);
     assert_eq!(node.zone.as_deref(), Some("a"));
     assert!(node.eligible);
@@ -490,10 +396,7 @@ status:
 fn service_cidrs() {
     let raw = read("metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, x]}");
     let converted = service_cidr(&raw, &mut Names::new());
-    assert_problems(
-        &converted,
-        &["ServiceCIDR kubernetes: spec.cidrs[1] = \"x\""],
-    );
+    assert_problems(&converted, &["ServiceCIDR kubernetes: spec.cidrs[1] = \"x\""]);
     let expected = Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/12".parse().unwrap()]);
     assert_eq!(converted.change, Some(expected));
 }

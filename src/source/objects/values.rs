@@ -20,9 +20,7 @@ const LABEL_LENGTH: usize = 63;
 pub(super) fn remote_ip(text: &str) -> Result<IpAddr, String> {
     let address = parse_ip(text)?;
     match special(address) {
-        Some(what) => Err(format!(
-            "{what}; it does not name a host that could be reached"
-        )),
+        Some(what) => Err(format!("{what}; it does not name a host that could be reached")),
         None if is_link_local(address) => {
             Err("a link-local address; it does not name a host beyond one link".into())
         }
@@ -135,15 +133,8 @@ mod tests {
 
     #[test]
     fn special_addresses() {
-        for text in [
-            "0.0.0.0",
-            "127.0.0.9",
-            "224.0.0.1",
-            "255.255.255.255",
-            "::",
-            "::1",
-            "ff02::1",
-        ] {
+        for text in ["0.0.0.0", "127.0.0.9", "224.0.0.1", "255.255.255.255", "::", "::1", "ff02::1"]
+        {
             assert!(remote_ip(text).is_err(), "{text}");
             assert!(service_ip(text).is_err(), "{text}");
         }
@@ -169,21 +160,11 @@ mod tests {
     #[test]
     fn names() {
         let long = "a".repeat(254);
-        for (name, good) in [
-            ("web", true),
-            ("1web", true),
-            ("a.b-c.9", true),
-            ("node-1.example", true),
-        ]
-        .into_iter()
-        .chain([
-            ("", false),
-            ("-a", false),
-            ("a-", false),
-            ("a..b", false),
-            ("Web", false),
-        ])
-        .chain([("a_b", false), ("é", false), (&*long, false)])
+        for (name, good) in
+            [("web", true), ("1web", true), ("a.b-c.9", true), ("node-1.example", true)]
+                .into_iter()
+                .chain([("", false), ("-a", false), ("a-", false), ("a..b", false), ("Web", false)])
+                .chain([("a_b", false), ("é", false), (&*long, false)])
         {
             assert_eq!(dns_name(name, NAME_LENGTH).is_ok(), good, "{name}");
         }
