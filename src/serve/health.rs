@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use http_body_util::Full;
@@ -14,13 +15,25 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
-/// How long a client may take for its request, and for a whole connection.
-const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
-/// How many clients are served at a time; more wait in the kernel's queue.
-const CONNECTIONS: usize = 64;
 /// The pause before a port that cannot be bound is tried again.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// What clients may take.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// The time for a request.
+    request: Duration,
+    /// The time for a connection, with all of its requests.
+    connection: Duration,
+    /// How many are served at a time; more wait in the kernel's queue.
+    connections: usize,
+}
+
+const LIMITS: Limits = Limits {
+    request: Duration::from_secs(5),
+    connection: Duration::from_secs(60),
+    connections: 64,
+};
 
 /// How the agent is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,7 +96,7 @@ pub async fn serve_health(address: SocketAddr, health: watch::Receiver<Health>) 
         match TcpListener::bind(address).await {
             Ok(listener) => {
                 tracing::info!(%address, "serving /healthz and /livez");
-                accept(listener, &health).await;
+                return accept(&listener, &health, LIMITS).await;
             }
             Err(error) if !reported => {
                 tracing::error!(
@@ -100,36 +113,41 @@ pub async fn serve_health(address: SocketAddr, health: watch::Receiver<Health>) 
     }
 }
 
-/// Accepts connections until the listener breaks.
-async fn accept(listener: TcpListener, health: &watch::Receiver<Health>) {
-    static SLOTS: Semaphore = Semaphore::const_new(CONNECTIONS);
-    loop {
-        let Ok(slot) = SLOTS.acquire().await else { return };
+async fn accept(listener: &TcpListener, health: &watch::Receiver<Health>, limits: Limits) {
+    let slots = Arc::new(Semaphore::new(limits.connections));
+    // The semaphore is never closed.
+    while let Ok(slot) = slots.clone().acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let health = health.clone();
+                let conversation = converse(stream, health.clone(), limits.request);
                 tokio::spawn(async move {
                     // A client that gives up or takes too long is no concern of ours.
-                    let _ = tokio::time::timeout(CONNECTION_LIMIT, converse(stream, health)).await;
+                    let _ = tokio::time::timeout(limits.connection, conversation).await;
                     drop(slot);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "accepting a health check failed");
-                return;
+                // A connection that was cut before it was taken, or no file descriptor is left: the
+                // listener itself is fine.
+                tracing::debug!(%error, "accepting a health check failed");
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-async fn converse(stream: TcpStream, health: watch::Receiver<Health>) -> hyper::Result<()> {
+async fn converse(
+    stream: TcpStream,
+    health: watch::Receiver<Health>,
+    limit: Duration,
+) -> hyper::Result<()> {
     let answer = service_fn(move |request: Request<Incoming>| {
         let answer = health.borrow().answer(request.uri().path(), SystemTime::now());
         async move { Ok::<_, Infallible>(respond(answer)) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_LIMIT)
+        .header_read_timeout(limit)
         .serve_connection(TokioIo::new(stream), answer)
         .await
 }
@@ -146,7 +164,50 @@ fn respond(answer: Option<(StatusCode, String)>) -> Response<Full<Bytes>> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
+
+    /// What `GET path` answers.
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.expect("a listener");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("room in the buffer");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("an answer");
+        answer
+    }
+
+    #[tokio::test]
+    async fn the_state_is_served_and_slow_clients_do_not_stop_it() {
+        let state = Health {
+            last_updated: None,
+            queued_since: None,
+            patience: Duration::from_secs(60),
+            node_eligible: true,
+        };
+        let (sender, receiver) = watch::channel(state);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let limits = Limits { request: Duration::from_millis(200), connections: 2, ..LIMITS };
+        tokio::spawn(async move { accept(&listener, &receiver, limits).await });
+
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 503 "));
+        sender.send_modify(|health| health.last_updated = Some(SystemTime::now()));
+        let answer = get(address, "/livez").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains("content-type: application/json\r\n"), "{answer}");
+        assert!(answer.contains("x-content-type-options: nosniff\r\n"), "{answer}");
+        assert!(get(address, "/other").await.starts_with("HTTP/1.1 404 "));
+
+        let mut slow = Vec::new();
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(address).await.expect("the kernel's queue");
+            stream.write_all(b"GET /healthz HT").await.expect("room in the buffer");
+            slow.push(stream);
+        }
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200 "));
+    }
 
     #[test]
     fn healthz_minds_the_node_and_livez_does_not() {
