@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::config::LogFormat;
+
 /// shunt: Kubernetes Services on nftables, without a binary in between.
 #[derive(Debug, Parser)]
 #[command(version, about, disable_help_subcommand = true, max_term_width = 100)]
@@ -92,6 +94,12 @@ pub struct Settings {
     /// The name of our Node; the host name if not given.
     #[arg(long, value_name = "NAME")]
     pub hostname_override: Option<String>,
+    /// The node's address, if it is not to be taken from its Node.
+    #[arg(long, value_name = "ADDRESS")]
+    pub bind_address: Option<String>,
+    /// Accepted for kube-proxy's sake: shunt programs nftables, whatever it says.
+    #[arg(long, value_name = "MODE")]
+    pub proxy_mode: Option<String>,
     /// Masquerade all traffic to ClusterIPs.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub masquerade_all: Option<bool>,
@@ -109,8 +117,8 @@ pub struct Settings {
     #[arg(long, value_name = "PREFIX")]
     pub pod_interface_name_prefix: Option<String>,
     /// Where NodePorts are offered: CIDRs separated by commas, or `primary`.
-    #[arg(long, value_name = "CIDRS")]
-    pub nodeport_addresses: Option<String>,
+    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
+    pub nodeport_addresses: Vec<String>,
     /// Where to serve /healthz and /livez.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub healthz_bind_address: Option<String>,
@@ -126,20 +134,19 @@ pub struct Settings {
 #[derive(Debug, Clone, Args)]
 pub struct Logging {
     /// text for people, json for collectors.
-    #[arg(long, value_enum, default_value_t = LogFormat::Text, value_name = "FORMAT")]
-    pub logging_format: LogFormat,
+    #[arg(long, value_parser = log_format, value_name = "text|json")]
+    pub logging_format: Option<LogFormat>,
     /// How much: 2 is usual, 4 for debugging, 6 and more for everything.
-    #[arg(short = 'v', long = "v", default_value_t = 2, value_name = "LEVEL")]
-    pub verbosity: u8,
+    #[arg(short = 'v', long = "v", value_name = "LEVEL")]
+    pub verbosity: Option<u8>,
 }
 
-/// The form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// One readable line per event.
-    Text,
-    /// One JSON object per event.
-    Json,
+fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("write text or json".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -163,7 +170,7 @@ mod tests {
         };
         assert_eq!(run.settings.masquerade_all, Some(true));
         assert_eq!(run.settings.cluster_cidr.as_deref(), Some("10.0.0.0/8"));
-        assert_eq!(run.logging.verbosity, 4);
+        assert_eq!(run.logging.verbosity, Some(4));
         assert!(parse("shunt run --masquerade-all=false --v=2").is_ok());
         assert!(parse("shunt run --no-such-flag").is_err());
         assert!(parse("shunt").is_err());

@@ -8,7 +8,7 @@ use crate::dataplane::remove_tables;
 use crate::nft::Socket;
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
-    logging::start(&arguments.logging);
+    logging::start_with(&arguments.logging);
     netns::enter(arguments.netns.as_deref())?;
     let removed = Socket::open()
         .and_then(|mut socket| remove_tables(&mut socket))

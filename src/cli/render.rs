@@ -1,28 +1,29 @@
 //! `shunt render`: the planned ruleset as text, without a kernel.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use anyhow::Context;
 
+use super::Failure;
 use super::args::{Output, Render};
 use super::settings::effective;
-use super::{Failure, logging};
 use crate::model::{Dirty, Family, Store};
 use crate::plan::{
-    Chain, ChainName, Desired, Element, FrontendKey, Outcome, balancer, base_chains, render as text,
+    Chain, ChainName, Desired, Element, FrontendKey, Outcome, base_chains, on_demand_chain,
+    render as text,
 };
 use crate::source::manifests;
 
 pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
-    logging::start(&arguments.logging);
-    let settings = effective(&arguments.settings)?;
+    let settings = effective(&arguments.settings, &arguments.logging)?;
     let round = manifests::load(&arguments.manifests, &settings.node_name)
         .context("cannot read the manifests")?;
     round.problems.iter().for_each(|problem| problem.log());
     let mut store = Store::new();
     let mut dirty = Dirty::default();
     round.changes.into_iter().for_each(|change| store.apply(change, &mut dirty));
-    let mut desired = Desired::new(settings.options, &settings.node_name);
+    let mut desired = Desired::new(settings.options(), &settings.node_name);
     desired.update(&store, &dirty);
     desired.conflicts().for_each(|conflict| tracing::warn!("{conflict}"));
     let output = match arguments.output {
@@ -47,14 +48,10 @@ fn nft(desired: &Desired) -> String {
         let members = desired.members().into_iter().filter(|(_, key)| key.family() == family);
         elements.extend(members.map(|(set, key)| Element { set, key, value: None, comment: None }));
         elements.sort();
-        let mut balancers: Vec<(_, u32)> = own
-            .flat_map(|(key, frontend)| frontend.pools(*key))
-            .map(|(pools, pool)| (pools, pool.len() as u32))
-            .collect();
-        balancers.sort_unstable();
-        balancers.dedup();
+        let on_demand: BTreeSet<ChainName> =
+            own.flat_map(|(key, frontend)| frontend.chains(*key)).collect();
         let mut chains = base_chains(surroundings, family);
-        chains.extend(balancers.into_iter().map(|(p, count)| balancer(surroundings, p, count)));
+        chains.extend(on_demand.into_iter().filter_map(|name| on_demand_chain(surroundings, name)));
         output.push_str(&text(family, &in_reading_order(chains), &elements));
     }
     output
@@ -62,9 +59,7 @@ fn nft(desired: &Desired) -> String {
 
 /// Base chains last, as a reader wants to meet them: after what they refer to.
 fn in_reading_order(mut chains: Vec<Chain>) -> Vec<Chain> {
-    chains.sort_by_key(|chain| {
-        (chain.base.is_some(), !matches!(chain.name, ChainName::Balancer(..)))
-    });
+    chains.sort_by_key(|chain| (chain.base.is_some(), !chain.name.is_on_demand()));
     chains
 }
 

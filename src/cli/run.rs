@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::args::Run;
 use super::settings::{Effective, effective};
-use super::{Failure, logging, netns};
+use super::{Failure, netns};
 use crate::dataplane::{self, Dataplane, Event};
 use crate::model::Change;
 use crate::nft;
@@ -20,8 +20,7 @@ use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::manifests::{self, Watcher};
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
-    logging::start(&arguments.logging);
-    let settings = effective(&arguments.settings)?;
+    let settings = effective(&arguments.settings, &arguments.logging)?;
     if arguments.manifests.is_empty() {
         return Err(anyhow!(
             "no source of objects: give --manifests PATH (a Kubernetes API as source is not there \
@@ -30,7 +29,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
         .into());
     }
     netns::enter(arguments.netns.as_deref())?;
-    let mut dataplane = Dataplane::open(settings.options.clone(), &settings.node_name)
+    let mut dataplane = Dataplane::open(settings.options(), &settings.node_name)
         .map_err(|error| explain(&error))?;
     // Subscribed before the first look, so that no change falls between the two.
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
@@ -67,10 +66,10 @@ fn keep_running(
     let (health, health_seen) = watch::channel(Health {
         last_updated: None,
         queued_since: None,
-        patience: 2 * settings.sync_period,
+        patience: 2 * settings.config.sync_period,
         node_eligible: true,
     });
-    let changes = dataplane::spawn(dataplane, settings.min_sync_period, move |event| {
+    let changes = dataplane::spawn(dataplane, settings.config.min_sync_period, move |event| {
         log(&event);
         health.send_modify(|health| update(health, &event));
     })
@@ -95,7 +94,7 @@ fn keep_running(
         .context("cannot start the runtime for health checks and signals")?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
-        if let Some(address) = settings.healthz {
+        if let Some(address) = settings.config.healthz_bind_address {
             tokio::spawn(serve_health(address, health_seen));
         }
         tokio::select! {

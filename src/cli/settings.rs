@@ -1,29 +1,93 @@
 //! What the flags and the configuration file together ask for.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::path::Path;
 
-use super::Failure;
-use super::args::Settings;
+use anyhow::Context;
+
+use super::args::{Logging, Settings};
+use super::{Failure, logging};
+use crate::config::{self, Config, Flags};
+use crate::document::{Problem, Severity};
 use crate::plan::Options;
 
 /// What the agent needs to know.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Effective {
-    pub(super) options: Options,
+    pub(super) config: Config,
     pub(super) node_name: String,
-    pub(super) healthz: Option<SocketAddr>,
-    pub(super) min_sync_period: Duration,
-    pub(super) sync_period: Duration,
 }
 
-pub(super) fn effective(settings: &Settings) -> Result<Effective, Failure> {
-    let node_name = settings.hostname_override.clone().unwrap_or_default().trim().to_lowercase();
-    Ok(Effective {
-        options: Options::default(),
-        node_name,
-        healthz: Some(([0, 0, 0, 0], 10256).into()),
-        min_sync_period: Duration::ZERO,
-        sync_period: Duration::from_secs(30),
+impl Effective {
+    /// What of it is about planning.
+    pub(super) fn options(&self) -> Options {
+        Options {
+            masquerade_bit: self.config.masquerade_bit,
+            masquerade_all: self.config.masquerade_all,
+            detect_local: self.config.detect_local.clone(),
+            node_port_addresses: self.config.node_port_addresses.clone(),
+        }
+    }
+}
+
+/// Reads the configuration file, if there is one, starts logging as it and the flags say, and
+/// reports what is wrong with it.
+pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effective, Failure> {
+    let flags = flags(settings, logging);
+    let loaded = match &settings.config {
+        None => config::load(None, &flags),
+        Some(path) => match read(path) {
+            Ok(bytes) => config::load(Some((path, &bytes)), &flags),
+            Err(failure) => {
+                logging::start_with(logging);
+                return Err(failure);
+            }
+        },
+    };
+    let (config, problems) = loaded.map_err(|invalid| {
+        logging::start_with(logging);
+        invalid.0.iter().for_each(Problem::log);
+        let count = invalid.0.iter().filter(|p| p.severity == Severity::Error).count();
+        Failure::Configuration(format!("{count} of its values are wrong, see above"))
+    })?;
+    logging::start(config.log_format, config.verbosity);
+    problems.iter().for_each(Problem::log);
+    let node_name = match &config.hostname_override {
+        Some(name) => name.clone(),
+        None => host_name()?,
+    };
+    Ok(Effective { config, node_name })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| {
+        Failure::Configuration(format!("{} cannot be read: {error}", path.display()))
     })
+}
+
+/// The host's name as Kubernetes names its Node by default.
+fn host_name() -> anyhow::Result<String> {
+    let name = nix::unistd::gethostname().context("the host has no name")?;
+    let name = name.to_string_lossy().trim().to_lowercase();
+    anyhow::ensure!(!name.is_empty(), "the host has no name: give --hostname-override");
+    Ok(name)
+}
+
+fn flags(settings: &Settings, logging: &Logging) -> Flags {
+    let settings = settings.clone();
+    Flags {
+        hostname_override: settings.hostname_override,
+        bind_address: settings.bind_address,
+        healthz_bind_address: settings.healthz_bind_address,
+        proxy_mode: settings.proxy_mode,
+        masquerade_all: settings.masquerade_all,
+        cluster_cidr: settings.cluster_cidr,
+        detect_local_mode: settings.detect_local_mode,
+        pod_bridge_interface: settings.pod_bridge_interface,
+        pod_interface_name_prefix: settings.pod_interface_name_prefix,
+        nodeport_addresses: settings.nodeport_addresses,
+        sync_period: settings.sync_period,
+        min_sync_period: settings.min_sync_period,
+        logging_format: logging.logging_format,
+        verbosity: logging.verbosity,
+    }
 }

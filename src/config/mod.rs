@@ -21,10 +21,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
-
 use crate::document::{FieldPath, Problem, Severity};
 
+pub use crate::plan::{DetectLocal, NodePortAddresses};
 pub use flags::Flags;
 
 /// The configuration in force: defaults filled in, all values valid.
@@ -56,30 +55,6 @@ pub struct Config {
     pub log_format: LogFormat,
     /// `logging.verbosity`.
     pub verbosity: u8,
-}
-
-/// How traffic of pods on this node is told from other traffic.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DetectLocal {
-    /// Not at all.
-    Off,
-    /// By source address, in these prefixes: at most one per family.
-    ClusterCidr(Vec<IpNet>),
-    /// By source address, in the pod CIDRs of our Node.
-    NodeCidr,
-    /// By incoming interface: this bridge.
-    BridgeInterface(String),
-    /// By incoming interface: names with this prefix.
-    InterfaceNamePrefix(String),
-}
-
-/// On which addresses of the node NodePorts are offered.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NodePortAddresses {
-    /// On the Node's primary address of each family.
-    Primary,
-    /// On the node's addresses in these prefixes; a family without a prefix has all its addresses.
-    Cidrs(Vec<IpNet>),
 }
 
 /// How log lines are written.

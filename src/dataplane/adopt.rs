@@ -10,7 +10,7 @@ use crate::model::{Backend, Family};
 use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Socket};
 use crate::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Outcome, Pools, Set,
-    Surroundings, TABLE, Value, balancer, base_chains,
+    Surroundings, TABLE, Value, base_chains, on_demand_chain,
 };
 
 /// How often a listing is tried again because the rules changed under it.
@@ -76,8 +76,10 @@ fn read_table(
         };
         let wanted = match (expected.get(&name), name) {
             (Some(chain), _) => chain.clone(),
-            (None, ChainName::Balancer(pools, count)) => balancer(surroundings, pools, count),
-            (None, _) => return Ok(TableState::Unusable),
+            (None, name) => match on_demand_chain(surroundings, name) {
+                Some(chain) => chain,
+                None => return Ok(TableState::Unusable),
+            },
         };
         if !same_hook(&found, &wanted) {
             return Ok(TableState::Unusable);
@@ -128,7 +130,7 @@ fn read_elements(
 ) -> Result<(), Error> {
     let mut frontends: HashMap<FrontendKey, Vec<Found>> = HashMap::new();
     let mut labels: HashSet<Arc<str>> = HashSet::new();
-    for set in Set::ALL {
+    for set in Set::ALL.into_iter().filter(|set| !set.is_learned()) {
         socket.elements(table_family(family), TABLE, set.name(), |element| {
             let Some(key) = decode_key(family, set, element.key, element.key_end) else {
                 committed.strays.push(Stray {
@@ -199,6 +201,10 @@ fn assemble(key: FrontendKey, found: &[Found]) -> Option<Frontend> {
         },
         masquerade: has(&[Set::MasqueradeServices, Set::MasqueradeNodeports]),
         short_circuit: pool(short_circuit),
+        affinity: found.iter().find_map(|(_, _, value, _)| match value {
+            Some(Value::Goto(ChainName::Learn(seconds))) => Some(*seconds),
+            _ => None,
+        }),
         sources: has(&[Set::RestrictedVips]).then(|| ranges.collect()),
     };
     let mut wanted: Vec<Element<'_>> = frontend.elements(key).collect();

@@ -1,10 +1,9 @@
 //! The record of what the kernel holds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
 
-use crate::model::{Backend, Family};
-use crate::plan::{Chain, ChainName, Frontend, FrontendKey, Key, Pools, Set, Touched};
+use crate::model::Family;
+use crate::plan::{Chain, ChainName, Frontend, FrontendKey, Key, Set, Touched};
 
 /// One family's table, as far as the kernel has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,7 +26,7 @@ pub(super) struct Committed {
     tables: [TableState; 2],
     frontends: HashMap<FrontendKey, Frontend>,
     members: HashSet<(Set, Key)>,
-    /// How many frontends go to a balancer.
+    /// How many frontends need a chain that is there on demand.
     users: HashMap<(Family, ChainName), usize>,
     pub(super) strays: Vec<Stray>,
 }
@@ -65,7 +64,7 @@ impl Committed {
 
     pub(super) fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Frontend>) {
         if let Some(old) = self.frontends.remove(&key) {
-            for place in balancers(key, &old) {
+            for place in on_demand(key, &old) {
                 if let Some(count) = self.users.get_mut(&place) {
                     *count -= 1;
                     if *count == 0 {
@@ -75,7 +74,7 @@ impl Committed {
             }
         }
         if let Some(new) = frontend {
-            for place in balancers(key, &new) {
+            for place in on_demand(key, &new) {
                 *self.users.entry(place).or_insert(0) += 1;
             }
             self.frontends.insert(key, new);
@@ -99,15 +98,15 @@ impl Committed {
         self.frontends.len()
     }
 
-    /// Balancers that no frontend goes to any more.
-    pub(super) fn unused_balancers(&self) -> BTreeSet<(Family, ChainName)> {
+    /// Chains on demand that no frontend needs any more.
+    pub(super) fn unused_chains(&self) -> BTreeSet<(Family, ChainName)> {
         let mut unused = BTreeSet::new();
         for family in Family::ALL {
             if let TableState::Ours { chains } = self.table(family) {
                 unused.extend(
                     chains
                         .keys()
-                        .filter(|name| name.is_balancer())
+                        .filter(|name| name.is_on_demand())
                         .map(|name| (family, *name))
                         .filter(|place| !self.users.contains_key(place)),
                 );
@@ -126,12 +125,9 @@ impl Committed {
     }
 }
 
-/// The balancers that a frontend goes to.
-fn balancers(key: FrontendKey, frontend: &Frontend) -> impl Iterator<Item = (Family, ChainName)> {
-    let place = move |(pools, pool): (Pools, &Arc<[Backend]>)| {
-        (key.family(), ChainName::Balancer(pools, pool.len() as u32))
-    };
-    frontend.pools(key).map(place)
+/// The chains that a frontend needs on demand.
+fn on_demand(key: FrontendKey, frontend: &Frontend) -> impl Iterator<Item = (Family, ChainName)> {
+    frontend.chains(key).map(move |name| (key.family(), name))
 }
 
 /// An element that makes no sense: to be deleted.

@@ -1,6 +1,6 @@
 //! What has to be written so that the kernel holds what is planned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
@@ -9,7 +9,6 @@ use crate::model::{Backend, Family};
 use crate::nft::{Batch, Elements};
 use crate::plan::{
     ChainName, Desired, Element, Frontend, FrontendKey, Key, Outcome, Pools, Set, TABLE, Touched,
-    Value,
 };
 
 const SETS: usize = Set::ALL.len();
@@ -18,8 +17,10 @@ const SETS: usize = Set::ALL.len();
 pub(super) struct Delta {
     deletions: [[Elements; SETS]; 2],
     additions: [[Elements; SETS]; 2],
-    /// Balancers that the added elements go to.
-    pub(super) balancers: BTreeSet<(Family, Pools, u32)>,
+    /// Chains on demand that the changed frontends need.
+    pub(super) chains: BTreeSet<(Family, ChainName)>,
+    /// Families in which a sticky frontend loses a backend, or itself goes.
+    pub(super) forget: BTreeSet<Family>,
     frontends: Vec<(FrontendKey, Option<Frontend>)>,
     members: Vec<(Set, Key, bool)>,
     names: ChainNames,
@@ -31,7 +32,8 @@ impl Delta {
         Delta {
             deletions: sets(),
             additions: sets(),
-            balancers: BTreeSet::new(),
+            chains: BTreeSet::new(),
+            forget: BTreeSet::new(),
             frontends: Vec::new(),
             members: Vec::new(),
             names: ChainNames::default(),
@@ -70,6 +72,9 @@ impl Delta {
         if old == new {
             return;
         }
+        if old.is_some_and(|old| old.affinity.is_some() && loses_backends(old, new)) {
+            self.forget.insert(key.family());
+        }
         let old_decisions: Vec<Element<'_>> =
             old.map(|f| f.decisions(key).collect()).unwrap_or_default();
         let new_decisions: Vec<Element<'_>> =
@@ -78,9 +83,6 @@ impl Delta {
             self.delete(element);
         }
         for element in new_decisions.iter().filter(|new| !old_decisions.contains(new)) {
-            if let Some(Value::Goto(ChainName::Balancer(pools, count))) = element.value {
-                self.balancers.insert((key.family(), pools, count));
-            }
             self.add(element);
         }
         let (main, short_circuit) = Frontend::pools_of(key);
@@ -89,6 +91,8 @@ impl Delta {
             let new_pool = new.map_or(&[][..], |f| f.pool(key, pools));
             self.pool(key, pools, old_pool, new_pool);
         }
+        let chains = new.into_iter().flat_map(|frontend| frontend.chains(key));
+        self.chains.extend(chains.map(|name| (key.family(), name)));
         self.frontends.push((key, new.cloned()));
     }
 
@@ -152,6 +156,17 @@ impl Delta {
             committed.set_member(set, key, present);
         }
     }
+}
+
+/// True if the new frontend lacks a backend that the old one had.
+fn loses_backends(old: &Frontend, new: Option<&Frontend>) -> bool {
+    let kept: HashSet<&Backend> = new
+        .filter(|new| new.affinity.is_some())
+        .into_iter()
+        .flat_map(Frontend::all_pools)
+        .flatten()
+        .collect();
+    old.all_pools().flatten().any(|backend| !kept.contains(backend))
 }
 
 /// The new frontend with its backends in the places of the pools in which the kernel has them.

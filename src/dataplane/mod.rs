@@ -8,6 +8,7 @@
 //! reports what became of them.
 
 mod adopt;
+mod affinity;
 mod codec;
 mod committed;
 mod diff;

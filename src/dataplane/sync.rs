@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::adopt::adopt;
+use super::affinity::forget_gone;
 use super::codec::{decode_key, set_type, table_family};
 use super::committed::{Committed, TableState};
 use super::diff::Delta;
@@ -11,8 +12,8 @@ use super::translate::{base_chain, expressions};
 use crate::model::{Change, Dirty, Family, Store};
 use crate::nft::{self, Batch, FinishedBatch, Refusal, Socket, TableFamily};
 use crate::plan::{
-    Chain, Conflict, Desired, Key, LAYOUT_COMMENT, Options, Set, TABLE, Touched, balancer,
-    base_chains,
+    Chain, Conflict, Desired, Key, LAYOUT_COMMENT, Options, Set, TABLE, Touched, base_chains,
+    on_demand_chain,
 };
 
 /// How often a sync starts over because others write to nf_tables at the same time.
@@ -27,6 +28,18 @@ pub struct Error {
 }
 
 impl Error {
+    /// True if somebody else, or the kernel itself, changed something meanwhile: another writer, or
+    /// an affinity that timed out and was learned anew while it was to be deleted.
+    fn is_transient(&self) -> bool {
+        match &self.source {
+            nft::Error::StaleGeneration => true,
+            nft::Error::Refused(refusals) => {
+                refusals.iter().all(|refusal| refusal.object == Set::Affinity.name())
+            }
+            _ => false,
+        }
+    }
+
     /// What nf_tables said.
     #[must_use]
     pub fn kernel(&self) -> &nft::Error {
@@ -77,6 +90,8 @@ pub struct Prepared {
     delta: Delta,
     chains: Vec<(Family, Chain)>,
     created: Vec<Family>,
+    /// Families in which clients may have to forget a backend.
+    forget: BTreeSet<Family>,
 }
 
 impl Prepared {
@@ -97,6 +112,8 @@ pub struct Dataplane {
     committed: Option<(u32, Committed)>,
     /// What may differ from the record, from the plan's changes that are not committed yet.
     pending: Touched,
+    /// Families whose affinity may name backends that are gone.
+    forget: BTreeSet<Family>,
 }
 
 impl Dataplane {
@@ -114,6 +131,7 @@ impl Dataplane {
             desired: Desired::new(options, node_name),
             committed: None,
             pending: Touched::default(),
+            forget: BTreeSet::new(),
         })
     }
 
@@ -146,7 +164,7 @@ impl Dataplane {
     pub fn sync(&mut self) -> Result<Option<SyncReport>, Error> {
         for _ in 1..ATTEMPTS {
             match self.try_sync() {
-                Err(Error { source: nft::Error::StaleGeneration, .. }) => {}
+                Err(error) if error.is_transient() => {}
                 other => return other,
             }
         }
@@ -154,10 +172,12 @@ impl Dataplane {
     }
 
     fn try_sync(&mut self) -> Result<Option<SyncReport>, Error> {
-        match self.prepare()? {
-            Some(prepared) => self.commit(prepared).map(Some),
-            None => Ok(None),
-        }
+        let Some(prepared) = self.prepare()? else { return Ok(None) };
+        let forget = prepared.forget.clone();
+        let report = self.commit(prepared)?;
+        // A packet on its way during the commit may have learned again what was just forgotten.
+        self.sweep(&forget);
+        Ok(Some(report))
     }
 
     /// Plans what is dirty and makes the transaction for it. `None` if there is nothing to write.
@@ -179,24 +199,28 @@ impl Dataplane {
                 let known = adopt(&mut self.socket, surroundings)?;
                 self.pending.merge(self.desired.everything());
                 self.pending.merge(known.1.everything());
+                self.forget.extend(Family::ALL);
                 self.committed.insert(known)
             }
         };
         let mut batch = Batch::new(Some(*generation));
         let delta = Delta::between(committed, &self.desired, &self.pending);
+        let forget: BTreeSet<Family> = self.forget.union(&delta.forget).copied().collect();
         let mut chains = Vec::new();
         let mut created = Vec::new();
         for family in Family::ALL {
             if !matches!(committed.table(family), TableState::Ours { .. }) {
                 create_table(family, committed.table(family), &mut batch);
                 created.push(family);
+            } else if forget.contains(&family) {
+                forget_gone(&mut self.socket, family, &self.desired, &mut batch)?;
             }
             let wanted =
                 if self.pending.chains { base_chains(surroundings, family) } else { Vec::new() };
-            let balancers = delta.balancers.iter().filter(|(of, ..)| *of == family);
+            let on_demand = delta.chains.iter().filter(|(of, _)| *of == family);
             let wanted: Vec<Chain> = wanted
                 .into_iter()
-                .chain(balancers.map(|(_, pools, count)| balancer(surroundings, *pools, *count)))
+                .chain(on_demand.filter_map(|(_, name)| on_demand_chain(surroundings, *name)))
                 .filter(|chain| committed.chain(family, chain.name) != Some(Some(chain)))
                 .collect();
             write_chains(family, &wanted, committed, &mut batch);
@@ -205,9 +229,10 @@ impl Dataplane {
         }
         if batch.is_empty() {
             self.pending = Touched::default();
+            self.forget.clear();
             return Ok(None);
         }
-        Ok(Some(Prepared { batch: batch.finish(), delta, chains, created }))
+        Ok(Some(Prepared { batch: batch.finish(), delta, chains, created, forget }))
     }
 
     /// Commits a prepared transaction.
@@ -215,7 +240,7 @@ impl Dataplane {
     /// # Errors
     /// Nothing was written then; what differs stays noted for the next sync.
     pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
-        let Prepared { batch, delta, chains, created } = prepared;
+        let Prepared { batch, delta, chains, created, .. } = prepared;
         if let Err(source) = self.socket.commit(&batch) {
             return Err(self.failed(source));
         }
@@ -232,6 +257,7 @@ impl Dataplane {
         }
         delta.record(committed);
         self.pending = Touched::default();
+        self.forget.clear();
         Ok(SyncReport {
             generation: *generation,
             messages: batch.messages(),
@@ -241,14 +267,33 @@ impl Dataplane {
         })
     }
 
-    /// Deletes balancers that nothing goes to any more: in a transaction of its own, since before
+    /// Deletes what clients have learned of backends that are gone. What cannot be deleted now is
+    /// tried again with the next sync.
+    fn sweep(&mut self, families: &BTreeSet<Family>) {
+        let Some((generation, _)) = &mut self.committed else { return };
+        let mut batch = Batch::new(Some(*generation));
+        let swept = families.iter().try_for_each(|family| {
+            forget_gone(&mut self.socket, *family, &self.desired, &mut batch)
+        });
+        let swept = match swept {
+            Ok(()) if batch.is_empty() => return,
+            Ok(()) => self.socket.commit(&batch.finish()),
+            Err(error) => Err(error),
+        };
+        match swept {
+            Ok(()) => *generation = next_generation(*generation),
+            Err(_) => self.forget.extend(families),
+        }
+    }
+
+    /// Deletes chains that nothing goes to any more: in a transaction of its own, since before
     /// kernel 6.2 a chain counts as referred to for a moment after the element was deleted.
     /// Returns true if some are left for a later call.
     pub fn tidy(&mut self) -> bool {
         let Some((generation, committed)) = &mut self.committed else {
             return false;
         };
-        let unused = committed.unused_balancers();
+        let unused = committed.unused_chains();
         if unused.is_empty() {
             return false;
         }
@@ -268,10 +313,10 @@ impl Dataplane {
         false
     }
 
-    /// True if there are balancers that [`Dataplane::tidy`] would delete.
+    /// True if there are chains that [`Dataplane::tidy`] would delete.
     #[must_use]
     pub fn is_untidy(&self) -> bool {
-        self.committed.as_ref().is_some_and(|(_, c)| !c.unused_balancers().is_empty())
+        self.committed.as_ref().is_some_and(|(_, c)| !c.unused_chains().is_empty())
     }
 
     /// Names what was refused, and forgets the record where it can be wrong.

@@ -10,6 +10,8 @@ use crate::plan::{BaseHook, BaseKind, Field, Is, Rule, Set, Statement};
 
 /// Where every statement loads what it compares or looks up.
 const FIRST: Register = Register(0);
+/// `IPS_DST_NAT` of `nf_conntrack_common.h`.
+const IPS_DST_NAT: u32 = 1 << 5;
 
 /// The kind, hook and priority of a base chain.
 pub(super) fn base_chain((kind, hook, priority): (BaseKind, BaseHook, i32)) -> BaseChain {
@@ -61,20 +63,45 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
             exprs.push(Expr::CtState(FIRST));
             exprs.extend(any_bit(1 << 3));
         }
+        Statement::Translated => {
+            exprs.push(Expr::CtStatus(FIRST));
+            exprs.extend(any_bit(IPS_DST_NAT));
+        }
+        Statement::Protocol(protocol) => {
+            exprs.push(Expr::L4Proto(FIRST));
+            exprs.push(compare(Is::So, vec![protocol.number()]));
+        }
+        Statement::DispatchUntranslated(set) => {
+            load_key(family, *set, Load::Untranslated, exprs);
+            exprs.push(Expr::MapVerdict { map: set.name().to_owned(), key: FIRST });
+        }
+        Statement::Recall => {
+            load_key(family, Set::Affinity, Load::Packet, exprs);
+            translate_to(family, Set::Affinity, exprs);
+        }
+        Statement::Learn(seconds) => {
+            let data = load_key(family, Set::Affinity, Load::Untranslated, exprs);
+            let port = load_field(family, Field::Destination, data, Load::Packet, exprs);
+            load_field(family, Field::Port, port, Load::Packet, exprs);
+            exprs.push(Expr::UpdateMap {
+                map: Set::Affinity.name().to_owned(),
+                key: FIRST,
+                data,
+                timeout: u64::from(*seconds) * 1_000,
+            });
+        }
         Statement::InSet(set, is) => {
-            load_key(family, *set, 0, exprs);
+            load_key(family, *set, Load::Packet, exprs);
             let negate = *is == Is::Not;
             exprs.push(Expr::InSet { set: set.name().to_owned(), key: FIRST, negate });
         }
         Statement::Dispatch(set) => {
-            load_key(family, *set, 0, exprs);
+            load_key(family, *set, Load::Packet, exprs);
             exprs.push(Expr::MapVerdict { map: set.name().to_owned(), key: FIRST });
         }
         Statement::Balance(set, count) => {
-            load_key(family, *set, *count, exprs);
-            exprs.push(Expr::MapValue { map: set.name().to_owned(), key: FIRST, to: FIRST });
-            let port = Register(field_registers(family, Field::Destination));
-            exprs.push(Expr::DestinationNat { v6, address: FIRST, port });
+            load_key(family, *set, Load::Random(*count), exprs);
+            translate_to(family, *set, exprs);
         }
         Statement::HasMark(bits) => {
             exprs.push(Expr::Mark(FIRST));
@@ -159,21 +186,52 @@ fn field_registers(family: Family, field: Field) -> u8 {
     }
 }
 
-/// Loads the key of a set from the packet, into registers one after the other.
-fn load_key(family: Family, set: Set, modulus: u32, exprs: &mut Vec<Expr>) {
-    let mut next = 0;
-    for field in set.key() {
-        let to = Register(next);
-        next += field_registers(family, *field);
-        exprs.push(match field {
-            Field::Source | Field::Destination => {
-                let (offset, length) = header_field(family, *field);
-                Expr::NetworkHeader { offset, length, to }
-            }
-            Field::Protocol => Expr::L4Proto(to),
-            // Bytes 2 and 3 of the headers of TCP, UDP and SCTP alike.
-            Field::Port => Expr::TransportHeader { offset: 2, length: 2, to },
-            Field::Index => Expr::Random { modulus, to },
-        });
-    }
+/// Where the fields of a key come from.
+#[derive(Clone, Copy)]
+enum Load {
+    /// The packet as it is.
+    Packet,
+    /// The packet as it was before its destination was translated.
+    Untranslated,
+    /// The packet, with a random index below that.
+    Random(u32),
+}
+
+/// Loads the key of a set into registers one after the other; returns the next one.
+fn load_key(family: Family, set: Set, load: Load, exprs: &mut Vec<Expr>) -> Register {
+    set.key().iter().fold(FIRST, |to, field| load_field(family, *field, to, load, exprs))
+}
+
+fn load_field(
+    family: Family,
+    field: Field,
+    to: Register,
+    load: Load,
+    exprs: &mut Vec<Expr>,
+) -> Register {
+    exprs.push(match (field, load) {
+        (Field::Destination, Load::Untranslated) => {
+            Expr::CtOriginalDestination { v6: family == Family::V6, to }
+        }
+        (Field::Port, Load::Untranslated) => Expr::CtOriginalPort(to),
+        (Field::Source | Field::Destination, _) => {
+            let (offset, length) = header_field(family, field);
+            Expr::NetworkHeader { offset, length, to }
+        }
+        (Field::Protocol, _) => Expr::L4Proto(to),
+        // Bytes 2 and 3 of the headers of TCP, UDP and SCTP alike.
+        (Field::Port, _) => Expr::TransportHeader { offset: 2, length: 2, to },
+        (Field::Index, load) => {
+            let modulus = if let Load::Random(count) = load { count } else { 1 };
+            Expr::Random { modulus, to }
+        }
+    });
+    Register(to.0 + field_registers(family, field))
+}
+
+/// Translates the destination to what the map holds for the loaded key.
+fn translate_to(family: Family, map: Set, exprs: &mut Vec<Expr>) {
+    exprs.push(Expr::MapValue { map: map.name().to_owned(), key: FIRST, to: FIRST });
+    let port = Register(field_registers(family, Field::Destination));
+    exprs.push(Expr::DestinationNat { v6: family == Family::V6, address: FIRST, port });
 }

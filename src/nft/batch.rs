@@ -164,6 +164,9 @@ impl Batch {
                 set_u32(sys::NFTNL_SET_DATA_LEN, length);
             }
         }
+        if let Some(size) = kind.learned {
+            set_u32(sys::NFTNL_SET_DESC_SIZE, size);
+        }
         if let Some(type_of) = &kind.type_of {
             let blob = userdata::set_typeof(family, type_of);
             // SAFETY: the set is alive; libnftnl copies the bytes, whose length is given.

@@ -62,6 +62,28 @@ pub enum Expr {
     InputInterfaceName(Register),
     /// Loads the connection's state bit.
     CtState(Register),
+    /// Loads the connection's status bits (`IPS_*`).
+    CtStatus(Register),
+    /// Loads the destination address that the connection had before translation.
+    CtOriginalDestination {
+        /// True for IPv6.
+        v6: bool,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads the destination port that the connection had before translation.
+    CtOriginalPort(Register),
+    /// Puts an element into a map, or renews its time-out if it is there; its data stays then.
+    UpdateMap {
+        /// The map's name.
+        map: String,
+        /// The first register of the key.
+        key: Register,
+        /// The first register of the data.
+        data: Register,
+        /// The time-out in milliseconds.
+        timeout: u64,
+    },
     /// Loads the type (`RTN_*`) that the routing table gives the source or destination address.
     FibType {
         /// Ask for the source address.
@@ -145,14 +167,16 @@ pub enum Expr {
 }
 
 enum Value<'a> {
+    U8(u8),
     U32(u32),
+    U64(u64),
     Data(&'a [u8]),
     Text(&'a str),
 }
 
 impl nftnl::expr::Expression for Expr {
     fn to_expr(&self, _rule: &nftnl::Rule<'_>) -> NonNull<sys::nftnl_expr> {
-        use Value::{Data, Text, U32};
+        use Value::{Data, Text, U32, U64};
         match self {
             Expr::NetworkHeader { offset, length, to } => {
                 payload(libc::NFT_PAYLOAD_NETWORK_HEADER, *offset, *length, *to)
@@ -170,11 +194,21 @@ impl nftnl::expr::Expression for Expr {
                 ],
             ),
             Expr::InputInterfaceName(to) => load_meta(libc::NFT_META_IIFNAME, *to),
-            Expr::CtState(to) => build(
-                c"ct",
+            Expr::CtState(to) => load_ct(libc::NFT_CT_STATE, *to, false),
+            Expr::CtStatus(to) => load_ct(libc::NFT_CT_STATUS, *to, false),
+            Expr::CtOriginalDestination { v6, to } => {
+                let key = if *v6 { libc::NFT_CT_DST_IP6 } else { libc::NFT_CT_DST_IP };
+                load_ct(key, *to, true)
+            }
+            Expr::CtOriginalPort(to) => load_ct(libc::NFT_CT_PROTO_DST, *to, true),
+            Expr::UpdateMap { map, key, data, timeout } => build(
+                c"dynset",
                 &[
-                    (sys::NFTNL_EXPR_CT_KEY, U32(libc::NFT_CT_STATE as u32)),
-                    (sys::NFTNL_EXPR_CT_DREG, U32(to.raw())),
+                    (sys::NFTNL_EXPR_DYNSET_SREG_KEY, U32(key.raw())),
+                    (sys::NFTNL_EXPR_DYNSET_SREG_DATA, U32(data.raw())),
+                    (sys::NFTNL_EXPR_DYNSET_OP, U32(libc::NFT_DYNSET_OP_UPDATE as u32)),
+                    (sys::NFTNL_EXPR_DYNSET_TIMEOUT, U64(*timeout)),
+                    (sys::NFTNL_EXPR_DYNSET_SET_NAME, Text(map)),
                 ],
             ),
             Expr::FibType { source, to } => {
@@ -292,6 +326,19 @@ fn load_meta(key: i32, to: Register) -> NonNull<sys::nftnl_expr> {
     )
 }
 
+fn load_ct(key: i32, to: Register, original: bool) -> NonNull<sys::nftnl_expr> {
+    /// `IP_CT_DIR_ORIGINAL`.
+    const ORIGINAL: u8 = 0;
+    let mut attributes = vec![
+        (sys::NFTNL_EXPR_CT_KEY, Value::U32(key as u32)),
+        (sys::NFTNL_EXPR_CT_DREG, Value::U32(to.raw())),
+    ];
+    if original {
+        attributes.push((sys::NFTNL_EXPR_CT_DIR, Value::U8(ORIGINAL)));
+    }
+    build(c"ct", &attributes)
+}
+
 fn map_lookup(map: &str, key: Register, to: u32) -> NonNull<sys::nftnl_expr> {
     build(
         c"lookup",
@@ -330,8 +377,16 @@ fn build(kind: &CStr, attributes: &[(u32, Value<'_>)]) -> NonNull<sys::nftnl_exp
         let attribute = *attribute as u16;
         match value {
             // SAFETY: the expression is alive and ours.
+            Value::U8(value) => unsafe {
+                sys::nftnl_expr_set_u8(expr.as_ptr(), attribute, *value);
+            },
+            // SAFETY: as above.
             Value::U32(value) => unsafe {
                 sys::nftnl_expr_set_u32(expr.as_ptr(), attribute, *value);
+            },
+            // SAFETY: as above.
+            Value::U64(value) => unsafe {
+                sys::nftnl_expr_set_u64(expr.as_ptr(), attribute, *value);
             },
             // SAFETY: as above; libnftnl copies the bytes, whose length is given.
             Value::Data(bytes) => unsafe {

@@ -141,6 +141,8 @@ pub struct SetType {
     pub data: Option<SetData>,
     /// For a set of ranges: the length of each field of the key in bytes, not padded; 0 for none.
     pub range_fields: Option<[u8; 4]>,
+    /// Packets add elements, which time out: how many at the most.
+    pub learned: Option<u32>,
     /// Every element counts packets and bytes.
     pub counter: bool,
     /// For types that the numbers cannot express.
@@ -153,6 +155,8 @@ impl SetType {
         let map = if self.data.is_some() { libc::NFT_SET_MAP } else { 0 };
         let interval = libc::NFT_SET_INTERVAL as u32 | NFT_SET_CONCAT;
         let ranges = if self.range_fields.is_some() { interval } else { 0 };
-        map as u32 | ranges
+        let learned = (libc::NFT_SET_EVAL | libc::NFT_SET_TIMEOUT) as u32;
+        let learned = if self.learned.is_some() { learned } else { 0 };
+        map as u32 | ranges | learned
     }
 }

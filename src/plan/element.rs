@@ -84,6 +84,13 @@ impl Frontend {
             .then(|| self.balanced(key, pools, self.short_circuit.len()));
         let restricted =
             self.sources.iter().map(move |_| self.element(Set::RestrictedVips, key, None));
+        let sticky = match key {
+            FrontendKey::Address(..) => Set::StickyServices,
+            FrontendKey::NodePort(..) => Set::StickyNodeports,
+        };
+        let sticky = self
+            .affinity
+            .map(|seconds| self.element(sticky, key, Some(Value::Goto(ChainName::Learn(seconds)))));
         let sources = self.sources.iter().flat_map(|ranges| ranges.iter());
         let sources = sources.map(move |range| Element {
             set: Set::AllowedSources,
@@ -94,6 +101,7 @@ impl Frontend {
         std::iter::once(self.verdict(key))
             .chain(masquerade)
             .chain(short_circuit)
+            .chain(sticky)
             .chain(restricted)
             .chain(sources)
     }
@@ -107,8 +115,21 @@ impl Frontend {
         self.decisions(key).chain(places)
     }
 
+    /// The balancer that leads to `count` backends of this frontend.
+    fn balancer(&self, pools: Pools, count: usize) -> ChainName {
+        ChainName::Balancer { pools, sticky: self.affinity.is_some(), count: count as u32 }
+    }
+
+    /// The chains that the frontend needs and that are there only for those that need them.
+    pub fn chains(&self, key: FrontendKey) -> impl Iterator<Item = ChainName> {
+        self.decisions(key).filter_map(|element| match element.value {
+            Some(Value::Goto(chain)) if chain.is_on_demand() => Some(chain),
+            _ => None,
+        })
+    }
+
     fn balanced(&self, key: FrontendKey, pools: Pools, count: usize) -> Element<'_> {
-        let chain = ChainName::Balancer(pools, count as u32);
+        let chain = self.balancer(pools, count);
         self.element(pools.verdicts(), key, Some(Value::Goto(chain)))
     }
 

@@ -68,6 +68,9 @@ pub struct Frontend {
     /// as if it had gone out and come back, it may use all endpoints. Empty if there is no such
     /// exception.
     pub short_circuit: Arc<[Backend]>,
+    /// For how many seconds after its last connection a client stays with its backend; `None` for
+    /// not at all.
+    pub affinity: Option<u32>,
     /// Who may use it (`loadBalancerSourceRanges`), in order and without overlaps; `None` for
     /// everybody.
     pub sources: Option<Arc<[SourceRange]>>,
@@ -101,6 +104,15 @@ impl Frontend {
             FrontendKey::Address(..) => (Pools::Services, Pools::ShortCircuit),
             FrontendKey::NodePort(..) => (Pools::Nodeports, Pools::ShortCircuitNodeports),
         }
+    }
+
+    /// The backends of all its pools.
+    pub fn all_pools(&self) -> impl Iterator<Item = &[Backend]> {
+        let main = match &self.outcome {
+            Outcome::Balance(pool) => &**pool,
+            Outcome::Reject | Outcome::Drop => &[],
+        };
+        [main, &*self.short_circuit].into_iter()
     }
 
     /// One of its pools; empty if it has none of that kind.

@@ -3,6 +3,9 @@
 
 use crate::model::Family;
 
+/// How many clients' backends are remembered per family; beyond that, new clients do not stick.
+pub const AFFINITY_SIZE: u32 = 1 << 20;
+
 /// A field of a set's key, which is also what a rule loads to look it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
@@ -63,6 +66,12 @@ pub enum Set {
     RestrictedVips,
     /// The sources that may use them, as ranges.
     AllowedSources,
+    /// Frontends by address with session affinity: to the chain that learns for so many seconds.
+    StickyServices,
+    /// Frontends by node port with session affinity: likewise.
+    StickyNodeports,
+    /// Which backend a client of a frontend had last. The kernel learns and forgets by itself.
+    Affinity,
     /// Backends on this node, as source and as destination: they may reach themselves.
     Hairpin,
 }
@@ -127,7 +136,7 @@ impl Pools {
 
 impl Set {
     /// All of them, in the order of the table.
-    pub const ALL: [Set; 17] = [
+    pub const ALL: [Set; 20] = [
         Set::ClusterIps,
         Set::NodeportIps,
         Set::ServiceIps,
@@ -144,6 +153,9 @@ impl Set {
         Set::ShortCircuitNodeportEndpoints,
         Set::RestrictedVips,
         Set::AllowedSources,
+        Set::StickyServices,
+        Set::StickyNodeports,
+        Set::Affinity,
         Set::Hairpin,
     ];
 
@@ -167,6 +179,9 @@ impl Set {
             Set::ShortCircuitNodeportEndpoints => "short-circuit-nodeport-endpoints",
             Set::RestrictedVips => "restricted-vips",
             Set::AllowedSources => "allowed-sources",
+            Set::StickyServices => "sticky-services",
+            Set::StickyNodeports => "sticky-nodeports",
+            Set::Affinity => "affinity",
             Set::Hairpin => "hairpin",
         }
     }
@@ -187,14 +202,17 @@ impl Set {
             | Set::MasqueradeServices
             | Set::NoEndpointServices
             | Set::ShortCircuit
-            | Set::RestrictedVips => &[Destination, Protocol, Port],
+            | Set::RestrictedVips
+            | Set::StickyServices => &[Destination, Protocol, Port],
             Set::ServiceNodeports
             | Set::MasqueradeNodeports
             | Set::NoEndpointNodeports
-            | Set::ShortCircuitNodeports => &[Protocol, Port],
+            | Set::ShortCircuitNodeports
+            | Set::StickyNodeports => &[Protocol, Port],
             Set::Endpoints | Set::ShortCircuitEndpoints => &[Destination, Protocol, Port, Index],
             Set::NodeportEndpoints | Set::ShortCircuitNodeportEndpoints => &[Protocol, Port, Index],
             Set::AllowedSources => &[Destination, Protocol, Port, Source],
+            Set::Affinity => &[Source, Destination, Protocol, Port],
             Set::Hairpin => &[Source, Destination],
         }
     }
@@ -208,11 +226,14 @@ impl Set {
             | Set::NoEndpointServices
             | Set::NoEndpointNodeports
             | Set::ShortCircuit
-            | Set::ShortCircuitNodeports => Some(SetValue::Verdict),
+            | Set::ShortCircuitNodeports
+            | Set::StickyServices
+            | Set::StickyNodeports => Some(SetValue::Verdict),
             Set::Endpoints
             | Set::NodeportEndpoints
             | Set::ShortCircuitEndpoints
-            | Set::ShortCircuitNodeportEndpoints => Some(SetValue::Backend),
+            | Set::ShortCircuitNodeportEndpoints
+            | Set::Affinity => Some(SetValue::Backend),
             Set::ClusterIps
             | Set::NodeportIps
             | Set::MasqueradeServices
@@ -227,6 +248,12 @@ impl Set {
     #[must_use]
     pub fn counts(self) -> bool {
         Pools::ALL.into_iter().any(|pools| pools.verdicts() == self)
+    }
+
+    /// True if packets add its elements, which time out: they are no part of a plan.
+    #[must_use]
+    pub fn is_learned(self) -> bool {
+        self == Set::Affinity
     }
 
     /// True if the last field of its keys is a range.

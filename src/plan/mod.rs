@@ -22,11 +22,11 @@ pub use claims::Conflict;
 pub use desired::{Desired, Touched};
 pub use element::{Element, Key, Value};
 pub use frontend::{Frontend, FrontendKey, Outcome, SourceRange};
-pub use layout::{Field, Pools, Set, SetValue};
+pub use layout::{AFFINITY_SIZE, Field, Pools, Set, SetValue};
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
-    BaseHook, BaseKind, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, balancer,
-    base_chains,
+    BaseHook, BaseKind, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, base_chains,
+    on_demand_chain,
 };
 pub use service::{ServicePlan, plan_service};
 pub use surroundings::Surroundings;

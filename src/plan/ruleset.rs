@@ -5,7 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 
 use super::{DetectLocal, Pools, Set, Surroundings};
-use crate::model::Family;
+use crate::model::{Family, Protocol};
 
 /// The name of our tables, `ip shunt` and `ip6 shunt`.
 pub const TABLE: &str = "shunt";
@@ -45,33 +45,58 @@ pub enum ChainName {
     FilterOutputUntranslated,
     /// Drops what comes to a VIP from a source that may not use it.
     SourceRanges,
-    /// Sends a connection to one of so many backends of a frontend.
-    Balancer(Pools, u32),
+    /// Base chain: packets that arrive, after they were translated.
+    AffinityPrerouting,
+    /// Base chain: packets that the node itself sends, after they were translated.
+    AffinityOutput,
+    /// Finds out whether a translated connection goes to a frontend with session affinity.
+    Affinity,
+    /// Learns for so many seconds which backend a client has.
+    Learn(u32),
+    /// Sends a connection to one of the backends of a frontend.
+    Balancer {
+        /// In which pools they are.
+        pools: Pools,
+        /// A client that had one of them goes there again.
+        sticky: bool,
+        /// How many there are.
+        count: u32,
+    },
 }
 
 impl ChainName {
     /// The chain of that name, if it is one of ours.
     #[must_use]
     pub fn parse(name: &str) -> Option<ChainName> {
+        // What is not written as we write it is none of ours.
+        let exact = |chain: ChainName| (chain.to_string() == name).then_some(chain);
         let balancer = |pools: Pools| {
-            let count: u32 = name.strip_prefix(pools.balancer_prefix())?.parse().ok()?;
-            let chain = ChainName::Balancer(pools, count);
-            (chain.to_string() == name).then_some(chain)
+            let rest = name.strip_prefix(pools.balancer_prefix())?;
+            let (sticky, count) = match rest.strip_prefix(STICKY) {
+                Some(count) => (true, count),
+                None => (false, rest),
+            };
+            exact(ChainName::Balancer { pools, sticky, count: count.parse().ok()? })
         };
+        let learn = || exact(ChainName::Learn(name.strip_prefix(LEARN)?.parse().ok()?));
         FIXED
             .into_iter()
             .find_map(|(chain, text)| (text == name).then_some(chain))
+            .or_else(learn)
             .or_else(|| Pools::ALL.into_iter().find_map(balancer))
     }
 
-    /// True if the chain exists only while some frontend has that many backends.
+    /// True if the chain exists only while some frontend needs it.
     #[must_use]
-    pub fn is_balancer(self) -> bool {
-        matches!(self, ChainName::Balancer(..))
+    pub fn is_on_demand(self) -> bool {
+        matches!(self, ChainName::Balancer { .. } | ChainName::Learn(_))
     }
 }
 
-const FIXED: [(ChainName, &str); 14] = [
+const STICKY: &str = "sticky-";
+const LEARN: &str = "affinity-";
+
+const FIXED: [(ChainName, &str); 17] = [
     (ChainName::NatPrerouting, "nat-prerouting"),
     (ChainName::NatOutput, "nat-output"),
     (ChainName::NatPostrouting, "nat-postrouting"),
@@ -86,12 +111,19 @@ const FIXED: [(ChainName, &str); 14] = [
     (ChainName::FilterPrerouting, "filter-prerouting"),
     (ChainName::FilterOutputUntranslated, "filter-output-untranslated"),
     (ChainName::SourceRanges, "source-ranges"),
+    (ChainName::AffinityPrerouting, "affinity-prerouting"),
+    (ChainName::AffinityOutput, "affinity-output"),
+    (ChainName::Affinity, "affinity"),
 ];
 
 impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ChainName::Balancer(pools, count) => write!(f, "{}{count}", pools.balancer_prefix()),
+            ChainName::Learn(seconds) => write!(f, "{LEARN}{seconds}"),
+            ChainName::Balancer { pools, sticky, count } => {
+                let sticky = if *sticky { STICKY } else { "" };
+                write!(f, "{}{sticky}{count}", pools.balancer_prefix())
+            }
             fixed => {
                 let text = FIXED.iter().find(|(chain, _)| chain == fixed).map(|(_, text)| *text);
                 f.write_str(text.unwrap_or_default())
@@ -161,12 +193,22 @@ pub enum Statement {
     DestinationIsLocal,
     /// The packet opens a connection.
     NewConnection,
+    /// The connection's destination was translated.
+    Translated,
+    /// The transport protocol.
+    Protocol(Protocol),
     /// The set holds the key that the packet gives, or does not.
     InSet(Set, Is),
     /// Follow the verdict that the map holds for the key of the packet, if it holds one.
     Dispatch(Set),
+    /// Likewise, but for the key of the packet before it was translated.
+    DispatchUntranslated(Set),
     /// Send the connection to the backend that the map holds under a random index below that.
     Balance(Set, u32),
+    /// Send the connection to the backend that the client had last, if it is known.
+    Recall,
+    /// Remember for so many seconds which backend the client has.
+    Learn(u32),
     /// The mark has one of these bits.
     HasMark(u32),
     /// Set these bits of the mark; leave the others alone.
@@ -200,6 +242,8 @@ const NAT_SRC: i32 = 100;
 const FILTER: i32 = 0;
 /// Before translation.
 const UNTRANSLATED: i32 = NAT_DST - 10;
+/// After translation.
+const TRANSLATED: i32 = NAT_DST + 10;
 
 fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
     Rule { statements: statements.into(), comment: None }
@@ -209,19 +253,32 @@ fn because<const N: usize>(comment: &'static str, statements: [Statement; N]) ->
     Rule { statements: statements.into(), comment: Some(comment) }
 }
 
-/// A balancer: the chain that sends a connection to one of the backends of a frontend.
+/// A chain that exists only while some frontend needs it; none for the names of other chains.
 #[must_use]
-pub fn balancer(surroundings: &Surroundings, pools: Pools, count: u32) -> Chain {
-    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
-    let mut rules = Vec::new();
-    if pools.is_short_circuit() {
-        rules.push(because("from the node itself", [Statement::SourceIsLocal, mark]));
-    }
-    rules.push(rule([Statement::Balance(pools.endpoints(), count)]));
-    Chain { name: ChainName::Balancer(pools, count), base: None, rules }
+pub fn on_demand_chain(surroundings: &Surroundings, name: ChainName) -> Option<Chain> {
+    let rules = match name {
+        ChainName::Balancer { pools, sticky, count } => {
+            let mut rules = Vec::new();
+            if pools.is_short_circuit() {
+                let mark = Statement::SetMark(surroundings.options.masquerade_mark());
+                rules.push(because("from the node itself", [Statement::SourceIsLocal, mark]));
+            }
+            if sticky {
+                rules.push(rule([Statement::Recall]));
+            }
+            rules.push(rule([Statement::Balance(pools.endpoints(), count)]));
+            rules
+        }
+        // nft can print the learned key only behind a match on the protocol.
+        ChainName::Learn(seconds) => Protocol::ALL
+            .map(|protocol| rule([Statement::Protocol(protocol), Statement::Learn(seconds)]))
+            .into(),
+        _ => return None,
+    };
+    Some(Chain { name, base: None, rules })
 }
 
-/// All chains of a family but the balancers, in an order in which each is there before it is
+/// All chains of a family that are always there, in an order in which each is there before it is
 /// referred to.
 #[must_use]
 pub fn base_chains(surroundings: &Surroundings, family: Family) -> Vec<Chain> {
@@ -236,6 +293,13 @@ pub fn base_chains(surroundings: &Surroundings, family: Family) -> Vec<Chain> {
     let new = |chain| rule([Statement::NewConnection, Statement::Jump(chain)]);
     let unserved = || vec![new(ChainName::NoEndpoints), new(ChainName::ClusterIps)];
     let restricted = || vec![new(ChainName::SourceRanges)];
+    let learning = || {
+        vec![rule([
+            Statement::NewConnection,
+            Statement::Translated,
+            Statement::Jump(ChainName::Affinity),
+        ])]
+    };
     vec![
         chain(ChainName::Reject, vec![rule([Statement::Reject])]),
         chain(ChainName::Nodeports, nodeports(surroundings)),
@@ -243,6 +307,9 @@ pub fn base_chains(surroundings: &Surroundings, family: Family) -> Vec<Chain> {
         chain(ChainName::NoEndpoints, no_endpoints(surroundings, family)),
         chain(ChainName::ClusterIps, cluster_ips(surroundings, family)),
         chain(ChainName::SourceRanges, source_ranges()),
+        chain(ChainName::Affinity, affinity()),
+        base(ChainName::AffinityPrerouting, Filter, Prerouting, TRANSLATED, learning()),
+        base(ChainName::AffinityOutput, Filter, Output, TRANSLATED, learning()),
         base(ChainName::FilterPrerouting, Filter, Prerouting, UNTRANSLATED, restricted()),
         base(ChainName::FilterOutputUntranslated, Filter, Output, UNTRANSLATED, restricted()),
         base(ChainName::NatPrerouting, Nat, Prerouting, NAT_DST, prerouting(surroundings, family)),
@@ -379,6 +446,17 @@ fn source_ranges() -> Vec<Rule> {
     )]
 }
 
+fn affinity() -> Vec<Rule> {
+    let dispatch = |set| {
+        Protocol::ALL
+            .map(|protocol| {
+                rule([Statement::Protocol(protocol), Statement::DispatchUntranslated(set)])
+            })
+            .into_iter()
+    };
+    dispatch(Set::StickyServices).chain(dispatch(Set::StickyNodeports)).collect()
+}
+
 fn postrouting(surroundings: &Surroundings) -> Vec<Rule> {
     let mark = surroundings.options.masquerade_mark();
     vec![
@@ -402,7 +480,9 @@ mod tests {
         let names = FIXED
             .into_iter()
             .map(|(chain, _)| chain)
-            .chain(Pools::ALL.map(|pools| ChainName::Balancer(pools, 12)));
+            .chain(Pools::ALL.map(|pools| ChainName::Balancer { pools, sticky: false, count: 12 }))
+            .chain(Pools::ALL.map(|pools| ChainName::Balancer { pools, sticky: true, count: 1 }))
+            .chain([ChainName::Learn(10_800)]);
         for name in names {
             assert_eq!(ChainName::parse(&name.to_string()), Some(name));
         }

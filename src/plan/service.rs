@@ -69,6 +69,7 @@ fn plan_port(
         outcome: outcome(service.internal_policy),
         masquerade: false,
         short_circuit: Arc::default(),
+        affinity: affinity(service, &cluster),
         sources: None,
     };
     plan.frontends.push((FrontendKey::Address(cluster_ip, port.protocol, port.port), internal));
@@ -83,6 +84,7 @@ fn plan_port(
             TrafficPolicy::Cluster => Arc::default(),
             TrafficPolicy::Local => cluster.clone(),
         },
+        affinity: affinity(service, &cluster),
         sources: None,
     };
     let of_family = |address: &&IpAddr| Family::of(**address) == family;
@@ -99,6 +101,11 @@ fn plan_port(
         let key = FrontendKey::NodePort(family, port.protocol, node_port);
         plan.frontends.push((key, external));
     }
+}
+
+/// How long clients stick; without any backend there is nothing to stick to.
+fn affinity(service: &Service, backends: &[Backend]) -> Option<u32> {
+    service.affinity_seconds.filter(|_| !backends.is_empty())
 }
 
 /// Who may use a VIP; `None` for everybody. Where the node itself may, the VIP counts as a source

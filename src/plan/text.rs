@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::layout::family_word;
 use super::{
-    BaseHook, BaseKind, Chain, Element, Field, Is, Key, LAYOUT_COMMENT, Rule, Set, SetValue,
-    SourceRange, Statement, TABLE, Value,
+    AFFINITY_SIZE, BaseHook, BaseKind, Chain, Element, Field, Is, Key, LAYOUT_COMMENT, Rule, Set,
+    SetValue, SourceRange, Statement, TABLE, Value,
 };
 use crate::model::Family;
 
@@ -73,6 +73,9 @@ fn write_set<'a>(
     };
     let how = if has_index { "typeof" } else { "type" };
     writeln!(out, "\t\t{how} {}{value}", key.join(" . "))?;
+    if set.is_learned() {
+        writeln!(out, "\t\tsize {AFFINITY_SIZE}\n\t\tflags dynamic,timeout")?;
+    }
     if set.has_ranges() {
         writeln!(out, "\t\tflags interval")?;
     }
@@ -163,11 +166,33 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
             Statement::SourceIsLocal => "fib saddr type local".to_owned(),
             Statement::DestinationIsLocal => "fib daddr type local".to_owned(),
             Statement::NewConnection => "ct state new".to_owned(),
+            Statement::Translated => "ct status dnat".to_owned(),
+            Statement::Protocol(protocol) => format!("meta l4proto {protocol}"),
             Statement::InSet(set, is) => {
                 format!("{} {}@{}", key_text(family, *set, 0), not(*is), set.name())
             }
             Statement::Dispatch(set) => {
                 format!("{} vmap @{}", key_text(family, *set, 0), set.name())
+            }
+            Statement::DispatchUntranslated(set) => {
+                let fields = set.key().iter().map(|field| untranslated_text(family, *field));
+                let key: Vec<String> = fields.collect();
+                format!("{} vmap @{}", key.join(" . "), set.name())
+            }
+            Statement::Recall => {
+                let set = Set::Affinity;
+                format!("dnat {ip} addr . port to {} map @{}", key_text(family, set, 0), set.name())
+            }
+            Statement::Learn(seconds) => {
+                let fields = Set::Affinity.key().iter();
+                let key: Vec<String> =
+                    fields.map(|field| untranslated_text(family, *field)).collect();
+                format!(
+                    "update @{} {{ {} timeout {} : {ip} daddr . th dport }}",
+                    Set::Affinity.name(),
+                    key.join(" . "),
+                    duration_text(*seconds),
+                )
             }
             Statement::Balance(set, count) => {
                 let key = key_text(family, *set, *count);
@@ -185,6 +210,26 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
         .collect();
     parts.extend(rule.comment.map(|comment| format!("comment \"{comment}\"")));
     parts.join(" ")
+}
+
+/// A field as the packet had it before its destination was translated.
+fn untranslated_text(family: Family, field: Field) -> String {
+    match field {
+        Field::Destination => format!("ct original {} daddr", family_word(family)),
+        Field::Port => "ct original proto-dst".to_owned(),
+        _ => load_text(family, field, 0),
+    }
+}
+
+/// Seconds as nft writes them: `3h`, `1d2h`.
+fn duration_text(seconds: u32) -> String {
+    let parts = [
+        (seconds / 86_400, 'd'),
+        (seconds / 3_600 % 24, 'h'),
+        (seconds / 60 % 60, 'm'),
+        (seconds % 60, 's'),
+    ];
+    parts.iter().filter(|(n, _)| *n > 0).map(|(n, unit)| format!("{n}{unit}")).collect()
 }
 
 fn not(is: Is) -> &'static str {

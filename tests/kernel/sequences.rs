@@ -18,8 +18,8 @@ fn family() -> impl Strategy<Value = Family> {
 fn change() -> impl Strategy<Value = Change> {
     let n = || 0_u16..6;
     prop_oneof![
-        4 => (n(), n(), any::<[bool; 5]>()).prop_map(
-            |(n, address, [internal, external, node_port, vip, restricted])| {
+        4 => (n(), n(), any::<[bool; 6]>()).prop_map(
+            |(n, address, [internal, external, node_port, vip, restricted, sticky])| {
                 let mut service = service(n);
                 service.cluster_ips = crate::cluster::service(address / 2).cluster_ips;
                 let policy =
@@ -32,6 +32,9 @@ fn change() -> impl Strategy<Value = Change> {
                 if vip {
                     service.load_balancer_ips =
                         vec!["203.0.113.1".parse().unwrap(), "2001:db8:113::1".parse().unwrap()];
+                }
+                if sticky {
+                    service.affinity_seconds = Some(10_800 + u32::from(address));
                 }
                 if restricted {
                     let ranges = ["192.0.2.0/25", "192.0.2.64/26", "10.0.0.0/9", "2001:db8::/64"];

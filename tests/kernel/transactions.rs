@@ -13,6 +13,7 @@ const NUMBERS: SetType = SetType {
     key_length: 4,
     data: None,
     range_fields: None,
+    learned: None,
     counter: false,
     type_of: None,
 };

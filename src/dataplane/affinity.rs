@@ -1,0 +1,47 @@
+//! Session affinity: making clients forget backends that are gone.
+//!
+//! The kernel learns by itself which backend a client of a sticky frontend has, and forgets after
+//! the time-out. It would also go on sending clients to a backend that is gone; so these entries
+//! are deleted in the transaction that takes the backend away.
+
+use super::codec::{decode_affinity_key, decode_value, table_family};
+use crate::model::Family;
+use crate::nft::{Batch, Elements, Error, Socket};
+use crate::plan::{Desired, Frontend, Set, TABLE, Value};
+
+/// Adds to the batch what deletes all entries of a family that name a backend which the frontend
+/// does not have any more.
+///
+/// An entry can time out between the listing and the commit, and deleting what is not there fails
+/// the transaction (DESTROYSETELEM, which would not, came with kernel 6.3). So every entry is added
+/// first, which does nothing if it is there, and then deleted.
+pub(super) fn forget_gone(
+    socket: &mut Socket,
+    family: Family,
+    desired: &Desired,
+    batch: &mut Batch,
+) -> Result<(), Error> {
+    let table = table_family(family);
+    let set = Set::Affinity.name();
+    let mut gone = Elements::new();
+    socket.elements(table, TABLE, set, |element| {
+        let value = element.data.and_then(|data| decode_value(family, data));
+        let keys = decode_affinity_key(family, element.key);
+        let kept = keys.into_iter().flatten().find_map(|key| {
+            let frontend = desired.frontend(key).filter(|f| f.affinity.is_some())?;
+            Some(has_backend(frontend, value.as_ref()))
+        });
+        if kept != Some(true) {
+            gone.push(element.key, element.data, None);
+        }
+    })?;
+    batch.add_elements(table, TABLE, set, &gone);
+    batch.delete_elements(table, TABLE, set, &gone);
+    Ok(())
+}
+
+/// Planned pools are in order.
+fn has_backend(frontend: &Frontend, value: Option<&Value>) -> bool {
+    let Some(Value::Backend(backend)) = value else { return false };
+    frontend.all_pools().any(|pool| pool.binary_search(backend).is_ok())
+}
