@@ -7,8 +7,8 @@ use shunt_lab::{Agent, EndpointSlice, Host, Protocol, Service};
 use crate::world::{CLUSTER_CIDR, SHUNT, World, manifest, on_all_protocols};
 
 struct Mistake {
-    /// The name of the file.
-    file: &'static str,
+    /// The name of the file without `.yaml`, also that of the object in it.
+    name: &'static str,
     /// What the file starts with. A sound Service follows, unless the file is one mistake.
     content: fn(&Host) -> String,
     /// Whether the whole file is beyond reading.
@@ -17,80 +17,79 @@ struct Mistake {
     named: &'static [&'static str],
 }
 
-/// The Service `broken`, with one port; nothing answers at its addresses when it is left out.
-fn broken(ips: &[&str]) -> Service {
-    Service::new("broken").cluster_ips(ips).port("tcp", Protocol::Tcp, 80)
+/// A Service with one port; nothing answers at its address when it is left out.
+fn service(name: &str, ip: &str) -> Service {
+    Service::new(name).cluster_ips(&[ip]).port("tcp", Protocol::Tcp, 80)
 }
 
-fn with_slice(service: &Service, pod: &Host) -> String {
-    let slice = EndpointSlice::v4("broken").port("tcp", Protocol::Tcp, 8080).hosts(&[pod]);
-    format!("{service}{slice}")
+/// The slice of [`service`].
+fn slice(name: &str, pod: &Host) -> EndpointSlice {
+    EndpointSlice::v4(name).port("tcp", Protocol::Tcp, 8080).hosts(&[pod])
 }
 
-const BROKEN: &str = "10.96.0.40:80";
+/// The address of objects that are left out for another reason than their address.
+const LEFT_OUT: &str = "10.96.0.40";
 
 const MISTAKES: [Mistake; 8] = [
     Mistake {
-        file: "wrong-address.yaml",
-        content: |pod| with_slice(&broken(&["10.96.0.400"]), pod),
-        whole_file: false,
-        named: &["default/broken", "clusterIP", "10.96.0.400"],
-    },
-    Mistake {
-        file: "port-zero.yaml",
+        name: "wrong-address",
         content: |pod| {
-            let service = Service::new("broken").cluster_ips(&["10.96.0.40"]);
-            with_slice(&service.port("tcp", Protocol::Tcp, 0), pod)
+            let slice = slice("wrong-address", pod);
+            format!("{}{slice}", service("wrong-address", "10.96.0.400"))
         },
         whole_file: false,
-        named: &["default/broken", "port"],
+        named: &["default/wrong-address", "clusterIP", "10.96.0.400"],
     },
     Mistake {
-        file: "unknown-kind.yaml",
-        content: |_| "---\napiVersion: v1\nkind: Gadget\nmetadata: {name: broken}\n".to_owned(),
+        name: "port-zero",
+        content: |pod| {
+            let service = Service::new("port-zero").cluster_ips(&[LEFT_OUT]);
+            let service = service.port("tcp", Protocol::Tcp, 0);
+            format!("{service}{}", slice("port-zero", pod))
+        },
+        whole_file: false,
+        named: &["default/port-zero", "port"],
+    },
+    Mistake {
+        name: "unknown-kind",
+        content: |_| "---\napiVersion: v1\nkind: Gadget\nmetadata: {name: gadget}\n".to_owned(),
         whole_file: false,
         named: &["Gadget"],
     },
     Mistake {
-        file: "taken-address.yaml",
+        name: "taken-address",
         // The newer of two Services with the same address.
         content: |pod| {
-            let service =
-                broken(&["10.96.0.10"]).metadata("creationTimestamp: 2999-01-01T00:00:00Z");
-            with_slice(&service, pod)
+            let service = service("taken-address", "10.96.0.10")
+                .metadata("creationTimestamp: 2999-01-01T00:00:00Z");
+            format!("{service}{}", slice("taken-address", pod))
         },
         whole_file: false,
-        named: &["default/broken", "10.96.0.10", "default/web"],
+        named: &["default/taken-address", "10.96.0.10", "default/web"],
     },
     Mistake {
-        file: "no-target-port.yaml",
+        name: "no-target-port",
         content: |pod| {
-            let slice = EndpointSlice::v4("broken").hosts(&[pod]).to_string();
+            let slice = EndpointSlice::v4("no-target-port").hosts(&[pod]).to_string();
             let slice = slice.replace("ports: []", "ports:\n- {name: tcp, protocol: TCP}");
-            format!("{}{slice}", broken(&["10.96.0.41"]))
+            format!("{}{slice}", service("no-target-port", "10.96.0.41"))
         },
         whole_file: false,
-        named: &["default/broken-v4", "port"],
+        named: &["default/no-target-port-v4", "port"],
     },
     Mistake {
-        file: "long-name.yaml",
-        content: |_| {
-            let name = "n".repeat(300);
-            Service::new(&name)
-                .cluster_ips(&["10.96.0.40"])
-                .port("tcp", Protocol::Tcp, 80)
-                .to_string()
-        },
+        name: "long-name",
+        content: |_| service(&"n".repeat(300), LEFT_OUT).to_string(),
         whole_file: false,
         named: &["nnnnnnnn", "name"],
     },
     Mistake {
-        file: "garbage.yaml",
+        name: "garbage",
         content: |_| "\u{1}{[%&*!: garbage\n".repeat(10 * 1024 * 1024 / 18),
         whole_file: true,
         named: &[],
     },
-    Mistake { file: "not-text.yaml", content: |_| "\0".repeat(1000), whole_file: true, named: &[] },
+    Mistake { name: "not-text", content: |_| "\0".repeat(1000), whole_file: true, named: &[] },
 ];
 
 impl Mistake {
@@ -105,19 +104,29 @@ impl Mistake {
         format!("{mistake}{}", manifest(&beside, "beside", &[&world.lab.pod1]))
     }
 
+    fn file(&self) -> String {
+        format!("{}.yaml", self.name)
+    }
+
+    /// What one line of the log must contain. The Service that had the address first stands in
+    /// another file, so a conflict is not about one file.
+    fn words(&self) -> Vec<&str> {
+        let file = (self.name != "taken-address").then_some(self.name);
+        file.into_iter().chain(self.named.iter().copied()).collect()
+    }
+
     /// Checks everything that must be true once the agent has seen the file.
     fn check(&self, world: &World, agent: &Agent) -> Result<()> {
-        let words: Vec<&str> = [self.file].into_iter().chain(self.named.iter().copied()).collect();
-        agent.wait_for_log(&words)?;
+        agent.wait_for_log(&self.words())?;
         let node = world.lab.from(&world.lab.node);
         if !self.whole_file {
             node.tcp("10.96.0.50:80").eventually().reaches(&["pod-1"]);
         }
-        node.tcp(BROKEN).unhandled();
+        node.tcp(format!("{LEFT_OUT}:80")).unhandled();
         world.assert_web_works();
-        assert!(agent.is_running(), "{}", self.file);
+        assert!(agent.is_running(), "{}", self.name);
         // What is wrong with one manifest is not wrong with the agent.
-        assert_eq!(agent.http_status("/healthz")?, 200, "{}", self.file);
+        assert_eq!(agent.http_status("/healthz")?, 200, "{}", self.name);
         Ok(())
     }
 }
@@ -126,7 +135,7 @@ impl Mistake {
 fn mistakes_that_are_there_at_the_start() -> Result<()> {
     for mistake in MISTAKES {
         let world = World::with_web()?;
-        world.manifests.write(mistake.file, mistake.content(&world))?;
+        world.manifests.write(&mistake.file(), mistake.content(&world))?;
         let agent = world.start()?;
         mistake.check(&world, &agent)?;
         agent.stop()?;
@@ -139,9 +148,9 @@ fn mistakes_that_come_later() -> Result<()> {
     let world = World::with_web()?;
     let agent = world.start()?;
     for mistake in MISTAKES {
-        world.manifests.write(mistake.file, mistake.content(&world))?;
+        world.manifests.write(&mistake.file(), mistake.content(&world))?;
         mistake.check(&world, &agent)?;
-        world.manifests.remove(mistake.file)?;
+        world.manifests.remove(&mistake.file())?;
         let client = world.lab.from(&world.lab.client);
         client.tcp("10.96.0.50:80").eventually().unhandled();
     }
@@ -153,16 +162,15 @@ fn mistakes_that_come_later() -> Result<()> {
 fn mistakes_do_not_add_up() -> Result<()> {
     let world = World::with_web()?;
     for mistake in MISTAKES {
-        world.manifests.write(mistake.file, (mistake.content)(&world.lab.pod2))?;
+        world.manifests.write(&mistake.file(), (mistake.content)(&world.lab.pod2))?;
     }
     let output = world.agent(CLUSTER_CIDR)?.once()?;
     let log = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}\n{log}", output.status);
     for mistake in MISTAKES {
-        let complaint = log.lines().find(|line| {
-            line.contains(mistake.file) && mistake.named.iter().all(|word| line.contains(word))
-        });
-        assert!(complaint.is_some(), "no word about {} in\n{log}", mistake.file);
+        let words = mistake.words();
+        let complaint = log.lines().find(|line| words.iter().all(|word| line.contains(word)));
+        assert!(complaint.is_some(), "no word about {} in\n{log}", mistake.name);
     }
     world.assert_web_works();
     Ok(())
@@ -175,13 +183,7 @@ fn the_older_service_keeps_its_address() -> Result<()> {
     {
         let world = World::new()?;
         let service = |name: &str, created: &str| {
-            Service::new(name)
-                .metadata(&format!("creationTimestamp: {created}"))
-                .cluster_ips(&["10.96.0.60"])
-                .port("tcp", Protocol::Tcp, 80)
-        };
-        let slice = |name: &str, pod: &Host| {
-            EndpointSlice::v4(name).port("tcp", Protocol::Tcp, 8080).hosts(&[pod])
+            service(name, "10.96.0.60").metadata(&format!("creationTimestamp: {created}"))
         };
         let first = service("first", "2020-01-01T00:00:00Z");
         let second = service("second", created);
