@@ -1,5 +1,7 @@
 //! Cases for the configuration, written as files and flags.
 
+use ipnet::IpNet;
+
 use super::*;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
