@@ -136,10 +136,13 @@ fn garbage_is_one_short_message() {
         ("brackets", vec![b'['; SIZE]),
         ("dashes", b"- ".repeat(SIZE / 2)),
         ("documents", b"---\nx: 1\n".repeat(LESS / 9)),
-        ("bomb", (0..64).fold(b"a: &a0 [x]\n".to_vec(), |mut text, i| {
-            text.extend(format!("a{i}: &a{} [*a{i}, *a{i}]\n", i + 1).bytes());
-            text
-        })),
+        (
+            "bomb",
+            (0..64).fold(b"a: &a0 [x]\n".to_vec(), |mut text, i| {
+                text.extend(format!("a{i}: &a{} [*a{i}, *a{i}]\n", i + 1).bytes());
+                text
+            }),
+        ),
     ] {
         fs::write(directory.path().join("garbage.yaml"), content).unwrap();
         let start = Instant::now();
