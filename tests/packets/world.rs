@@ -67,6 +67,7 @@ impl World {
 /// port 30080.
 pub(crate) fn web() -> Service {
     on_all_protocols(Service::new("web"), 80, Some(30080))
+        .metadata("creationTimestamp: 2020-01-01T00:00:00Z")
         .cluster_ips(&["10.96.0.10", "fd00:96::10"])
         .external_ips(&["198.51.100.10", "2001:db8:51::10"])
         .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
