@@ -166,6 +166,7 @@ fn service(n: u32) -> Service {
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
         health_check_node_port: None,
+        origin: None,
     }
 }
 

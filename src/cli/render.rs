@@ -7,6 +7,7 @@ use anyhow::Context;
 
 use super::Failure;
 use super::args::{Output, Render};
+use super::run::report_conflict;
 use super::settings::effective;
 use crate::model::{Dirty, Family, Store};
 use crate::plan::{
@@ -25,7 +26,7 @@ pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
     round.changes.into_iter().for_each(|change| store.apply(change, &mut dirty));
     let mut desired = Desired::new(settings.options(), &settings.node_name);
     desired.update(&store, &dirty);
-    desired.conflicts().for_each(|conflict| tracing::warn!("{conflict}"));
+    desired.conflicts().for_each(|conflict| report_conflict(conflict, &store));
     let output = match arguments.output {
         Output::Nft => nft(&desired),
         Output::Json => json(&desired),

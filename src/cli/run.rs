@@ -13,8 +13,10 @@ use super::args::Run;
 use super::settings::{Effective, effective};
 use super::{Failure, netns};
 use crate::dataplane::{self, Dataplane, Event};
-use crate::model::Change;
+use crate::document::{FieldPath, Problem, Severity};
+use crate::model::{Change, Store};
 use crate::nft;
+use crate::plan::{Conflict, FrontendKey};
 use crate::serve::{Health, serve_health};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::manifests::{self, Watcher};
@@ -49,7 +51,7 @@ fn once(mut dataplane: Dataplane, arguments: &Run, settings: &Effective) -> Resu
     round.changes.into_iter().for_each(|change| dataplane.apply(change));
     let started = std::time::Instant::now();
     let report = dataplane.sync().context("nothing was programmed")?;
-    dataplane.conflicts().for_each(|conflict| tracing::warn!("{conflict}"));
+    dataplane.conflicts().for_each(|conflict| report_conflict(conflict, dataplane.store()));
     log_synced(report, started.elapsed(), &dataplane);
     dataplane.tidy();
     Ok(())
@@ -142,8 +144,37 @@ fn log(event: &Event<'_>) {
         Event::Failed { error, retry_in } => {
             tracing::error!(?retry_in, "nothing was programmed, what was there stays: {error}");
         }
-        Event::Conflict(conflict) => tracing::warn!("{conflict}"),
+        Event::Conflict { conflict, dataplane } => report_conflict(conflict, dataplane.store()),
     }
+}
+
+/// Says who goes without what, and where to mend it.
+pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
+    let Conflict { frontend, winner, loser } = conflict;
+    let service = store.service(loser);
+    let field = match frontend {
+        FrontendKey::NodePort(..) => "spec.ports.nodePort",
+        FrontendKey::Address(address, ..) => match service {
+            Some(service) if service.cluster_ips.contains(address) => "spec.clusterIPs",
+            Some(service) if service.external_ips.contains(address) => "spec.externalIPs",
+            _ => "status.loadBalancer.ingress",
+        },
+    };
+    let owner = match store.service(winner).and_then(|winner| winner.origin.as_ref()) {
+        Some(origin) => format!("{winner} ({}:{})", origin.file.display(), origin.line),
+        None => winner.to_string(),
+    };
+    let reason = format!(
+        "{frontend} belongs to the older Service {owner} and is left out here until that one gives \
+         it up; change one of them"
+    );
+    let mut problem = Problem::new(Severity::Warning, FieldPath::top(field), reason)
+        .of_object(format_args!("Service {loser}"))
+        .with_value(frontend);
+    if let Some(origin) = service.and_then(|service| service.origin.as_ref()) {
+        problem = problem.in_file(&origin.file, Some(origin.line));
+    }
+    problem.log();
 }
 
 fn log_synced(wrote: Option<dataplane::SyncReport>, took: Duration, dataplane: &Dataplane) {
@@ -176,7 +207,7 @@ fn update(health: &mut Health, event: &Event<'_>) {
         Event::Failed { .. } => {
             health.queued_since.get_or_insert_with(SystemTime::now);
         }
-        Event::Conflict(_) => {}
+        Event::Conflict { .. } => {}
     }
 }
 

@@ -34,7 +34,12 @@ pub enum Event<'a> {
         retry_in: Duration,
     },
     /// Two Services want one frontend.
-    Conflict(&'a Conflict),
+    Conflict {
+        /// Which.
+        conflict: &'a Conflict,
+        /// The dataplane, to look at.
+        dataplane: &'a Dataplane,
+    },
 }
 
 /// Starts the thread. It syncs as soon as a change arrives; changes that arrive during a commit form
@@ -97,7 +102,9 @@ fn run(
                 let took = started.elapsed();
                 report(Event::Synced { wrote, took, dataplane: &dataplane });
                 let conflicts: BTreeSet<Conflict> = dataplane.conflicts().cloned().collect();
-                conflicts.difference(&known_conflicts).for_each(|c| report(Event::Conflict(c)));
+                for conflict in conflicts.difference(&known_conflicts) {
+                    report(Event::Conflict { conflict, dataplane: &dataplane });
+                }
                 known_conflicts = conflicts;
                 if wrote.is_some() && !min_period.is_zero() {
                     std::thread::sleep(min_period.saturating_sub(started.elapsed()));

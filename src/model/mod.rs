@@ -13,7 +13,7 @@ mod store;
 
 pub use endpoints::{Backend, Locality, Selection, select};
 pub use objects::{
-    Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Protocol, Service,
+    Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Origin, Protocol, Service,
     ServicePort, TrafficPolicy,
 };
 pub use store::{Change, Dirty, Store};

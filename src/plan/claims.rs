@@ -1,7 +1,6 @@
 //! Who owns a frontend when several Services want it.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use super::FrontendKey;
 use crate::model::{ObjectName, Service};
@@ -29,17 +28,6 @@ pub struct Conflict {
     pub winner: ObjectName,
     /// The Service that goes without.
     pub loser: ObjectName,
-}
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Conflict { frontend, winner, loser } = self;
-        write!(
-            f,
-            "Service {loser} wants {frontend}, which belongs to the older Service {winner}: it is \
-             left out of {loser} until {winner} gives it up; change one of them"
-        )
-    }
 }
 
 /// All claims to all frontends, each list in rank order. Nearly all have one entry.

@@ -62,7 +62,9 @@ impl Interfaces {
 pub fn interface_addresses() -> io::Result<Change> {
     let mut addresses = BTreeSet::new();
     for interface in getifaddrs()? {
-        let Some(address) = interface.address else { continue };
+        let Some(address) = interface.address else {
+            continue;
+        };
         if let Some(v4) = address.as_sockaddr_in() {
             addresses.insert(IpAddr::V4(v4.ip()));
         } else if let Some(v6) = address.as_sockaddr_in6() {

@@ -42,6 +42,7 @@ pub(crate) fn service(n: u16) -> Service {
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
         health_check_node_port: None,
+        origin: None,
     }
 }
 

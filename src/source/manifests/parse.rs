@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use crate::document::{self, At, FieldPath, Node, Problem, Severity, TypeError, Value, typed};
-use crate::model::Change;
+use crate::model::{Change, Origin};
 use crate::source::objects::{self, Converted, Key, Kind, Names};
 
 use super::kinds::{Recognised, recognise};
@@ -152,7 +152,11 @@ impl Reader<'_> {
         if refused {
             return;
         }
-        let object = Object { key: converted.key, line: node.line, change: converted.change };
+        let mut change = converted.change;
+        if let Some(Change::Service(service)) = &mut change {
+            service.origin = Some(Origin { file: self.file.clone(), line: node.line });
+        }
+        let object = Object { key: converted.key, line: node.line, change };
         match self.places.get(&object.key) {
             None => {
                 self.places.insert(object.key.clone(), self.manifest.objects.len());
