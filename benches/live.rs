@@ -1,0 +1,141 @@
+//! The agent as a process: from a file to the kernel.
+//!
+//! `cargo bench --bench live`; sizes as arguments, e.g. `-- 1000x10`. Needs root: a user namespace
+//! may not raise a socket's buffer far enough.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::expect_used,
+    missing_docs,
+    reason = "a benchmark prints its result and stops at the first surprise"
+)]
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use shunt::nft::Socket;
+use shunt_lab::Netns;
+
+const CHANGES: u32 = 200;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn main() {
+    let sizes: Vec<(u32, u32)> = std::env::args()
+        .filter_map(|a| {
+            a.split_once('x').and_then(|(s, e)| Some((s.parse().ok()?, e.parse().ok()?)))
+        })
+        .collect();
+    for (services, endpoints) in if sizes.is_empty() { vec![(10_000, 10)] } else { sizes } {
+        measure(services, endpoints);
+    }
+}
+
+fn measure(services: u32, endpoints: u32) {
+    let manifests = tempfile::tempdir().expect("a directory");
+    for n in 0..services {
+        write(manifests.path(), n, endpoints, 0);
+    }
+    println!("{services} Services x {endpoints} endpoints, a file each");
+
+    let once = Netns::new().expect("a namespace");
+    let started = Instant::now();
+    let status = agent(&once, manifests.path(), &["--once"]).wait().expect("an end");
+    assert!(status.success(), "shunt run --once: {status}");
+    println!("  run --once, empty kernel:          {:>8.1?}", started.elapsed());
+    let started = Instant::now();
+    let status = agent(&once, manifests.path(), &["--once"]).wait().expect("an end");
+    assert!(status.success(), "shunt run --once: {status}");
+    println!("  run --once, nothing to write:      {:>8.1?}", started.elapsed());
+
+    let ns = Netns::new().expect("a namespace");
+    let mut running = agent(&ns, manifests.path(), &["--healthz-bind-address="]);
+    let times = ns.run(|| {
+        let mut socket = Socket::open()?;
+        let mut generation = socket.generation()?.id;
+        let mut next = |since: Instant| {
+            while since.elapsed() < PATIENCE {
+                let now = socket.generation()?.id;
+                if now != generation {
+                    generation = now;
+                    return anyhow::Ok(since.elapsed());
+                }
+            }
+            anyhow::bail!("no commit came")
+        };
+        next(Instant::now())?;
+        let mut times = Vec::new();
+        for change in 0..CHANGES {
+            // What replaces the file is written before; the rename is the event.
+            let n = change * 37 % services;
+            let place = prepare(manifests.path(), n, endpoints, 1 + change % 2);
+            let started = Instant::now();
+            place();
+            times.push(next(started)?);
+            // A chain that is not needed any more may be deleted a second later; not between.
+        }
+        Ok(times)
+    });
+    running.kill().expect("a process");
+    running.wait().expect("an end");
+    let mut times = times.expect("measurements");
+    times.sort_unstable();
+    println!(
+        "  one endpoint, file event to kernel: median {:.2?}, 99 % {:.2?}, worst {:.2?}",
+        times[times.len() / 2],
+        times[times.len() * 99 / 100],
+        times[times.len() - 1]
+    );
+}
+
+fn agent(ns: &Netns, manifests: &Path, arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_shunt"))
+        .args(["run", "--hostname-override=node-1", "--netns"])
+        .arg(ns.path())
+        .arg("--manifests")
+        .arg(manifests)
+        .args(arguments)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the agent")
+}
+
+fn write(manifests: &Path, n: u32, endpoints: u32, version: u32) {
+    prepare(manifests, n, endpoints, version)();
+}
+
+/// Writes a file under another name; calling what is returned puts it in its place.
+fn prepare(manifests: &Path, n: u32, endpoints: u32, version: u32) -> impl FnOnce() + use<> {
+    let place = manifests.join(format!("service-{n}.yaml"));
+    let aside = manifests.join(format!(".service-{n}.tmp"));
+    std::fs::write(&aside, manifest(n, endpoints, version)).expect("a file");
+    move || std::fs::rename(aside, place).expect("a rename")
+}
+
+/// A Service with its slice, whose last endpoint is another one for every version.
+fn manifest(n: u32, endpoints: u32, version: u32) -> String {
+    let mut text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: service-{n}, namespace: bench}}\nspec:\n  \
+         clusterIP: {}\n  ports: [{{name: http, port: 80, protocol: TCP}}]\n---\n\
+         apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: service-{n}-a\n  \
+         namespace: bench\n  labels: {{kubernetes.io/service-name: service-{n}}}\n\
+         addressType: IPv4\nports: [{{name: http, port: 8080, protocol: TCP}}]\nendpoints:\n",
+        Ipv4Addr::from(0x0a60_0000 + n)
+    );
+    for e in 0..endpoints {
+        let address = if e + 1 == endpoints && version > 0 {
+            0x0b00_0000 + n * 16 + version
+        } else {
+            0x0af4_0000 + (n * endpoints + e) % 0x000b_0000
+        };
+        let address = Ipv4Addr::from(address);
+        writeln!(
+            text,
+            "- {{addresses: [{address}], conditions: {{ready: true}}, nodeName: node-2}}"
+        )
+        .expect("a String");
+    }
+    text
+}
