@@ -1,0 +1,216 @@
+//! Entries of connection tracking: read from a dump, and named in the messages that ask for them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::uapi::{
+    CTA_FILTER, CTA_FILTER_F_CTA_PROTO_DST_PORT, CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS,
+    CTA_ID, CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT,
+    CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO,
+    CTA_TUPLE_REPLY, CTA_TUPLE_ZONE, CTA_ZONE,
+};
+use crate::model::Family;
+use crate::netlink::attr::{Attr, Attrs, close, open, put};
+
+/// One direction of a flow, as its packets look where connection tracking sees them first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuple {
+    /// Where the packets of this direction come from.
+    pub source: SocketAddr,
+    /// Where they are sent to.
+    pub destination: SocketAddr,
+}
+
+/// An entry of a protocol with ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// The number of the protocol in the IP header.
+    pub protocol: u8,
+    /// The direction of the first packet: its destination is where the client sent it to.
+    pub original: Tuple,
+    /// The direction of the answers: their source is where address translation sent the client to.
+    pub reply: Tuple,
+    /// True if the entry belongs to a zone other than the default one. Somebody has put it there
+    /// (a virtual switch, a rule with `ct zone set`); we set no zones.
+    pub zoned: bool,
+    /// The kernel's name for it (`CTA_ID`), as it was sent.
+    pub(super) id: [u8; 4],
+}
+
+impl Entry {
+    /// Reads an entry of a dump; `None` if its protocol has no ports.
+    pub(super) fn parse(attrs: &Attrs<'_>) -> Option<Entry> {
+        let original = attrs.find(CTA_TUPLE_ORIG)?;
+        let reply = attrs.find(CTA_TUPLE_REPLY)?;
+        let in_zone = |tuple: &Attr<'_>| tuple.children().find(CTA_TUPLE_ZONE).is_some();
+        let (protocol, original_tuple) = parse_tuple(&original)?;
+        let (_, reply_tuple) = parse_tuple(&reply)?;
+        Some(Entry {
+            protocol,
+            original: original_tuple,
+            reply: reply_tuple,
+            zoned: attrs.find(CTA_ZONE).is_some() || in_zone(&original) || in_zone(&reply),
+            id: attrs.find(CTA_ID)?.payload.try_into().ok()?,
+        })
+    }
+
+    /// Appends what names this entry in a message that deletes it.
+    ///
+    /// It is named by its reply direction, with which the kernel finds it as well: that one holds
+    /// the endpoint, so that an entry which the same client has got since, to an endpoint that
+    /// lives, is another one. The id alone would not do: it is computed from the original
+    /// direction and a place in memory that may be used again (`nf_ct_get_id`).
+    ///
+    /// A message of this kind *without* a tuple would delete all entries.
+    pub(super) fn put_name(&self, body: &mut Vec<u8>) {
+        let Tuple { source, destination } = self.reply;
+        let tuple = open(body, CTA_TUPLE_REPLY);
+        let addresses = open(body, CTA_TUPLE_IP);
+        match source.ip() {
+            IpAddr::V4(source) => put(body, CTA_IP_V4_SRC, &source.octets()),
+            IpAddr::V6(source) => put(body, CTA_IP_V6_SRC, &source.octets()),
+        }
+        match destination.ip() {
+            IpAddr::V4(destination) => put(body, CTA_IP_V4_DST, &destination.octets()),
+            IpAddr::V6(destination) => put(body, CTA_IP_V6_DST, &destination.octets()),
+        }
+        close(body, addresses);
+        let protocol = open(body, CTA_TUPLE_PROTO);
+        put(body, CTA_PROTO_NUM, &[self.protocol]);
+        put(body, CTA_PROTO_SRC_PORT, &source.port().to_be_bytes());
+        put(body, CTA_PROTO_DST_PORT, &destination.port().to_be_bytes());
+        close(body, protocol);
+        close(body, tuple);
+        put(body, CTA_ID, &self.id);
+    }
+
+    /// Its family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(self.original.destination.ip())
+    }
+}
+
+/// Protocol, and addresses with ports.
+fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
+    let addresses = tuple.children().find(CTA_TUPLE_IP)?.children();
+    let address = |v4: u16, v6: u16| -> Option<IpAddr> {
+        if let Some(v4) = addresses.find(v4) {
+            let octets: [u8; 4] = v4.payload.try_into().ok()?;
+            return Some(Ipv4Addr::from(octets).into());
+        }
+        let octets: [u8; 16] = addresses.find(v6)?.payload.try_into().ok()?;
+        Some(Ipv6Addr::from(octets).into())
+    };
+    let transport = tuple.children().find(CTA_TUPLE_PROTO)?.children();
+    let port = |kind| Some(u16::from_be_bytes(transport.find(kind)?.payload.try_into().ok()?));
+    let &[protocol] = transport.find(CTA_PROTO_NUM)?.payload else { return None };
+    let source = SocketAddr::new(address(CTA_IP_V4_SRC, CTA_IP_V6_SRC)?, port(CTA_PROTO_SRC_PORT)?);
+    let destination =
+        SocketAddr::new(address(CTA_IP_V4_DST, CTA_IP_V6_DST)?, port(CTA_PROTO_DST_PORT)?);
+    Some((protocol, Tuple { source, destination }))
+}
+
+/// Appends a filter for a dump (`CTA_FILTER`, kernel 5.8): a protocol and, if one is given, the
+/// port that the client sent to.
+///
+/// Addresses are left to us. For IPv6 the kernel's filter has them the wrong way round, up to 6.18
+/// at least: `ctnetlink_filter_match_tuple` skips the entries that *have* the address. A filtered
+/// dump is merely useless then, but a flush by such a filter deletes everybody else's entries, so
+/// we never ask for one.
+pub(super) fn put_filter(body: &mut Vec<u8>, protocol: u8, port: Option<u16>) {
+    let mut flags = CTA_FILTER_F_CTA_PROTO_NUM;
+    let tuple = open(body, CTA_TUPLE_ORIG);
+    let transport = open(body, CTA_TUPLE_PROTO);
+    put(body, CTA_PROTO_NUM, &[protocol]);
+    if let Some(port) = port {
+        put(body, CTA_PROTO_DST_PORT, &port.to_be_bytes());
+        flags |= CTA_FILTER_F_CTA_PROTO_DST_PORT;
+    }
+    close(body, transport);
+    close(body, tuple);
+    let filter = open(body, CTA_FILTER);
+    // In host order, unlike all other numbers of this interface.
+    put(body, CTA_FILTER_ORIG_FLAGS, &flags.to_ne_bytes());
+    close(body, filter);
+}
+
+#[cfg(test)]
+impl Entry {
+    /// An entry as from a dump: who sent to where, and who answers.
+    pub(super) fn of(protocol: u8, client: &str, destination: &str, endpoint: &str) -> Entry {
+        let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
+        let original = Tuple { source: parse(client), destination: parse(destination) };
+        let reply = Tuple { source: parse(endpoint), destination: parse(client) };
+        Entry { protocol, original, reply, zoned: false, id: [0, 0, 0, 1] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::attr::put_be32;
+
+    /// An entry as the kernel sends it: both directions (here the same one), then others.
+    fn dumped(entry: &Entry, more: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut name = Vec::new();
+        entry.put_name(&mut name);
+        let tuple = Attrs::new(&name).find(CTA_TUPLE_REPLY).expect("a tuple").payload;
+        let mut body = Vec::new();
+        put(&mut body, CTA_TUPLE_ORIG | libc::NLA_F_NESTED as u16, tuple);
+        body.extend_from_slice(&name);
+        more(&mut body);
+        body
+    }
+
+    #[test]
+    fn what_names_an_entry_is_read_as_its_reply() {
+        for (client, endpoint) in
+            [("192.0.2.1:40000", "10.244.0.1:53"), ("[2001:db8::1]:40000", "[fd00::1]:53")]
+        {
+            let entry = Entry::of(17, client, endpoint, endpoint);
+            let body = dumped(&entry, |_| {});
+            let read = Entry::parse(&Attrs::new(&body)).expect("an entry");
+            assert_eq!(read, Entry { original: entry.reply, ..entry });
+        }
+    }
+
+    #[test]
+    fn zones_are_seen_wherever_they_stand() {
+        let entry = Entry::of(17, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
+        let zone = |body: &mut Vec<u8>| put(body, CTA_ZONE, &[0, 5]);
+        let read = Entry::parse(&Attrs::new(&dumped(&entry, zone)));
+        assert!(read.expect("an entry").zoned);
+        let mut body = dumped(&entry, |_| {});
+        let whole = body.clone();
+        let original = Attrs::new(&whole).find(CTA_TUPLE_ORIG).expect("a tuple").payload;
+        let start = open(&mut body, CTA_TUPLE_ORIG);
+        body.extend_from_slice(original);
+        put(&mut body, CTA_TUPLE_ZONE, &[0, 5]);
+        close(&mut body, start);
+        let body = &body[4 + original.len()..];
+        assert!(Entry::parse(&Attrs::new(body)).expect("an entry").zoned);
+    }
+
+    #[test]
+    fn entries_without_ports_and_malformed_ones_are_none() {
+        let entry = Entry::of(17, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
+        let body = dumped(&entry, |_| {});
+        for length in 0..body.len() {
+            assert_eq!(Entry::parse(&Attrs::new(&body[..length])), None, "{length}");
+        }
+        let mut icmp = Vec::new();
+        for direction in [CTA_TUPLE_ORIG, CTA_TUPLE_REPLY] {
+            let tuple = open(&mut icmp, direction);
+            let addresses = open(&mut icmp, CTA_TUPLE_IP);
+            put(&mut icmp, CTA_IP_V4_SRC, &[10, 0, 0, 1]);
+            put(&mut icmp, CTA_IP_V4_DST, &[10, 0, 0, 2]);
+            close(&mut icmp, addresses);
+            let transport = open(&mut icmp, CTA_TUPLE_PROTO);
+            put(&mut icmp, CTA_PROTO_NUM, &[1]);
+            close(&mut icmp, transport);
+            close(&mut icmp, tuple);
+        }
+        put_be32(&mut icmp, CTA_ID, 1);
+        assert_eq!(Entry::parse(&Attrs::new(&icmp)), None);
+    }
+}

@@ -1,0 +1,28 @@
+//! Connection tracking: UDP flows that would never find out that their endpoint is gone, and the
+//! sysctls of the `conntrack` section of the configuration.
+//!
+//! A flow that connection tracking knows is translated by its entry; rules are asked for new flows
+//! only. UDP has no end that the kernel could see: while a client keeps sending, the entry lives,
+//! and if it leads to an endpoint that is gone, or to none because the client was there before the
+//! Service, the client is lost for ever. So after each commit that changes which endpoints serve a
+//! UDP frontend, the stale entries of that frontend are deleted, and the next datagram asks the
+//! rules again.
+//!
+//! Owns: what is stale ([`Sweep`], pure), the conversation with the kernel by netlink
+//! ([`Conntrack`]), the thread that holds it, so that a commit never waits for a sweep ([`spawn`]),
+//! and the [`sysctl`]s.
+//!
+//! Must not know: Services, slices, nf_tables. It never touches entries of TCP or SCTP, nor those
+//! of flows to anything but the frontends it is told.
+
+mod entry;
+mod socket;
+mod sweep;
+pub mod sysctl;
+mod uapi;
+mod worker;
+
+pub use entry::{Entry, Tuple};
+pub use socket::{Conntrack, Error, Report};
+pub use sweep::Sweep;
+pub use worker::spawn;

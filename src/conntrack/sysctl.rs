@@ -1,0 +1,303 @@
+//! The sysctls that the `conntrack` section of the configuration asks for, as kube-proxy sets them.
+//!
+//! From kube-proxy 1.36 (`pkg/proxy/conntrack/sysctls.go`): the size of the table follows the CPUs
+//! and is only ever raised, and so are the hash buckets, to a quarter of it; the other values are
+//! written if they differ, in either direction; what is zero or absent in the configuration is left
+//! alone. Unlike there, a value that cannot be written is no reason to stop.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use tracing::{debug, info, warn};
+
+/// The table is not made larger than this, unless `min` asks for it on a machine of few CPUs.
+const LARGEST_SCALED_TABLE: u64 = 1 << 20;
+
+/// The `conntrack` section. The default is that of kube-proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `maxPerCore`: entries that the table may have for each CPU. 0 leaves its size alone.
+    pub max_per_core: u32,
+    /// `min`: entries that the table may have at least.
+    pub min: u32,
+    /// `tcpEstablishedTimeout`. Zero leaves it alone, as for all durations.
+    pub tcp_established_timeout: Duration,
+    /// `tcpCloseWaitTimeout`.
+    pub tcp_close_wait_timeout: Duration,
+    /// `tcpBeLiberal`: packets outside of the window are no reason to call them invalid. False
+    /// leaves it alone.
+    pub tcp_be_liberal: bool,
+    /// `udpTimeout`: for flows without an answer.
+    pub udp_timeout: Duration,
+    /// `udpStreamTimeout`: for flows with answers.
+    pub udp_stream_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            max_per_core: 32 * 1024,
+            min: 128 * 1024,
+            tcp_established_timeout: Duration::from_secs(24 * 60 * 60),
+            tcp_close_wait_timeout: Duration::from_secs(60 * 60),
+            tcp_be_liberal: false,
+            udp_timeout: Duration::ZERO,
+            udp_stream_timeout: Duration::ZERO,
+        }
+    }
+}
+
+/// A value that can be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each has the name of its file")]
+pub enum Sysctl {
+    Max,
+    Hashsize,
+    TcpTimeoutEstablished,
+    TcpTimeoutCloseWait,
+    TcpBeLiberal,
+    UdpTimeout,
+    UdpTimeoutStream,
+}
+
+impl Sysctl {
+    /// Its file. What is below `/proc/sys/net` belongs to the network namespace of the thread that
+    /// opens it. The first two exist once for the machine: in other namespaces than the first one
+    /// they can be read only (`nf_conntrack_standalone_init_sysctl`, `nf_conntrack_set_hashsize`).
+    #[must_use]
+    pub fn file(self) -> &'static str {
+        match self {
+            Sysctl::Max => "/proc/sys/net/netfilter/nf_conntrack_max",
+            Sysctl::Hashsize => "/sys/module/nf_conntrack/parameters/hashsize",
+            Sysctl::TcpTimeoutEstablished => {
+                "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
+            }
+            Sysctl::TcpTimeoutCloseWait => {
+                "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait"
+            }
+            Sysctl::TcpBeLiberal => "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal",
+            Sysctl::UdpTimeout => "/proc/sys/net/netfilter/nf_conntrack_udp_timeout",
+            Sysctl::UdpTimeoutStream => "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream",
+        }
+    }
+
+    fn read(self) -> Option<u64> {
+        fs::read_to_string(self.file()).ok()?.trim().parse().ok()
+    }
+}
+
+/// A value to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Write {
+    /// What.
+    pub sysctl: Sysctl,
+    /// The new value.
+    pub value: u64,
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}", self.sysctl.file(), self.value)
+    }
+}
+
+/// What is to be written on a machine of so many CPUs. `current` tells the values of now, `None` for
+/// one that cannot be read: that is written, to find out why.
+#[must_use]
+pub fn plan(settings: &Settings, cpus: u64, current: impl Fn(Sysctl) -> Option<u64>) -> Vec<Write> {
+    let max = table_size(settings, cpus);
+    let raised = [(Sysctl::Max, max), (Sysctl::Hashsize, max / 4)];
+    let exact = [
+        (Sysctl::TcpTimeoutEstablished, settings.tcp_established_timeout.as_secs()),
+        (Sysctl::TcpTimeoutCloseWait, settings.tcp_close_wait_timeout.as_secs()),
+        (Sysctl::TcpBeLiberal, u64::from(settings.tcp_be_liberal)),
+        (Sysctl::UdpTimeout, settings.udp_timeout.as_secs()),
+        (Sysctl::UdpTimeoutStream, settings.udp_stream_timeout.as_secs()),
+    ];
+    let raised = raised.into_iter().filter(|(s, value)| current(*s).is_none_or(|now| now < *value));
+    let exact = exact.into_iter().filter(|(s, value)| current(*s) != Some(*value));
+    raised
+        .chain(exact)
+        .filter(|(_, value)| *value != 0)
+        .map(|(sysctl, value)| Write { sysctl, value })
+        .collect()
+}
+
+/// How many entries the table may have; 0 to leave it alone.
+fn table_size(settings: &Settings, cpus: u64) -> u64 {
+    match u64::from(settings.max_per_core) * cpus {
+        0 => 0,
+        scaled if scaled > LARGEST_SCALED_TABLE => LARGEST_SCALED_TABLE,
+        scaled => scaled.max(settings.min.into()),
+    }
+}
+
+/// Writes what the settings ask for, in the network namespace of this thread, and logs what could
+/// not be written. Connection tracking must be loaded by then: after the first commit it is.
+pub fn apply(settings: &Settings) {
+    let failures: Vec<String> = plan(settings, online_cpus(), Sysctl::read)
+        .into_iter()
+        .filter_map(|write| match fs::write(write.sysctl.file(), write.value.to_string()) {
+            Ok(()) => {
+                info!("set {write}");
+                None
+            }
+            Err(error) => {
+                debug!(%error, kind = ?error.kind(), "cannot set {write}");
+                Some(format!("{write}: {}{}", error, remedy(&error)))
+            }
+        })
+        .collect();
+    if !failures.is_empty() {
+        warn!(
+            "conntrack settings that could not be made: {}. Connection tracking goes on with the \
+             values it has; set 0 in the configuration's conntrack section to leave them alone",
+            failures.join("; ")
+        );
+    }
+}
+
+/// What to do about an error.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EROFS) => " (the container needs it mounted writable: privileged: true)",
+        Some(libc::EACCES | libc::EPERM | libc::EOPNOTSUPP) => {
+            " (only root in the machine's first network namespace may: set it there, in \
+             /etc/sysctl.d or /etc/modprobe.d)"
+        }
+        Some(libc::ENOENT) => " (is the module nf_conntrack loaded?)",
+        _ => "",
+    }
+}
+
+/// The CPUs of the machine, not those that we may use: the table serves the machine.
+fn online_cpus() -> u64 {
+    let online = fs::read_to_string("/sys/devices/system/cpu/online");
+    let count = online.ok().and_then(|list| count_cpus(list.trim()));
+    count.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u64))
+}
+
+/// Counts a list such as `0-3,8` (Documentation/admin-guide/cputopology.rst).
+fn count_cpus(list: &str) -> Option<u64> {
+    list.split(',')
+        .map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+            last.checked_sub(first)?.checked_add(1)
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Settings = Settings {
+        max_per_core: 0,
+        min: 0,
+        tcp_established_timeout: Duration::ZERO,
+        tcp_close_wait_timeout: Duration::ZERO,
+        tcp_be_liberal: false,
+        udp_timeout: Duration::ZERO,
+        udp_stream_timeout: Duration::ZERO,
+    };
+
+    fn planned(settings: &Settings, cpus: u64, current: &[(Sysctl, u64)]) -> Vec<(Sysctl, u64)> {
+        let read =
+            |sysctl| current.iter().find(|(known, _)| *known == sysctl).map(|(_, value)| *value);
+        plan(settings, cpus, read).into_iter().map(|write| (write.sysctl, write.value)).collect()
+    }
+
+    #[test]
+    fn the_size_of_the_table_follows_the_cpus() {
+        for (max_per_core, min, cpus, max) in [
+            (32_768, 131_072, 2, 131_072),
+            (32_768, 131_072, 4, 131_072),
+            (32_768, 131_072, 8, 262_144),
+            (32_768, 131_072, 32, 1_048_576),
+            (32_768, 131_072, 256, 1_048_576),
+            (u32::MAX, 131_072, 256, 1_048_576),
+            (32_768, 0, 1, 32_768),
+            (32_768, 2_000_000, 2, 2_000_000),
+            (32_768, 2_000_000, 64, 1_048_576),
+            (0, 131_072, 8, 0),
+        ] {
+            let settings = Settings { max_per_core, min, ..NOTHING };
+            assert_eq!(table_size(&settings, cpus), max, "{max_per_core} {min} {cpus}");
+        }
+    }
+
+    #[test]
+    fn table_and_buckets_are_only_raised() {
+        use Sysctl::{Hashsize, Max};
+        let settings = Settings { max_per_core: 32_768, ..NOTHING };
+        for (max, hashsize, writes) in [
+            (65_536, 16_384, &[(Max, 131_072), (Hashsize, 32_768)][..]),
+            (262_144, 16_384, &[(Hashsize, 32_768)]),
+            (131_072, 32_768, &[]),
+            (262_144, 262_144, &[]),
+            (65_536, 32_768, &[(Max, 131_072)]),
+        ] {
+            let current = [(Max, max), (Hashsize, hashsize)];
+            assert_eq!(planned(&settings, 4, &current), writes, "{max} {hashsize}");
+        }
+        assert_eq!(planned(&settings, 4, &[]), [(Max, 131_072), (Hashsize, 32_768)]);
+    }
+
+    #[test]
+    fn other_values_are_written_where_they_differ() {
+        use Sysctl::*;
+        let settings = Settings {
+            tcp_established_timeout: Duration::from_secs(86_400),
+            tcp_close_wait_timeout: Duration::from_millis(3_600_900),
+            tcp_be_liberal: true,
+            udp_timeout: Duration::from_secs(10),
+            udp_stream_timeout: Duration::from_secs(100),
+            ..NOTHING
+        };
+        let kernel = [
+            (TcpTimeoutEstablished, 432_000),
+            (TcpTimeoutCloseWait, 60),
+            (TcpBeLiberal, 0),
+            (UdpTimeout, 30),
+            (UdpTimeoutStream, 120),
+        ];
+        let wanted = [
+            (TcpTimeoutEstablished, 86_400),
+            (TcpTimeoutCloseWait, 3_600),
+            (TcpBeLiberal, 1),
+            (UdpTimeout, 10),
+            (UdpTimeoutStream, 100),
+        ];
+        assert_eq!(planned(&settings, 2, &kernel), wanted);
+        assert_eq!(planned(&settings, 2, &wanted), []);
+        assert_eq!(planned(&NOTHING, 2, &kernel), [], "zero leaves values alone");
+        let short = Settings { udp_timeout: Duration::from_millis(900), ..NOTHING };
+        assert_eq!(planned(&short, 2, &kernel), [], "no flow would last for zero seconds");
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_kube_proxy() {
+        use Sysctl::*;
+        let kernel = [(Max, 65_536), (Hashsize, 65_536), (TcpTimeoutEstablished, 432_000)];
+        let writes =
+            [(Max, 131_072), (TcpTimeoutEstablished, 86_400), (TcpTimeoutCloseWait, 3_600)];
+        assert_eq!(planned(&Settings::default(), 4, &kernel), writes);
+    }
+
+    #[test]
+    fn cpus_are_counted() {
+        for (list, count) in [
+            ("0", Some(1)),
+            ("0-1", Some(2)),
+            ("0-3,8,10-11", Some(7)),
+            ("", None),
+            ("3-1", None),
+            ("0-x", None),
+        ] {
+            assert_eq!(count_cpus(list), count, "{list}");
+        }
+    }
+}

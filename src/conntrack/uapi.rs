@@ -1,0 +1,30 @@
+//! Constants of the kernel's interface that the libc crate does not have.
+//!
+//! Source: `include/uapi/linux/netfilter/nfnetlink_conntrack.h`, and for the filter's flags
+//! `net/netfilter/nf_conntrack_netlink.c`, whose numbers are part of the interface too.
+
+pub(super) const IPCTNL_MSG_CT_GET: u16 = 1;
+pub(super) const IPCTNL_MSG_CT_DELETE: u16 = 2;
+
+pub(super) const CTA_TUPLE_ORIG: u16 = 1;
+pub(super) const CTA_TUPLE_REPLY: u16 = 2;
+pub(super) const CTA_ID: u16 = 12;
+pub(super) const CTA_ZONE: u16 = 18;
+pub(super) const CTA_FILTER: u16 = 25;
+
+pub(super) const CTA_TUPLE_IP: u16 = 1;
+pub(super) const CTA_TUPLE_PROTO: u16 = 2;
+pub(super) const CTA_TUPLE_ZONE: u16 = 3;
+
+pub(super) const CTA_IP_V4_SRC: u16 = 1;
+pub(super) const CTA_IP_V4_DST: u16 = 2;
+pub(super) const CTA_IP_V6_SRC: u16 = 3;
+pub(super) const CTA_IP_V6_DST: u16 = 4;
+
+pub(super) const CTA_PROTO_NUM: u16 = 1;
+pub(super) const CTA_PROTO_SRC_PORT: u16 = 2;
+pub(super) const CTA_PROTO_DST_PORT: u16 = 3;
+
+pub(super) const CTA_FILTER_ORIG_FLAGS: u16 = 1;
+pub(super) const CTA_FILTER_F_CTA_PROTO_NUM: u32 = 1 << 3;
+pub(super) const CTA_FILTER_F_CTA_PROTO_DST_PORT: u32 = 1 << 5;

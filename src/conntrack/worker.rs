@@ -1,0 +1,225 @@
+//! The thread that sweeps, so that commits never wait for it.
+
+use std::io;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use tracing::warn;
+
+use super::{Conntrack, Error, Report, Sweep};
+use crate::model::Family;
+
+/// How long after the last sweep all is looked at again.
+const SECOND_LOOK: Duration = Duration::from_millis(500);
+
+/// Starts the thread. It ends once all senders are gone.
+///
+/// To be sent after each commit that changes what serves a UDP frontend, **additions too**: a sweep
+/// that waits is corrected by those that come after it, and must not delete what a later commit
+/// allows. After a start, one with all UDP frontends. What waits is merged, so that a busy thread
+/// falls behind by one sweep and no more.
+///
+/// Everything is looked at twice: at once, and when no sweep has come for a moment. By then, packets
+/// that were on their way through the old rules during the commit have made their entries; and a
+/// sweep that failed gets its second chance.
+///
+/// # Errors
+/// If the system gives us no thread.
+pub fn spawn(
+    conntrack: Conntrack,
+    report: impl FnMut(Report) + Send + 'static,
+) -> io::Result<Sender<Sweep>> {
+    let (sender, sweeps) = mpsc::channel();
+    let mut worker = Worker { conntrack, report, calm: SECOND_LOOK };
+    std::thread::Builder::new().name("conntrack".to_owned()).spawn(move || worker.run(&sweeps))?;
+    Ok(sender)
+}
+
+/// What [`Worker`] needs of [`Conntrack`].
+trait Sweeper {
+    fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error>;
+}
+
+impl Sweeper for Conntrack {
+    fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error> {
+        Conntrack::sweep(self, family, sweep)
+    }
+}
+
+struct Worker<S, R> {
+    conntrack: S,
+    report: R,
+    calm: Duration,
+}
+
+impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
+    fn run(&mut self, sweeps: &Receiver<Sweep>) {
+        let mut again: Option<Sweep> = None;
+        loop {
+            let received = match again {
+                None => sweeps.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(_) => sweeps.recv_timeout(self.calm),
+            };
+            match received {
+                Ok(mut sweep) => {
+                    sweeps.try_iter().for_each(|later| sweep.merge(later));
+                    self.sweep(&sweep);
+                    again.get_or_insert_default().merge(sweep);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    again.take().iter().for_each(|sweep| self.sweep(sweep));
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn sweep(&mut self, sweep: &Sweep) {
+        for family in Family::ALL.into_iter().filter(|family| !sweep.ports(*family).is_empty()) {
+            match self.conntrack.sweep(family, sweep) {
+                Ok(report) => (self.report)(report),
+                Err(error) => warn!(
+                    %family,
+                    %error,
+                    "stale UDP flows could not be deleted: clients that keep sending may not \
+                     reach an endpoint"
+                ),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    use nix::errno::Errno;
+
+    use super::*;
+    use crate::model::{Backend, Protocol};
+    use crate::plan::FrontendKey;
+
+    /// Tells what it was asked for and fails as often as it is told to.
+    struct Recorder {
+        asked: Sender<(Family, Sweep)>,
+        failures: usize,
+    }
+
+    impl Sweeper for Recorder {
+        fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error> {
+            self.asked.send((family, sweep.clone())).expect("a test that listens");
+            if self.failures > 0 {
+                self.failures -= 1;
+                return Err(Error::Refused { request: "list entries", errno: Errno::EPERM });
+            }
+            Ok(Report { family, listed: 2, deleted: 1, took: Duration::ZERO })
+        }
+    }
+
+    /// A sweep of one frontend with so many endpoints.
+    fn sweep(address: &str, endpoints: u16) -> Sweep {
+        let address: IpAddr = address.parse().expect("an address");
+        let serving: BTreeSet<_> = (0..endpoints).map(|port| Backend { address, port }).collect();
+        let key = FrontendKey::Address(address, Protocol::Udp, 53);
+        Sweep { frontends: BTreeMap::from([(key, Arc::new(serving))]), ..Sweep::default() }
+    }
+
+    fn merged(parts: &[Sweep]) -> Sweep {
+        let mut whole = Sweep::default();
+        parts.iter().for_each(|part| whole.merge(part.clone()));
+        whole
+    }
+
+    /// A worker on a thread of its own: where to send sweeps, what it asked for, what it reports.
+    struct Running {
+        sweeps: Option<Sender<Sweep>>,
+        asked: Receiver<(Family, Sweep)>,
+        reports: Receiver<Report>,
+        thread: std::thread::JoinHandle<()>,
+    }
+
+    impl Running {
+        /// Starts it when `waiting` lies in its queue already.
+        fn start(waiting: &[Sweep], failures: usize, calm: Duration) -> Running {
+            let (sweeps, queue) = mpsc::channel();
+            waiting.iter().for_each(|sweep| sweeps.send(sweep.clone()).expect("a queue"));
+            let (asked, asked_for) = mpsc::channel();
+            let (report, reports) = mpsc::channel();
+            let mut worker = Worker {
+                conntrack: Recorder { asked, failures },
+                report: move |made| report.send(made).expect("a test that listens"),
+                calm,
+            };
+            let thread = std::thread::spawn(move || worker.run(&queue));
+            Running { sweeps: Some(sweeps), asked: asked_for, reports, thread }
+        }
+
+        /// What it asks for next.
+        fn next(&self) -> (Family, Sweep) {
+            self.asked.recv_timeout(Duration::from_secs(10)).expect("a sweep")
+        }
+
+        /// Ends it; how much it has asked for and reported beside what was taken already.
+        fn end(mut self) -> (usize, usize) {
+            self.sweeps = None;
+            self.thread.join().expect("a thread that did not panic");
+            (self.asked.iter().count(), self.reports.iter().count())
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn what_waits_is_one_sweep_for_each_family() {
+        let parts = [sweep("10.96.0.1", 1), sweep("fd00::1", 2), sweep("10.96.0.1", 3)];
+        let worker = Running::start(&parts, 0, LONG);
+        let whole = merged(&parts);
+        assert_eq!(worker.next(), (Family::V4, whole.clone()));
+        assert_eq!(worker.next(), (Family::V6, whole));
+        assert_eq!(worker.end(), (0, 2));
+    }
+
+    #[test]
+    fn all_is_looked_at_again_once_it_is_calm() {
+        let parts = [sweep("10.96.0.1", 1)];
+        let worker = Running::start(&parts, 0, SHORT);
+        assert_eq!(worker.next(), (Family::V4, parts[0].clone()));
+        assert_eq!(worker.next(), (Family::V4, parts[0].clone()));
+        std::thread::sleep(SHORT * 3);
+        assert_eq!(worker.end(), (0, 2), "and not a third time");
+    }
+
+    #[test]
+    fn the_second_look_knows_what_came_after_the_first() {
+        let before = sweep("10.96.0.1", 1);
+        let after = merged(&[sweep("10.96.0.2", 1), sweep("10.96.0.1", 2)]);
+        let worker = Running::start(std::slice::from_ref(&before), 0, SHORT * 5);
+        assert_eq!(worker.next(), (Family::V4, before));
+        worker.sweeps.as_ref().expect("open").send(after.clone()).expect("a queue");
+        // On a machine that sleeps here, the second look at the first sweep comes before.
+        while worker.next() != (Family::V4, after.clone()) {}
+        assert_eq!(worker.next(), (Family::V4, after));
+        assert_eq!(worker.end().0, 0);
+    }
+
+    #[test]
+    fn a_failed_sweep_is_tried_again_and_ends_nothing() {
+        let worker = Running::start(&[sweep("10.96.0.1", 1)], 1, SHORT);
+        assert_eq!(worker.next(), worker.next());
+        let other = sweep("10.96.0.2", 1);
+        worker.sweeps.as_ref().expect("open").send(other.clone()).expect("a queue");
+        assert_eq!(worker.next(), (Family::V4, other));
+        assert!(worker.end().1 >= 2);
+    }
+
+    #[test]
+    fn frontends_of_other_protocols_ask_for_nothing() {
+        let key = FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30080);
+        let frontends = BTreeMap::from([(key, Arc::default())]);
+        let worker = Running::start(&[Sweep { frontends, ..Sweep::default() }], 0, LONG);
+        assert_eq!(worker.end(), (0, 0));
+    }
+}

@@ -1,0 +1,129 @@
+//! Many flows at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use shunt::conntrack::{Report, Sweep};
+use shunt::model::{Family, Protocol};
+use shunt::plan::FrontendKey;
+use shunt_lab::Netns;
+
+use crate::flows::{frontend, serving, socket, sweep};
+
+/// A node with many flows on its loopback device, half of them to an endpoint that is gone.
+struct Crowd {
+    ns: Netns,
+    flows: usize,
+}
+
+impl Crowd {
+    /// Serving, and gone.
+    const ENDPOINTS: [[&'static str; 2]; 2] =
+        [["127.0.0.2:9", "127.0.0.3:9"], ["[fd00:244::2]:9", "[fd00:244::3]:9"]];
+    const FRONTENDS: [[&'static str; 2]; 2] =
+        [["10.96.0.1:53", "10.96.0.2:54"], ["[fd00:96::1]:53", "[fd00:96::2]:54"]];
+    const FIRST_PORT: u16 = 20_000;
+
+    fn new() -> Result<Crowd> {
+        let ns = Netns::new()?;
+        ns.ip("link set lo up
+            route add local 10.96.0.0/16 dev lo
+            route add local fd00:96::/64 dev lo
+            route add local fd00:244::/64 dev lo")?;
+        Ok(Crowd { ns, flows: 0 })
+    }
+
+    /// Lets so many clients of each family send to both frontends.
+    fn gather(&mut self, clients: u16) -> Result<()> {
+        let (first, middle) = (Self::FIRST_PORT, Self::FIRST_PORT + clients / 2);
+        let mut rules = String::from("flush ruleset\n");
+        for (family, [serving, gone]) in ["ip", "ip6"].iter().zip(Self::ENDPOINTS) {
+            rules.push_str(&format!(
+                "table {family} hand {{
+                    chain output {{
+                        type nat hook output priority -100
+                        udp dport 53-54 udp sport {first}-{} dnat to {serving}
+                        udp dport 53-54 dnat to {gone}
+                    }}
+                }}\n",
+                middle - 1
+            ));
+        }
+        self.ns.nft(&rules)?;
+        let addresses = [("127.0.0.1", Self::FRONTENDS[0]), ("::1", Self::FRONTENDS[1])];
+        self.ns.run(|| {
+            for (from, frontends) in addresses {
+                let from: IpAddr = from.parse()?;
+                let frontends = frontends.map(socket);
+                for port in first..first + clients {
+                    let client = UdpSocket::bind(SocketAddr::new(from, port))?;
+                    for frontend in frontends {
+                        client.send_to(b"hello", frontend)?;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        self.flows = usize::from(clients) * 2;
+        Ok(())
+    }
+
+    /// A sweep of both frontends of each family, and of so many others.
+    fn sweep(others: u16) -> Sweep {
+        let mut frontends = BTreeMap::new();
+        for ([one, two], [serves, _]) in Self::FRONTENDS.into_iter().zip(Self::ENDPOINTS) {
+            let serves = serving(&[serves]);
+            frontends.extend([one, two].map(|text| (frontend(text), Arc::clone(&serves))));
+            let address = socket(one).ip();
+            let other = |n| FrontendKey::Address(address, Protocol::Udp, 1000 + n);
+            frontends.extend((0..others).map(|n| (other(n), Arc::default())));
+        }
+        Sweep { frontends, node_addresses: BTreeSet::new() }
+    }
+
+    /// How many flows of a family there are, and how many of them go to the endpoint that is gone.
+    fn count(&self, family: Family) -> Result<(usize, usize)> {
+        let (name, [_, gone]) = match family {
+            Family::V4 => ("ipv4", Self::ENDPOINTS[0]),
+            Family::V6 => ("ipv6", Self::ENDPOINTS[1]),
+        };
+        let listing = self.ns.output("conntrack", &["-L", "-p", "udp", "-f", name])?;
+        let gone = format!(" src={} ", socket(gone).ip());
+        Ok((listing.lines().count(), listing.lines().filter(|l| l.contains(&gone)).count()))
+    }
+}
+
+#[test]
+fn twenty_thousand_flows_are_sorted_out_whether_the_kernel_filters_or_not() -> Result<()> {
+    let mut crowd = Crowd::new()?;
+    // Two ports are asked for one by one, more of them in one dump.
+    for (clients, others) in [(1_000, 0), (10_000, 50)] {
+        crowd.gather(clients)?;
+        for family in Family::ALL {
+            assert_eq!(crowd.count(family)?, (crowd.flows, crowd.flows / 2));
+            let report = sweep(&crowd.ns, family, &Crowd::sweep(others))?;
+            assert_eq!(report.listed, crowd.flows);
+            assert_eq!(report.deleted, crowd.flows / 2);
+            assert_eq!(crowd.count(family)?, (crowd.flows / 2, 0));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn flows_that_vanish_meanwhile_are_no_error() -> Result<()> {
+    let mut crowd = Crowd::new()?;
+    crowd.gather(4_000)?;
+    let all = Crowd::sweep(0);
+    let reports: Vec<Report> = std::thread::scope(|scope| {
+        let sweepers = [(); 4].map(|()| scope.spawn(|| sweep(&crowd.ns, Family::V4, &all)));
+        sweepers.into_iter().map(|sweeper| sweeper.join().expect("no panic")).collect::<Result<_>>()
+    })
+    .context("one of four sweeps at a time")?;
+    assert_eq!(reports.iter().map(|report| report.deleted).sum::<usize>(), crowd.flows / 2);
+    assert_eq!(crowd.count(Family::V4)?, (crowd.flows / 2, 0));
+    assert_eq!(crowd.count(Family::V6)?, (crowd.flows, crowd.flows / 2));
+    Ok(())
+}

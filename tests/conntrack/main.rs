@@ -1,0 +1,8 @@
+//! Stale UDP flows in real connection tracking: made by datagrams through rules written by hand,
+//! looked at with `conntrack`, which is not ours; and the sysctls.
+#![allow(clippy::expect_used, reason = "the addresses are written in the tests")]
+
+mod crowd;
+mod flows;
+mod service;
+mod sysctls;

@@ -1,0 +1,37 @@
+//! The `conntrack` section of the configuration in a network namespace.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Result;
+use shunt::conntrack::sysctl;
+use shunt_lab::Netns;
+
+#[test]
+fn sysctls_are_set_where_the_namespace_may_and_the_rest_is_no_error() -> Result<()> {
+    Netns::new()?.run(|| {
+        let values = || -> Result<Vec<String>> {
+            use sysctl::Sysctl::*;
+            [Max, Hashsize, TcpTimeoutEstablished, TcpBeLiberal, UdpTimeout, UdpTimeoutStream]
+                .iter()
+                .map(|sysctl| Ok(fs::read_to_string(sysctl.file())?.trim().to_owned()))
+                .collect()
+        };
+        let before = values()?;
+        sysctl::apply(&sysctl::Settings {
+            // More than any machine has: outside of the first namespace it is refused.
+            max_per_core: u32::MAX,
+            min: 0,
+            tcp_established_timeout: Duration::from_secs(4321),
+            tcp_close_wait_timeout: Duration::ZERO,
+            tcp_be_liberal: true,
+            udp_timeout: Duration::from_secs(17),
+            udp_stream_timeout: Duration::ZERO,
+        });
+        let after = values()?;
+        assert_eq!(after[..2], before[..2]);
+        assert_eq!(after[2..5], ["4321", "1", "17"]);
+        assert_eq!(after[5], before[5]);
+        Ok(())
+    })
+}
