@@ -160,7 +160,7 @@ zzz: {a: [1]}
     assert_eq!(
         texts(&problems),
         [
-            "config.conf:3: mode = \"ipvs\": shunt programs nftables, whatever the mode; write nftables",
+            "config.conf:3: mode = ipvs: shunt programs nftables, whatever the mode; write nftables",
             "config.conf:4: conntrack.maxPerCore = 65536: has no effect: sysctls are left alone",
             "config.conf:6: ipvs.strictARP = true: has no effect: nftables is programmed, whatever the mode",
             "config.conf:8: featureGates = a mapping of 1: has no effect: there are no feature gates",
@@ -191,26 +191,26 @@ logging: {format: xml}
     .unwrap_err();
     let texts = texts(&problems);
     for (line, expected) in [
-        (3, "bindAddress = \"10.0.0\": not an IP address"),
+        (3, "bindAddress = 10.0.0: not an IP address"),
         (
             4,
-            "healthzBindAddress = \"localhost:1\": not an address to listen on; write one such as 0.0.0.0:10256",
+            "healthzBindAddress = localhost:1: not an address to listen on; write one such as 0.0.0.0:10256",
         ),
-        (5, "mode = \"userspace\": not a mode"),
-        (6, "nftables.masqueradeBit = \"32\": not a bit of the mark; write 0 to 31"),
-        (6, "nftables.minSyncPeriod = \"2s\": longer than nftables.syncPeriod"),
-        (7, "iptables.masqueradeBit = \"-1\""),
-        (7, "iptables.masqueradeAll = \"yes\": must be true or false, not text"),
-        (7, "iptables.minSyncPeriod = \"-1s\": a negative duration"),
-        (8, "clusterCIDR = \"10.0.0.0/8,10.1.0.0/16\": two prefixes of one family"),
-        (9, "nodePortAddresses[0] = \"primary\": stands alone"),
-        (9, "nodePortAddresses[1] = \"10.0.0.0\": has no length; write 10.0.0.0/32"),
+        (5, "mode = userspace: not a mode"),
+        (6, "nftables.masqueradeBit = 32: not a bit of the mark; write 0 to 31"),
+        (6, "nftables.minSyncPeriod = 2s: longer than nftables.syncPeriod"),
+        (7, "iptables.masqueradeBit = -1"),
+        (7, "iptables.masqueradeAll = yes: must be true or false, not text"),
+        (7, "iptables.minSyncPeriod = -1s: a negative duration"),
+        (8, "clusterCIDR = 10.0.0.0/8,10.1.0.0/16: two prefixes of one family"),
+        (9, "nodePortAddresses[0] = primary: stands alone"),
+        (9, "nodePortAddresses[1] = 10.0.0.0: has no length; write 10.0.0.0/32"),
         (10, "detectLocal.bridgeInterface: is needed with this detectLocalMode"),
-        (11, "oomScoreAdj = \"2000\": out of range"),
-        (12, "conntrack.min = \"-1\": negative"),
+        (11, "oomScoreAdj = 2000: out of range"),
+        (12, "conntrack.min = -1: negative"),
         (12, "conntrack.udpTimeout = soon: not a duration such as 30s or 1h2m3s"),
         (13, "configSyncPeriod = a list of 1: "),
-        (14, "logging.format = \"xml\": not a format; write text or json"),
+        (14, "logging.format = xml: not a format; write text or json"),
     ] {
         let expected = format!("config.conf:{line}: {expected}");
         // What is missing has the line of the nearest thing around it.
@@ -276,9 +276,9 @@ fn flags_alone() {
     assert_eq!(
         texts(&problems),
         [
-            "--iptables-sync-period = \"z\": not a duration such as 30s or 1h2m3s",
-            "--cluster-cidr = \"x\": not a prefix such as 10.0.0.0/8 or fd00::/8",
-            "--nodeport-addresses = \"y\": not a prefix such as 10.0.0.0/8 or fd00::/8",
+            "--iptables-sync-period = z: not a duration such as 30s or 1h2m3s",
+            "--cluster-cidr = x: not a prefix such as 10.0.0.0/8 or fd00::/8",
+            "--nodeport-addresses = y: not a prefix such as 10.0.0.0/8 or fd00::/8",
         ]
     );
 }

@@ -18,5 +18,5 @@ mod tests;
 pub use address::{parse_ip, parse_net};
 pub use path::{At, FieldPath, Segment};
 pub use problem::{Problem, Severity, excerpt};
-pub use tree::{Entry, Node, Scalar, SyntaxError, Value, parse};
+pub use tree::{Entry, Node, Scalar, SyntaxError, Value, documents, parse};
 pub use typed::{TypeError, typed, typed_reporting_unknown};

@@ -118,13 +118,21 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A text from outside in a form that fits into a message: quoted, control characters escaped, cut.
+/// A text from outside in a form that fits into a message: control characters escaped, cut if it is
+/// long, in quotes where its ends would not be seen.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
-    match text.char_indices().nth(EXCERPT_CHARS) {
-        None => format!("{text:?}"),
-        Some((end, _)) => format!("{:?}… ({} bytes)", &text[..end], text.len()),
+    let cut = text.char_indices().nth(EXCERPT_CHARS).map(|(end, _)| end);
+    let shown = &text[..cut.unwrap_or(text.len())];
+    let mut excerpt = if shown.is_empty() || shown.contains([' ', '"', '\'']) {
+        format!("{shown:?}")
+    } else {
+        shown.escape_debug().to_string()
+    };
+    if cut.is_some() {
+        excerpt.push_str(&format!("… ({} bytes)", text.len()));
     }
+    excerpt
 }
 
 fn clip(mut text: String, chars: usize) -> String {
@@ -148,8 +156,20 @@ mod tests {
             .in_file(&file, Some(7));
         assert_eq!(
             problem.to_string(),
-            r#"svc/web.yaml:7: Service default/web: spec = "x\ny": must be a mapping"#
+            r"svc/web.yaml:7: Service default/web: spec = x\ny: must be a mapping"
         );
+    }
+
+    #[test]
+    fn excerpts_show_where_they_end() {
+        for (text, expected) in [
+            ("10.0.0.1", "10.0.0.1"),
+            ("", "\"\""),
+            (" 10.0.0.1", "\" 10.0.0.1\""),
+            ("a\tb\u{7}", "a\\tb\\u{7}"),
+        ] {
+            assert_eq!(excerpt(text), expected);
+        }
     }
 
     #[test]

@@ -160,7 +160,6 @@ impl<'a> Node<'a> {
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.value {
-            Value::Scalar(scalar) if scalar.plain => excerpt(&scalar.text).replace('"', ""),
             Value::Scalar(scalar) => excerpt(&scalar.text),
             Value::Sequence(items) => format!("a list of {}", items.len()),
             Value::Mapping(entries) => format!("a mapping of {}", entries.len()),
@@ -186,6 +185,14 @@ impl Scalar<'_> {
 
 /// Reads all documents of a text. Empty ones are left out.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Node<'_>>, SyntaxError> {
+    documents(bytes)?.collect()
+}
+
+/// Reads the documents of a text one by one, so that they need not all be in memory. Empty ones are
+/// left out; an error is the last item.
+pub fn documents(
+    bytes: &[u8],
+) -> Result<impl Iterator<Item = Result<Node<'_>, SyntaxError>>, SyntaxError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let (line, column) = position(&bytes[..error.valid_up_to()]);
         SyntaxError { line, column, reason: "the bytes here are not valid UTF-8 text".into() }
@@ -196,14 +203,28 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Node<'_>>, SyntaxError> {
     options.flow_nesting_limit = NESTING_LIMIT;
     options.block_nesting_limit = NESTING_LIMIT;
     options.set_emit_comments(false);
+    let mut events = Parser::new_from_str_with_options(text, options);
     let mut builder = Builder::default();
-    for event in Parser::new_from_str_with_options(text, options) {
-        let (event, span) = event.map_err(|error| {
-            syntax_error(error.marker().line(), error.marker().col(), error.info())
-        })?;
-        builder.take(event, span)?;
-    }
-    Ok(builder.documents)
+    let mut failed = false;
+    Ok(std::iter::from_fn(move || {
+        while !failed {
+            let taken = match events.next()? {
+                Ok((event, span)) => builder.take(event, span),
+                Err(error) => {
+                    let marker = error.marker();
+                    Err(syntax_error(marker.line(), marker.col(), error.info()))
+                }
+            };
+            if let Err(error) = taken {
+                failed = true;
+                return Some(Err(error));
+            }
+            if let Some(document) = builder.document.take() {
+                return Some(Ok(document));
+            }
+        }
+        None
+    }))
 }
 
 fn position(text: &[u8]) -> (u32, u32) {
@@ -223,7 +244,7 @@ fn to_u32(number: usize) -> u32 {
 /// Makes nodes out of events.
 #[derive(Default)]
 struct Builder<'a> {
-    documents: Vec<Node<'a>>,
+    document: Option<Node<'a>>,
     open: Vec<Open<'a>>,
     anchors: HashMap<usize, Node<'a>>,
     copied: usize,
@@ -311,7 +332,7 @@ impl<'a> Builder<'a> {
         }
         match self.open.last_mut().map(|open| &mut open.content) {
             None if node.is_null() => {}
-            None => self.documents.push(node),
+            None => self.document = Some(node),
             Some(Content::Sequence(items)) => items.push(node),
             Some(Content::Mapping { entries, key }) => match (key.take(), node.value) {
                 (Some((key, line)), value) => {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use crate::document::{self, At, FieldPath, Node, Problem, Severity, TypeError, Value, typed};
+use crate::document::{
+    self, At, FieldPath, Node, Problem, Severity, SyntaxError, TypeError, Value, typed,
+};
 use crate::model::{Change, Origin};
 use crate::source::objects::{self, Converted, Key, Kind, Names};
 
@@ -56,11 +58,11 @@ pub fn parse(
     bytes: &[u8],
     context: &mut Context,
 ) -> Result<Manifest, Box<Problem>> {
-    let documents = document::parse(bytes).map_err(|error| {
+    let syntax_error = |error: SyntaxError| {
         let reason = format!("not YAML or JSON, in column {}: {}", error.column, error.reason);
         let problem = Problem::new(Severity::Error, FieldPath::default(), reason);
         Box::new(problem.in_file(file, Some(error.line)))
-    })?;
+    };
     let mut reader = Reader {
         file,
         context,
@@ -68,8 +70,8 @@ pub fn parse(
         places: HashMap::new(),
         unlisted: 0,
     };
-    for document in &documents {
-        reader.document(document, None);
+    for document in document::documents(bytes).map_err(syntax_error)? {
+        reader.document(&document.map_err(syntax_error)?, None);
     }
     Ok(reader.finish())
 }

@@ -78,8 +78,8 @@ fn messages_name_file_line_object_field_and_value() {
         (
             "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\nspec:\n  clusterIP: 10.96.0.300\n  ports:\n  - port: 0\n",
             &[
-                "f.yaml:6: Service default/web: spec.clusterIP = \"10.96.0.300\": not an IP address (the Service is left out)",
-                "f.yaml:8: Service default/web: spec.ports[0].port = \"0\": not a port number; write 1 to 65535 (the Service is left out)",
+                "f.yaml:6: Service default/web: spec.clusterIP = 10.96.0.300: not an IP address (the Service is left out)",
+                "f.yaml:8: Service default/web: spec.ports[0].port = 0: not a port number; write 1 to 65535 (the Service is left out)",
             ][..],
         ),
         (
@@ -101,7 +101,7 @@ fn messages_name_file_line_object_field_and_value() {
         (
             "just text\n",
             &[
-                "f.yaml:1: kind = just text: not an object; it should begin with apiVersion and kind",
+                "f.yaml:1: kind = \"just text\": not an object; it should begin with apiVersion and kind",
             ],
         ),
         (
@@ -113,8 +113,8 @@ fn messages_name_file_line_object_field_and_value() {
         (
             "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: a, labels: {kubernetes.io/service-name: web}}\naddressType: IPv4\nports:\n- name: http\nendpoints:\n- addresses:\n  - 10.0.0.1\n- addresses:\n  - 127.0.0.1\n",
             &[
-                "f.yaml:6: EndpointSlice default/a: ports[0].port = \"nothing\": a port needs a number (this port of the slice is ignored)",
-                "f.yaml:11: EndpointSlice default/a: endpoints[1].addresses[0] = \"127.0.0.1\": a loopback address; it does not name a host that could be reached (this endpoint is ignored)",
+                "f.yaml:6: EndpointSlice default/a: ports[0].port: a port needs a number (this port of the slice is ignored)",
+                "f.yaml:11: EndpointSlice default/a: endpoints[1].addresses[0] = 127.0.0.1: a loopback address; it does not name a host that could be reached (this endpoint is ignored)",
             ],
         ),
     ] {

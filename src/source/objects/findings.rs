@@ -47,6 +47,11 @@ impl Findings {
         self.add(Severity::Warning, at, Some(&value), format!("{reason} ({effect})"));
     }
 
+    /// A part is ignored because a field of it is missing.
+    pub(super) fn ignored_without(&mut self, at: At<'_>, reason: &str, effect: &str) {
+        self.add(Severity::Warning, at, None, format!("{reason} ({effect})"));
+    }
+
     /// Something has no effect.
     pub(super) fn note(&mut self, at: At<'_>, reason: impl Into<String>) {
         self.add(Severity::Note, at, None, reason.into());

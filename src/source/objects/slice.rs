@@ -61,7 +61,7 @@ fn ports(
     for (i, raw) in raw.ports.iter().enumerate() {
         let at = at.index(i);
         let Some(number) = raw.port else {
-            findings.ignored(at.field("port"), "nothing", "a port needs a number", effect);
+            findings.ignored_without(at.field("port"), "a port needs a number", effect);
             continue;
         };
         let port = match values::port(number) {
@@ -126,7 +126,7 @@ fn address(
     let effect = "this endpoint is ignored";
     let at = at.field("addresses");
     let Some(text) = raw.addresses.first() else {
-        findings.ignored(at, "nothing", "an endpoint needs an address", effect);
+        findings.ignored_without(at, "an endpoint needs an address", effect);
         return None;
     };
     match values::remote_ip(text) {

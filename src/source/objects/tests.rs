@@ -141,19 +141,19 @@ fn services_of_others_are_gone_without_a_word() {
 #[test]
 fn errors_leave_a_service_out_with_all_its_problems() {
     for (spec, expected) in [
-        ("clusterIP: 10.96.0.999", &["spec.clusterIP = \"10.96.0.999\": not an IP address"][..]),
+        ("clusterIP: 10.96.0.999", &["spec.clusterIP = 10.96.0.999: not an IP address"][..]),
         ("clusterIP: 127.0.0.1", &["a loopback address"]),
         ("clusterIP: ::ffff:10.0.0.1", &["write 10.0.0.1"]),
-        ("clusterIPs: [10.96.0.1, 10.96.0.2]", &["spec.clusterIPs[1] = \"10.96.0.2\": a second"]),
+        ("clusterIPs: [10.96.0.1, 10.96.0.2]", &["spec.clusterIPs[1] = 10.96.0.2: a second"]),
         ("clusterIP: 10.96.0.1\nclusterIPs: [10.96.0.2]", &["must be the same as the first"]),
-        ("type: clusterip", &["spec.type = \"clusterip\": not a type of Service"]),
+        ("type: clusterip", &["spec.type = clusterip: not a type of Service"]),
         ("ports: []", &["spec.ports: a Service needs at least one port"]),
         (
             "ports: [{port: 0, protocol: tcp}, {port: 70000, name: b}]",
-            &["ports[0].protocol = \"tcp\"", "ports[0].port = \"0\"", "ports[1].port = \"70000\""],
+            &["ports[0].protocol = tcp", "ports[0].port = 0", "ports[1].port = 70000"],
         ),
         ("ports: [{name: a}]", &["spec.ports[0].port: a port needs a number"]),
-        ("ports: [{port: 80, name: a_b}]", &["spec.ports[0].name = \"a_b\""]),
+        ("ports: [{port: 80, name: a_b}]", &["spec.ports[0].name = a_b"]),
         ("ports: [{port: 1}, {port: 2, name: b}]", &["ports[0].name: each of several ports"]),
         (
             "ports: [{port: 1, name: a}, {port: 1, name: a}]",
@@ -161,15 +161,15 @@ fn errors_leave_a_service_out_with_all_its_problems() {
         ),
         (
             "type: NodePort\nports: [{port: 1, name: a, nodePort: 3}, {port: 2, name: b, nodePort: 3}]",
-            &["ports[1].nodePort = \"3\": another port has this node port"],
+            &["ports[1].nodePort = 3: another port has this node port"],
         ),
         ("type: NodePort\nports: [{port: 1, nodePort: 99999}]", &["spec.ports[0].nodePort"]),
-        ("internalTrafficPolicy: local", &["spec.internalTrafficPolicy = \"local\""]),
+        ("internalTrafficPolicy: local", &["spec.internalTrafficPolicy = local"]),
         ("externalTrafficPolicy: x", &["spec.externalTrafficPolicy"]),
         ("sessionAffinity: Cookie", &["spec.sessionAffinity"]),
         (
             "sessionAffinity: ClientIP\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 90000}}",
-            &["spec.sessionAffinityConfig.clientIP.timeoutSeconds = \"90000\""],
+            &["spec.sessionAffinityConfig.clientIP.timeoutSeconds = 90000"],
         ),
         (
             "type: LoadBalancer\nexternalTrafficPolicy: Local\nhealthCheckNodePort: -1",
@@ -195,7 +195,7 @@ fn parts_of_a_service_are_ignored_by_themselves() {
     let converted = with_spec("externalIPs: [1.2.3.4, 1.2.3.400, 169.254.0.1]");
     assert_problems(
         &converted,
-        &["spec.externalIPs[1] = \"1.2.3.400\": not an IP", "spec.externalIPs[2]"],
+        &["spec.externalIPs[1] = 1.2.3.400: not an IP", "spec.externalIPs[2]"],
     );
     assert_eq!(good_service(converted).external_ips, ips(&["1.2.3.4"]));
 
@@ -216,10 +216,10 @@ status: {loadBalancer: {ingress: [{ip: 1.2.3.4}, {ip: x}, {ip: 1.2.3.5, ipMode: 
     assert_problems(
         &converted,
         &[
-            "status.loadBalancer.ingress[1].ip = \"x\"",
-            "status.loadBalancer.ingress[2].ipMode = \"vip\"",
-            "spec.loadBalancerSourceRanges[1] = \"x\"",
-            "metadata.creationTimestamp = \"yesterday\"",
+            "status.loadBalancer.ingress[1].ip = x",
+            "status.loadBalancer.ingress[2].ipMode = vip",
+            "spec.loadBalancerSourceRanges[1] = x",
+            "metadata.creationTimestamp = yesterday",
         ],
     );
     let converted = good_service(converted);
@@ -308,15 +308,15 @@ endpoints:
     assert_problems(
         &converted,
         &[
-            "ports[0].port = \"nothing\": a port needs a number (this port of the slice is ignored)",
-            "ports[1].port = \"0\"",
-            "ports[2].protocol = \"GRE\"",
-            "ports[4].name = \"twice\"",
-            "endpoints[0].addresses[0] = \"10.0.0.1\": not an IPv6 address",
-            "endpoints[1].addresses[0] = \"fe80::1\": a link-local address",
-            "endpoints[2].addresses[0] = \"::\": the unspecified address",
+            "ports[0].port: a port needs a number (this port of the slice is ignored)",
+            "ports[1].port = 0",
+            "ports[2].protocol = GRE",
+            "ports[4].name = twice",
+            "endpoints[0].addresses[0] = 10.0.0.1: not an IPv6 address",
+            "endpoints[1].addresses[0] = fe80::1: a link-local address",
+            "endpoints[2].addresses[0] = ::: the unspecified address",
             "endpoints[3].addresses",
-            "endpoints[4].addresses[0] = \"::ffff:10.0.0.1\": an IPv4 address",
+            "endpoints[4].addresses[0] = ::ffff:10.0.0.1: an IPv4 address",
             "endpoints[5].addresses",
         ],
     );
@@ -339,7 +339,7 @@ fn slices_that_are_not_used() {
             "metadata: {name: a, labels: {kubernetes.io/service-name: b}}",
             "addressType: an EndpointSl",
         ),
-        ("metadata: {name: a}\naddressType: ipv4", "addressType = \"ipv4\": not an address type"),
+        ("metadata: {name: a}\naddressType: ipv4", "addressType = ipv4: not an address type"),
     ] {
         let converted = convert_slice(yaml);
         assert_problems(&converted, &[expected]);
@@ -379,8 +379,8 @@ status:
     assert_eq!(node.zone.as_deref(), Some("a"));
     assert!(node.eligible);
     assert_eq!(messages.len(), 2, "{messages:?}");
-    assert!(messages[0].starts_with("Node node-1: status.addresses[3].address = \"x\""));
-    assert!(messages[1].starts_with("Node node-1: spec.podCIDRs[2] = \"x\""));
+    assert!(messages[0].starts_with("Node node-1: status.addresses[3].address = x"));
+    assert!(messages[1].starts_with("Node node-1: spec.podCIDRs[2] = x"));
 
     let (node, _) = convert_node("metadata: {name: a}\nspec: {podCIDR: 10.1.0.0/24}");
     assert_eq!(node.pod_cidrs.len(), 1);
@@ -396,7 +396,7 @@ status:
 fn service_cidrs() {
     let raw = read("metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, x]}");
     let converted = service_cidr(&raw, &mut Names::new());
-    assert_problems(&converted, &["ServiceCIDR kubernetes: spec.cidrs[1] = \"x\""]);
+    assert_problems(&converted, &["ServiceCIDR kubernetes: spec.cidrs[1] = x"]);
     let expected = Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/12".parse().unwrap()]);
     assert_eq!(converted.change, Some(expected));
 }
