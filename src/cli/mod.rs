@@ -4,6 +4,7 @@ pub mod args;
 mod cleanup;
 mod logging;
 mod netns;
+mod observe;
 mod render;
 mod run;
 mod settings;

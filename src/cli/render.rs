@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use super::Failure;
 use super::args::{Output, Render};
-use super::run::report_conflict;
+use super::observe::report_conflict;
 use super::settings::effective;
 use crate::model::{Dirty, Family, Store};
 use crate::plan::{

@@ -1,8 +1,10 @@
 //! `shunt run`: sources feed the dataplane, until a signal.
 
+use std::io;
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use nix::errno::Errno;
@@ -10,14 +12,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::args::Run;
+use super::observe::{Observer, log_synced, report_conflict, sweep};
 use super::settings::{Effective, effective};
 use super::{Failure, netns};
-use crate::dataplane::{self, Dataplane, Event};
-use crate::document::{FieldPath, Problem, Severity};
-use crate::model::{Change, Store};
+use crate::conntrack::{self, Conntrack, Sweep};
+use crate::dataplane::{self, Dataplane};
+use crate::model::{Change, Family, ObjectName};
 use crate::nft;
-use crate::plan::{Conflict, FrontendKey};
-use crate::serve::{Health, serve_health};
+use crate::serve::{Health, ServiceHealths, serve_health, serve_service_health};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::manifests::{self, Watcher};
 
@@ -53,6 +55,12 @@ fn once(mut dataplane: Dataplane, arguments: &Run, settings: &Effective) -> Resu
     let report = dataplane.sync().context("nothing was programmed")?;
     dataplane.conflicts().for_each(|conflict| report_conflict(conflict, dataplane.store()));
     log_synced(report, started.elapsed(), &dataplane);
+    let flows = dataplane.take_flows();
+    if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &dataplane)) {
+        for family in Family::ALL {
+            conntrack.sweep(family, &sweep).context("stale UDP flows could not be deleted")?;
+        }
+    }
     dataplane.tidy();
     Ok(())
 }
@@ -71,9 +79,10 @@ fn keep_running(
         patience: 2 * settings.config.sync_period,
         node_eligible: true,
     });
+    let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
+    let observer = Observer { health, service_healths, sweeps: sweeper()? };
     let changes = dataplane::spawn(dataplane, settings.config.min_sync_period, move |event| {
-        log(&event);
-        health.send_modify(|health| update(health, &event));
+        observer.observe(event);
     })
     .context("cannot start a thread for the dataplane")?;
     spawn("addresses", {
@@ -96,6 +105,9 @@ fn keep_running(
         .context("cannot start the runtime for health checks and signals")?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
+        let service_health =
+            serve_service_health(service_healths_seen, health_seen.clone(), report_unbound);
+        tokio::spawn(service_health);
         if let Some(address) = settings.config.healthz_bind_address {
             tokio::spawn(serve_health(address, health_seen));
         }
@@ -110,6 +122,36 @@ fn keep_running(
         tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
         Ok(())
     })
+}
+
+/// Starts the thread that deletes stale UDP flows. Without it the agent goes on.
+fn sweeper() -> Result<Option<Sender<Sweep>>, Failure> {
+    let conntrack = match Conntrack::open() {
+        Ok(conntrack) => conntrack,
+        Err(error) => {
+            tracing::warn!("stale UDP flows will not be deleted: {error}");
+            return Ok(None);
+        }
+    };
+    let sender = conntrack::spawn(conntrack, |report| {
+        if report.deleted > 0 {
+            tracing::info!(
+                family = %report.family, deleted = report.deleted, took = ?report.took,
+                "deleted stale UDP flows"
+            );
+        }
+    });
+    Ok(Some(sender.context("cannot start a thread for connection tracking")?))
+}
+
+/// Says that load balancers cannot be told about a Service.
+fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) {
+    tracing::error!(
+        object = %format_args!("Service {service}"), field = "spec.healthCheckNodePort",
+        value = %address,
+        "cannot listen for health checks: {error}; load balancers will not send traffic to this \
+         node; free the port or give the Service another one (trying again)"
+    );
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
@@ -135,79 +177,6 @@ fn follow_addresses(interfaces: &Interfaces, changes: &Sender<Vec<Change>>) {
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
-    }
-}
-
-fn log(event: &Event<'_>) {
-    match event {
-        Event::Synced { wrote, took, dataplane } => log_synced(*wrote, *took, dataplane),
-        Event::Failed { error, retry_in } => {
-            tracing::error!(?retry_in, "nothing was programmed, what was there stays: {error}");
-        }
-        Event::Conflict { conflict, dataplane } => report_conflict(conflict, dataplane.store()),
-    }
-}
-
-/// Says who goes without what, and where to mend it.
-pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
-    let Conflict { frontend, winner, loser } = conflict;
-    let service = store.service(loser);
-    let field = match frontend {
-        FrontendKey::NodePort(..) => "spec.ports.nodePort",
-        FrontendKey::Address(address, ..) => match service {
-            Some(service) if service.cluster_ips.contains(address) => "spec.clusterIPs",
-            Some(service) if service.external_ips.contains(address) => "spec.externalIPs",
-            _ => "status.loadBalancer.ingress",
-        },
-    };
-    let owner = match store.service(winner).and_then(|winner| winner.origin.as_ref()) {
-        Some(origin) => format!("{winner} ({}:{})", origin.file.display(), origin.line),
-        None => winner.to_string(),
-    };
-    let reason = format!(
-        "{frontend} belongs to the older Service {owner} and is left out here until that one gives \
-         it up; change one of them"
-    );
-    let mut problem = Problem::new(Severity::Warning, FieldPath::top(field), reason)
-        .of_object(format_args!("Service {loser}"))
-        .with_value(frontend);
-    if let Some(origin) = service.and_then(|service| service.origin.as_ref()) {
-        problem = problem.in_file(&origin.file, Some(origin.line));
-    }
-    problem.log();
-}
-
-fn log_synced(wrote: Option<dataplane::SyncReport>, took: Duration, dataplane: &Dataplane) {
-    match wrote {
-        Some(report) => tracing::info!(
-            generation = report.generation,
-            added = report.added,
-            deleted = report.deleted,
-            messages = report.messages,
-            bytes = report.bytes,
-            frontends = dataplane.frontend_count(),
-            ?took,
-            "committed"
-        ),
-        None => tracing::debug!(
-            frontends = dataplane.frontend_count(),
-            ?took,
-            "the kernel holds what is planned, nothing was written"
-        ),
-    }
-}
-
-fn update(health: &mut Health, event: &Event<'_>) {
-    match event {
-        Event::Synced { dataplane, .. } => {
-            health.last_updated = Some(SystemTime::now());
-            health.queued_since = None;
-            health.node_eligible = dataplane.store().node().is_none_or(|node| node.eligible);
-        }
-        Event::Failed { .. } => {
-            health.queued_since.get_or_insert_with(SystemTime::now);
-        }
-        Event::Conflict { .. } => {}
     }
 }
 

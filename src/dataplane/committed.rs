@@ -93,6 +93,10 @@ impl Committed {
         }
     }
 
+    pub(super) fn frontend_keys(&self) -> impl Iterator<Item = FrontendKey> {
+        self.frontends.keys().copied()
+    }
+
     /// The number of frontends.
     pub(super) fn frontend_count(&self) -> usize {
         self.frontends.len()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use super::adopt::adopt;
 use super::affinity::forget_gone;
@@ -9,11 +10,11 @@ use super::codec::{decode_key, set_type, table_family};
 use super::committed::{Committed, TableState};
 use super::diff::Delta;
 use super::translate::{base_chain, expressions};
-use crate::model::{Change, Dirty, Family, Store};
+use crate::model::{Change, Dirty, Family, Protocol, Store};
 use crate::nft::{self, Batch, FinishedBatch, Refusal, Socket, TableFamily};
 use crate::plan::{
-    Chain, Conflict, Desired, Key, LAYOUT_COMMENT, Options, Set, TABLE, Touched, base_chains,
-    on_demand_chain,
+    Chain, Conflict, Desired, Flows, Key, LAYOUT_COMMENT, Options, Set, TABLE, Touched,
+    base_chains, on_demand_chain,
 };
 
 /// How often a sync starts over because others write to nf_tables at the same time.
@@ -114,6 +115,8 @@ pub struct Dataplane {
     pending: Touched,
     /// Families whose affinity may name backends that are gone.
     forget: BTreeSet<Family>,
+    /// UDP frontends whose flows have to be looked at once the kernel holds what is planned.
+    flows: Flows,
 }
 
 impl Dataplane {
@@ -132,12 +135,19 @@ impl Dataplane {
             committed: None,
             pending: Touched::default(),
             forget: BTreeSet::new(),
+            flows: Flows::new(),
         })
     }
 
     /// Takes in a change; the next sync acts on it.
     pub fn apply(&mut self, change: Change) {
         self.store.apply(change, &mut self.dirty);
+    }
+
+    /// The UDP frontends for which it changed where flows may stay; to be called after a sync that
+    /// went well.
+    pub fn take_flows(&mut self) -> Flows {
+        std::mem::take(&mut self.flows)
     }
 
     /// The objects that are known.
@@ -149,6 +159,12 @@ impl Dataplane {
     /// The frontends that several Services want, as of the last sync.
     pub fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
         self.desired.conflicts()
+    }
+
+    /// What is planned, as of the last sync.
+    #[must_use]
+    pub fn desired(&self) -> &Desired {
+        &self.desired
     }
 
     /// How many frontends the kernel holds, as of the last sync.
@@ -190,6 +206,7 @@ impl Dataplane {
         }
         self.desired.update(&self.store, &std::mem::take(&mut self.dirty));
         self.pending.merge(self.desired.take_touched());
+        self.flows.extend(self.desired.take_flows());
         let Some(surroundings) = self.desired.surroundings() else {
             return Ok(None);
         };
@@ -199,6 +216,10 @@ impl Dataplane {
                 let known = adopt(&mut self.socket, surroundings)?;
                 self.pending.merge(self.desired.everything());
                 self.pending.merge(known.1.everything());
+                // Frontends that went while nobody looked: no flow may stay there.
+                let udp = known.1.frontend_keys().filter(|key| key.protocol() == Protocol::Udp);
+                let gone = udp.filter(|key| self.desired.frontend(*key).is_none());
+                self.flows.extend(gone.map(|key| (key, Arc::default())));
                 self.forget.extend(Family::ALL);
                 self.committed.insert(known)
             }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Dataplane, Error, SyncReport};
 use crate::model::Change;
-use crate::plan::Conflict;
+use crate::plan::{Conflict, Flows};
 
 /// How long after the last sync unused chains are deleted: endpoint counts that come and go in a
 /// rollout should find their chains again.
@@ -23,6 +23,8 @@ pub enum Event<'a> {
         wrote: Option<SyncReport>,
         /// How long planning, comparing and committing took.
         took: Duration,
+        /// UDP frontends for which it changed where flows may stay.
+        flows: Flows,
         /// The dataplane, to look at.
         dataplane: &'a Dataplane,
     },
@@ -100,7 +102,8 @@ fn run(
                 retry = FIRST_RETRY;
                 wake_after = dataplane.is_untidy().then_some(TIDY_AFTER);
                 let took = started.elapsed();
-                report(Event::Synced { wrote, took, dataplane: &dataplane });
+                let flows = dataplane.take_flows();
+                report(Event::Synced { wrote, took, flows, dataplane: &dataplane });
                 let conflicts: BTreeSet<Conflict> = dataplane.conflicts().cloned().collect();
                 for conflict in conflicts.difference(&known_conflicts) {
                     report(Event::Conflict { conflict, dataplane: &dataplane });

@@ -1,9 +1,10 @@
 //! Which endpoints a service port may use.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Endpoint, EndpointSlice, Family, ServicePort};
+use super::{Endpoint, EndpointSlice, Family, Protocol, ServicePort};
 
 /// Where a connection can be sent: an endpoint's address and port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,8 +31,10 @@ pub struct Selection {
     pub cluster: Vec<Backend>,
     /// Those that policy Local may use.
     pub local: Vec<Backend>,
-    /// How many endpoints on this node are ready (and not a fallback): for health checks.
-    pub local_ready: usize,
+    /// Addresses of the endpoints on this node that are ready and not terminating.
+    pub local_ready: Vec<IpAddr>,
+    /// For UDP all that serve, whatever policy, hints and readiness say: flows may stay there.
+    pub serving: BTreeSet<Backend>,
     /// Addresses on this node among all of these: what may reach itself through the Service.
     pub local_addresses: Vec<IpAddr>,
 }
@@ -71,7 +74,8 @@ pub fn select<'a>(
         cluster = candidates.iter().filter(fallback).collect();
     }
     let mut local: Vec<&Candidate<'_>> = all_ready.iter().copied().filter(|c| c.local).collect();
-    let local_ready = local.iter().filter(|c| !c.endpoint.terminating).count();
+    let local_ready = local.iter().filter(|c| !c.endpoint.terminating);
+    let local_ready = local_ready.map(|c| c.backend.address).collect();
     if local.is_empty() {
         local = candidates.iter().filter(|c| c.local).filter(fallback).collect();
     }
@@ -79,7 +83,18 @@ pub fn select<'a>(
         cluster.iter().chain(&local).filter(|c| c.local).map(|c| c.backend.address).collect();
     local_addresses.sort_unstable();
     local_addresses.dedup();
-    Selection { cluster: backends(&cluster), local: backends(&local), local_ready, local_addresses }
+    let serves = |c: &&Candidate<'_>| c.endpoint.serving || c.endpoint.ready;
+    let serving = match port.protocol {
+        Protocol::Udp => candidates.iter().filter(serves).map(|c| c.backend).collect(),
+        Protocol::Tcp | Protocol::Sctp => BTreeSet::new(),
+    };
+    Selection {
+        cluster: backends(&cluster),
+        local: backends(&local),
+        local_ready,
+        serving,
+        local_addresses,
+    }
 }
 
 /// All copies of all endpoints, in order, one per backend.
@@ -138,7 +153,7 @@ fn hinted<'b, 'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{EndpointPort, ObjectName, Protocol};
+    use crate::model::{EndpointPort, ObjectName};
 
     /// `n`: the last octet. Flags: r ready, s serving, t terminating, l on our node. Then
     /// `@zone` or `#node` hints.

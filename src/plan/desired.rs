@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use super::claims::{Claims, Rank};
 use super::{
-    Conflict, Frontend, FrontendKey, Key, Options, ServicePlan, Set, Surroundings, plan_service,
+    Conflict, Flows, Frontend, FrontendKey, HealthCheck, Key, Options, ServicePlan, Set,
+    Surroundings, plan_service,
 };
 use crate::model::{Dirty, Family, ObjectName, Store};
 
@@ -46,7 +47,9 @@ pub struct Desired {
     /// Members of plain sets with the number of Services (or surroundings) that want them.
     members: HashMap<(Set, Key), usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
+    health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
     touched: Touched,
+    flows: Flows,
 }
 
 impl Desired {
@@ -61,7 +64,9 @@ impl Desired {
             claims: Claims::default(),
             members: HashMap::new(),
             conflicts: BTreeMap::new(),
+            health_checks: BTreeMap::new(),
             touched: Touched::default(),
+            flows: Flows::new(),
         }
     }
 
@@ -143,7 +148,17 @@ impl Desired {
                 self.remove_member(member.0, member.1);
             }
         }
+        for family in Family::ALL {
+            self.health_checks.remove(&(name.clone(), family));
+        }
+        let checks = new.iter().flat_map(|(_, plan)| &plan.health_checks).cloned();
+        self.health_checks.extend(checks.map(|check| ((name.clone(), check.family), check)));
+        let flows = |plan: &Option<(Rank, ServicePlan)>| {
+            plan.as_ref().map(|(_, plan)| plan.flows.clone()).unwrap_or_default()
+        };
+        let (old_flows, new_flows) = (flows(&old), flows(&new));
         self.plans.extend(new.map(|new| (name.clone(), new)));
+        self.note_flows(&old_flows, &new_flows);
         for key in &keys {
             let conflicts: Vec<Conflict> = self.claims.conflicts(*key).collect();
             if conflicts.is_empty() {
@@ -153,6 +168,17 @@ impl Desired {
             }
         }
         self.touched.frontends.extend(keys);
+    }
+
+    /// Notes where UDP flows may stay from now on, for frontends where that changed.
+    fn note_flows(&mut self, old: &Flows, new: &Flows) {
+        let changed = old.keys().chain(new.keys()).filter(|key| old.get(key) != new.get(key));
+        for key in changed.copied().collect::<BTreeSet<_>>() {
+            // With several claimants it is the winner who counts.
+            let winner = self.claims.winner(key).and_then(|winner| self.plans.get(winner));
+            let serving = winner.and_then(|(_, plan)| plan.flows.get(&key)).cloned();
+            self.flows.insert(key, serving.unwrap_or_default());
+        }
     }
 
     fn add_member(&mut self, set: Set, key: Key) {
@@ -208,6 +234,16 @@ impl Desired {
     /// The frontends that several Services want.
     pub fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
         self.conflicts.values().flatten()
+    }
+
+    /// What load balancers are told about Services.
+    pub fn health_checks(&self) -> impl Iterator<Item = &HealthCheck> {
+        self.health_checks.values()
+    }
+
+    /// The UDP frontends for which it changed since the last call where flows may stay.
+    pub fn take_flows(&mut self) -> Flows {
+        std::mem::take(&mut self.flows)
     }
 
     /// Where the plan changed since the last call.

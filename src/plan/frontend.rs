@@ -17,6 +17,16 @@ pub enum FrontendKey {
 }
 
 impl FrontendKey {
+    /// The protocol.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            FrontendKey::Address(_, protocol, _) | FrontendKey::NodePort(_, protocol, _) => {
+                *protocol
+            }
+        }
+    }
+
     /// The family whose table it is in.
     #[must_use]
     pub fn family(&self) -> Family {

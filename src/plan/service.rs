@@ -1,5 +1,6 @@
 //! The plan of one Service.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use ipnet::IpNet;
 
 use super::{Frontend, FrontendKey, Outcome, SourceRange, Surroundings};
 use crate::model::{
-    Backend, EndpointSlice, Family, Selection, Service, ServicePort, TrafficPolicy, select,
+    Backend, EndpointSlice, Family, ObjectName, Protocol, Selection, Service, ServicePort,
+    TrafficPolicy, select,
 };
 
 /// Everything that the kernel must hold for one Service, if it owns all its frontends.
@@ -19,6 +21,27 @@ pub struct ServicePlan {
     pub cluster_ips: Vec<IpAddr>,
     /// Its backends on this node, which may reach themselves through it.
     pub hairpins: Vec<IpAddr>,
+    /// For each of its UDP frontends where existing flows may stay.
+    pub flows: Flows,
+    /// What load balancers are told about it, per family.
+    pub health_checks: Vec<HealthCheck>,
+}
+
+/// UDP frontends with all endpoints that serve them.
+pub type Flows = BTreeMap<FrontendKey, Arc<BTreeSet<Backend>>>;
+
+/// What load balancers are told at a Service's `healthCheckNodePort`: whether this node has
+/// endpoints that they can send traffic to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HealthCheck {
+    /// The Service.
+    pub service: ObjectName,
+    /// The family whose endpoints are counted.
+    pub family: Family,
+    /// The port to listen on.
+    pub port: u16,
+    /// How many endpoints on this node are ready, over all service ports.
+    pub local_endpoints: usize,
 }
 
 /// Plans one Service from its own objects and what all have in common.
@@ -32,11 +55,28 @@ pub fn plan_service<'a>(
         ServicePlan { cluster_ips: service.cluster_ips.clone(), ..ServicePlan::default() };
     for cluster_ip in &service.cluster_ips {
         let family = Family::of(*cluster_ip);
+        let mut local_ready = BTreeSet::new();
         for port in &service.ports {
             let selection = select(slices.clone(), port, family, surroundings.locality());
+            let known = plan.frontends.len();
             plan_port(service, *cluster_ip, port, &selection, surroundings, &mut plan);
+            if port.protocol == Protocol::Udp {
+                let serving = Arc::new(selection.serving);
+                let added = plan.frontends[known..].iter();
+                plan.flows.extend(added.map(|(key, _)| (*key, serving.clone())));
+            }
             plan.hairpins.extend(&selection.local_addresses);
+            local_ready.extend(selection.local_ready);
         }
+        let local = service.external_policy == TrafficPolicy::Local;
+        plan.health_checks.extend(service.health_check_node_port.filter(|_| local).map(|port| {
+            HealthCheck {
+                service: service.name.clone(),
+                family,
+                port,
+                local_endpoints: local_ready.len(),
+            }
+        }));
     }
     plan.hairpins.sort_unstable();
     plan.hairpins.dedup();

@@ -1,39 +1,15 @@
 //! `/healthz` for load balancers and `/livez` for probes, as kube-proxy answers them.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+
+use super::http::{self, Answer, Handler, LIMITS};
 
 /// The pause before a port that cannot be bound is tried again.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// What clients may take.
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    /// The time for a request.
-    request: Duration,
-    /// The time for a connection, with all of its requests.
-    connection: Duration,
-    /// How many are served at a time; more wait in the kernel's queue.
-    connections: usize,
-}
-
-const LIMITS: Limits = Limits {
-    request: Duration::from_secs(5),
-    connection: Duration::from_secs(60),
-    connections: 64,
-};
 
 /// How the agent is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,8 +32,8 @@ impl Health {
         self.last_updated.is_some() && waiting.is_none_or(|waiting| waiting <= self.patience)
     }
 
-    /// Status and body for a path; `None` for a path that there is not.
-    fn answer(&self, path: &str, now: SystemTime) -> Option<(StatusCode, String)> {
+    /// The answer for a path; `None` for a path that there is not.
+    fn answer(&self, path: &str, now: SystemTime) -> Option<Answer> {
         let healthy = self.is_healthy(now);
         let (good, eligible) = match path {
             "/healthz" => (healthy && self.node_eligible, Some(self.node_eligible)),
@@ -84,8 +60,7 @@ impl Health {
             }
             None => serde_json::json!({}),
         };
-        let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        Some((status, body.to_string()))
+        Some(Answer::new(good, body.to_string()))
     }
 }
 
@@ -93,10 +68,10 @@ impl Health {
 pub async fn serve_health(address: SocketAddr, health: watch::Receiver<Health>) {
     let mut reported = false;
     loop {
-        match TcpListener::bind(address).await {
+        match http::listen(address, false) {
             Ok(listener) => {
                 tracing::info!(%address, "serving /healthz and /livez");
-                return accept(&listener, &health, LIMITS).await;
+                return http::accept(&listener, handler(health), LIMITS).await;
             }
             Err(error) if !reported => {
                 tracing::error!(
@@ -113,70 +88,17 @@ pub async fn serve_health(address: SocketAddr, health: watch::Receiver<Health>) 
     }
 }
 
-async fn accept(listener: &TcpListener, health: &watch::Receiver<Health>, limits: Limits) {
-    let slots = Arc::new(Semaphore::new(limits.connections));
-    // The semaphore is never closed.
-    while let Ok(slot) = slots.clone().acquire_owned().await {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let conversation = converse(stream, health.clone(), limits.request);
-                tokio::spawn(async move {
-                    // A client that gives up or takes too long is no concern of ours.
-                    let _ = tokio::time::timeout(limits.connection, conversation).await;
-                    drop(slot);
-                });
-            }
-            Err(error) => {
-                // A connection that was cut before it was taken, or no file descriptor is left: the
-                // listener itself is fine.
-                tracing::debug!(%error, "accepting a health check failed");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-async fn converse(
-    stream: TcpStream,
-    health: watch::Receiver<Health>,
-    limit: Duration,
-) -> hyper::Result<()> {
-    let answer = service_fn(move |request: Request<Incoming>| {
-        let answer = health.borrow().answer(request.uri().path(), SystemTime::now());
-        async move { Ok::<_, Infallible>(respond(answer)) }
-    });
-    http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limit)
-        .serve_connection(TokioIo::new(stream), answer)
-        .await
-}
-
-fn respond(answer: Option<(StatusCode, String)>) -> Response<Full<Bytes>> {
-    let (status, body) = answer.unwrap_or((StatusCode::NOT_FOUND, String::new()));
-    let mut response = Response::new(Full::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response
+fn handler(health: watch::Receiver<Health>) -> Handler {
+    Arc::new(move |path| health.borrow().answer(path, SystemTime::now()))
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
 
+    use super::http::{Limits, get};
     use super::*;
-
-    /// What `GET path` answers.
-    async fn get(address: SocketAddr, path: &str) -> String {
-        let mut stream = TcpStream::connect(address).await.expect("a listener");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.expect("room in the buffer");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("an answer");
-        answer
-    }
 
     #[tokio::test]
     async fn the_state_is_served_and_slow_clients_do_not_stop_it() {
@@ -190,14 +112,16 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let limits = Limits { request: Duration::from_millis(200), connections: 2, ..LIMITS };
-        tokio::spawn(async move { accept(&listener, &receiver, limits).await });
+        tokio::spawn(async move {
+            http::accept(&listener, handler(receiver), limits).await;
+        });
 
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 503 "));
         sender.send_modify(|health| health.last_updated = Some(SystemTime::now()));
         let answer = get(address, "/livez").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        assert!(answer.contains("content-type: application/json\r\n"), "{answer}");
-        assert!(answer.contains("x-content-type-options: nosniff\r\n"), "{answer}");
+        assert!(answer.contains("Content-Type: application/json\r\n"), "{answer}");
+        assert!(answer.contains("X-Content-Type-Options: nosniff\r\n"), "{answer}");
         assert!(get(address, "/other").await.starts_with("HTTP/1.1 404 "));
 
         let mut slow = Vec::new();
@@ -226,11 +150,11 @@ mod tests {
             (Health { queued_since: ago(61), ..fresh.clone() }, 503, 503),
             (Health { node_eligible: false, ..fresh.clone() }, 503, 200),
         ] {
-            let status = |path| health.answer(path, now).expect("a path").0.as_u16();
+            let status = |path| health.answer(path, now).expect("a path").status.as_u16();
             assert_eq!((status("/healthz"), status("/livez")), (healthz, livez), "{health:?}");
         }
         assert!(fresh.answer("/metrics", now).is_none());
-        let (_, body) = fresh.answer("/healthz", now).expect("a path");
+        let body = fresh.answer("/healthz", now).expect("a path").body;
         let body: serde_json::Value = serde_json::from_str(&body).expect("JSON");
         assert_eq!(body["currentTime"], "1970-01-01T00:16:40Z");
         assert_eq!(body["status"]["IPv6"]["lastUpdated"], "1970-01-01T00:16:30Z");

@@ -1,0 +1,154 @@
+//! What follows from what the dataplane reports: logs, health, checks for load balancers, sweeps of
+//! connection tracking.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::conntrack::Sweep;
+use crate::dataplane::{Dataplane, Event, SyncReport};
+use crate::document::{FieldPath, Problem, Severity};
+use crate::model::{Family, Store};
+use crate::plan::{Conflict, Flows, FrontendKey, Surroundings};
+use crate::serve::{Health, ServiceHealth, ServiceHealths};
+
+/// Hands on what the dataplane reports.
+pub(super) struct Observer {
+    pub(super) health: watch::Sender<Health>,
+    pub(super) service_healths: watch::Sender<ServiceHealths>,
+    /// `None` where the kernel has no connection tracking to talk to.
+    pub(super) sweeps: Option<Sender<Sweep>>,
+}
+
+impl Observer {
+    pub(super) fn observe(&self, event: Event<'_>) {
+        match event {
+            Event::Synced { wrote, took, flows, dataplane } => {
+                log_synced(wrote, took, dataplane);
+                self.health.send_modify(|health| {
+                    health.last_updated = Some(SystemTime::now());
+                    health.queued_since = None;
+                    health.node_eligible =
+                        dataplane.store().node().is_none_or(|node| node.eligible);
+                });
+                self.service_healths.send_if_modified(|told| {
+                    let now = service_healths(dataplane);
+                    let changed = *told != now;
+                    *told = now;
+                    changed
+                });
+                self.sweep(flows, dataplane);
+            }
+            Event::Failed { error, retry_in } => {
+                tracing::error!(?retry_in, "nothing was programmed, what was there stays: {error}");
+                self.health.send_modify(|health| {
+                    health.queued_since.get_or_insert_with(SystemTime::now);
+                });
+            }
+            Event::Conflict { conflict, dataplane } => {
+                report_conflict(conflict, dataplane.store());
+            }
+        }
+    }
+
+    fn sweep(&self, flows: Flows, dataplane: &Dataplane) {
+        let (Some(sweeps), false) = (&self.sweeps, flows.is_empty()) else { return };
+        if let Some(sweep) = sweep(flows, dataplane) {
+            // The thread is gone only if the process is ending.
+            let _ = sweeps.send(sweep);
+        }
+    }
+}
+
+/// The sweep that follows from changed flows.
+pub(super) fn sweep(flows: Flows, dataplane: &Dataplane) -> Option<Sweep> {
+    let surroundings = dataplane.desired().surroundings()?;
+    Some(Sweep { frontends: flows, node_addresses: node_addresses(surroundings) })
+}
+
+/// Every address on which NodePorts are offered.
+fn node_addresses(surroundings: &Surroundings) -> BTreeSet<IpAddr> {
+    let of = |family| match surroundings.node_port_addresses(family) {
+        Some(addresses) => addresses,
+        None => {
+            let all = surroundings.interface_addresses.iter().copied();
+            all.filter(|a| Family::of(*a) == family && !a.is_loopback()).collect()
+        }
+    };
+    Family::ALL.into_iter().flat_map(of).collect()
+}
+
+/// Where load balancers are told what: on the addresses of NodePorts.
+fn service_healths(dataplane: &Dataplane) -> ServiceHealths {
+    let Some(surroundings) = dataplane.desired().surroundings() else {
+        return ServiceHealths::new();
+    };
+    let mut healths = ServiceHealths::new();
+    for check in dataplane.desired().health_checks() {
+        let all: IpAddr = match check.family {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let addresses = surroundings.node_port_addresses(check.family);
+        for address in addresses.unwrap_or_else(|| BTreeSet::from([all])) {
+            // Two Services with one port: the first by name keeps it, the API allows no second.
+            healths.entry(SocketAddr::new(address, check.port)).or_insert_with(|| ServiceHealth {
+                service: check.service.clone(),
+                local_endpoints: check.local_endpoints,
+            });
+        }
+    }
+    healths
+}
+
+/// Says who goes without what, and where to mend it.
+pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
+    let Conflict { frontend, winner, loser } = conflict;
+    let service = store.service(loser);
+    let field = match frontend {
+        FrontendKey::NodePort(..) => "spec.ports.nodePort",
+        FrontendKey::Address(address, ..) => match service {
+            Some(service) if service.cluster_ips.contains(address) => "spec.clusterIPs",
+            Some(service) if service.external_ips.contains(address) => "spec.externalIPs",
+            _ => "status.loadBalancer.ingress",
+        },
+    };
+    let owner = match store.service(winner).and_then(|winner| winner.origin.as_ref()) {
+        Some(origin) => format!("{winner} ({}:{})", origin.file.display(), origin.line),
+        None => winner.to_string(),
+    };
+    let reason = format!(
+        "{frontend} belongs to the older Service {owner} and is left out here until that one gives \
+         it up; change one of them"
+    );
+    let mut problem = Problem::new(Severity::Warning, FieldPath::top(field), reason)
+        .of_object(format_args!("Service {loser}"))
+        .with_value(frontend);
+    if let Some(origin) = service.and_then(|service| service.origin.as_ref()) {
+        problem = problem.in_file(&origin.file, Some(origin.line));
+    }
+    problem.log();
+}
+
+pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, dataplane: &Dataplane) {
+    match wrote {
+        Some(report) => tracing::info!(
+            generation = report.generation,
+            added = report.added,
+            deleted = report.deleted,
+            messages = report.messages,
+            bytes = report.bytes,
+            frontends = dataplane.frontend_count(),
+            ?took,
+            "committed"
+        ),
+        None => tracing::debug!(
+            frontends = dataplane.frontend_count(),
+            ?took,
+            "the kernel holds what is planned, nothing was written"
+        ),
+    }
+}

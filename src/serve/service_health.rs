@@ -1,0 +1,155 @@
+//! `healthCheckNodePort`: tells load balancers which nodes have endpoints of a Service.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hyper::header::HeaderValue;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::Health;
+use super::http::{self, Answer, Handler, LIMITS};
+use crate::model::ObjectName;
+
+/// The pause before a port that cannot be bound is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What is told of one Service at one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceHealth {
+    /// The Service.
+    pub service: ObjectName,
+    /// How many endpoints on this node are ready.
+    pub local_endpoints: usize,
+}
+
+/// Where to listen and what to tell there.
+pub type ServiceHealths = BTreeMap<SocketAddr, ServiceHealth>;
+
+impl ServiceHealth {
+    /// The answer to any path, in the form that kube-proxy gives it, tabs and all.
+    fn answer(&self, agent_healthy: bool) -> Answer {
+        let ServiceHealth { service, local_endpoints } = self;
+        let body = format!(
+            "{{\n\t\"service\": {{\n\t\t\"namespace\": {},\n\t\t\"name\": {}\n\t}},\n\t\
+             \"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {agent_healthy}\n}}",
+            serde_json::Value::from(&*service.namespace),
+            serde_json::Value::from(&*service.name),
+        );
+        let mut answer = Answer::new(agent_healthy && *local_endpoints > 0, body);
+        answer
+            .headers
+            .push(("x-load-balancing-endpoint-weight", HeaderValue::from(*local_endpoints)));
+        answer
+    }
+}
+
+/// Keeps one listener per address that is wanted, for ever. `report` is told of ports that cannot
+/// be bound, once each; they are tried again.
+pub async fn serve_service_health(
+    mut wanted: watch::Receiver<ServiceHealths>,
+    health: watch::Receiver<Health>,
+    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Clone + Send + Sync + 'static,
+) {
+    let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
+    loop {
+        let addresses: Vec<SocketAddr> = wanted.borrow_and_update().keys().copied().collect();
+        listeners.retain(|address, task| {
+            let keep = addresses.contains(address);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        for address in addresses {
+            listeners.entry(address).or_insert_with(|| {
+                tokio::spawn(serve(address, wanted.clone(), health.clone(), report.clone()))
+            });
+        }
+        if wanted.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn serve(
+    address: SocketAddr,
+    wanted: watch::Receiver<ServiceHealths>,
+    health: watch::Receiver<Health>,
+    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
+) {
+    let mut reported = false;
+    let listener = loop {
+        match http::listen(address, true) {
+            Ok(listener) => break listener,
+            Err(error) if !reported => {
+                if let Some(told) = wanted.borrow().get(&address) {
+                    report(&told.service, address, &error);
+                }
+                reported = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(RETRY).await;
+    };
+    let handler: Handler = Arc::new(move |_path| {
+        let healthy = health.borrow().is_healthy(SystemTime::now());
+        wanted.borrow().get(&address).map(|told| told.answer(healthy))
+    });
+    http::accept(&listener, handler, LIMITS).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(local_endpoints: usize) -> ServiceHealth {
+        ServiceHealth { service: ObjectName::new("default", "web"), local_endpoints }
+    }
+
+    #[test]
+    fn the_answer_is_kube_proxys_to_the_byte() {
+        let answer = told(2).answer(true);
+        assert_eq!(answer.status, 200);
+        assert_eq!(
+            answer.body,
+            "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t},\n\
+             \t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}"
+        );
+        assert_eq!(told(0).answer(true).status, 503);
+        assert_eq!(told(2).answer(false).status, 503);
+    }
+
+    #[tokio::test]
+    async fn listeners_come_and_go_and_a_taken_port_is_reported_and_tried_again() {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let free = http::listen(address(0), true).expect("a port").local_addr().expect("address");
+        let blocker = http::listen(address(0), true).expect("a port");
+        let taken = blocker.local_addr().expect("an address");
+        let (wanted, seen) =
+            watch::channel(ServiceHealths::from([(free, told(1)), (taken, told(0))]));
+        let (_health, health) = watch::channel(Health {
+            last_updated: Some(SystemTime::now()),
+            queued_since: None,
+            patience: Duration::from_secs(60),
+            node_eligible: false,
+        });
+        let (reports, mut reported) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(serve_service_health(seen, health, move |service, address, _| {
+            let _ = reports.send((service.clone(), address));
+        }));
+        assert_eq!(reported.recv().await, Some((ObjectName::new("default", "web"), taken)));
+        let answer = http::get(free, "/any/path").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains("X-Load-Balancing-Endpoint-Weight: 1\r\n"), "{answer}");
+
+        wanted.send_modify(|wanted| drop(wanted.insert(free, told(0))));
+        assert!(http::get(free, "/").await.starts_with("HTTP/1.1 503 "));
+        wanted.send_modify(|wanted| drop(wanted.remove(&free)));
+        while tokio::net::TcpStream::connect(free).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
