@@ -65,7 +65,7 @@ const MISTAKES: [Mistake; 8] = [
             format!("{service}{}", slice("taken-address", pod))
         },
         whole_file: false,
-        named: &["default/taken-address", "10.96.0.10", "default/web"],
+        named: &["default/taken-address", "clusterIPs", "10.96.0.10", "default/web"],
     },
     Mistake {
         name: "no-target-port",
@@ -108,11 +108,9 @@ impl Mistake {
         format!("{}.yaml", self.name)
     }
 
-    /// What one line of the log must contain. The Service that had the address first stands in
-    /// another file, so a conflict is not about one file.
+    /// What one line of the log must contain.
     fn words(&self) -> Vec<&str> {
-        let file = (self.name != "taken-address").then_some(self.name);
-        file.into_iter().chain(self.named.iter().copied()).collect()
+        [self.name, ".yaml"].into_iter().chain(self.named.iter().copied()).collect()
     }
 
     /// Checks everything that must be true once the agent has seen the file.

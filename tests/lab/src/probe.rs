@@ -91,7 +91,7 @@ pub fn probe(
     patience: Duration,
 ) -> Result<Outcome> {
     let deadline = Instant::now() + patience;
-    let source = SocketAddr::new(source.unwrap_or_else(|| wildcard_like(to.ip())), 0);
+    let source = source.unwrap_or_else(|| wildcard_like(to.ip()));
     match protocol {
         Protocol::Tcp => tcp(source, to, deadline),
         Protocol::Udp => udp(source, to, deadline),
@@ -136,7 +136,7 @@ impl Connection {
     }
 }
 
-fn tcp(source: SocketAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
+fn tcp(source: IpAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
     let socket = bound_socket(SockType::Stream, source)?;
     // Reset instead of TIME_WAIT: the port is free again for one of the next thousands.
     setsockopt(&socket, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
@@ -176,7 +176,7 @@ fn tcp(source: SocketAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome>
     reached(&greeting)
 }
 
-fn udp(source: SocketAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
+fn udp(source: IpAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
     let socket = bound_socket(SockType::Datagram, source)?;
     report_all_errors(&socket, to.ip())?;
     if let Err(errno) = connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {
@@ -204,19 +204,18 @@ fn udp(source: SocketAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome>
     Ok(Outcome::Dropped)
 }
 
-fn sctp(source: SocketAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
+fn sctp(source: IpAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
     let family = family_of(to.ip());
     let socket = sctp_socket(family)?;
     report_all_errors(&socket, to.ip())?;
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(source))
-        .with_context(|| format!("cannot use the source address {}", source.ip()))?;
-    // Only packets and errors from there are heard. Raw sockets have no ports.
+    // Raw sockets have no ports. A connected one hears only packets and errors from its peer.
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0)))
+        .with_context(|| cannot_use(source))?;
     let peer = SockaddrStorage::from(SocketAddr::new(to.ip(), 0));
     if let Err(errno) = connect(socket.as_raw_fd(), &peer) {
         return Ok(failure(errno));
     }
-    let init =
-        Init { source_port: next_sctp_port(), destination_port: to.port(), tag: random().max(1) };
+    let init = Init { source_port: next_port(), destination_port: to.port(), tag: random().max(1) };
     if let Err(errno) = send(socket.as_raw_fd(), &init.encode(), MsgFlags::empty())
         && !dropped_on_output(errno)
     {
@@ -294,16 +293,31 @@ fn parse_greeting(line: &str) -> Result<(String, IpAddr)> {
     Ok((server.to_owned(), source))
 }
 
-/// A non-blocking socket, bound to an address of its own and any free port.
-fn bound_socket(kind: SockType, source: SocketAddr) -> Result<OwnedFd> {
+/// A non-blocking socket, bound to this address and a port of its own.
+fn bound_socket(kind: SockType, source: IpAddr) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(family_of(source.ip()), kind, flags, None)?;
-    // Without an address, `connect` picks the port, and can pick one that other servers' clients use.
-    if !source.ip().is_unspecified() {
-        bind(socket.as_raw_fd(), &SockaddrStorage::from(source))
-            .with_context(|| format!("cannot use the source address {}", source.ip()))?;
+    let socket = socket(family_of(source), kind, flags, None)?;
+    loop {
+        let source = SocketAddr::new(source, next_port());
+        match bind(socket.as_raw_fd(), &SockaddrStorage::from(source)) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::EADDRINUSE) => {}
+            Err(errno) => return Err(errno).with_context(|| cannot_use(source.ip())),
+        }
     }
-    Ok(socket)
+}
+
+fn cannot_use(source: IpAddr) -> String {
+    format!("cannot use the source address {source}")
+}
+
+/// The next source port. The kernel would choose at random, and sometimes one that was used a
+/// moment ago: connection tracking would take the probe for more of the earlier one, and send it to
+/// the same server.
+fn next_port() -> u16 {
+    const FIRST: u16 = 32_768;
+    static COUNT: AtomicU16 = AtomicU16::new(0);
+    FIRST + COUNT.fetch_add(1, Ordering::Relaxed) % (u16::MAX - FIRST)
 }
 
 /// Also reports ICMP errors that a datagram socket would not consider final.
@@ -343,12 +357,6 @@ fn pending_error(socket: &OwnedFd) -> Result<Option<Errno>> {
 
 fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
-/// A source port for an SCTP probe; only raw sockets would see if two used the same.
-fn next_sctp_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    1024 + NEXT.fetch_add(1, Ordering::Relaxed) % (u16::MAX - 1024)
 }
 
 fn random() -> u32 {

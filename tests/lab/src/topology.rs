@@ -213,8 +213,6 @@ fn quieten(ns: &Netns) -> Result<()> {
         ("net/ipv4/icmp_ratemask", "0"),
         // These are masks of the types that are limited; type 0 of ICMPv6 does not exist.
         ("net/ipv6/icmp/ratemask", "0"),
-        // Room for the many connections of one test.
-        ("net/ipv4/ip_local_port_range", "1024 65535"),
     ])?;
     ns.ip("link set lo up")
 }
