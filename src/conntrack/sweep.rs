@@ -22,8 +22,11 @@ pub struct Sweep {
     /// served. None if the frontend is gone or has no endpoint. Frontends of TCP and SCTP are
     /// ignored.
     pub frontends: BTreeMap<FrontendKey, Arc<BTreeSet<Backend>>>,
-    /// On which addresses the node ports are offered. If such an address is given up, name its
+    /// On which addresses the node ports are offered: in every sweep, for the latest counts when
+    /// sweeps are merged. If such an address is given up, name its
     /// former frontends as [`FrontendKey::Address`]: these are looked up first, as in the rules.
+    /// For the same reason a sweep of a node port must name the frontends that hide it on one of
+    /// these addresses, such as an ExternalIP that is the node's own, with the same port number.
     pub node_addresses: BTreeSet<IpAddr>,
 }
 
