@@ -124,7 +124,7 @@ pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
         "{frontend} belongs to the older Service {owner} and is left out here until that one gives \
          it up; change one of them"
     );
-    let mut problem = Problem::new(Severity::Warning, FieldPath::top(field), reason)
+    let mut problem = Problem::new(Severity::Warning, FieldPath::dotted(field), reason)
         .of_object(format_args!("Service {loser}"))
         .with_value(frontend);
     if let Some(origin) = service.and_then(|service| service.origin.as_ref()) {

@@ -67,6 +67,12 @@ impl FieldPath {
         FieldPath(vec![Segment::Field(name.into())])
     }
 
+    /// A path of fields with dots between them, such as `spec.clusterIPs`.
+    #[must_use]
+    pub fn dotted(path: &str) -> FieldPath {
+        FieldPath(path.split('.').map(|name| Segment::Field(name.into())).collect())
+    }
+
     /// Goes one step further.
     pub fn push(&mut self, segment: Segment) {
         self.0.push(segment);
@@ -116,5 +122,9 @@ mod tests {
             "metadata.labels[kubernetes.io/service-name]"
         );
         assert_eq!(FieldPath::default().to_string(), "");
+        assert_eq!(
+            FieldPath::dotted("spec.clusterIPs"),
+            At::top("spec").field("clusterIPs").path()
+        );
     }
 }
