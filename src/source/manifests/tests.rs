@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::ops::ControlFlow;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -258,7 +259,8 @@ impl Watched {
         let directory = tempfile::tempdir().unwrap();
         let path = prepare(directory.path());
         let watcher = Watcher::new(&[path], "node-1").unwrap();
-        let (sender, rounds) = channel();
+        // The watcher goes on when a round was taken, so that a test can hold it up.
+        let (sender, rounds) = sync_channel(0);
         std::thread::spawn(move || {
             watcher.run(|round| match sender.send(round) {
                 Ok(()) => ControlFlow::Continue(()),
@@ -338,6 +340,44 @@ fn a_broken_file_keeps_what_it_said() {
     nix::unistd::mkfifo(&watched.path("b.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     symlink("nowhere", watched.path("c.yaml")).unwrap();
     assert!(watched.next().problems[0].to_string().contains("symbolic link to something"));
+}
+
+#[test]
+fn a_file_counts_when_its_writer_closes_it() {
+    let watched = Watched::new(|directory| {
+        fs::write(directory.join("a.yaml"), service("a", 1)).unwrap();
+        directory.into()
+    });
+    watched.expect(&["default/a 10.96.0.1", "synced"]);
+    let mut writer = fs::File::create(watched.path("a.yaml")).unwrap();
+    let text = service("a", 2);
+    let (half, rest) = text.as_bytes().split_at(30);
+    writer.write_all(half).unwrap();
+    watched.write("b.yaml", &service("b", 1));
+    let round = watched.next();
+    assert_eq!(say(&round.changes), ["default/b 10.96.0.1"]);
+    assert!(round.problems.is_empty());
+    writer.write_all(rest).unwrap();
+    drop(writer);
+    watched.expect(&["default/a 10.96.0.2"]);
+}
+
+/// More events than the kernel's queue holds: the last ones are lost, the last state is not.
+#[test]
+fn a_flood_of_events_ends_in_what_is_there() {
+    let watched = Watched::new(Path::to_owned);
+    watched.expect(&["synced"]);
+    for i in 0..8_000 {
+        let name = format!("{}.yaml", i % 7);
+        watched.write("new", &service("flood", i % 200 + 1));
+        fs::rename(watched.path("new"), watched.path(&name)).unwrap();
+        fs::remove_file(watched.path(&name)).unwrap();
+    }
+    watched.write("last.yaml", &service("flood", 250));
+    let mut last = Vec::new();
+    while last != ["default/flood 10.96.0.250"] {
+        last = say(&watched.next().changes);
+    }
 }
 
 /// The way Kubernetes mounts a ConfigMap, and updates it.
