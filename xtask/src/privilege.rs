@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use anyhow::{Result, bail};
 use nix::unistd::geteuid;
@@ -26,12 +26,12 @@ impl Privilege {
     /// Who we are, after trying that namespaces and nf_tables work for us; else the reason.
     pub(crate) fn probe() -> Result<Self> {
         let privilege = if geteuid().is_root() { Self::Root } else { Self::UserNamespace };
-        let tried = output(&mut privilege.isolated("true"))?;
+        let tried = privilege.try_inside(&["true"])?;
         if !tried.status.success() {
             let said = String::from_utf8_lossy(&tried.stderr);
             bail!(privilege.why_refused(said.trim(), sysctl));
         }
-        let tried = output(privilege.isolated("nft").arg(NFT_PROBE))?;
+        let tried = privilege.try_inside(&["nft", NFT_PROBE])?;
         if !tried.status.success() {
             let said = String::from_utf8_lossy(&tried.stderr);
             let kernel = sysctl("kernel/osrelease").unwrap_or_default();
@@ -40,20 +40,32 @@ impl Privilege {
         Ok(privilege)
     }
 
-    /// The words before a command line that give it a network namespace of its own, and the
-    /// rights of root in it.
-    pub(crate) fn isolation(self) -> &'static [&'static str] {
+    /// The words before a command line that give it a network namespace of its own, with the
+    /// loopback device up, and the rights of root in it.
+    pub(crate) fn isolation(self) -> Vec<&'static str> {
+        let shell = ["sh", "-c", r#"ip link set lo up && exec "$@""#, "sh"];
+        [self.namespace(), &shell].concat()
+    }
+
+    /// `program` with [`Self::isolation`].
+    pub(crate) fn isolated(self, program: impl AsRef<OsStr>) -> Command {
+        let words = self.isolation();
+        let mut command = command(words[0]);
+        command.args(&words[1..]).arg(program);
+        command
+    }
+
+    fn namespace(self) -> &'static [&'static str] {
         match self {
             Self::Root => &["unshare", "--net", "--"],
             Self::UserNamespace => &["unshare", "--user", "--map-root-user", "--net", "--"],
         }
     }
 
-    /// `program` in a network namespace of its own.
-    pub(crate) fn isolated(self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = command(self.isolation()[0]);
-        command.args(&self.isolation()[1..]).arg(program);
-        command
+    /// What these words say inside a namespace, with nothing else done there.
+    fn try_inside(self, words: &[&str]) -> Result<Output> {
+        let namespace = self.namespace();
+        output(command(namespace[0]).args(&namespace[1..]).args(words))
     }
 
     /// One sentence: why no namespace, and what to do about it.

@@ -35,7 +35,7 @@ fn run_programs(installer: &Installer, subcommand: &[&str], args: &[String]) -> 
     if privilege == Privilege::UserNamespace {
         // Only the programs that cargo built run as the namespace's root: the build stays outside,
         // where the files that it writes belong to the user and the network is reachable.
-        cargo.args(["--config", &runner(privilege.isolation())]);
+        cargo.args(["--config", &runner(&privilege.isolation())]);
     }
     run(cargo.args(subcommand).args(args))
 }
@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn the_runner_is_a_setting_that_cargo_reads() {
-        let setting: toml::Table = toml::from_str(&runner(&["unshare", "--net", "--"])).unwrap();
-        let words = &setting["target"]["cfg(all())"]["runner"];
-        assert_eq!(words.as_array().unwrap().len(), 3);
+        let setting: toml::Table = toml::from_str(&runner(&["sh", "-c", r#"exec "$@""#])).unwrap();
+        let words = setting["target"]["cfg(all())"]["runner"].as_array().unwrap();
+        assert_eq!(words[2].as_str(), Some(r#"exec "$@""#));
     }
 }
