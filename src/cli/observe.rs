@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
-use crate::conntrack::Sweep;
+use crate::conntrack::{Sweep, sysctl};
 use crate::dataplane::{Dataplane, Event, SyncReport};
 use crate::document::{FieldPath, Problem, Severity};
 use crate::model::{Family, Store};
@@ -21,13 +21,16 @@ pub(super) struct Observer {
     pub(super) service_healths: watch::Sender<ServiceHealths>,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sender<Sweep>>,
+    /// To be set after the first commit: connection tracking may be a module that comes with it.
+    pub(super) sysctls: Option<sysctl::Settings>,
 }
 
 impl Observer {
-    pub(super) fn observe(&self, event: Event<'_>) {
+    pub(super) fn observe(&mut self, event: Event<'_>) {
         match event {
             Event::Synced { wrote, took, flows, dataplane } => {
                 log_synced(wrote, took, dataplane);
+                self.sysctls.take().iter().for_each(sysctl::apply);
                 self.health.send_modify(|health| {
                     health.last_updated = Some(SystemTime::now());
                     health.queued_since = None;

@@ -15,7 +15,7 @@ use super::args::Run;
 use super::observe::{Observer, log_synced, report_conflict, sweep};
 use super::settings::{Effective, effective};
 use super::{Failure, netns};
-use crate::conntrack::{self, Conntrack, Sweep};
+use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Dataplane};
 use crate::model::{Change, Family, ObjectName};
 use crate::nft;
@@ -55,6 +55,7 @@ fn once(mut dataplane: Dataplane, arguments: &Run, settings: &Effective) -> Resu
     let report = dataplane.sync().context("nothing was programmed")?;
     dataplane.conflicts().for_each(|conflict| report_conflict(conflict, dataplane.store()));
     log_synced(report, started.elapsed(), &dataplane);
+    sysctl::apply(&settings.config.conntrack);
     let flows = dataplane.take_flows();
     if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &dataplane)) {
         for family in Family::ALL {
@@ -80,7 +81,12 @@ fn keep_running(
         node_eligible: true,
     });
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
-    let observer = Observer { health, service_healths, sweeps: sweeper()? };
+    let mut observer = Observer {
+        health,
+        service_healths,
+        sweeps: sweeper()?,
+        sysctls: Some(settings.config.conntrack.clone()),
+    };
     let changes = dataplane::spawn(dataplane, settings.config.min_sync_period, move |event| {
         observer.observe(event);
     })

@@ -3,7 +3,7 @@
 use crate::document::{FieldPath, Node, Problem, Segment, Severity, Value};
 
 /// The fields that do something, as `section.field`.
-const HONOURED: [&str; 19] = [
+const HONOURED: [&str; 26] = [
     "apiVersion",
     "kind",
     "hostnameOverride",
@@ -23,10 +23,17 @@ const HONOURED: [&str; 19] = [
     "nodePortAddresses",
     "logging.format",
     "logging.verbosity",
+    "conntrack.maxPerCore",
+    "conntrack.min",
+    "conntrack.tcpEstablishedTimeout",
+    "conntrack.tcpCloseWaitTimeout",
+    "conntrack.tcpBeLiberal",
+    "conntrack.udpTimeout",
+    "conntrack.udpStreamTimeout",
 ];
 
 /// The others, and why they do nothing. A whole section stands for all of its fields.
-const WITHOUT_EFFECT: [(&str, &str); 19] = [
+const WITHOUT_EFFECT: [(&str, &str); 18] = [
     ("featureGates", "there are no feature gates"),
     ("clientConnection", "objects come from manifests"),
     ("metricsBindAddress", "there is no metrics server yet"),
@@ -39,7 +46,6 @@ const WITHOUT_EFFECT: [(&str, &str); 19] = [
     ("ipvs", "nftables is programmed, whatever the mode"),
     ("winkernel", "this is not Windows"),
     ("oomScoreAdj", "the score of the process is left alone"),
-    ("conntrack", "sysctls are left alone"),
     ("configSyncPeriod", "objects are not fetched again without a reason"),
     ("portRange", "Kubernetes does not use it any more"),
     ("windowsRunAsService", "this is not Windows"),

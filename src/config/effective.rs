@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::conntrack::sysctl;
 use crate::document::{At, Problem, Severity, parse_ip, parse_net};
 
 use super::raw::{Configuration, GoDuration};
@@ -85,6 +86,7 @@ pub(super) fn effective(raw: &Configuration, problems: &mut Vec<Problem>) -> Con
         masquerade_all,
         sync_period,
         min_sync_period,
+        conntrack: conntrack(raw),
         log_format: log_format(raw, &mut check),
         verbosity: verbosity(raw, &mut check),
     }
@@ -183,6 +185,30 @@ fn check_unused(raw: &Configuration, check: &mut Check<'_>) {
     }
     if let Some(score) = raw.oom_score_adj.filter(|score| !(-1000..=1000).contains(score)) {
         check.error(At::top("oomScoreAdj"), score, "out of range; write -1000 to 1000");
+    }
+}
+
+/// What the section asks for. kube-proxy sets sysctls also where nobody asked it to; we do not.
+fn conntrack(raw: &Configuration) -> sysctl::Settings {
+    let raw = &raw.conntrack;
+    let defaults = sysctl::Settings::default();
+    // Either number asks for a size of the table, which takes both.
+    let sized = raw.max_per_core.is_some() || raw.min.is_some();
+    let number = |written: Option<i64>, default: u32| match written {
+        // Negative numbers have been reported.
+        Some(number) => u32::try_from(number).unwrap_or(if number < 0 { 0 } else { u32::MAX }),
+        None if sized => default,
+        None => 0,
+    };
+    let time = |written: Option<GoDuration>| written.and_then(GoDuration::get).unwrap_or_default();
+    sysctl::Settings {
+        max_per_core: number(raw.max_per_core, defaults.max_per_core),
+        min: number(raw.min, defaults.min),
+        tcp_established_timeout: time(raw.tcp_established_timeout),
+        tcp_close_wait_timeout: time(raw.tcp_close_wait_timeout),
+        tcp_be_liberal: raw.tcp_be_liberal,
+        udp_timeout: time(raw.udp_timeout),
+        udp_stream_timeout: time(raw.udp_stream_timeout),
     }
 }
 

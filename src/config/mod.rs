@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::conntrack::sysctl;
 use crate::document::{FieldPath, Problem, Severity};
 
 pub use crate::plan::{DetectLocal, NodePortAddresses};
@@ -51,6 +52,8 @@ pub struct Config {
     pub sync_period: Duration,
     /// `nftables.minSyncPeriod`: the least time between two commits.
     pub min_sync_period: Duration,
+    /// `conntrack`: the sysctls that the section asks for. What it does not mention is left alone.
+    pub conntrack: sysctl::Settings,
     /// `logging.format`.
     pub log_format: LogFormat,
     /// `logging.verbosity`.

@@ -25,6 +25,29 @@ fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
+/// No sysctl is asked for.
+fn untouched() -> sysctl::Settings {
+    sysctl::Settings {
+        max_per_core: 0,
+        min: 0,
+        tcp_established_timeout: Duration::ZERO,
+        tcp_close_wait_timeout: Duration::ZERO,
+        ..sysctl::Settings::default()
+    }
+}
+
+#[test]
+fn sysctls_are_set_where_the_section_asks_for_them() {
+    let conntrack = |section: &str| good(&format!("conntrack: {{{section}}}")).conntrack;
+    assert_eq!(conntrack("maxPerCore: null, min: null, udpTimeout: 0s"), untouched());
+    let sized = conntrack("maxPerCore: 65536");
+    assert_eq!((sized.max_per_core, sized.min), (65_536, 131_072));
+    assert_eq!(conntrack("maxPerCore: 0").max_per_core, 0);
+    let timed = conntrack("udpStreamTimeout: 3m, tcpBeLiberal: true");
+    assert_eq!(timed.udp_stream_timeout, Duration::from_secs(180));
+    assert!(timed.tcp_be_liberal);
+}
+
 fn defaults() -> Config {
     Config {
         hostname_override: None,
@@ -38,6 +61,7 @@ fn defaults() -> Config {
         masquerade_all: false,
         sync_period: Duration::from_secs(30),
         min_sync_period: Duration::ZERO,
+        conntrack: untouched(),
         log_format: LogFormat::Text,
         verbosity: 0,
     }
@@ -145,7 +169,7 @@ fn fields_are_honoured() {
 fn what_has_no_effect_is_noted() {
     let (config, problems) = of_file(
         "mode: ipvs
-conntrack: {maxPerCore: 65536, min: null}
+oomScoreAdj: -999
 ipvs:
   strictARP: true
   scheduler: ''
@@ -161,7 +185,7 @@ zzz: {a: [1]}
         texts(&problems),
         [
             "config.conf:3: mode = ipvs: shunt programs nftables, whatever the mode; write nftables",
-            "config.conf:4: conntrack.maxPerCore = 65536: has no effect: sysctls are left alone",
+            "config.conf:4: oomScoreAdj = -999: has no effect: the score of the process is left alone",
             "config.conf:6: ipvs.strictARP = true: has no effect: nftables is programmed, whatever the mode",
             "config.conf:8: featureGates = a mapping of 1: has no effect: there are no feature gates",
             "config.conf:9: hostnameOveride = x: there is no such field, it is ignored; did you mean hostnameOverride?",
