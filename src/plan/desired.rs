@@ -158,7 +158,7 @@ impl Desired {
         };
         let (old_flows, new_flows) = (flows(&old), flows(&new));
         self.plans.extend(new.map(|new| (name.clone(), new)));
-        self.note_flows(&old_flows, &new_flows);
+        self.note_flows(&old_flows, &new_flows, &keys);
         for key in &keys {
             let conflicts: Vec<Conflict> = self.claims.conflicts(*key).collect();
             if conflicts.is_empty() {
@@ -170,9 +170,11 @@ impl Desired {
         self.touched.frontends.extend(keys);
     }
 
-    /// Notes where UDP flows may stay from now on, for frontends where that changed.
-    fn note_flows(&mut self, old: &Flows, new: &Flows) {
-        let changed = old.keys().chain(new.keys()).filter(|key| old.get(key) != new.get(key));
+    /// Notes where UDP flows may stay from now on, for frontends where that may have changed: by
+    /// itself, or because another Service has the frontend now.
+    fn note_flows(&mut self, old: &Flows, new: &Flows, touched: &BTreeSet<FrontendKey>) {
+        let known = old.keys().chain(new.keys());
+        let changed = known.filter(|key| touched.contains(key) || old.get(key) != new.get(key));
         for key in changed.copied().collect::<BTreeSet<_>>() {
             // With several claimants it is the winner who counts.
             let winner = self.claims.winner(key).and_then(|winner| self.plans.get(winner));
@@ -272,5 +274,114 @@ impl ServicePlan {
         let cluster_ips = self.cluster_ips.iter().map(|ip| (Set::ClusterIps, Key::Address(*ip)));
         let hairpins = self.hairpins.iter().map(|ip| (Set::Hairpin, Key::Hairpin(*ip)));
         cluster_ips.chain(hairpins)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::{
+        Change, Endpoint, EndpointPort, EndpointSlice, Protocol, Service, ServicePort,
+        TrafficPolicy,
+    };
+
+    /// Few names and few addresses, so that Services meet.
+    fn service() -> impl Strategy<Value = Change> {
+        (0_u8..5, 0_u8..3, 0_u8..3, any::<[bool; 4]>()).prop_map(|(n, ip, age, flags)| {
+            let [local, node_port, udp, sticky] = flags;
+            Change::Service(Service {
+                name: ObjectName::new("default", format!("service-{n}")),
+                created: (age > 0).then_some(i64::from(age)),
+                cluster_ips: vec![Ipv4Addr::new(10, 96, 0, ip).into()],
+                external_ips: vec![Ipv4Addr::new(198, 51, 100, ip).into()],
+                load_balancer_ips: Vec::new(),
+                source_ranges: Vec::new(),
+                ports: vec![ServicePort {
+                    name: "".into(),
+                    protocol: if udp { Protocol::Udp } else { Protocol::Tcp },
+                    port: 80,
+                    node_port: node_port.then_some(30_080),
+                }],
+                internal_policy: TrafficPolicy::Cluster,
+                external_policy: if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster },
+                affinity_seconds: sticky.then_some(60),
+                health_check_node_port: local.then_some(31_000),
+                origin: None,
+            })
+        })
+    }
+
+    fn slice() -> impl Strategy<Value = Change> {
+        let endpoints = proptest::collection::vec((0_u8..6, any::<[bool; 3]>()), 0..5);
+        (0_u8..5, 0_u8..4, endpoints).prop_map(|(n, of, endpoints)| {
+            Change::Slice(EndpointSlice {
+                name: ObjectName::new("default", format!("slice-{n}")),
+                service: Some(format!("service-{of}").into()),
+                family: Family::V4,
+                ports: [Protocol::Tcp, Protocol::Udp]
+                    .map(|protocol| EndpointPort { name: "".into(), protocol, port: 8080 })
+                    .into(),
+                endpoints: endpoints
+                    .into_iter()
+                    .map(|(octet, [ready, terminating, here])| Endpoint {
+                        address: Ipv4Addr::new(10, 244, 0, octet).into(),
+                        ready,
+                        serving: true,
+                        terminating,
+                        node: Some(if here { "node-1" } else { "node-2" }.into()),
+                        zone_hints: Box::default(),
+                        node_hints: Box::default(),
+                    })
+                    .collect(),
+            })
+        })
+    }
+
+    type State =
+        (Vec<(FrontendKey, Frontend)>, BTreeSet<(Set, Key)>, BTreeSet<Conflict>, Vec<HealthCheck>);
+
+    /// Applies the changes, planning after every so many, and tells what is planned then and which
+    /// flows are known.
+    fn planned(changes: &[Change], every: usize) -> (State, Flows) {
+        let mut store = Store::new();
+        let mut desired = Desired::new(Options::default(), "node-1");
+        let mut flows = Flows::new();
+        for round in changes.chunks(every) {
+            let mut dirty = Dirty::default();
+            round.iter().cloned().for_each(|change| store.apply(change, &mut dirty));
+            desired.update(&store, &dirty);
+            flows.extend(desired.take_flows());
+        }
+        flows.retain(|key, _| desired.frontend(*key).is_some());
+        let frontends = desired.frontends().into_iter().map(|(k, f)| (k, f.clone())).collect();
+        let conflicts = desired.conflicts().cloned().collect();
+        let checks = desired.health_checks().cloned().collect();
+        ((frontends, desired.members(), conflicts, checks), flows)
+    }
+
+    proptest! {
+        #[test]
+        fn the_plan_depends_on_what_is_there_and_not_on_how_it_came(
+            (changes, shuffled) in proptest::collection::vec(prop_oneof![service(), slice()], 1..20)
+                .prop_map(|changes| {
+                    // The last word on each object counts.
+                    let name = |change: &Change| match change {
+                        Change::Service(service) => service.name.clone(),
+                        Change::Slice(slice) => slice.name.clone(),
+                        _ => ObjectName::new("", ""),
+                    };
+                    let last: BTreeMap<ObjectName, Change> =
+                        changes.iter().map(|change| (name(change), change.clone())).collect();
+                    (changes, last.into_values().collect::<Vec<_>>())
+                })
+                .prop_flat_map(|(changes, last)| (Just(changes), Just(last).prop_shuffle())),
+            every in 1_usize..5,
+        ) {
+            prop_assert_eq!(planned(&changes, every), planned(&shuffled, shuffled.len()));
+        }
     }
 }
