@@ -4,10 +4,31 @@
 //! the time-out. It would also go on sending clients to a backend that is gone; so these entries
 //! are deleted in the transaction that takes the backend away.
 
+use std::collections::BTreeSet;
+
 use super::codec::{decode_affinity_key, decode_value, table_family};
 use crate::model::Family;
 use crate::nft::{Batch, Elements, Error, Socket};
-use crate::plan::{Desired, Frontend, Set, TABLE, Value};
+use crate::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
+
+/// Where clients may have to forget backends.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Forget {
+    /// Families in which a sticky frontend loses a backend, or itself goes.
+    pub(super) families: BTreeSet<Family>,
+    /// Frontends whose main pool lost a backend to the short circuit, as when the policy becomes
+    /// Local: a client from outside may not keep it. An entry does not say which kind its client
+    /// is, so here only the main pool counts.
+    pub(super) narrowed: BTreeSet<FrontendKey>,
+}
+
+impl Forget {
+    /// Adds what another one names.
+    pub(super) fn merge(&mut self, other: &Forget) {
+        self.families.extend(&other.families);
+        self.narrowed.extend(&other.narrowed);
+    }
+}
 
 /// Adds to the batch what deletes all entries of a family that name a backend which the frontend
 /// does not have any more.
@@ -19,6 +40,7 @@ pub(super) fn forget_gone(
     socket: &mut Socket,
     family: Family,
     desired: &Desired,
+    narrowed: &BTreeSet<FrontendKey>,
     batch: &mut Batch,
 ) -> Result<(), Error> {
     let table = table_family(family);
@@ -29,7 +51,8 @@ pub(super) fn forget_gone(
         let keys = decode_affinity_key(family, element.key);
         let kept = keys.into_iter().flatten().find_map(|key| {
             let frontend = desired.frontend(key).filter(|f| f.affinity.is_some())?;
-            Some(has_backend(frontend, value.as_ref()))
+            let pools = if narrowed.contains(&key) { 1 } else { 2 };
+            Some(has_backend(frontend, pools, value.as_ref()))
         });
         if kept != Some(true) {
             gone.push(element.key, element.data, None);
@@ -40,8 +63,8 @@ pub(super) fn forget_gone(
     Ok(())
 }
 
-/// Planned pools are in order.
-fn has_backend(frontend: &Frontend, value: Option<&Value>) -> bool {
+/// Looks in so many of the frontend's pools, the main one first. Planned pools are in order.
+fn has_backend(frontend: &Frontend, pools: usize, value: Option<&Value>) -> bool {
     let Some(Value::Backend(backend)) = value else { return false };
-    frontend.all_pools().any(|pool| pool.binary_search(backend).is_ok())
+    frontend.all_pools().take(pools).any(|pool| pool.binary_search(backend).is_ok())
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
+use super::affinity::Forget;
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
 use super::committed::Committed;
 use crate::model::{Backend, Family};
@@ -19,8 +20,8 @@ pub(super) struct Delta {
     additions: [[Elements; SETS]; 2],
     /// Chains on demand that the changed frontends need.
     pub(super) chains: BTreeSet<(Family, ChainName)>,
-    /// Families in which a sticky frontend loses a backend, or itself goes.
-    pub(super) forget: BTreeSet<Family>,
+    /// Where clients may have to forget backends.
+    pub(super) forget: Forget,
     frontends: Vec<(FrontendKey, Option<Frontend>)>,
     members: Vec<(Set, Key, bool)>,
     names: ChainNames,
@@ -33,7 +34,7 @@ impl Delta {
             deletions: sets(),
             additions: sets(),
             chains: BTreeSet::new(),
-            forget: BTreeSet::new(),
+            forget: Forget::default(),
             frontends: Vec::new(),
             members: Vec::new(),
             names: ChainNames::default(),
@@ -72,8 +73,14 @@ impl Delta {
         if old == new {
             return;
         }
-        if old.is_some_and(|old| old.affinity.is_some() && loses_backends(old, new)) {
-            self.forget.insert(key.family());
+        if let Some(old) = old.filter(|old| old.affinity.is_some()) {
+            let narrowed = new.is_some_and(|new| narrows(old, new));
+            if narrowed {
+                self.forget.narrowed.insert(key);
+            }
+            if narrowed || loses_backends(old, new) {
+                self.forget.families.insert(key.family());
+            }
         }
         let old_decisions: Vec<Element<'_>> =
             old.map(|f| f.decisions(key).collect()).unwrap_or_default();
@@ -167,6 +174,18 @@ fn loses_backends(old: &Frontend, new: Option<&Frontend>) -> bool {
         .flatten()
         .collect();
     old.all_pools().flatten().any(|backend| !kept.contains(backend))
+}
+
+/// True if the new frontend has a backend for the short circuit only that the old one had for all.
+fn narrows(old: &Frontend, new: &Frontend) -> bool {
+    let main = |frontend: &Frontend| -> HashSet<Backend> {
+        frontend.all_pools().take(1).flatten().copied().collect()
+    };
+    if new.short_circuit.is_empty() {
+        return false;
+    }
+    let (before, after) = (main(old), main(new));
+    new.short_circuit.iter().any(|backend| before.contains(backend) && !after.contains(backend))
 }
 
 /// The new frontend with its backends in the places of the pools in which the kernel has them.

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::adopt::adopt;
-use super::affinity::forget_gone;
+use super::affinity::{Forget, forget_gone};
 use super::codec::{decode_key, set_type, table_family};
 use super::committed::{Committed, TableState};
 use super::diff::Delta;
@@ -91,8 +91,8 @@ pub struct Prepared {
     delta: Delta,
     chains: Vec<(Family, Chain)>,
     created: Vec<Family>,
-    /// Families in which clients may have to forget a backend.
-    forget: BTreeSet<Family>,
+    /// Where clients may have to forget backends.
+    forget: Forget,
 }
 
 impl Prepared {
@@ -113,8 +113,8 @@ pub struct Dataplane {
     committed: Option<(u32, Committed)>,
     /// What may differ from the record, from the plan's changes that are not committed yet.
     pending: Touched,
-    /// Families whose affinity may name backends that are gone.
-    forget: BTreeSet<Family>,
+    /// Where affinity may name backends that are gone.
+    forget: Forget,
     /// UDP frontends whose flows have to be looked at once the kernel holds what is planned.
     flows: Flows,
 }
@@ -134,7 +134,7 @@ impl Dataplane {
             desired: Desired::new(options, node_name),
             committed: None,
             pending: Touched::default(),
-            forget: BTreeSet::new(),
+            forget: Forget::default(),
             flows: Flows::new(),
         })
     }
@@ -220,21 +220,23 @@ impl Dataplane {
                 let udp = known.1.frontend_keys().filter(|key| key.protocol() == Protocol::Udp);
                 let gone = udp.filter(|key| self.desired.frontend(*key).is_none());
                 self.flows.extend(gone.map(|key| (key, Arc::default())));
-                self.forget.extend(Family::ALL);
+                self.forget.families.extend(Family::ALL);
                 self.committed.insert(known)
             }
         };
         let mut batch = Batch::new(Some(*generation));
         let delta = Delta::between(committed, &self.desired, &self.pending);
-        let forget: BTreeSet<Family> = self.forget.union(&delta.forget).copied().collect();
+        let mut forget = self.forget.clone();
+        forget.merge(&delta.forget);
         let mut chains = Vec::new();
         let mut created = Vec::new();
         for family in Family::ALL {
             if !matches!(committed.table(family), TableState::Ours { .. }) {
                 create_table(family, committed.table(family), &mut batch);
                 created.push(family);
-            } else if forget.contains(&family) {
-                forget_gone(&mut self.socket, family, &self.desired, &mut batch)?;
+            } else if forget.families.contains(&family) {
+                let narrowed = &forget.narrowed;
+                forget_gone(&mut self.socket, family, &self.desired, narrowed, &mut batch)?;
             }
             let wanted =
                 if self.pending.chains { base_chains(surroundings, family) } else { Vec::new() };
@@ -250,7 +252,7 @@ impl Dataplane {
         }
         if batch.is_empty() {
             self.pending = Touched::default();
-            self.forget.clear();
+            self.forget = Forget::default();
             return Ok(None);
         }
         Ok(Some(Prepared { batch: batch.finish(), delta, chains, created, forget }))
@@ -278,7 +280,7 @@ impl Dataplane {
         }
         delta.record(committed);
         self.pending = Touched::default();
-        self.forget.clear();
+        self.forget = Forget::default();
         Ok(SyncReport {
             generation: *generation,
             messages: batch.messages(),
@@ -290,11 +292,11 @@ impl Dataplane {
 
     /// Deletes what clients have learned of backends that are gone. What cannot be deleted now is
     /// tried again with the next sync.
-    fn sweep(&mut self, families: &BTreeSet<Family>) {
+    fn sweep(&mut self, forget: &Forget) {
         let Some((generation, _)) = &mut self.committed else { return };
         let mut batch = Batch::new(Some(*generation));
-        let swept = families.iter().try_for_each(|family| {
-            forget_gone(&mut self.socket, *family, &self.desired, &mut batch)
+        let swept = forget.families.iter().try_for_each(|family| {
+            forget_gone(&mut self.socket, *family, &self.desired, &forget.narrowed, &mut batch)
         });
         let swept = match swept {
             Ok(()) if batch.is_empty() => return,
@@ -303,7 +305,7 @@ impl Dataplane {
         };
         match swept {
             Ok(()) => *generation = next_generation(*generation),
-            Err(_) => self.forget.extend(families),
+            Err(_) => self.forget.merge(forget),
         }
     }
 
