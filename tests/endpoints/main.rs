@@ -1,0 +1,12 @@
+//! Which endpoint a packet reaches, and for how long: session affinity, terminating endpoints,
+//! slices, hints, balance, flows that outlive their endpoint, conflicts and the life of a Service;
+//! the real agent and packets, as in `tests/packets`.
+//!
+//! `table` names every scenario with the protocols and frontends it is tried on; both families
+//! always.
+
+mod affinity;
+mod table;
+#[path = "../packets/world.rs"]
+#[allow(dead_code, reason = "shared with tests/packets, which needs more of it")]
+mod world;
