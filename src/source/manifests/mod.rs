@@ -1,6 +1,6 @@
 //! Manifests: objects in files, as they are written for `kubectl apply`.
 //!
-//! Owns: what counts as a manifest file, what the objects in it are ([`parse`]), which of several
+//! Owns: what counts as a manifest file, what the objects in it are ([`parse()`]), which of several
 //! definitions of an object counts ([`collection`]), reading files, and noticing that they change
 //! ([`Watcher`]).
 //!
