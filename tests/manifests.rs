@@ -1,12 +1,14 @@
 //! Bad input, as a user meets it: the real program, its exit code, what it prints and what it says.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests stop the test")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 fn shunt(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_shunt")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_shunt")).args(arguments).output().expect("the program")
 }
 
 fn fixture(name: &str) -> PathBuf {

@@ -148,7 +148,7 @@ mod tests {
             (Health { last_updated: None, ..fresh.clone() }, 503, 503),
             (Health { queued_since: ago(59), ..fresh.clone() }, 200, 200),
             (Health { queued_since: ago(61), ..fresh.clone() }, 503, 503),
-            (Health { node_eligible: false, ..fresh.clone() }, 503, 200),
+            (Health { node_eligible: false, ..fresh }, 503, 200),
         ] {
             let status = |path| health.answer(path, now).expect("a path").status.as_u16();
             assert_eq!((status("/healthz"), status("/livez")), (healthz, livez), "{health:?}");

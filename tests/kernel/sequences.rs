@@ -1,5 +1,7 @@
 //! Whatever the order of changes, the kernel ends up as after a fresh start.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use anyhow::Result;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -30,15 +32,17 @@ fn change() -> impl Strategy<Value = Change> {
                     service.ports[0].node_port = None;
                 }
                 if vip {
-                    service.load_balancer_ips =
-                        vec!["203.0.113.1".parse().unwrap(), "2001:db8:113::1".parse().unwrap()];
+                    service.load_balancer_ips = vec![
+                        Ipv4Addr::new(203, 0, 113, 1).into(),
+                        Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, 1).into(),
+                    ];
                 }
                 if sticky {
                     service.affinity_seconds = Some(10_800 + u32::from(address));
                 }
                 if restricted {
                     let ranges = ["192.0.2.0/25", "192.0.2.64/26", "10.0.0.0/9", "2001:db8::/64"];
-                    service.source_ranges = ranges.iter().map(|r| r.parse().unwrap()).collect();
+                    service.source_ranges = ranges.iter().flat_map(|range| range.parse()).collect();
                 }
                 Change::Service(service)
             }

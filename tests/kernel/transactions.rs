@@ -41,8 +41,8 @@ fn count(socket: &mut Socket) -> Result<usize, Error> {
 /// it may not, and then a huge transaction has to be refused with a sentence that says so.
 fn may_raise_buffers(result: &Result<(), Error>) -> bool {
     match result {
-        Err(Error::TooLarge { .. }) => {
-            let text = result.as_ref().unwrap_err().to_string();
+        Err(error @ Error::TooLarge { .. }) => {
+            let text = error.to_string();
             assert!(text.contains("CAP_NET_ADMIN"), "{text}");
             false
         }
