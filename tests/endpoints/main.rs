@@ -6,6 +6,10 @@
 //! always.
 
 mod affinity;
+mod balance;
+mod conflicts;
+mod established;
+mod lifecycle;
 mod table;
 #[path = "../packets/world.rs"]
 #[allow(dead_code, reason = "shared with tests/packets, which needs more of it")]

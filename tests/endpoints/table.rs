@@ -17,6 +17,10 @@ pub(crate) enum Scenario {
     AffinityIsRefreshed,
     AffinityLeavesDeadEndpoints,
     AffinityFollowsPolicy,
+    Balance,
+    Conflict,
+    Established,
+    Lifecycle,
 }
 
 use Frontend::{ClusterIp, ExternalIp, NodePort, Vip};
@@ -36,6 +40,11 @@ impl Scenario {
             Self::AffinityIsRefreshed => (PROTOCOLS, FRONTENDS),
             Self::AffinityLeavesDeadEndpoints => (PROTOCOLS, FRONTENDS),
             Self::AffinityFollowsPolicy => (PROTOCOLS, EXTERNAL),
+            Self::Balance => (PROTOCOLS, &[ClusterIp]),
+            Self::Conflict => (PROTOCOLS, FRONTENDS),
+            // SCTP associations of the laboratory end with their handshake.
+            Self::Established => (&[Tcp], FRONTENDS),
+            Self::Lifecycle => (PROTOCOLS, FRONTENDS),
         }
     }
 
