@@ -107,7 +107,14 @@ impl Service {
 
     /// Sets the load-balancer addresses in its status.
     pub fn load_balancer(mut self, ips: &[&str]) -> Self {
-        self.ingress = owned(ips);
+        self.ingress = ips.iter().map(|ip| format!("{{ip: {ip:?}}}")).collect();
+        self
+    }
+
+    /// Adds an entry with these fields to the load-balancer addresses in its status, such as
+    /// `ip: 203.0.113.10, ipMode: Proxy`.
+    pub fn ingress(mut self, fields: &str) -> Self {
+        self.ingress.push(format!("{{{fields}}}"));
         self
     }
 
@@ -158,8 +165,7 @@ impl Display for Service {
         }
         writeln!(f, "  ports:{}", list(&self.ports, "  "))?;
         if !self.ingress.is_empty() {
-            let ingress: Vec<_> = self.ingress.iter().map(|ip| format!("{{ip: {ip:?}}}")).collect();
-            writeln!(f, "status:\n  loadBalancer:\n    ingress:{}", list(&ingress, "    "))?;
+            writeln!(f, "status:\n  loadBalancer:\n    ingress:{}", list(&self.ingress, "    "))?;
         }
         Ok(())
     }

@@ -1,0 +1,156 @@
+//! `externalTrafficPolicy` and `internalTrafficPolicy`.
+
+use anyhow::Result;
+
+use crate::table::{Expected, Frontend, Scenario, Sender, check, name, service};
+use crate::world::{World, cluster_ip_service, manifest};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policies {
+    /// Both are Local; there are endpoints on the node and elsewhere.
+    LocalAndHere,
+    /// Both are Local; the only endpoint is elsewhere.
+    LocalAndAway,
+    /// Both are Local; there is no endpoint.
+    LocalAndNowhere,
+    /// Only the external one is Local; the only endpoint is elsewhere.
+    ExternalLocal,
+    /// Only the internal one is Local; the only endpoint is elsewhere.
+    InternalLocal,
+}
+
+impl Policies {
+    const ALL: [Self; 5] = [
+        Self::LocalAndHere,
+        Self::LocalAndAway,
+        Self::LocalAndNowhere,
+        Self::ExternalLocal,
+        Self::InternalLocal,
+    ];
+}
+
+impl Scenario for Policies {
+    fn number(self) -> u8 {
+        10 + self as u8
+    }
+}
+
+/// The table. Local traffic is detected by ClusterCIDR.
+fn expected(scenario: Policies, frontend: Frontend, sender: Sender) -> Expected {
+    use Expected::{Dropped, Masqueraded, Preserved, Refused, Skipped};
+    use Frontend::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
+    use Policies::{ExternalLocal, InternalLocal, LocalAndAway, LocalAndHere, LocalAndNowhere};
+    use Sender::{Client, Node, OtherNode, OtherPod, Pod};
+    match (scenario, frontend, sender) {
+        // The other node has no route to service addresses.
+        (_, ClusterIp | ExternalIp | LoadBalancer, OtherNode | OtherPod) => Skipped,
+
+        (LocalAndHere, ClusterIp, Client | Node) => Masqueraded(&["pod-1"]),
+        (LocalAndHere, ClusterIp, Pod) => Preserved(&["pod-1"]),
+        (LocalAndAway | InternalLocal, ClusterIp, Client | Node | Pod) => Dropped,
+        (ExternalLocal, ClusterIp, Client | Node) => Masqueraded(&["pod-3"]),
+        (ExternalLocal, ClusterIp, Pod) => Preserved(&["pod-3"]),
+
+        (LocalAndHere, ExternalIp | LoadBalancer | NodePort, Client | OtherNode) => {
+            Preserved(&["pod-1"])
+        }
+        (LocalAndHere, ExternalIp | LoadBalancer | NodePort, Pod) => Preserved(&["pod-1", "pod-3"]),
+        (LocalAndHere, ExternalIp | LoadBalancer | NodePort, Node) => {
+            Masqueraded(&["pod-1", "pod-3"])
+        }
+        (
+            LocalAndAway | ExternalLocal,
+            ExternalIp | LoadBalancer | NodePort,
+            Client | OtherNode,
+        ) => Dropped,
+        (LocalAndAway | ExternalLocal, ExternalIp | LoadBalancer | NodePort, Pod) => {
+            Preserved(&["pod-3"])
+        }
+        (LocalAndAway | ExternalLocal, ExternalIp | LoadBalancer | NodePort, Node) => {
+            Masqueraded(&["pod-3"])
+        }
+        (InternalLocal, ExternalIp | LoadBalancer, Client | Node | Pod)
+        | (InternalLocal, NodePort, Client | Node | Pod | OtherNode | OtherPod) => {
+            Masqueraded(&["pod-3"])
+        }
+        // For a pod of the other node the packets would come back to itself, unmasqueraded.
+        (LocalAndHere | LocalAndAway | ExternalLocal, NodePort, OtherPod) => Skipped,
+
+        (LocalAndNowhere, _, _) => Refused,
+    }
+}
+
+/// A Service with the policies of a scenario, and its slices.
+fn content(world: &World, identity: impl Scenario, scenario: Policies) -> String {
+    let (here, away) = (&world.lab.pod1, &world.lab.pod3);
+    let (external, internal) = ("externalTrafficPolicy: Local", "internalTrafficPolicy: Local");
+    let service = service(identity);
+    let both = service.clone().spec(external).spec(internal);
+    let name = &name(identity);
+    match scenario {
+        Policies::LocalAndHere => manifest(&both, name, &[here, away]),
+        Policies::LocalAndAway => manifest(&both, name, &[away]),
+        Policies::LocalAndNowhere => manifest(&both, name, &[]),
+        Policies::ExternalLocal => manifest(&service.spec(external), name, &[away]),
+        Policies::InternalLocal => manifest(&service.spec(internal), name, &[away]),
+    }
+}
+
+#[test]
+fn policies_decide_who_is_reached_and_whose_address_is_seen() -> Result<()> {
+    let world = World::new()?;
+    for scenario in Policies::ALL {
+        let content = content(&world, scenario, scenario);
+        world.manifests.write(&format!("{}.yaml", name(scenario)), content)?;
+    }
+    let _agent = world.start()?;
+    check(&world, &Policies::ALL, |cell| expected(cell.scenario, cell.frontend, cell.sender));
+    Ok(())
+}
+
+/// One Service that is in one scenario after the other.
+#[derive(Clone, Copy, Debug)]
+struct Changing(Policies);
+
+impl Scenario for Changing {
+    fn number(self) -> u8 {
+        9
+    }
+}
+
+#[test]
+fn a_service_moves_from_one_policy_to_another() -> Result<()> {
+    use Policies::{ExternalLocal, InternalLocal, LocalAndAway, LocalAndHere, LocalAndNowhere};
+    let world = World::new()?;
+    let _agent = world.start()?;
+    let steps = [
+        LocalAndHere,
+        LocalAndAway,
+        InternalLocal,
+        ExternalLocal,
+        LocalAndNowhere,
+        LocalAndHere,
+        LocalAndNowhere,
+        InternalLocal,
+        LocalAndAway,
+        LocalAndHere,
+    ];
+    for (step, scenario) in steps.into_iter().enumerate() {
+        // What is in one file is applied at once: the marker tells when.
+        let marker = format!("10.96.1.{step}");
+        let marker_service = cluster_ip_service("marker", &[&marker]);
+        let marker_service = manifest(&marker_service, "marker", &[&world.lab.pod2]);
+        let content = content(&world, Changing(scenario), scenario);
+        world.manifests.write("changing.yaml", format!("{content}{marker_service}"))?;
+        world
+            .lab
+            .from(&world.lab.client)
+            .tcp(format!("{marker}:80"))
+            .eventually()
+            .reaches(&["pod-2"]);
+        check(&world, &[Changing(scenario)], |cell| {
+            expected(cell.scenario.0, cell.frontend, cell.sender)
+        });
+    }
+    Ok(())
+}
