@@ -7,7 +7,9 @@
 
 mod cluster_ips;
 mod detection;
+mod health_checks;
 mod load_balancers;
+mod node_ports;
 mod policies;
 mod table;
 
