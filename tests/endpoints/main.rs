@@ -9,7 +9,9 @@ mod affinity;
 mod balance;
 mod conflicts;
 mod established;
+mod flows;
 mod lifecycle;
+mod slices;
 mod table;
 #[path = "../packets/world.rs"]
 #[allow(dead_code, reason = "shared with tests/packets, which needs more of it")]

@@ -19,8 +19,21 @@ pub(crate) enum Scenario {
     AffinityFollowsPolicy,
     Balance,
     Conflict,
+    ConnectionStays,
     Established,
+    FallbackCluster,
+    FallbackLocal,
+    FallbackShortCircuit,
+    FlowEnds,
+    FlowFirst,
+    FlowLeaves,
+    FlowStays,
+    Hints,
+    HintsLocal,
     Lifecycle,
+    ManyEndpoints,
+    RelabelledSlice,
+    Slices,
 }
 
 use Frontend::{ClusterIp, ExternalIp, NodePort, Vip};
@@ -43,8 +56,21 @@ impl Scenario {
             Self::Balance => (PROTOCOLS, &[ClusterIp]),
             Self::Conflict => (PROTOCOLS, FRONTENDS),
             // SCTP associations of the laboratory end with their handshake.
+            Self::ConnectionStays => (&[Tcp, Sctp], FRONTENDS),
             Self::Established => (&[Tcp], FRONTENDS),
+            Self::FallbackCluster => (PROTOCOLS, FRONTENDS),
+            Self::FallbackLocal => (PROTOCOLS, FRONTENDS),
+            Self::FallbackShortCircuit => (PROTOCOLS, EXTERNAL),
+            // Connection tracking keeps flows alive that never end by themselves: UDP.
+            Self::FlowEnds | Self::FlowFirst | Self::FlowLeaves | Self::FlowStays => {
+                (&[Udp], FRONTENDS)
+            }
+            Self::Hints => (PROTOCOLS, FRONTENDS),
+            Self::HintsLocal => (PROTOCOLS, FRONTENDS),
             Self::Lifecycle => (PROTOCOLS, FRONTENDS),
+            Self::ManyEndpoints => (PROTOCOLS, &[ClusterIp]),
+            Self::RelabelledSlice => (PROTOCOLS, FRONTENDS),
+            Self::Slices => (PROTOCOLS, FRONTENDS),
         }
     }
 
