@@ -38,14 +38,18 @@ enum Ingress {
     PodsAndAway,
     /// A range that none of the senders is in, and no endpoint.
     OthersAndNowhere,
+    /// Only ranges that are none: a mistake does not open the VIP to everybody.
+    Broken,
+    /// The segment's IPv6 range, and an IPv4 one that is none: the IPv4 VIP stays closed.
+    BrokenV4,
 }
 
 use Ingress::{
-    Client as OnlyClient, ClientAndLocal, Everything, NoMode, OnlyV4, OnlyV6, OthersAndNowhere,
-    Overlapping, Pods, PodsAndAway, Proxy, Segment, Vip, WhiteSpace,
+    Broken, BrokenV4, Client as OnlyClient, ClientAndLocal, Everything, NoMode, OnlyV4, OnlyV6,
+    OthersAndNowhere, Overlapping, Pods, PodsAndAway, Proxy, Segment, Vip, WhiteSpace,
 };
 
-const ALL: [Ingress; 14] = [
+const ALL: [Ingress; 16] = [
     NoMode,
     Vip,
     Proxy,
@@ -60,6 +64,8 @@ const ALL: [Ingress; 14] = [
     ClientAndLocal,
     PodsAndAway,
     OthersAndNowhere,
+    Broken,
+    BrokenV4,
 ];
 
 impl Scenario for Ingress {
@@ -91,6 +97,8 @@ impl Ingress {
             OnlyV6 => &["fd99::/64"],
             Pods | PodsAndAway => &["10.244.0.0/16", "fd00:244::/48"],
             OthersAndNowhere => &["10.0.0.0/32", "fd99::/64"],
+            Broken => &["0.0.0.0", "::/129", "everybody"],
+            BrokenV4 => &["192.0.2.0/33", "2001:db8:2::/64"],
         }
     }
 
@@ -100,11 +108,11 @@ impl Ingress {
         match self {
             NoMode | Vip | Proxy | Everything => true,
             OnlyClient | WhiteSpace | ClientAndLocal => client,
-            Segment | Overlapping => !pod,
+            Segment | Overlapping | BrokenV4 => !pod,
             OnlyV4 => family == Family::V6,
             OnlyV6 => family == Family::V4,
             Pods | PodsAndAway => pod,
-            OthersAndNowhere => false,
+            Broken | OthersAndNowhere => false,
         }
     }
 
@@ -151,7 +159,7 @@ fn expected(scenario: Ingress, frontend: Frontend, sender: Sender, family: Famil
         // kind of range the other frontends are looked at, too.
         (
             NoMode | Segment | Overlapping | WhiteSpace | Everything | OnlyV4 | OnlyV6 | Vip | Pods
-            | OthersAndNowhere,
+            | Broken | BrokenV4 | OthersAndNowhere,
             ClusterIp | ExternalIp | NodePort,
             _,
         ) => Skipped,
@@ -171,11 +179,12 @@ fn expected(scenario: Ingress, frontend: Frontend, sender: Sender, family: Famil
         (PodsAndAway, ExternalIp | NodePort, Pod) => Preserved(&["pod-3"]),
         (PodsAndAway, ExternalIp | NodePort, Node) => Masqueraded(&["pod-3"]),
 
-        (Proxy, LoadBalancer, Client | Node | Pod) => Unhandled,
+        (Proxy | Broken, LoadBalancer, Client | Node | Pod) => Unhandled,
+        (BrokenV4, LoadBalancer, Client | Node | Pod) if family == Family::V4 => Unhandled,
         (_, LoadBalancer, Client | Node | Pod) if !scenario.admits(sender, family) => Dropped,
         (
             NoMode | Vip | OnlyClient | Segment | Overlapping | WhiteSpace | Everything | OnlyV4
-            | OnlyV6 | Pods,
+            | OnlyV6 | Pods | BrokenV4,
             LoadBalancer,
             Client | Node | Pod,
         ) => Masqueraded(BOTH),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::document::At;
+use crate::document::{At, parse_net};
 use crate::model::{Change, Family, Protocol, Service, ServicePort, TrafficPolicy};
 
 use super::findings::Findings;
@@ -29,10 +29,13 @@ pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
     let type_ = service_type(spec, &mut findings);
     let mut load_balancer_ips = load_balancer_ips(&raw.status, &mut findings);
     let source_ranges = source_ranges(spec, &mut findings);
-    if source_ranges.is_empty() && !spec.load_balancer_source_ranges.is_empty() {
-        // Without a range the load balancer would be open to everyone: the opposite of what was
-        // meant.
-        load_balancer_ips.clear();
+    if spec.load_balancer_source_ranges.iter().any(|text| parse_net(text).is_err()) {
+        // Without a range of its family an address would be open to everyone: the opposite of what
+        // the mistyped one was meant for.
+        let restricted = |address: &IpAddr| {
+            source_ranges.iter().any(|net| Family::of_net(net) == Family::of(*address))
+        };
+        load_balancer_ips.retain(restricted);
     }
     let external_policy =
         policy("externalTrafficPolicy", &spec.external_traffic_policy, &mut findings);
@@ -194,7 +197,7 @@ fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpNet>
     values::nets(
         &spec.load_balancer_source_ranges,
         &SPEC.field("loadBalancerSourceRanges"),
-        "this range is ignored; without a valid one the load balancer stays closed",
+        "this range is ignored; addresses of a family without a valid one stay closed",
         findings,
     )
 }
