@@ -7,8 +7,8 @@
 //!
 //! Must not know: Services, endpoints, or which tables and sets exist.
 //!
-//! This folder is the only one that may contain `unsafe`: the calls into libnftnl in [`expr`] and
-//! [`batch`], each with its reason.
+//! This folder is the only one that may contain `unsafe`: the calls into libnftnl in `expr` and
+//! `batch`, and what the netlink socket needs in `socket`, each with its reason.
 
 mod batch;
 mod dump;

@@ -356,6 +356,8 @@ fn direct_flows_and_connections_are_left_alone() -> Result<()> {
         }
         Ok(entries)
     };
+    // The laboratory's associations end with their handshake; their entries shall stay for longer.
+    lab.node.sysctl(&[("net/netfilter/nf_conntrack_sctp_timeout_cookie_wait", "600")])?;
     for case in Scenario::ConnectionStays.cases() {
         if case.protocol == Protocol::Sctp {
             lab.from(&lab.client).sctp(case.address()?).times(1).reaches(&["pod-1"]);

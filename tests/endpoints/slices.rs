@@ -206,8 +206,10 @@ fn five_thousand_endpoints_are_all_in_use() -> Result<()> {
          route add fd00:245::/64 via 2001:db8:2::20\n")?;
     lab.node2.ip("route add 10.245.0.0/16 via 10.244.1.21 dev veth-pod-3 onlink\n\
          route add fd00:245::/64 via fd00:244:1::21 dev veth-pod-3 onlink\n")?;
+    // So that datagrams may be answered from them, too.
+    lab.pod3.sysctl(&[("net/ipv6/ip_nonlocal_bind", "1")])?;
     lab.pod3.ip("route add local 10.245.0.0/16 dev lo\n\
-         route add local fd00:245::/64 dev eth0\n")?;
+         route add local fd00:245::/64 dev lo\n")?;
     let pool = |family: Family| -> Result<usize> {
         let args = ["list", "map", family.table(), "shunt", "endpoints"];
         let text = lab.node.output("nft", &args)?;
@@ -259,7 +261,10 @@ const THERE_B: &str = "hints: {forNodes: [{name: node-2}], forZones: [{name: b}]
 const ALL: &[&str] = &["pod-1", "pod-2", "pod-3"];
 
 /// Endpoints, and where clients go in zone a, in zone b and in none.
-const HINTS: [([&str; 3], &[&str], &[&str], &[&str]); 9] = [
+type Hints = ([&'static str; 3], Pods, Pods, Pods);
+type Pods = &'static [&'static str];
+
+const HINTS: [Hints; 9] = [
     ([READY_A, READY_B, READY_B], &["pod-1"], &["pod-2", "pod-3"], ALL),
     ([READY_A, READY_AB, READY_B], &["pod-1", "pod-2"], &["pod-2", "pod-3"], ALL),
     // One without a hint: none counts.

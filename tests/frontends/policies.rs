@@ -1,8 +1,9 @@
 //! `externalTrafficPolicy` and `internalTrafficPolicy`.
 
 use anyhow::Result;
+use shunt_lab::Protocol;
 
-use crate::table::{Expected, Frontend, Scenario, Sender, check, name, service};
+use crate::table::{Expected, Family, Frontend, Scenario, Sender, address, check, name, service};
 use crate::world::{World, cluster_ip_service, manifest};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +152,28 @@ fn a_service_moves_from_one_policy_to_another() -> Result<()> {
         check(&world, &[Changing(scenario)], |cell| {
             expected(cell.scenario.0, cell.frontend, cell.sender)
         });
+    }
+    Ok(())
+}
+
+/// A pod that reaches itself through an external frontend needs the masquerade; its fellow does
+/// not.
+#[test]
+fn an_endpoint_on_the_node_may_reach_itself_from_outside_addresses() -> Result<()> {
+    let world = World::new()?;
+    let scenario = Policies::LocalAndHere;
+    world.manifests.write("web.yaml", content(&world, scenario, scenario))?;
+    let _agent = world.start()?;
+    for frontend in [Frontend::ExternalIp, Frontend::LoadBalancer, Frontend::NodePort] {
+        for family in Family::ALL {
+            for protocol in Protocol::ALL {
+                let to = address(frontend, family, scenario);
+                let reached = world.lab.from(&world.lab.pod1).probe(protocol, to);
+                let reached = reached.reaches(&["pod-1", "pod-3"]);
+                reached.at("pod-1").source_masqueraded();
+                reached.not_at("pod-1").source_preserved();
+            }
+        }
     }
     Ok(())
 }

@@ -116,6 +116,13 @@ pub(crate) fn ip(frontend: Frontend, family: Family, number: u8) -> IpAddr {
     }
 }
 
+/// The address and port of a frontend of [`service`].
+pub(crate) fn address(frontend: Frontend, family: Family, scenario: impl Scenario) -> SocketAddr {
+    let number = scenario.number();
+    let port = if frontend == Frontend::NodePort { node_port(number) } else { 80 };
+    SocketAddr::new(ip(frontend, family, number), port)
+}
+
 /// The host that a sender is.
 pub(crate) fn host(world: &World, sender: Sender) -> &Host {
     match sender {
@@ -155,19 +162,12 @@ impl<S: Scenario> Cell<S> {
         cells
     }
 
-    fn address(&self) -> SocketAddr {
-        let number = self.scenario.number();
-        let port = match self.frontend {
-            Frontend::NodePort => node_port(number),
-            _ => 80,
-        };
-        SocketAddr::new(ip(self.frontend, self.family, number), port)
-    }
-
     /// Sends the packets; panics if something else becomes of them.
     fn check(&self, world: &World, expected: Expected) {
-        let mut probe =
-            world.lab.from(host(world, self.sender)).probe(self.protocol, self.address());
+        let mut probe = world
+            .lab
+            .from(host(world, self.sender))
+            .probe(self.protocol, address(self.frontend, self.family, self.scenario));
         let node = &world.lab.node;
         let secondary = self.family.of(IpAddr::V4(node.ipv4[1]), IpAddr::V6(node.ipv6[1]));
         if self.sender == Sender::Node {
