@@ -28,7 +28,7 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) fn observe(&mut self, event: Event<'_>) {
         match event {
-            Event::Synced { wrote, took, flows, dataplane } => {
+            Event::Synced { wrote, took, flows, dataplane, .. } => {
                 log_synced(wrote, took, dataplane);
                 self.sysctls.take().iter().for_each(sysctl::apply);
                 self.health.send_modify(|health| {

@@ -16,8 +16,8 @@ use super::observe::{Observer, log_synced, report_conflict, sweep};
 use super::settings::{Effective, effective};
 use super::{Failure, netns};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
-use crate::dataplane::{self, Dataplane};
-use crate::model::{Change, Family, ObjectName};
+use crate::dataplane::{self, Dataplane, Order, Update};
+use crate::model::{Family, ObjectName};
 use crate::nft;
 use crate::serve::{Health, ServiceHealths, serve_health, serve_service_health};
 use crate::source::interfaces::{Interfaces, interface_addresses};
@@ -87,20 +87,21 @@ fn keep_running(
         sweeps: sweeper()?,
         sysctls: Some(settings.config.conntrack.clone()),
     };
-    let changes = dataplane::spawn(dataplane, settings.config.min_sync_period, move |event| {
+    let orders = dataplane::spawn(dataplane, settings.config.min_sync_period, move |event| {
         observer.observe(event);
     })
     .context("cannot start a thread for the dataplane")?;
     spawn("addresses", {
-        let changes = changes.clone();
-        move || follow_addresses(&interfaces, &changes)
+        let orders = orders.clone();
+        move || follow_addresses(&interfaces, &orders)
     })?;
     let (ended, source_ended) = tokio::sync::oneshot::channel();
     spawn("manifests", move || {
-        let result = watcher.run(|round| match changes.send(round.changes) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        });
+        let result =
+            watcher.run(|round| match orders.send(Order::Update(Update::now(round.changes))) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            });
         // The other side is gone only when the process is ending.
         let _ = ended.send(result);
     })?;
@@ -169,12 +170,12 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<()>
 }
 
 /// Follows the addresses of the node's interfaces until the dataplane is gone.
-fn follow_addresses(interfaces: &Interfaces, changes: &Sender<Vec<Change>>) {
+fn follow_addresses(interfaces: &Interfaces, orders: &Sender<Order>) {
     loop {
         let addresses = interfaces.wait().and_then(|()| interface_addresses());
         match addresses {
             Ok(change) => {
-                if changes.send(vec![change]).is_err() {
+                if orders.send(Order::Update(Update::now(vec![change]))).is_err() {
                     return;
                 }
             }

@@ -18,4 +18,4 @@ mod worker;
 
 pub use adopt::remove_tables;
 pub use sync::{Dataplane, Error, Prepared, SyncReport};
-pub use worker::{Event, spawn};
+pub use worker::{Cause, Event, Order, Update, spawn};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::{Dataplane, Error, SyncReport};
-use crate::model::Change;
+use crate::model::{Change, Family};
 use crate::plan::{Conflict, Flows};
 
 /// How long after the last sync unused chains are deleted: endpoint counts that come and go in a
@@ -14,6 +14,40 @@ const TIDY_AFTER: Duration = Duration::from_secs(1);
 /// The pause after a failed sync: doubled with each further failure, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
+
+/// What the thread is told.
+#[derive(Debug)]
+pub enum Order {
+    /// Objects changed.
+    Update(Update),
+}
+
+/// Changes that belong together, and where they come from.
+#[derive(Debug)]
+pub struct Update {
+    /// The changes.
+    pub changes: Vec<Change>,
+    /// Why they are there.
+    pub cause: Cause,
+}
+
+impl Update {
+    /// Changes that were noticed just now.
+    #[must_use]
+    pub fn now(changes: Vec<Change>) -> Update {
+        Update { changes, cause: Cause { received: Instant::now(), triggers: Vec::new() } }
+    }
+}
+
+/// What led to an update.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// When the source noticed it.
+    pub received: Instant,
+    /// When the Pods or the Service behind each changed EndpointSlice changed, as the annotation
+    /// `endpoints.kubernetes.io/last-change-trigger-time` says.
+    pub triggers: Vec<(Family, SystemTime)>,
+}
 
 /// What the thread reports.
 pub enum Event<'a> {
@@ -25,6 +59,8 @@ pub enum Event<'a> {
         took: Duration,
         /// UDP frontends for which it changed where flows may stay.
         flows: Flows,
+        /// What led to it: the updates since the sync before.
+        causes: Vec<Cause>,
         /// The dataplane, to look at.
         dataplane: &'a Dataplane,
     },
@@ -54,17 +90,17 @@ pub fn spawn(
     dataplane: Dataplane,
     min_period: Duration,
     report: impl FnMut(Event<'_>) + Send + 'static,
-) -> std::io::Result<mpsc::Sender<Vec<Change>>> {
-    let (sender, changes) = mpsc::channel();
+) -> std::io::Result<mpsc::Sender<Order>> {
+    let (sender, orders) = mpsc::channel();
     std::thread::Builder::new()
         .name("dataplane".to_owned())
-        .spawn(move || run(dataplane, &changes, min_period, report))?;
+        .spawn(move || run(dataplane, &orders, min_period, report))?;
     Ok(sender)
 }
 
 fn run(
     mut dataplane: Dataplane,
-    changes: &Receiver<Vec<Change>>,
+    orders: &Receiver<Order>,
     min_period: Duration,
     mut report: impl FnMut(Event<'_>),
 ) {
@@ -72,16 +108,18 @@ fn run(
     let mut retry = FIRST_RETRY;
     let mut wake_after: Option<Duration> = None;
     let mut failed = false;
+    let mut causes = Vec::new();
     loop {
         let received = match wake_after {
-            None => changes.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(pause) => changes.recv_timeout(pause),
+            None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(pause) => orders.recv_timeout(pause),
         };
         match received {
             Ok(first) => {
-                first.into_iter().for_each(|change| dataplane.apply(change));
-                for more in changes.try_iter() {
-                    more.into_iter().for_each(|change| dataplane.apply(change));
+                for order in std::iter::once(first).chain(orders.try_iter()) {
+                    let Order::Update(update) = order;
+                    update.changes.into_iter().for_each(|change| dataplane.apply(change));
+                    causes.push(update.cause);
                 }
             }
             Err(RecvTimeoutError::Timeout) if failed => {}
@@ -103,7 +141,8 @@ fn run(
                 wake_after = dataplane.is_untidy().then_some(TIDY_AFTER);
                 let took = started.elapsed();
                 let flows = dataplane.take_flows();
-                report(Event::Synced { wrote, took, flows, dataplane: &dataplane });
+                let causes = std::mem::take(&mut causes);
+                report(Event::Synced { wrote, took, flows, causes, dataplane: &dataplane });
                 let conflicts: BTreeSet<Conflict> = dataplane.conflicts().cloned().collect();
                 for conflict in conflicts.difference(&known_conflicts) {
                     report(Event::Conflict { conflict, dataplane: &dataplane });
