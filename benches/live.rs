@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use shunt::nft::Socket;
+use shunt::nft::{Kernel, Socket};
 use shunt_lab::Netns;
 
 const CHANGES: u32 = 200;

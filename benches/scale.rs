@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use cluster::{median, open, service, slice};
 use shunt::dataplane::Dataplane;
 use shunt::model::Change;
-use shunt::nft::{FinishedBatch, Socket};
+use shunt::nft::{FinishedBatch, Kernel, Socket};
 use shunt_lab::Netns;
 
 const RUNS: usize = 5;

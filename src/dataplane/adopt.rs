@@ -7,7 +7,7 @@ use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_typ
 use super::committed::{Committed, Stray, TableState};
 use super::translate::{base_chain, expressions};
 use crate::model::{Backend, Family};
-use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Socket};
+use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel};
 use crate::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Outcome, Pools, Set,
     Surroundings, TABLE, Value, base_chains, on_demand_chain,
@@ -18,18 +18,18 @@ const ATTEMPTS: usize = 20;
 
 /// Reads the tables of both families.
 pub(super) fn adopt(
-    socket: &mut Socket,
+    kernel: &mut dyn Kernel,
     surroundings: &Surroundings,
 ) -> Result<(u32, Committed), Error> {
     retried(|| {
-        let generation = socket.generation()?.id;
+        let generation = kernel.generation()?.id;
         let mut committed = Committed::default();
         for family in Family::ALL {
-            let state = read_table(socket, surroundings, family)?;
+            let state = read_table(kernel, surroundings, family)?;
             let ours = matches!(state, TableState::Ours { .. });
             committed.set_table(family, state);
             if ours {
-                read_elements(socket, family, &mut committed)?;
+                read_elements(kernel, family, &mut committed)?;
             }
         }
         Ok((generation, committed))
@@ -47,15 +47,15 @@ fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error>
 }
 
 fn read_table(
-    socket: &mut Socket,
+    kernel: &mut dyn Kernel,
     surroundings: &Surroundings,
     family: Family,
 ) -> Result<TableState, Error> {
     let table = table_family(family);
-    let Some(found) = socket.table(table, TABLE)? else {
+    let Some(found) = kernel.table(table, TABLE)? else {
         return Ok(TableState::Absent);
     };
-    let sets = socket.sets(table, TABLE)?;
+    let sets = kernel.sets(table, TABLE)?;
     let sets_fit = sets.len() == Set::ALL.len()
         && sets.iter().all(|found| {
             Set::from_name(&found.name).is_some_and(|set| found.is(&set_type(family, set)))
@@ -64,13 +64,13 @@ fn read_table(
         return Ok(TableState::Unusable);
     }
     let mut rules: HashMap<String, Vec<DumpedRule>> = HashMap::new();
-    for rule in socket.rules(table, TABLE)? {
+    for rule in kernel.rules(table, TABLE)? {
         rules.entry(rule.chain.clone()).or_default().push(rule);
     }
     let expected: HashMap<ChainName, Chain> =
         base_chains(surroundings, family).into_iter().map(|c| (c.name, c)).collect();
     let mut chains = BTreeMap::new();
-    for found in socket.chains(table, TABLE)? {
+    for found in kernel.chains(table, TABLE)? {
         let Some(name) = ChainName::parse(&found.name) else {
             return Ok(TableState::Unusable);
         };
@@ -124,14 +124,14 @@ fn implements(family: Family, chain: &Chain, live: &[DumpedRule]) -> bool {
 type Found = (Set, Key, Option<Value>, Option<Arc<str>>);
 
 fn read_elements(
-    socket: &mut Socket,
+    kernel: &mut dyn Kernel,
     family: Family,
     committed: &mut Committed,
 ) -> Result<(), Error> {
     let mut frontends: HashMap<FrontendKey, Vec<Found>> = HashMap::new();
     let mut labels: HashSet<Arc<str>> = HashSet::new();
     for set in Set::ALL.into_iter().filter(|set| !set.is_learned()) {
-        socket.elements(table_family(family), TABLE, set.name(), |element| {
+        kernel.elements(table_family(family), TABLE, set.name(), &mut |element| {
             let Some(key) = decode_key(family, set, element.key, element.key_end) else {
                 committed.strays.push(Stray {
                     family,
@@ -222,18 +222,18 @@ fn assemble(key: FrontendKey, found: &[Found]) -> Option<Frontend> {
 ///
 /// # Errors
 /// Whatever the kernel says; nothing is deleted then.
-pub fn remove_tables(socket: &mut Socket) -> Result<usize, Error> {
+pub fn remove_tables(kernel: &mut dyn Kernel) -> Result<usize, Error> {
     let mut batch = Batch::new(None);
     let mut count = 0;
     for family in Family::ALL {
         let table = table_family(family);
-        if retried(|| socket.table(table, TABLE))?.is_some() {
+        if retried(|| kernel.table(table, TABLE))?.is_some() {
             batch.delete_table(table, TABLE);
             count += 1;
         }
     }
     if count > 0 {
-        socket.commit(&batch.finish())?;
+        kernel.commit(&batch.finish())?;
     }
     Ok(count)
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::codec::{decode_affinity_key, decode_value, table_family};
 use crate::model::Family;
-use crate::nft::{Batch, Elements, Error, Socket};
+use crate::nft::{Batch, Elements, Error, Kernel};
 use crate::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
 
 /// Where clients may have to forget backends.
@@ -37,7 +37,7 @@ impl Forget {
 /// the transaction (DESTROYSETELEM, which would not, came with kernel 6.3). So every entry is added
 /// first, which does nothing if it is there, and then deleted.
 pub(super) fn forget_gone(
-    socket: &mut Socket,
+    kernel: &mut dyn Kernel,
     family: Family,
     desired: &Desired,
     narrowed: &BTreeSet<FrontendKey>,
@@ -46,7 +46,7 @@ pub(super) fn forget_gone(
     let table = table_family(family);
     let set = Set::Affinity.name();
     let mut gone = Elements::new();
-    socket.elements(table, TABLE, set, |element| {
+    kernel.elements(table, TABLE, set, &mut |element| {
         let value = element.data.and_then(|data| decode_value(family, data));
         let keys = decode_affinity_key(family, element.key);
         let kept = keys.into_iter().flatten().find_map(|key| {

@@ -11,7 +11,7 @@ use super::committed::{Committed, TableState};
 use super::diff::Delta;
 use super::translate::{base_chain, expressions};
 use crate::model::{Change, Dirty, Family, Protocol, Store};
-use crate::nft::{self, Batch, FinishedBatch, Refusal, Socket, TableFamily};
+use crate::nft::{self, Batch, FinishedBatch, Kernel, Refusal, Socket, TableFamily};
 use crate::plan::{
     Chain, Conflict, Desired, Flows, Key, LAYOUT_COMMENT, Options, Set, TABLE, Touched,
     base_chains, on_demand_chain,
@@ -105,7 +105,7 @@ impl Prepared {
 
 /// The dataplane of one network namespace.
 pub struct Dataplane {
-    socket: Socket,
+    kernel: Box<dyn Kernel>,
     store: Store,
     dirty: Dirty,
     desired: Desired,
@@ -125,10 +125,21 @@ impl Dataplane {
     /// # Errors
     /// If the kernel has no nf_tables, or does not let us use it.
     pub fn open(options: Options, node_name: &str) -> Result<Dataplane, nft::Error> {
-        let mut socket = Socket::open()?;
-        socket.generation()?;
+        Dataplane::with_kernel(Box::new(Socket::open()?), options, node_name)
+    }
+
+    /// As [`Dataplane::open`], with another kernel.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn with_kernel(
+        mut kernel: Box<dyn Kernel>,
+        options: Options,
+        node_name: &str,
+    ) -> Result<Dataplane, nft::Error> {
+        kernel.generation()?;
         Ok(Dataplane {
-            socket,
+            kernel,
             store: Store::new(),
             dirty: Dirty::default(),
             desired: Desired::new(options, node_name),
@@ -213,7 +224,7 @@ impl Dataplane {
         let (generation, committed) = match &self.committed {
             Some(known) => known,
             None => {
-                let known = adopt(&mut self.socket, surroundings)?;
+                let known = adopt(&mut *self.kernel, surroundings)?;
                 self.pending.merge(self.desired.everything());
                 self.pending.merge(known.1.everything());
                 // Frontends that went while nobody looked: no flow may stay there.
@@ -236,7 +247,7 @@ impl Dataplane {
                 created.push(family);
             } else if forget.families.contains(&family) {
                 let narrowed = &forget.narrowed;
-                forget_gone(&mut self.socket, family, &self.desired, narrowed, &mut batch)?;
+                forget_gone(&mut *self.kernel, family, &self.desired, narrowed, &mut batch)?;
             }
             let wanted =
                 if self.pending.chains { base_chains(surroundings, family) } else { Vec::new() };
@@ -264,7 +275,7 @@ impl Dataplane {
     /// Nothing was written then; what differs stays noted for the next sync.
     pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
         let Prepared { batch, delta, chains, created, .. } = prepared;
-        if let Err(source) = self.socket.commit(&batch) {
+        if let Err(source) = self.kernel.commit(&batch) {
             return Err(self.failed(source));
         }
         let (added, deleted) = delta.counts();
@@ -296,11 +307,11 @@ impl Dataplane {
         let Some((generation, _)) = &mut self.committed else { return };
         let mut batch = Batch::new(Some(*generation));
         let swept = forget.families.iter().try_for_each(|family| {
-            forget_gone(&mut self.socket, *family, &self.desired, &forget.narrowed, &mut batch)
+            forget_gone(&mut *self.kernel, *family, &self.desired, &forget.narrowed, &mut batch)
         });
         let swept = match swept {
             Ok(()) if batch.is_empty() => return,
-            Ok(()) => self.socket.commit(&batch.finish()),
+            Ok(()) => self.kernel.commit(&batch.finish()),
             Err(error) => Err(error),
         };
         match swept {
@@ -324,7 +335,7 @@ impl Dataplane {
         for (family, name) in &unused {
             batch.delete_chain(table_family(*family), TABLE, &name.to_string());
         }
-        if self.socket.commit(&batch.finish()).is_err() {
+        if self.kernel.commit(&batch.finish()).is_err() {
             // Refused, or somebody else wrote: an unused chain does no harm, a later sync finds
             // out what is there.
             return true;

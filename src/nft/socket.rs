@@ -17,7 +17,7 @@ use super::uapi::{
 };
 use super::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
-    TableFamily,
+    Generation, Kernel, TableFamily,
 };
 
 /// Room in the send buffer beside the transaction itself.
@@ -26,17 +26,6 @@ const SEND_MARGIN: usize = 64 * 1024;
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 /// The kernel cuts the answers of a dump to at most 32 KiB (`netlink_dump`).
 const READ_BUFFER: usize = 64 * 1024;
-
-/// The generation of the rules in a network namespace, and who made it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Generation {
-    /// Its number. Every commit to any table of the namespace adds one.
-    pub id: u32,
-    /// The process that is asking now, as the kernel sees it: 0 where it is not told.
-    pub pid: u32,
-    /// That process's name.
-    pub process: String,
-}
 
 /// A netlink socket to nf_tables in the network namespace of the thread that opened it.
 pub struct Socket {
@@ -84,162 +73,6 @@ impl Socket {
             send_buffer_refusal: None,
             sequence: 0,
             buffer: vec![0; READ_BUFFER],
-        })
-    }
-
-    /// Commits a transaction: one `sendmsg`, whatever its size. After success the namespace's
-    /// generation is one higher.
-    ///
-    /// # Errors
-    /// On any error nothing was applied. [`Error::StaleGeneration`] and [`Error::Refused`] are the
-    /// kernel's judgement, the others say that it could not be asked.
-    pub fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
-        self.send(batch.bytes())?;
-        // Errors have been queued by the time sendmsg returns (nfnetlink is synchronous), so what
-        // cannot be read now will never come: no error is success.
-        let mut refusals = Vec::new();
-        let mut stale = false;
-        loop {
-            let length = match self.receive(MsgFlags::MSG_DONTWAIT) {
-                Ok(length) => length,
-                Err(Errno::EAGAIN) => break,
-                Err(errno) => return Err(Error::Receive(errno.into())),
-            };
-            for message in messages(&self.buffer[..length]) {
-                if message_type(message) != libc::NLMSG_ERROR as u16 {
-                    continue;
-                }
-                let answer = Answer::parse(&message[16..], message_flags(message))
-                    .ok_or(Error::Malformed("a short error message"))?;
-                match answer.errno {
-                    0 => {}
-                    libc::ERESTART if answer.sequence == 0 => stale = true,
-                    _ => refusals.push(answer.refusal(batch)),
-                }
-            }
-        }
-        match (stale, refusals.is_empty()) {
-            (true, _) => Err(Error::StaleGeneration),
-            (false, true) => Ok(()),
-            (false, false) => Err(Error::Refused(refusals)),
-        }
-    }
-
-    /// The current generation.
-    ///
-    /// # Errors
-    /// [`Error::Request`] if the kernel has no nf_tables (`EINVAL`) or forbids us (`EPERM`).
-    pub fn generation(&mut self) -> Result<Generation, Error> {
-        let mut found = None;
-        self.request(
-            "read the generation",
-            libc::NFT_MSG_GETGEN,
-            0,
-            0,
-            |_| {},
-            |message| {
-                let attrs = body(message);
-                let number = |kind| attrs.find(kind).and_then(|a| a.be32());
-                found = number(NFTA_GEN_ID).map(|id| Generation {
-                    id,
-                    pid: number(NFTA_GEN_PROC_PID).unwrap_or(0),
-                    process: attrs
-                        .find(NFTA_GEN_PROC_NAME)
-                        .and_then(|a| a.text())
-                        .unwrap_or_default()
-                        .to_owned(),
-                });
-            },
-        )?;
-        found.ok_or(Error::Malformed("a generation without an id"))
-    }
-
-    /// The table of that name, if there is one.
-    ///
-    /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
-    pub fn table(
-        &mut self,
-        family: TableFamily,
-        table: &str,
-    ) -> Result<Option<DumpedTable>, Error> {
-        let mut found = None;
-        self.dump(
-            "list tables",
-            libc::NFT_MSG_GETTABLE,
-            family,
-            |_| {},
-            |message| {
-                found =
-                    DumpedTable::parse(&body(message)).filter(|t| t.name == table).or(found.take());
-            },
-        )?;
-        Ok(found)
-    }
-
-    /// The chains of a table.
-    ///
-    /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
-    pub fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedChain>, Error> {
-        let mut found = Vec::new();
-        self.dump(
-            "list chains",
-            libc::NFT_MSG_GETCHAIN,
-            family,
-            |_| {},
-            |message| {
-                found.extend(DumpedChain::parse(&body(message), table));
-            },
-        )?;
-        Ok(found)
-    }
-
-    /// The sets and maps of a table.
-    ///
-    /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
-    pub fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error> {
-        let mut found = Vec::new();
-        let ask = |request: &mut Vec<u8>| put_text(request, NFTA_SET_TABLE, table);
-        self.dump("list sets", libc::NFT_MSG_GETSET, family, ask, |message| {
-            found.extend(DumpedSet::parse(&body(message)));
-        })?;
-        Ok(found)
-    }
-
-    /// The rules of a table, chain by chain in their order.
-    ///
-    /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
-    pub fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {
-        let mut found = Vec::new();
-        let ask = |request: &mut Vec<u8>| put_text(request, NFTA_RULE_TABLE, table);
-        self.dump("list rules", libc::NFT_MSG_GETRULE, family, ask, |message| {
-            found.extend(DumpedRule::parse(&body(message)));
-        })?;
-        Ok(found)
-    }
-
-    /// Hands every element of a set or map to `each`.
-    ///
-    /// # Errors
-    /// As every listing: [`Error::Interrupted`] asks for another try.
-    pub fn elements(
-        &mut self,
-        family: TableFamily,
-        table: &str,
-        set: &str,
-        mut each: impl FnMut(DumpedElement<'_>),
-    ) -> Result<(), Error> {
-        let ask = |request: &mut Vec<u8>| put_set_name(request, table, set);
-        self.dump("list elements", libc::NFT_MSG_GETSETELEM, family, ask, |message| {
-            let list = body(message).find(NFTA_SET_ELEM_LIST_ELEMENTS);
-            for element in list.iter().flat_map(|l| l.children()) {
-                if let Some(element) = DumpedElement::parse(&element) {
-                    each(element);
-                }
-            }
         })
     }
 
@@ -340,6 +173,139 @@ impl Socket {
                 other => return other,
             }
         }
+    }
+}
+
+impl Kernel for Socket {
+    fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
+        self.send(batch.bytes())?;
+        // Errors have been queued by the time sendmsg returns (nfnetlink is synchronous), so what
+        // cannot be read now will never come: no error is success.
+        let mut refusals = Vec::new();
+        let mut stale = false;
+        loop {
+            let length = match self.receive(MsgFlags::MSG_DONTWAIT) {
+                Ok(length) => length,
+                Err(Errno::EAGAIN) => break,
+                Err(errno) => return Err(Error::Receive(errno.into())),
+            };
+            for message in messages(&self.buffer[..length]) {
+                if message_type(message) != libc::NLMSG_ERROR as u16 {
+                    continue;
+                }
+                let answer = Answer::parse(&message[16..], message_flags(message))
+                    .ok_or(Error::Malformed("a short error message"))?;
+                match answer.errno {
+                    0 => {}
+                    libc::ERESTART if answer.sequence == 0 => stale = true,
+                    _ => refusals.push(answer.refusal(batch)),
+                }
+            }
+        }
+        match (stale, refusals.is_empty()) {
+            (true, _) => Err(Error::StaleGeneration),
+            (false, true) => Ok(()),
+            (false, false) => Err(Error::Refused(refusals)),
+        }
+    }
+
+    fn generation(&mut self) -> Result<Generation, Error> {
+        let mut found = None;
+        self.request(
+            "read the generation",
+            libc::NFT_MSG_GETGEN,
+            0,
+            0,
+            |_| {},
+            |message| {
+                let attrs = body(message);
+                let number = |kind| attrs.find(kind).and_then(|a| a.be32());
+                found = number(NFTA_GEN_ID).map(|id| Generation {
+                    id,
+                    pid: number(NFTA_GEN_PROC_PID).unwrap_or(0),
+                    process: attrs
+                        .find(NFTA_GEN_PROC_NAME)
+                        .and_then(|a| a.text())
+                        .unwrap_or_default()
+                        .to_owned(),
+                });
+            },
+        )?;
+        found.ok_or(Error::Malformed("a generation without an id"))
+    }
+
+    fn table(&mut self, family: TableFamily, table: &str) -> Result<Option<DumpedTable>, Error> {
+        let mut found = None;
+        self.dump(
+            "list tables",
+            libc::NFT_MSG_GETTABLE,
+            family,
+            |_| {},
+            |message| {
+                found =
+                    DumpedTable::parse(&body(message)).filter(|t| t.name == table).or(found.take());
+            },
+        )?;
+        Ok(found)
+    }
+
+    fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedChain>, Error> {
+        let mut found = Vec::new();
+        self.dump(
+            "list chains",
+            libc::NFT_MSG_GETCHAIN,
+            family,
+            |_| {},
+            |message| {
+                found.extend(DumpedChain::parse(&body(message), table));
+            },
+        )?;
+        Ok(found)
+    }
+
+    fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error> {
+        let mut found = Vec::new();
+        let ask = |request: &mut Vec<u8>| put_text(request, NFTA_SET_TABLE, table);
+        self.dump("list sets", libc::NFT_MSG_GETSET, family, ask, |message| {
+            found.extend(DumpedSet::parse(&body(message)));
+        })?;
+        Ok(found)
+    }
+
+    fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {
+        let mut found = Vec::new();
+        let ask = |request: &mut Vec<u8>| put_text(request, NFTA_RULE_TABLE, table);
+        self.dump("list rules", libc::NFT_MSG_GETRULE, family, ask, |message| {
+            found.extend(DumpedRule::parse(&body(message)));
+        })?;
+        Ok(found)
+    }
+
+    fn elements(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        set: &str,
+        each: &mut dyn FnMut(DumpedElement<'_>),
+    ) -> Result<(), Error> {
+        let ask = |request: &mut Vec<u8>| put_set_name(request, table, set);
+        self.dump("list elements", libc::NFT_MSG_GETSETELEM, family, ask, |message| {
+            let list = body(message).find(NFTA_SET_ELEM_LIST_ELEMENTS);
+            for element in list.iter().flat_map(|l| l.children()) {
+                if let Some(element) = DumpedElement::parse(&element) {
+                    each(element);
+                }
+            }
+        })
+    }
+
+    fn port(&self) -> u32 {
+        self.mnl.portid()
+    }
+
+    fn reconnect(&mut self) -> Result<(), Error> {
+        *self = Socket::open()?;
+        Ok(())
     }
 }
 

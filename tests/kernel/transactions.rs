@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use shunt::nft::{
-    Batch, ElementData, Elements, Error, SetData, SetType, Socket, TableFamily, VerdictCode,
+    Batch, ElementData, Elements, Error, Kernel, SetData, SetType, Socket, TableFamily, VerdictCode,
 };
 use shunt_lab::Netns;
 
@@ -33,7 +33,7 @@ fn numbers(range: std::ops::Range<u32>) -> Elements {
 
 fn count(socket: &mut Socket) -> Result<usize, Error> {
     let mut count = 0;
-    socket.elements(TableFamily::Ip, TABLE, "numbers", |_| count += 1)?;
+    socket.elements(TableFamily::Ip, TABLE, "numbers", &mut |_| count += 1)?;
     Ok(count)
 }
 
@@ -88,7 +88,7 @@ fn a_map_of_1600_verdicts_arrives_whole() -> Result<()> {
         batch.add_elements(TableFamily::Ip, TABLE, "numbers", &elements);
         socket.commit(&batch.finish())?;
         let mut right = 0;
-        socket.elements(TableFamily::Ip, TABLE, "numbers", |element| {
+        socket.elements(TableFamily::Ip, TABLE, "numbers", &mut |element| {
             let verdict = ElementData::Verdict(VerdictCode::Goto, Some("somewhere"));
             right += usize::from(
                 element.data == Some(verdict)

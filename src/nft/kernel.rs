@@ -1,0 +1,79 @@
+//! What the dataplane asks of nf_tables, so that something else can answer in its place.
+
+use super::{
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
+    TableFamily,
+};
+
+/// The generation of the rules in a network namespace, and who made it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generation {
+    /// Its number. Every commit to any table of the namespace adds one.
+    pub id: u32,
+    /// The process that is asking now, as the kernel sees it: 0 where it is not told.
+    pub pid: u32,
+    /// That process's name.
+    pub process: String,
+}
+
+/// The nf_tables of one network namespace. [`Socket`](super::Socket) is the real one.
+pub trait Kernel: Send {
+    /// Commits a transaction as a whole. After success the namespace's generation is one higher.
+    ///
+    /// # Errors
+    /// On any error nothing was applied. [`Error::StaleGeneration`] and [`Error::Refused`] are the
+    /// kernel's judgement, the others say that it could not be asked.
+    fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error>;
+
+    /// The current generation.
+    ///
+    /// # Errors
+    /// [`Error::Request`] if the kernel has no nf_tables (`EINVAL`) or forbids us (`EPERM`).
+    fn generation(&mut self) -> Result<Generation, Error>;
+
+    /// Our netlink port: what the kernel writes down as the owner of a table.
+    fn port(&self) -> u32;
+
+    /// Starts over with a new connection to the kernel, as a new process would: what was owned by
+    /// the old one is owned no more.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if there is none to be had.
+    fn reconnect(&mut self) -> Result<(), Error>;
+
+    /// The table of that name, if there is one.
+    ///
+    /// # Errors
+    /// As every listing: [`Error::Interrupted`] asks for another try.
+    fn table(&mut self, family: TableFamily, table: &str) -> Result<Option<DumpedTable>, Error>;
+
+    /// The chains of a table.
+    ///
+    /// # Errors
+    /// As every listing: [`Error::Interrupted`] asks for another try.
+    fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedChain>, Error>;
+
+    /// The sets and maps of a table.
+    ///
+    /// # Errors
+    /// As every listing: [`Error::Interrupted`] asks for another try.
+    fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error>;
+
+    /// The rules of a table, chain by chain in their order.
+    ///
+    /// # Errors
+    /// As every listing: [`Error::Interrupted`] asks for another try.
+    fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error>;
+
+    /// Hands every element of a set or map to `each`.
+    ///
+    /// # Errors
+    /// As every listing: [`Error::Interrupted`] asks for another try.
+    fn elements(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        set: &str,
+        each: &mut dyn FnMut(DumpedElement<'_>),
+    ) -> Result<(), Error>;
+}
