@@ -67,6 +67,13 @@ pub struct Render {
 /// Arguments of `shunt cleanup`.
 #[derive(Debug, Args)]
 pub struct Cleanup {
+    /// Remove what kube-proxy has left too: its nftables tables, and its chains in the tables of
+    /// iptables-nft.
+    #[arg(long)]
+    pub kube_proxy: bool,
+    /// With --kube-proxy: leave shunt's own tables, so that Services go on working.
+    #[arg(long, requires = "kube_proxy")]
+    pub keep_own: bool,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub netns: Option<PathBuf>,
@@ -174,5 +181,7 @@ mod tests {
         assert!(parse("shunt run --masquerade-all=false --v=2").is_ok());
         assert!(parse("shunt run --no-such-flag").is_err());
         assert!(parse("shunt").is_err());
+        assert!(parse("shunt cleanup --kube-proxy --keep-own").is_ok());
+        assert!(parse("shunt cleanup --keep-own").is_err());
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn adopt(
     })
 }
 
-fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+pub(super) fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 1..ATTEMPTS {
         match attempt() {
             Err(Error::Interrupted) => {}
@@ -216,24 +216,4 @@ fn assemble(key: FrontendKey, found: &[Found]) -> Option<Frontend> {
         comment: label.as_deref(),
     });
     wanted.into_iter().eq(found).then_some(frontend)
-}
-
-/// Deletes our tables, both in one transaction. Returns how many there were.
-///
-/// # Errors
-/// Whatever the kernel says; nothing is deleted then.
-pub fn remove_tables(kernel: &mut dyn Kernel) -> Result<usize, Error> {
-    let mut batch = Batch::new(None);
-    let mut count = 0;
-    for family in Family::ALL {
-        let table = table_family(family);
-        if retried(|| kernel.table(table, TABLE))?.is_some() {
-            batch.delete_table(table, TABLE);
-            count += 1;
-        }
-    }
-    if count > 0 {
-        kernel.commit(&batch.finish())?;
-    }
-    Ok(count)
 }

@@ -12,10 +12,11 @@ mod affinity;
 mod codec;
 mod committed;
 mod diff;
+mod remove;
 mod sync;
 mod translate;
 mod worker;
 
-pub use adopt::remove_tables;
+pub use remove::{Removed, Scope, remove};
 pub use sync::{Dataplane, Error, Prepared, SyncReport};
 pub use worker::{Cause, Event, Order, Update, spawn};

@@ -24,6 +24,12 @@ impl<'a> Attr<'a> {
         self.payload.try_into().ok().map(u32::from_be_bytes)
     }
 
+    /// The payload as a long number in network order.
+    #[must_use]
+    pub fn be64(&self) -> Option<u64> {
+        self.payload.try_into().ok().map(u64::from_be_bytes)
+    }
+
     /// The payload as text, up to its terminating NUL.
     #[must_use]
     pub fn text(&self) -> Option<&'a str> {

@@ -10,11 +10,12 @@ use std::marker::PhantomData;
 use nftnl::nftnl_sys as sys;
 use nftnl::{Chain, MsgType, NlMsg, Policy, Rule, Table};
 
-use super::attr::{close, open, put_be32, put_text};
+use super::attr::{close, open, put, put_be32, put_text};
 use super::expr::{self, c_string};
 use super::uapi::{
-    NFT_DATA_VERDICT, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
-    NFTA_SET_ELEM_LIST_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+    NFT_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
+    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
 };
 use super::{BaseChain, Elements, Expr, SetData, SetType, TableFamily, userdata};
 
@@ -115,6 +116,15 @@ impl Batch {
         let chain = Chain::new(c_string(name), &table);
         // A rule without a handle stands for all of its chain.
         self.object(&Rule::new(&chain), MsgType::Del);
+    }
+
+    /// Deletes one rule, by the number that the kernel gave it.
+    pub fn delete_rule(&mut self, family: TableFamily, table: &str, chain: &str, handle: u64) {
+        self.nft(libc::NFT_MSG_DELRULE, 0, family, |body| {
+            put_text(body, NFTA_RULE_TABLE, table);
+            put_text(body, NFTA_RULE_CHAIN, chain);
+            put(body, NFTA_RULE_HANDLE, &handle.to_be_bytes());
+        });
     }
 
     /// Adds a rule at the end of a chain.

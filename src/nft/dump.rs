@@ -5,8 +5,9 @@ use super::batch::HEADERS;
 use super::element::{ElementData, VerdictCode};
 use super::uapi::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
-    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_LIST_ELEM,
-    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE,
+    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM,
+    NFTA_HOOK_PRIORITY, NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM, NFTA_RULE_CHAIN,
+    NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE,
     NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_USERDATA,
     NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_TABLE_FLAGS,
     NFTA_TABLE_NAME, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
@@ -107,6 +108,8 @@ impl DumpedSet {
 pub struct DumpedRule {
     /// The chain that it stands in.
     pub chain: String,
+    /// The number that the kernel gave it; `None` for a rule that is yet to be sent.
+    pub handle: Option<u64>,
     expressions: Vec<u8>,
 }
 
@@ -116,6 +119,7 @@ impl DumpedRule {
     pub fn parse(attrs: &Attrs<'_>) -> Option<DumpedRule> {
         Some(DumpedRule {
             chain: attrs.find(NFTA_RULE_CHAIN)?.text()?.to_owned(),
+            handle: attrs.find(NFTA_RULE_HANDLE).and_then(|a| a.be64()),
             expressions: attrs
                 .find(NFTA_RULE_EXPRESSIONS)
                 .map(|a| a.payload.to_vec())
@@ -129,6 +133,22 @@ impl DumpedRule {
         messages(batch.bytes())
             .filter(|m| m.get(4..6) == Some(&NEWRULE))
             .filter_map(|m| DumpedRule::parse(&Attrs::new(m.get(HEADERS..)?)))
+    }
+
+    /// The chains that the rule itself goes to or jumps to; what it looks up in maps is not among
+    /// them. (`iptables-nft` writes `-j` and `-g` this way.)
+    pub fn targets(&self) -> impl Iterator<Item = &str> {
+        Attrs::new(&self.expressions).filter_map(|expression| {
+            let attrs = expression.children();
+            if attrs.find(NFTA_EXPR_NAME)?.text()? != "immediate" {
+                return None;
+            }
+            let data = attrs.find(NFTA_EXPR_DATA)?.children().find(NFTA_IMMEDIATE_DATA)?;
+            match parse_data(&data.children())? {
+                ElementData::Verdict(_, chain) => chain,
+                ElementData::Value(_) => None,
+            }
+        })
     }
 
     /// True if the kernel's rule `live` does what this rule, as it was sent, asks for.

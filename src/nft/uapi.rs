@@ -28,7 +28,12 @@ pub(super) const NFTA_SET_DATA_LEN: u16 = 7;
 
 pub(super) const NFTA_RULE_TABLE: u16 = 1;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
+pub(super) const NFTA_RULE_HANDLE: u16 = 3;
 pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;
+
+pub(super) const NFTA_EXPR_NAME: u16 = 1;
+pub(super) const NFTA_EXPR_DATA: u16 = 2;
+pub(super) const NFTA_IMMEDIATE_DATA: u16 = 2;
 
 pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;

@@ -28,8 +28,13 @@ fn foreign_tables(world: &World) -> Result<String> {
 }
 
 fn cleanup(world: &World) -> Result<()> {
-    let output =
-        Command::new(SHUNT).args(["cleanup", "--netns"]).arg(world.lab.node.path()).output()?;
+    cleanup_with(world, &[])
+}
+
+fn cleanup_with(world: &World, flags: &[&str]) -> Result<()> {
+    let mut command = Command::new(SHUNT);
+    command.args(["cleanup", "--netns"]).arg(world.lab.node.path()).args(flags);
+    let output = command.output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
@@ -145,4 +150,27 @@ fn nft_prints_the_rules() -> Result<()> {
     }
     world.lab.node.output("nft", &["-j", "list", "ruleset"])?;
     Ok(())
+}
+
+#[test]
+fn what_kube_proxy_left_is_removed_beside_a_running_agent() -> Result<()> {
+    let world = World::with_web()?;
+    // Left by a kube-proxy that knew of no endpoint yet.
+    world.lab.node.nft(
+        "table ip kube-proxy {
+            chain filter-prerouting-pre-dnat {
+                type filter hook prerouting priority -110
+                ip daddr 10.96.0.10 tcp dport 80 reject
+            }
+        }",
+    )?;
+    let agent = world.start()?;
+    let client = || world.lab.from(&world.lab.client);
+    client().tcp("10.96.0.10:80").refused();
+    cleanup_with(&world, &["--kube-proxy", "--keep-own"])?;
+    client().tcp("10.96.0.10:80").reaches(&["pod-1", "pod-2", "pod-3"]);
+    // The running agent goes on with what is its own.
+    world.manifests.write("web.yaml", manifest(&web(), "web", &[&world.lab.pod2]))?;
+    client().tcp("10.96.0.10:80").eventually().reaches(&["pod-2"]);
+    agent.stop()
 }
