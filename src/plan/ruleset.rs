@@ -464,9 +464,10 @@ fn postrouting(surroundings: &Surroundings) -> Vec<Rule> {
             "marked by this table",
             [Statement::HasMark(mark), Statement::ClearMark(mark), Statement::Masquerade],
         ),
+        // A backend can have the node's own address, which the node may use without a Service.
         because(
             "pods that reach themselves",
-            [Statement::InSet(Set::Hairpin, Is::So), Statement::Masquerade],
+            [Statement::Translated, Statement::InSet(Set::Hairpin, Is::So), Statement::Masquerade],
         ),
     ]
 }

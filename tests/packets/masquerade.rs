@@ -1,9 +1,11 @@
 //! Whose address endpoints see, where the matrix does not say it.
 
-use anyhow::Result;
-use shunt_lab::Protocol;
+use std::net::{IpAddr, SocketAddr};
 
-use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest};
+use anyhow::Result;
+use shunt_lab::{Echo, EndpointSlice, Protocol};
+
+use crate::world::{CLUSTER_CIDR, TARGET, World, cluster_ip_service, manifest};
 
 /// Services with endpoints on the node only: `pair` on both pods, `lone` on the first.
 fn world() -> Result<World> {
@@ -73,6 +75,31 @@ fn a_pod_reaches_itself_through_a_service() -> Result<()> {
                 itself.reaches(&["pod-1"]).source_masqueraded();
             }
         }
+    }
+    Ok(())
+}
+
+/// An endpoint can be the node itself (`hostNetwork`): what the node sends to its own addresses is
+/// none of our business unless it went through a Service.
+#[test]
+fn the_node_reaches_itself_as_if_there_were_no_service() -> Result<()> {
+    let world = World::new()?;
+    let node = &world.lab.node;
+    let _server = Echo::on(node, TARGET)?;
+    let hosted = cluster_ip_service("hosted", &["10.96.0.22", "fd00:96::22"]);
+    let own = [node.ipv4[1].to_string(), node.ipv6[1].to_string()];
+    let slice = |slice: EndpointSlice, own: &str| {
+        slice.port("tcp", Protocol::Tcp, TARGET).endpoint(own, "nodeName: node-1")
+    };
+    let slices =
+        [slice(EndpointSlice::v4("hosted"), &own[0]), slice(EndpointSlice::v6("hosted"), &own[1])];
+    world.manifests.write("hosted.yaml", format!("{hosted}{}{}", slices[0], slices[1]))?;
+    let _agent = world.start()?;
+    for (ip, service) in own.iter().zip(["10.96.0.22:80", "[fd00:96::22]:80"]) {
+        let ip: IpAddr = ip.parse()?;
+        world.lab.from(&world.lab.pod1).tcp(service).reaches(&["node-1"]);
+        let direct = world.lab.from(node).tcp(SocketAddr::new(ip, TARGET)).source(ip);
+        direct.reaches(&["node-1"]).source_preserved();
     }
     Ok(())
 }
