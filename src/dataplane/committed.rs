@@ -97,6 +97,16 @@ impl Committed {
         self.frontends.keys().copied()
     }
 
+    /// The chains on demand of a family whose rules are not known to be right.
+    pub(super) fn doubtful_chains(&self, family: Family) -> impl Iterator<Item = ChainName> {
+        let chains = match self.table(family) {
+            TableState::Ours { chains } => Some(chains),
+            TableState::Absent | TableState::Unusable => None,
+        };
+        let chains = chains.into_iter().flatten();
+        chains.filter(|(name, chain)| name.is_on_demand() && chain.is_none()).map(|(name, _)| *name)
+    }
+
     /// The number of frontends.
     pub(super) fn frontend_count(&self) -> usize {
         self.frontends.len()

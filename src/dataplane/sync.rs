@@ -13,7 +13,7 @@ use super::translate::{base_chain, expressions};
 use crate::model::{Change, Dirty, Family, Protocol, Store};
 use crate::nft::{self, Batch, FinishedBatch, Kernel, Refusal, Socket, TableFamily};
 use crate::plan::{
-    Chain, Conflict, Desired, Flows, Key, LAYOUT_COMMENT, Options, Set, TABLE, Touched,
+    Chain, ChainName, Conflict, Desired, Flows, Key, LAYOUT_COMMENT, Options, Set, TABLE, Touched,
     base_chains, on_demand_chain,
 };
 
@@ -251,10 +251,13 @@ impl Dataplane {
             }
             let wanted =
                 if self.pending.chains { base_chains(surroundings, family) } else { Vec::new() };
-            let on_demand = delta.chains.iter().filter(|(of, _)| *of == family);
+            let needed = delta.chains.iter().filter(|(of, _)| *of == family).map(|(_, name)| *name);
+            // Those that somebody changed, also where no frontend that needs them did.
+            let on_demand: BTreeSet<ChainName> =
+                needed.chain(committed.doubtful_chains(family)).collect();
             let wanted: Vec<Chain> = wanted
                 .into_iter()
-                .chain(on_demand.filter_map(|(_, name)| on_demand_chain(surroundings, *name)))
+                .chain(on_demand.into_iter().filter_map(|name| on_demand_chain(surroundings, name)))
                 .filter(|chain| committed.chain(family, chain.name) != Some(Some(chain)))
                 .collect();
             write_chains(family, &wanted, committed, &mut batch);

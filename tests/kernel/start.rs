@@ -79,6 +79,8 @@ fn what_others_did_to_our_tables_is_found_and_repaired() -> Result<()> {
         "add rule ip shunt services accept",
         "insert rule ip6 shunt nat-postrouting drop",
         "flush chain ip shunt services",
+        "flush chain ip shunt lb-2",
+        "add rule ip6 shunt lb-3 drop",
         "add chain ip shunt foreign",
         "add set ip shunt foreign { type ipv4_addr; }",
         "add element ip shunt no-endpoint-services { 10.96.0.1 . tcp . 80 : drop }",

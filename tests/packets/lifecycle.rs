@@ -90,6 +90,24 @@ fn what_changed_between_two_runs_is_applied_and_nothing_else() -> Result<()> {
     agent.stop()
 }
 
+/// The balancers of policy Local mark what the node sends.
+#[test]
+fn a_restart_with_another_configuration_leaves_no_rule_of_the_former() -> Result<()> {
+    let world = World::with_web()?;
+    let local = web().spec("externalTrafficPolicy: Local");
+    world.manifests.write("web.yaml", manifest(&local, "web", &[&world.lab.pod3]))?;
+    world.start()?.stop()?;
+    let config = format!("{CLUSTER_CIDR}nftables: {{masqueradeBit: 5}}\n");
+    world.agent(&config)?.start()?.stop()?;
+    let rules = world.lab.node.output("nft", &["list", "ruleset"])?;
+    let former = format!("{:08x}", 1 << 14);
+    assert!(!rules.contains(&former), "marks of the former configuration:\n{rules}");
+    for vip in ["203.0.113.10:80", "[2001:db8:113::10]:80"] {
+        world.lab.from(&world.lab.node).tcp(vip).reaches(&["pod-3"]).source_masqueraded();
+    }
+    Ok(())
+}
+
 #[test]
 fn an_unchanged_file_is_no_change() -> Result<()> {
     let world = World::with_web()?;
