@@ -31,7 +31,8 @@ pub struct Selection {
     pub cluster: Vec<Backend>,
     /// Those that policy Local may use.
     pub local: Vec<Backend>,
-    /// Addresses of the endpoints on this node that are ready and not terminating.
+    /// Addresses of the endpoints on this node that are ready; with `publishNotReadyAddresses` also
+    /// those that are terminating.
     pub local_ready: Vec<IpAddr>,
     /// For UDP all that serve, whatever policy, hints and readiness say: flows may stay there.
     pub serving: BTreeSet<Backend>,
@@ -74,8 +75,7 @@ pub fn select<'a>(
         cluster = candidates.iter().filter(fallback).collect();
     }
     let mut local: Vec<&Candidate<'_>> = all_ready.iter().copied().filter(|c| c.local).collect();
-    let local_ready = local.iter().filter(|c| !c.endpoint.terminating);
-    let local_ready = local_ready.map(|c| c.backend.address).collect();
+    let local_ready = local.iter().map(|c| c.backend.address).collect();
     if local.is_empty() {
         local = candidates.iter().filter(|c| c.local).filter(fallback).collect();
     }

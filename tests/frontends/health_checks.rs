@@ -17,6 +17,8 @@ const SECONDARY: [&str; 2] = ["192.0.2.11", "2001:db8:2::11"];
 const READY: &str = "conditions: {ready: true}";
 const UNREADY: &str = "conditions: {ready: false}";
 const TERMINATING: &str = "conditions: {ready: false, serving: true, terminating: true}";
+/// As of a Service with `publishNotReadyAddresses`.
+const TERMINATING_READY: &str = "conditions: {ready: true, serving: true, terminating: true}";
 
 /// What a load balancer is told.
 #[derive(Debug, PartialEq, Eq)]
@@ -126,7 +128,7 @@ fn the_answer_follows_the_endpoints_on_the_node() -> Result<()> {
     world.manifests.write("web.yaml", service("web", 10))?;
     let _agent = world.start()?;
     // Endpoints of each family, and how many count.
-    let steps: [(Endpoints<'_>, Endpoints<'_>, [usize; 2]); 9] = [
+    let steps: [(Endpoints<'_>, Endpoints<'_>, [usize; 2]); 10] = [
         (&[], &[], [0, 0]),
         (&[(pod1, READY), (pod3, READY)], &[(pod1, READY), (pod3, READY)], [1, 1]),
         (&[(pod1, READY), (pod2, READY), (pod3, READY)], &[(pod3, READY)], [2, 0]),
@@ -136,6 +138,7 @@ fn the_answer_follows_the_endpoints_on_the_node() -> Result<()> {
         // It still gets the connections that come, but no load balancer should send more.
         (&[(pod1, TERMINATING)], &[(pod1, TERMINATING)], [0, 0]),
         (&[(pod1, ""), (pod2, TERMINATING)], &[(pod1, TERMINATING), (pod2, "")], [1, 1]),
+        (&[(pod1, TERMINATING_READY)], &[(pod1, ""), (pod2, TERMINATING_READY)], [1, 2]),
         (&[(pod3, READY)], &[(pod3, READY)], [0, 0]),
     ];
     for (v4, v6, counts) in steps {
