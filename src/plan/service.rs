@@ -128,10 +128,10 @@ fn plan_port(
         sources: None,
     };
     let of_family = |address: &&IpAddr| Family::of(**address) == family;
+    let sources = allowed_sources(service, family, surroundings);
     for address in service.load_balancer_ips.iter().filter(of_family) {
         let key = FrontendKey::Address(*address, port.protocol, port.port);
-        let sources = allowed_sources(service, *address, surroundings);
-        plan.frontends.push((key, Frontend { sources, ..external.clone() }));
+        plan.frontends.push((key, Frontend { sources: sources.clone(), ..external.clone() }));
     }
     for address in service.external_ips.iter().filter(of_family) {
         let key = FrontendKey::Address(*address, port.protocol, port.port);
@@ -148,14 +148,13 @@ fn affinity(service: &Service, backends: &[Backend]) -> Option<u32> {
     service.affinity_seconds.filter(|_| !backends.is_empty())
 }
 
-/// Who may use a VIP; `None` for everybody. Where the node itself may, the VIP counts as a source
-/// too: the node, talking to the VIP, may use it as its own address.
+/// Who may use the VIPs; `None` for everybody. Where the node itself may, the VIPs count as sources
+/// too: the node, talking to one of them, may use one as its own address.
 fn allowed_sources(
     service: &Service,
-    vip: IpAddr,
+    family: Family,
     surroundings: &Surroundings,
 ) -> Option<Arc<[SourceRange]>> {
-    let family = Family::of(vip);
     let own = service.source_ranges.iter().filter(|net| Family::of_net(net) == family).copied();
     let mut nets: Vec<IpNet> = own.collect();
     if nets.is_empty() || nets.iter().any(|net| net.prefix_len() == 0) {
@@ -163,7 +162,8 @@ fn allowed_sources(
     }
     let node = surroundings.node.as_ref().and_then(|node| node.primary_address(family));
     if node.is_some_and(|node| nets.iter().any(|net| net.contains(&node))) {
-        nets.push(IpNet::from(vip));
+        let vips = service.load_balancer_ips.iter().filter(|vip| Family::of(**vip) == family);
+        nets.extend(vips.copied().map(IpNet::from));
     }
     let mut ranges: Vec<SourceRange> = IpNet::aggregate(&nets)
         .into_iter()

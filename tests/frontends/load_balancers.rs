@@ -216,6 +216,8 @@ fn the_node_may_use_the_vip_as_its_source_where_its_own_address_is_in_a_range() 
     let lab = &world.lab;
     lab.node.ip("addr add 203.0.113.80/32 dev lo\n\
          addr add 203.0.113.81/32 dev lo\n\
+         addr add 203.0.113.82/32 dev lo\n\
+         addr add 2001:db8:113::82/128 dev lo nodad\n\
          addr add 2001:db8:113::80/128 dev lo nodad\n\
          addr add 2001:db8:113::81/128 dev lo nodad")?;
     let restricted = |name: &str, number: u8, ranges: &str| {
@@ -224,23 +226,26 @@ fn the_node_may_use_the_vip_as_its_source_where_its_own_address_is_in_a_range() 
             .load_balancer(&[&format!("203.0.113.{number}"), &format!("2001:db8:113::{number}")])
             .spec(&format!("loadBalancerSourceRanges: [{ranges}]"))
     };
-    let open = restricted("open", 80, "192.0.2.10/32, '2001:db8:2::10/128'");
+    let open = restricted("open", 80, "192.0.2.10/32, '2001:db8:2::10/128'")
+        .ingress("ip: 203.0.113.82")
+        .ingress("ip: '2001:db8:113::82'");
     let closed = restricted("closed", 81, "192.0.2.100/32, '2001:db8:2::100/128'");
     // Behind the interface whose address a masquerade takes.
     let endpoints = [&lab.pod3];
     world.manifests.write("open.yaml", manifest(&open, "open", &endpoints))?;
     world.manifests.write("closed.yaml", manifest(&closed, "closed", &endpoints))?;
     let _agent = world.start()?;
-    for [own, open, closed] in [
-        ["192.0.2.10", "203.0.113.80", "203.0.113.81"],
-        ["2001:db8:2::10", "2001:db8:113::80", "2001:db8:113::81"],
+    for ips in [
+        ["192.0.2.10", "203.0.113.80", "203.0.113.82", "203.0.113.81"],
+        ["2001:db8:2::10", "2001:db8:113::80", "2001:db8:113::82", "2001:db8:113::81"],
     ] {
-        let [own, open, closed]: [IpAddr; 3] = [own.parse()?, open.parse()?, closed.parse()?];
+        let ips: Vec<IpAddr> = ips.iter().map(|ip| ip.parse()).collect::<Result<_, _>>()?;
+        let &[own, open, other, closed] = &ips[..] else { unreachable!("four addresses") };
         for protocol in Protocol::ALL {
             let probe = |source: IpAddr, to: IpAddr| {
                 lab.from(&lab.node).probe(protocol, SocketAddr::new(to, 80)).source(source)
             };
-            for source in [own, open] {
+            for source in [own, open, other] {
                 probe(source, open).reaches(&["pod-3"]).source_masqueraded();
             }
             for source in [own, open, closed] {
