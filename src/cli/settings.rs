@@ -25,6 +25,7 @@ impl Effective {
             masquerade_all: self.config.masquerade_all,
             detect_local: self.config.detect_local.clone(),
             node_port_addresses: self.config.node_port_addresses.clone(),
+            node_address: self.config.bind_address,
         }
     }
 }

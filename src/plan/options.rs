@@ -25,7 +25,8 @@ pub enum DetectLocal {
 /// On which addresses of the node NodePorts are offered (`nodePortAddresses`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// On the Node's primary address of each family; without a Node on every address but loopback.
+    /// On the node's primary address of each family; of a family in which none is known on every
+    /// address but loopback.
     #[default]
     Primary,
     /// On the node's addresses in these prefixes; a family without a prefix has all its addresses.
@@ -66,6 +67,8 @@ pub struct Options {
     pub detect_local: DetectLocal,
     /// Where NodePorts are offered.
     pub node_port_addresses: NodePortAddresses,
+    /// The primary address of the node in its family, whatever the Node says (`bindAddress`).
+    pub node_address: Option<IpAddr>,
 }
 
 impl Default for Options {
@@ -75,6 +78,7 @@ impl Default for Options {
             masquerade_all: false,
             detect_local: DetectLocal::default(),
             node_port_addresses: NodePortAddresses::default(),
+            node_address: None,
         }
     }
 }

@@ -160,7 +160,7 @@ fn allowed_sources(
     if nets.is_empty() || nets.iter().any(|net| net.prefix_len() == 0) {
         return None;
     }
-    let node = surroundings.node.as_ref().and_then(|node| node.primary_address(family));
+    let node = surroundings.node_address(family);
     if node.is_some_and(|node| nets.iter().any(|net| net.contains(&node))) {
         let vips = service.load_balancer_ips.iter().filter(|vip| Family::of(**vip) == family);
         nets.extend(vips.copied().map(IpNet::from));

@@ -56,17 +56,23 @@ impl Surroundings {
         nets.iter().find(|net| Family::of_net(net) == family).copied()
     }
 
+    /// The node's primary address of a family, where one is known. A loopback address says that
+    /// none is, as to kube-proxy.
+    #[must_use]
+    pub fn node_address(&self, family: Family) -> Option<IpAddr> {
+        let configured = self.options.node_address.filter(|own| Family::of(*own) == family);
+        let address = configured.or_else(|| self.node.as_ref()?.primary_address(family));
+        address.filter(|address| !address.is_loopback())
+    }
+
     /// The addresses on which NodePorts of a family are offered; `None` for every local one.
     #[must_use]
     pub fn node_port_addresses(&self, family: Family) -> Option<BTreeSet<IpAddr>> {
         let usable = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();
-        match (&self.options.node_port_addresses, &self.node) {
-            (NodePortAddresses::Primary, Some(node)) => {
-                Some(node.primary_address(family).iter().filter(usable).copied().collect())
-            }
-            (NodePortAddresses::Primary, None) => None,
-            (cidrs, _) if cidrs.is_all(family) => None,
-            (cidrs, _) => Some(
+        match &self.options.node_port_addresses {
+            NodePortAddresses::Primary => self.node_address(family).map(|own| [own].into()),
+            cidrs if cidrs.is_all(family) => None,
+            cidrs => Some(
                 self.interface_addresses
                     .iter()
                     .filter(usable)

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
-use shunt_lab::{Echo, Host, Protocol};
+use shunt_lab::{Echo, Host, Node, Protocol};
 
 use crate::world::{CLUSTER_CIDR, World};
 
@@ -93,6 +93,51 @@ fn without_a_node_object_they_are_on_every_address_but_loopback() -> Result<()> 
     node.offered(&PRIMARY);
     node.offered(&SECONDARY);
     node.not_offered(&LOOPBACK);
+    Ok(())
+}
+
+#[test]
+fn a_family_of_which_the_node_has_no_address_has_them_on_every_address() -> Result<()> {
+    let node = NodePorts::new()?;
+    let [v4, v6] = PRIMARY;
+    let [other_v4, other_v6] = SECONDARY;
+    let with = |ip: IpAddr| {
+        let object = Node::of(&node.world.lab.node).to_string();
+        let other = if ip == v4 { v6 } else { v4 };
+        let lines = object.lines().filter(|line| !line.contains(&format!("{other:?}")));
+        node.world.manifests.write("node.yaml", lines.map(|l| format!("{l}\n")).collect::<String>())
+    };
+    for (ip, offered, not_offered) in
+        [(v4, [v4, v6, other_v6], other_v4), (v6, [v6, v4, other_v4], other_v6)]
+    {
+        with(ip)?;
+        let agent = node.world.start()?;
+        node.offered(&offered);
+        node.not_offered(&[not_offered]);
+        node.not_offered(&LOOPBACK);
+        agent.stop()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_address_to_bind_is_the_primary_one_of_its_family() -> Result<()> {
+    for (bind, v4_offered, v6_offered) in [
+        ("192.0.2.11", &[SECONDARY[0]][..], &[PRIMARY[1]][..]),
+        ("'2001:db8:2::11'", &[PRIMARY[0]], &[SECONDARY[1]]),
+        ("0.0.0.0", &[PRIMARY[0]], &[PRIMARY[1]]),
+        ("127.0.0.1", &[PRIMARY[0], SECONDARY[0]], &[PRIMARY[1]]),
+    ] {
+        let node = NodePorts::new()?;
+        let _agent = node.world.agent(&format!("{CLUSTER_CIDR}bindAddress: {bind}\n"))?.start()?;
+        for ip in [PRIMARY, SECONDARY].concat() {
+            if v4_offered.contains(&ip) || v6_offered.contains(&ip) {
+                node.offered(&[ip]);
+            } else {
+                node.not_offered(&[ip]);
+            }
+        }
+    }
     Ok(())
 }
 
