@@ -52,7 +52,7 @@ fn nft(desired: &Desired) -> String {
         let on_demand: BTreeSet<ChainName> =
             own.flat_map(|(key, frontend)| frontend.chains(*key)).collect();
         let mut chains = base_chains(surroundings, family);
-        chains.extend(on_demand.into_iter().filter_map(|name| on_demand_chain(surroundings, name)));
+        chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
         output.push_str(&text(family, &in_reading_order(chains), &elements));
     }
     output

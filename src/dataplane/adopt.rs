@@ -76,7 +76,7 @@ fn read_table(
         };
         let wanted = match (expected.get(&name), name) {
             (Some(chain), _) => chain.clone(),
-            (None, name) => match on_demand_chain(surroundings, name) {
+            (None, name) => match on_demand_chain(name) {
                 Some(chain) => chain,
                 None => return Ok(TableState::Unusable),
             },

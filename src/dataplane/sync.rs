@@ -257,7 +257,7 @@ impl Dataplane {
                 needed.chain(committed.doubtful_chains(family)).collect();
             let wanted: Vec<Chain> = wanted
                 .into_iter()
-                .chain(on_demand.into_iter().filter_map(|name| on_demand_chain(surroundings, name)))
+                .chain(on_demand.into_iter().filter_map(on_demand_chain))
                 .filter(|chain| committed.chain(family, chain.name) != Some(Some(chain)))
                 .collect();
             write_chains(family, &wanted, committed, &mut batch);

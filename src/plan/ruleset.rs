@@ -39,6 +39,8 @@ pub enum ChainName {
     ClusterIps,
     /// Rejects.
     Reject,
+    /// Marks what the node itself sends to an external frontend with policy Local.
+    MarkNode,
     /// Base chain: packets that arrive, before anything is translated.
     FilterPrerouting,
     /// Base chain: packets that the node itself sends, before anything is translated.
@@ -96,7 +98,7 @@ impl ChainName {
 const STICKY: &str = "sticky-";
 const LEARN: &str = "affinity-";
 
-const FIXED: [(ChainName, &str); 17] = [
+const FIXED: [(ChainName, &str); 18] = [
     (ChainName::NatPrerouting, "nat-prerouting"),
     (ChainName::NatOutput, "nat-output"),
     (ChainName::NatPostrouting, "nat-postrouting"),
@@ -108,6 +110,7 @@ const FIXED: [(ChainName, &str); 17] = [
     (ChainName::NoEndpoints, "no-endpoints"),
     (ChainName::ClusterIps, "cluster-ips-check"),
     (ChainName::Reject, "reject-no-endpoints"),
+    (ChainName::MarkNode, "mark-node"),
     (ChainName::FilterPrerouting, "filter-prerouting"),
     (ChainName::FilterOutputUntranslated, "filter-output-untranslated"),
     (ChainName::SourceRanges, "source-ranges"),
@@ -255,13 +258,12 @@ fn because<const N: usize>(comment: &'static str, statements: [Statement; N]) ->
 
 /// A chain that exists only while some frontend needs it; none for the names of other chains.
 #[must_use]
-pub fn on_demand_chain(surroundings: &Surroundings, name: ChainName) -> Option<Chain> {
+pub fn on_demand_chain(name: ChainName) -> Option<Chain> {
     let rules = match name {
         ChainName::Balancer { pools, sticky, count } => {
             let mut rules = Vec::new();
             if pools.is_short_circuit() {
-                let mark = Statement::SetMark(surroundings.options.masquerade_mark());
-                rules.push(because("from the node itself", [Statement::SourceIsLocal, mark]));
+                rules.push(rule([Statement::Jump(ChainName::MarkNode)]));
             }
             if sticky {
                 rules.push(rule([Statement::Recall]));
@@ -302,6 +304,7 @@ pub fn base_chains(surroundings: &Surroundings, family: Family) -> Vec<Chain> {
     };
     vec![
         chain(ChainName::Reject, vec![rule([Statement::Reject])]),
+        chain(ChainName::MarkNode, vec![mark_node(surroundings, family)]),
         chain(ChainName::Nodeports, nodeports(surroundings)),
         chain(ChainName::Services, services(surroundings, family)),
         chain(ChainName::NoEndpoints, no_endpoints(surroundings, family)),
@@ -364,6 +367,14 @@ fn services(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
     let nodeports = [Statement::Goto(ChainName::Nodeports)];
     rules.push(to_node_port_address(surroundings, family, nodeports));
     rules
+}
+
+/// An address of the node can be in the prefix of the pods: it counts as a pod's, as for ClusterIPs.
+fn mark_node(surroundings: &Surroundings, family: Family) -> Rule {
+    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
+    let not_a_pod = local_traffic(surroundings, family, Is::Not).into_iter();
+    let statements = not_a_pod.chain([Statement::SourceIsLocal, mark]).collect();
+    Rule { statements, comment: Some("from the node itself") }
 }
 
 /// Matches traffic of local pods, or all other, if it can be told.

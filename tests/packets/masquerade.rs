@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::Result;
-use shunt_lab::{Echo, EndpointSlice, Protocol};
+use anyhow::{Context, Result};
+use shunt_lab::{Echo, EndpointSlice, Outcome, Protocol};
 
-use crate::world::{CLUSTER_CIDR, TARGET, World, cluster_ip_service, manifest};
+use crate::world::{CLUSTER_CIDR, TARGET, World, cluster_ip_service, manifest, web};
 
 /// Services with endpoints on the node only: `pair` on both pods, `lone` on the first.
 fn world() -> Result<World> {
@@ -75,6 +75,36 @@ fn a_pod_reaches_itself_through_a_service() -> Result<()> {
                 itself.reaches(&["pod-1"]).source_masqueraded();
             }
         }
+    }
+    Ok(())
+}
+
+/// On flat networks the prefix of the pods holds addresses of nodes.
+#[test]
+fn the_node_counts_as_a_pod_where_its_address_is_one_of_theirs() -> Result<()> {
+    let world = World::new()?;
+    let local = web().spec("externalTrafficPolicy: Local");
+    world.manifests.write("web.yaml", manifest(&local, "web", &[&world.lab.pod3]))?;
+    let all = "clusterCIDR: 192.0.2.0/24,2001:db8:2::/64\n";
+    for (config, counts) in [(all, true), (CLUSTER_CIDR, false)] {
+        let agent = world.agent(config)?.start()?;
+        for (vip, own) in [
+            ("203.0.113.10:80", world.lab.node.ips().nth(1)),
+            ("192.0.2.10:30080", world.lab.node.ips().nth(1)),
+            ("[2001:db8:113::10]:80", world.lab.node.ips().nth(3)),
+            ("[2001:db8:2::10]:30080", world.lab.node.ips().nth(3)),
+        ] {
+            let own = own.context("a second address")?;
+            let node = world.lab.from(&world.lab.node).tcp(vip).source(own);
+            let reached = node.reaches(&["pod-3"]);
+            if counts {
+                reached.source_preserved();
+            } else {
+                let kept = |outcome: &Outcome| matches!(outcome, Outcome::Reached { source, .. } if *source == own);
+                assert!(!reached.tally().counts.iter().any(|(outcome, _)| kept(outcome)), "{vip}");
+            }
+        }
+        agent.stop()?;
     }
     Ok(())
 }
