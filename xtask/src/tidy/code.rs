@@ -35,7 +35,7 @@ const IMPURE_STD: [&str; 12] = [
 ];
 
 /// The modules of our own that talk to the outside.
-const OUTER: [&str; 6] = ["cli", "conntrack", "dataplane", "nft", "serve", "source"];
+const OUTER: [&str; 7] = ["cli", "conntrack", "dataplane", "metrics", "nft", "serve", "source"];
 
 /// The modules that may hold `unsafe` code: those that speak to C and to the kernel.
 const UNSAFE: [&str; 2] = ["conntrack", "nft"];

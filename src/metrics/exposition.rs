@@ -1,0 +1,102 @@
+//! The two text formats: OpenMetrics 1.0, which the library writes, and the older text format of
+//! Prometheus (0.0.4), which differs in the names above counters.
+
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::registry::Registry;
+
+/// How metrics are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// The text format 0.0.4, the only one that kube-proxy has.
+    Text,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    pub(super) fn encode(self, registry: &Registry) -> String {
+        let mut text = String::new();
+        // Writing into a String fails only if a metric cannot be written, and ours can.
+        let _ = encode_registry(&mut text, registry);
+        match self {
+            Format::Text => classic(&text),
+            Format::OpenMetrics => {
+                let _ = encode_eof(&mut text);
+                text
+            }
+        }
+    }
+}
+
+/// Makes the text format 0.0.4 of OpenMetrics: there, the family of a counter has the name of its
+/// sample, and whole bounds of buckets are written without a fraction, as Go does.
+fn classic(open_metrics: &str) -> String {
+    let mut text = String::with_capacity(open_metrics.len());
+    let mut put = |line: &str, suffix: &str, rest: &str| {
+        text.extend([line, suffix, rest, "\n"]);
+    };
+    // The type, which tells whether it is a counter, comes after the help.
+    let mut help = "";
+    for line in open_metrics.lines() {
+        if line.starts_with("# HELP ") {
+            help = line;
+        } else if let Some(name) =
+            line.strip_suffix(" counter").filter(|l| l.starts_with("# TYPE "))
+        {
+            // "# HELP" is as long as "# TYPE".
+            let (head, rest) = help.split_at(name.len().min(help.len()));
+            put(head, "_total", rest);
+            put(name, "_total", " counter");
+        } else if line.starts_with("# TYPE ") {
+            put(help, "", "");
+            put(line, "", "");
+        } else if let Some((start, rest)) = whole_bound(line) {
+            put(start, "", rest);
+        } else {
+            put(line, "", "");
+        }
+    }
+    text
+}
+
+/// A bucket's line without the fraction of its bound, if that is `.0`: what stands before and after.
+fn whole_bound(line: &str) -> Option<(&str, &str)> {
+    const BOUND: &str = "_bucket{le=\"";
+    let bound = line.find(BOUND)? + BOUND.len();
+    let end = bound + line[bound..].find('"')?;
+    Some((line[..end].strip_suffix(".0")?, &line[end..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_named_as_their_samples() {
+        let open_metrics = "# HELP a_changes Changes.\n\
+                            # TYPE a_changes counter\n\
+                            a_changes_total 3\n\
+                            # HELP b_total A gauge in spite of its name.\n\
+                            # TYPE b_total gauge\n\
+                            b_total{ip_family=\"IPv4\"} 2\n\
+                            # HELP c_seconds Times.\n\
+                            # TYPE c_seconds histogram\n\
+                            c_seconds_sum 0.5\n\
+                            c_seconds_bucket{le=\"0.5\"} 1\n\
+                            c_seconds_bucket{le=\"10.0\",a=\"1.0\"} 1\n\
+                            c_seconds_bucket{le=\"+Inf\"} 1\n";
+        let expected = "# HELP a_changes_total Changes.\n\
+                        # TYPE a_changes_total counter\n\
+                        a_changes_total 3\n\
+                        # HELP b_total A gauge in spite of its name.\n\
+                        # TYPE b_total gauge\n\
+                        b_total{ip_family=\"IPv4\"} 2\n\
+                        # HELP c_seconds Times.\n\
+                        # TYPE c_seconds histogram\n\
+                        c_seconds_sum 0.5\n\
+                        c_seconds_bucket{le=\"0.5\"} 1\n\
+                        c_seconds_bucket{le=\"10\",a=\"1.0\"} 1\n\
+                        c_seconds_bucket{le=\"+Inf\"} 1\n";
+        assert_eq!(classic(open_metrics), expected);
+    }
+}

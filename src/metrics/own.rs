@@ -1,0 +1,161 @@
+//! Our own metrics, which begin with `shunt_`.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family as Vector;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use super::State;
+use super::vector::{
+    Labels, PerFamily, counter, gauge, histogram, label, latency, plain_gauge, vector,
+};
+use crate::model::Family;
+
+#[derive(Debug)]
+pub(super) struct Own {
+    families: Vec<Family>,
+    commit_duration: Histogram,
+    commit_bytes: Histogram,
+    commits: Counter,
+    pub(super) commit_failures: Counter,
+    pub(super) generation_conflicts: Counter,
+    pub(super) drift_repairs: Counter,
+    pub(super) event_to_kernel: Histogram,
+    elements: Vector<Labels<2>, Gauge>,
+    frontends: PerFamily<Gauge>,
+    services: Gauge,
+    endpoint_slices: Gauge,
+    frontend_conflicts: Gauge,
+    pub(super) quarantined_service_ports: Gauge,
+    watch_restarts: Vector<Labels<1>, Counter>,
+    config_reloads: Vector<Labels<1>, Counter>,
+    config_last_reload_successful: Gauge,
+}
+
+impl Own {
+    pub(super) fn register(families: &[Family], registry: &mut Registry) -> Own {
+        let registry = registry.sub_registry_with_prefix("shunt");
+        let own = Own {
+            families: families.to_vec(),
+            commit_duration: histogram(
+                registry,
+                "commit_duration_seconds",
+                "Time that the kernel took for a transaction",
+                Histogram::new(exponential_buckets(0.000_1, 2.0, 17)),
+            ),
+            commit_bytes: histogram(
+                registry,
+                "commit_bytes",
+                "Size of a transaction",
+                Histogram::new(exponential_buckets(256.0, 4.0, 10)),
+            ),
+            commits: counter(registry, "commits", "Transactions that the kernel took"),
+            commit_failures: counter(
+                registry,
+                "commit_failures",
+                "Transactions that the kernel refused, but for those that somebody else overtook",
+            ),
+            generation_conflicts: counter(
+                registry,
+                "generation_conflicts",
+                "Transactions that were made again because somebody else wrote to nf_tables",
+            ),
+            drift_repairs: counter(
+                registry,
+                "drift_repairs",
+                "Repairs of tables that somebody else had changed",
+            ),
+            event_to_kernel: histogram(
+                registry,
+                "event_to_kernel_seconds",
+                "Time from when a change was noticed until the kernel had it",
+                latency(),
+            ),
+            elements: vector(
+                registry,
+                "elements",
+                "Elements of a set or map in the kernel, as committed",
+                Gauge::default,
+            ),
+            frontends: PerFamily::register(
+                registry,
+                families,
+                "frontends",
+                "Frontends in the kernel: pairs of address and port, and node ports",
+                Gauge::default,
+            ),
+            services: plain_gauge(registry, "services", "Services that are known"),
+            endpoint_slices: plain_gauge(
+                registry,
+                "endpoint_slices",
+                "EndpointSlices that are known",
+            ),
+            frontend_conflicts: plain_gauge(
+                registry,
+                "frontend_conflicts",
+                "Frontends that a Service goes without because an older one has them",
+            ),
+            quarantined_service_ports: plain_gauge(
+                registry,
+                "quarantined_service_ports",
+                "Service ports that are left out because the kernel refuses them",
+            ),
+            watch_restarts: vector(
+                registry,
+                "watch_restarts",
+                "Watches that were begun again, by resource",
+                Counter::default,
+            ),
+            config_reloads: vector(
+                registry,
+                "config_reloads",
+                "Changed configurations that were taken or refused",
+                Counter::default,
+            ),
+            config_last_reload_successful: plain_gauge(
+                registry,
+                "config_last_reload_successful",
+                "1 if the configuration in force is the one that was last written, 0 if that one \
+                 was refused",
+            ),
+        };
+        for result in ["success", "failure"] {
+            drop(own.config_reloads.get_or_create(&[("result", result)]));
+        }
+        // What the agent started with was taken.
+        own.config_last_reload_successful.set(1);
+        own
+    }
+
+    pub(super) fn committed(&self, bytes: usize, took: Duration) {
+        self.commits.inc();
+        self.commit_duration.observe(took.as_secs_f64());
+        self.commit_bytes.observe(bytes as f64);
+    }
+
+    pub(super) fn state(&self, state: &State) {
+        self.services.set(gauge(state.services));
+        self.endpoint_slices.set(gauge(state.endpoint_slices));
+        self.frontend_conflicts.set(gauge(state.frontend_conflicts));
+        self.frontends.set(state.frontends);
+        for (map, counts) in &state.elements {
+            for family in &self.families {
+                let labels = [label(*family), ("map", map)];
+                self.elements.get_or_create(&labels).set(gauge(counts[*family as usize]));
+            }
+        }
+    }
+
+    pub(super) fn watch_restarted(&self, resource: &'static str) {
+        self.watch_restarts.get_or_create(&[("resource", resource)]).inc();
+    }
+
+    pub(super) fn config_reloaded(&self, success: bool) {
+        let result = if success { "success" } else { "failure" };
+        self.config_reloads.get_or_create(&[("result", result)]).inc();
+        self.config_last_reload_successful.set(success.into());
+    }
+}

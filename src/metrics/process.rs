@@ -1,0 +1,170 @@
+//! `process_*`, as Prometheus' client for Go exports them: read from `/proc` when they are asked for.
+
+use std::fmt;
+use std::fs;
+
+use nix::unistd::{SysconfVar, sysconf};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::TypedMetric;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+/// Registers all of them.
+pub(super) fn register(registry: &mut Registry) {
+    registry.register_collector(Box::new(Process { start_time: start_time(), all: true }));
+}
+
+/// Registers `process_start_time_seconds` alone.
+pub(super) fn register_start_time(registry: &mut Registry) {
+    registry.register_collector(Box::new(Process { start_time: start_time(), all: false }));
+}
+
+#[derive(Debug)]
+struct Process {
+    /// In seconds since 1970; it does not change.
+    start_time: Option<f64>,
+    all: bool,
+}
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut gauge = |name: &str, help: &str, value: Option<f64>| match value {
+            Some(value) => put(&mut encoder, name, help, &ConstGauge::new(value)),
+            None => Ok(()),
+        };
+        gauge(
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds.",
+            self.start_time,
+        )?;
+        if !self.all {
+            return Ok(());
+        }
+        let stat = Stat::read();
+        let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
+        gauge(
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes.",
+            stat.as_ref().map(|stat| stat.resident_bytes),
+        )?;
+        gauge(
+            "process_virtual_memory_bytes",
+            "Virtual memory size in bytes.",
+            stat.as_ref().map(|stat| stat.virtual_bytes),
+        )?;
+        gauge(
+            "process_virtual_memory_max_bytes",
+            "Maximum amount of virtual memory available in bytes.",
+            limit(&limits, "Max address space"),
+        )?;
+        gauge("process_open_fds", "Number of open file descriptors.", open_files())?;
+        gauge(
+            "process_max_fds",
+            "Maximum number of open file descriptors.",
+            limit(&limits, "Max open files"),
+        )?;
+        if let Some(stat) = stat {
+            put(
+                &mut encoder,
+                "process_cpu_seconds",
+                "Total user and system CPU time spent in seconds.",
+                &ConstCounter::new(stat.cpu_seconds),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn put(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    metric: &(impl EncodeMetric + TypedMetric),
+) -> Result<(), fmt::Error> {
+    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+}
+
+/// What `/proc/self/stat` says (proc_pid_stat(5)).
+#[derive(Debug, PartialEq)]
+struct Stat {
+    cpu_seconds: f64,
+    /// Since the system was started.
+    start_seconds: f64,
+    virtual_bytes: f64,
+    resident_bytes: f64,
+}
+
+impl Stat {
+    fn read() -> Option<Stat> {
+        let number = |variable| Some(sysconf(variable).ok()?? as f64);
+        let (ticks, page) = (number(SysconfVar::CLK_TCK)?, number(SysconfVar::PAGE_SIZE)?);
+        Stat::parse(&fs::read_to_string("/proc/self/stat").ok()?, ticks, page)
+    }
+
+    /// `ticks` is the number of clock ticks per second, `page` the bytes of a page.
+    fn parse(text: &str, ticks: f64, page: f64) -> Option<Stat> {
+        // The name of the program stands in parentheses and may contain anything.
+        let (_, rest) = text.rsplit_once(')')?;
+        let fields: Vec<&str> = rest.split_whitespace().collect();
+        // The first of them is the third field of the file.
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        Some(Stat {
+            cpu_seconds: (field(14)? + field(15)?) / ticks,
+            start_seconds: field(22)? / ticks,
+            virtual_bytes: field(23)?,
+            resident_bytes: field(24)? * page,
+        })
+    }
+}
+
+/// When the process was started, in seconds since 1970.
+fn start_time() -> Option<f64> {
+    let system = fs::read_to_string("/proc/stat").ok()?;
+    let booted = system.lines().find_map(|line| line.strip_prefix("btime "))?;
+    Some(booted.trim().parse::<f64>().ok()? + Stat::read()?.start_seconds)
+}
+
+fn open_files() -> Option<f64> {
+    let files = fs::read_dir("/proc/self/fd").ok()?.count();
+    // One of them is that of the listing.
+    Some(files.saturating_sub(1) as f64)
+}
+
+/// The soft limit of that name; as large as can be if there is none.
+fn limit(limits: &str, name: &str) -> Option<f64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX as f64),
+        number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_is_read_whatever_the_program_is_called() {
+        let text = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 150 50 0 0 20 0 5 0 1200 4096 3 1844";
+        let expected = Stat {
+            cpu_seconds: 2.0,
+            start_seconds: 12.0,
+            virtual_bytes: 4096.0,
+            resident_bytes: 12288.0,
+        };
+        assert_eq!(Stat::parse(text, 100.0, 4096.0), Some(expected));
+        assert_eq!(Stat::parse("7 (a) S 1", 100.0, 4096.0), None);
+    }
+
+    #[test]
+    fn limits_are_numbers_or_none() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max open files            1024                 4096                 files\n\
+                      Max address space         unlimited            unlimited            bytes\n";
+        assert_eq!(limit(limits, "Max open files"), Some(1024.0));
+        assert_eq!(limit(limits, "Max address space"), Some(u64::MAX as f64));
+        assert_eq!(limit(limits, "Max cpu time"), None);
+    }
+}
