@@ -39,4 +39,5 @@ pub use exposition::{Exposition, MetricFamily, Sample};
 pub use manifest::{EndpointSlice, ManifestDir, Node, Service};
 pub use netns::Netns;
 pub use probe::{Connection, Outcome, Protocol, probe};
+pub use scratch::Scratch;
 pub use topology::{Host, Topology};

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 ///
 /// A killed process drops nothing, so the removal is left to a child in a process group of its own (out of
 /// reach of Ctrl-C): it waits for the end of its standard input, which comes when this process ends in any way.
-pub(crate) struct Scratch {
+pub struct Scratch {
     path: PathBuf,
     janitor: Child,
     leash: Option<ChildStdin>,
@@ -19,7 +19,7 @@ pub(crate) struct Scratch {
 
 impl Scratch {
     /// Makes an empty directory.
-    pub(crate) fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("shunt-lab-{}-{count}", std::process::id()));
@@ -37,7 +37,8 @@ impl Scratch {
         Ok(Self { path, janitor, leash })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }

@@ -1,0 +1,237 @@
+//! The stand-in: an API server without a cluster behind it.
+
+mod body;
+mod list;
+mod misbehaviour;
+mod request;
+mod selector;
+mod serve;
+mod shared;
+mod status;
+mod store;
+mod watch;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use crate::certs::{Authority, Identity};
+use crate::object::{Key, Kind, parse};
+use crate::runtime::Runtime;
+
+pub use misbehaviour::{Answer, Fault, Settings, StreamingLists};
+pub use request::{Request, Verb};
+
+use shared::Shared;
+use watch::{Order, What};
+
+/// How long a test waits for a request, a watch, and so on.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The bearer token that a stand-in takes unless it is told otherwise.
+pub const TOKEN: &str = "node-token";
+
+/// A server that keeps objects in memory and speaks list and watch as kube-apiserver does:
+/// revisions, pages of one revision, selectors, bookmarks, streaming lists, compaction.
+///
+/// The test fills it directly, so that it can do so whatever clients get to see. It listens on a
+/// loopback address of the namespace that it is started in; a [`Gate`](crate::Gate) makes it
+/// reachable from another.
+pub struct Standin {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    authority: Option<Authority>,
+    runtime: Runtime,
+}
+
+impl Standin {
+    /// Starts one that speaks TLS, without objects, and that does everything right.
+    pub fn start() -> Result<Self> {
+        Self::with(Some(Authority::new()?))
+    }
+
+    /// The same without TLS.
+    pub fn start_plain() -> Result<Self> {
+        Self::with(None)
+    }
+
+    fn with(authority: Option<Authority>) -> Result<Self> {
+        let settings = Settings {
+            tokens: vec![TOKEN.to_owned()],
+            streaming_lists: StreamingLists::Served,
+            service_cidrs: true,
+            service_fields: true,
+            bookmarks: None,
+            twice: false,
+        };
+        let tls = authority.as_ref().map(Authority::acceptor).transpose()?;
+        let shared = Arc::new(Shared::new(settings, tls));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let runtime = Runtime::start("api-standin", {
+            let shared = Arc::clone(&shared);
+            async move {
+                let listener = tokio::net::TcpListener::from_std(listener)?;
+                serve::accept(listener, shared).await
+            }
+        })?;
+        Ok(Self { shared, address, authority, runtime })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The certificate of its authority in PEM; none if it speaks no TLS.
+    pub fn authority(&self) -> Option<String> {
+        self.authority.as_ref().map(Authority::pem)
+    }
+
+    /// A client certificate that it takes.
+    pub fn client_certificate(&self, name: &str) -> Result<Identity> {
+        self.authority.as_ref().context("without TLS there are no certificates")?.client(name)
+    }
+
+    /// Gets a new authority and a new certificate. Connections that are open stay.
+    pub fn rotate_authority(&mut self) -> Result<()> {
+        let authority = Authority::new()?;
+        self.shared.set_tls(Some(authority.acceptor()?));
+        self.authority = Some(authority);
+        Ok(())
+    }
+
+    /// Changes how it is set up, for requests from now on.
+    pub fn configure(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.shared.settings_mut());
+    }
+
+    /// Makes or replaces the objects of a text of YAML documents.
+    pub fn put(&self, manifest: &str) -> Result<()> {
+        parse(manifest)?.into_iter().try_for_each(|object| self.put_object(object).map(drop))
+    }
+
+    /// Makes or replaces an object, which need not be valid, and returns what became of it.
+    pub fn put_object(&self, object: Value) -> Result<Value> {
+        let object = self.shared.write(|store| store.put(object))?;
+        Ok((*object).clone())
+    }
+
+    /// Deletes an object.
+    pub fn delete(&self, key: &Key) -> Result<()> {
+        if !self.shared.write(|store| store.delete(key)) {
+            bail!("the stand-in has no {key}");
+        }
+        Ok(())
+    }
+
+    /// An object, if there is one.
+    pub fn get(&self, key: &Key) -> Option<Value> {
+        self.shared.store().get(key).map(|object| (*object).clone())
+    }
+
+    /// All objects of a kind.
+    pub fn all(&self, kind: Kind) -> Vec<Value> {
+        let store = self.shared.store();
+        let objects = store.at(store.revision(), kind).unwrap_or_default();
+        objects.into_values().map(|object| (*object).clone()).collect()
+    }
+
+    /// The revision of the latest write.
+    pub fn revision(&self) -> u64 {
+        self.shared.store().revision()
+    }
+
+    /// Forgets the history: who wants to know what happened before now is told 410.
+    pub fn compact(&self) {
+        self.shared.write(store::Store::compact);
+    }
+
+    /// Does something wrong from now on.
+    pub fn misbehave(&self, fault: Fault) {
+        self.shared.faults().add(fault);
+    }
+
+    /// Does everything right from now on, as far as requests go.
+    pub fn behave(&self) {
+        self.shared.faults().clear();
+    }
+
+    /// Ends all connections at once.
+    pub fn cut(&self) {
+        self.shared.epoch.send_modify(|epoch| *epoch += 1);
+    }
+
+    /// Sends bytes in all open watches of a kind, behind the events so far.
+    pub fn say(&self, kind: Kind, bytes: impl Into<Vec<u8>>) -> Result<()> {
+        self.order(kind, What::Say(Bytes::from(bytes.into())))
+    }
+
+    /// Sends an event of this type about this object, whatever the truth is.
+    pub fn say_event(&self, kind: Kind, event: &str, object: &Value) -> Result<()> {
+        self.say(kind, format!("{}\n", json!({"type": event, "object": object})))
+    }
+
+    /// Sends a bookmark in all open watches of a kind.
+    pub fn bookmark(&self, kind: Kind) -> Result<()> {
+        self.order(kind, What::Bookmark)
+    }
+
+    /// Ends all open watches of a kind in good order, as when their time is over.
+    pub fn end_watches(&self, kind: Kind) -> Result<()> {
+        self.order(kind, What::End)
+    }
+
+    /// Breaks off all open watches of a kind.
+    pub fn break_watches(&self, kind: Kind) -> Result<()> {
+        self.order(kind, What::Break)
+    }
+
+    fn order(&self, kind: Kind, what: What) -> Result<()> {
+        self.wait_for_watch(kind)?;
+        let revision = self.revision();
+        let _ = self.shared.orders.send(Order { kind, revision, what });
+        Ok(())
+    }
+
+    /// Waits until somebody watches a kind.
+    pub fn wait_for_watch(&self, kind: Kind) -> Result<()> {
+        let is_open = |open: &std::collections::BTreeMap<Kind, usize>| {
+            open.get(&kind).is_some_and(|open| *open > 0)
+        };
+        let mut open = self.shared.open_watches.subscribe();
+        self.runtime
+            .wait(PATIENCE, async { open.wait_for(is_open).await.map(drop) })
+            .with_context(|| format!("nobody watches {kind}"))?;
+        Ok(())
+    }
+
+    /// All requests so far.
+    pub fn requests(&self) -> Vec<Request> {
+        self.shared.requests.borrow().clone()
+    }
+
+    /// Waits until at least `count` requests, from the start, are of this sort.
+    pub fn wait_for_requests(
+        &self,
+        count: usize,
+        sort: impl Fn(&Request) -> bool,
+    ) -> Result<Vec<Request>> {
+        let of_sort = |requests: &[Request]| -> Vec<Request> {
+            requests.iter().filter(|request| sort(request)).cloned().collect()
+        };
+        let mut requests = self.shared.requests.subscribe();
+        let enough = async {
+            requests.wait_for(|requests| of_sort(requests).len() >= count).await.map(drop)
+        };
+        let waited = self.runtime.wait(PATIENCE, enough);
+        let seen = self.requests();
+        waited.with_context(|| format!("not {count} such requests in {seen:#?}"))?;
+        Ok(of_sort(&seen))
+    }
+}

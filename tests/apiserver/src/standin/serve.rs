@@ -1,0 +1,255 @@
+//! Connections and the answers to their requests.
+
+use std::io;
+use std::sync::Arc;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::service::service_fn;
+use hyper::{Response, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::object::{Key, Kind};
+
+use super::body::{AnyBody, Broken, stream, whole};
+use super::list::list;
+use super::misbehaviour::Answer;
+use super::request::{Request, Verb};
+use super::selector::Selector;
+use super::shared::Shared;
+use super::status::Refusal;
+use super::watch::Watch;
+
+/// Takes connections for ever.
+pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
+    loop {
+        let (connection, _) = listener.accept().await?;
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let mut epoch = shared.epoch.subscribe();
+            tokio::select! {
+                // Whatever went wrong is the client's to report.
+                _ = converse(connection, &shared) => {}
+                _ = epoch.changed() => {}
+            }
+        });
+    }
+}
+
+async fn converse(connection: TcpStream, shared: &Arc<Shared>) -> anyhow::Result<()> {
+    connection.set_nodelay(true)?;
+    match shared.tls() {
+        None => serve(connection, shared, false).await,
+        Some(tls) => {
+            let connection = tls.accept(connection).await?;
+            let certificate = connection.get_ref().1.peer_certificates().is_some();
+            serve(connection, shared, certificate).await
+        }
+    }
+}
+
+async fn serve(
+    connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    shared: &Arc<Shared>,
+    certificate: bool,
+) -> anyhow::Result<()> {
+    let service = service_fn(|request: hyper::Request<Incoming>| {
+        let shared = Arc::clone(shared);
+        async move { respond(request, &shared, certificate).await }
+    });
+    let server = auto::Builder::new(TokioExecutor::new());
+    server
+        .serve_connection(TokioIo::new(connection), service)
+        .await
+        .map_err(anyhow::Error::from_boxed)
+}
+
+async fn respond(
+    incoming: hyper::Request<Incoming>,
+    shared: &Arc<Shared>,
+    certificate: bool,
+) -> Result<Response<AnyBody>, Broken> {
+    let request = Request::new(&incoming, certificate);
+    let content = incoming.into_body().collect().await.map_err(|_| Broken)?.to_bytes();
+    let fault = shared.faults().answer(&request);
+    // A fault may never come to an end; otherwise a watch shall be open when it is recorded.
+    let is_faulty = fault.is_some();
+    if is_faulty {
+        shared.record(request.clone());
+    }
+    let mut limit = None;
+    match fault {
+        None => {}
+        Some(Answer::Status(code)) => return Ok(refuse(&Refusal::of(code))),
+        Some(Answer::RetryAfter(code, seconds)) => {
+            let mut response = refuse(&Refusal::of(code));
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+            return Ok(response);
+        }
+        Some(Answer::Body(body)) => return Ok(json_response(StatusCode::OK, whole(body))),
+        Some(Answer::Silence) => return std::future::pending().await,
+        Some(Answer::Late(delay)) => tokio::time::sleep(delay).await,
+        Some(Answer::CutAfter(bytes)) => limit = Some(bytes),
+    }
+    let answer = answer(&request, &content, shared, limit);
+    if !is_faulty {
+        shared.record(request);
+    }
+    match answer {
+        Ok(Content::Value(code, value)) => {
+            let text = value.to_string();
+            let body = match limit {
+                None => whole(text),
+                Some(_) => {
+                    let (mut sender, body) = stream(limit);
+                    tokio::spawn(async move { sender.send(text.into()).await });
+                    body
+                }
+            };
+            Ok(json_response(code, body))
+        }
+        Ok(Content::Stream(body)) => Ok(json_response(StatusCode::OK, body)),
+        Err(refusal) => Ok(refuse(&refusal)),
+    }
+}
+
+enum Content {
+    Value(StatusCode, Value),
+    Stream(AnyBody),
+}
+
+/// The right answer.
+fn answer(
+    request: &Request,
+    content: &[u8],
+    shared: &Arc<Shared>,
+    limit: Option<usize>,
+) -> Result<Content, Refusal> {
+    let settings = shared.settings();
+    let known = |token: &String| settings.tokens.contains(token);
+    if !request.certificate && !request.token.as_ref().is_some_and(known) {
+        return Err(Refusal::of(401));
+    }
+    let ok = |value| Ok(Content::Value(StatusCode::OK, value));
+    let kind = match request.kind {
+        None if request.path == "/version" => return ok(version()),
+        Some(Kind::ServiceCidr) if !settings.service_cidrs => None,
+        kind => kind,
+    };
+    let kind = kind.ok_or_else(|| Refusal::of(404))?;
+    match request.verb {
+        Verb::List | Verb::Watch => {
+            let (labels, fields) =
+                (request.parameter("labelSelector"), request.parameter("fieldSelector"));
+            let selector = Selector::parse(kind, labels, fields, settings.service_fields)
+                .map_err(|message| Refusal::new(400, "BadRequest", message))?;
+            if request.verb == Verb::List {
+                return ok(list(&shared.store(), kind, request, &selector)?);
+            }
+            let watch = Watch::new(kind, request, selector, shared)?;
+            let (sender, body) = stream(limit);
+            let shared = Arc::clone(shared);
+            tokio::spawn(async move { watch.run(&shared, sender).await });
+            Ok(Content::Stream(body))
+        }
+        Verb::Get => {
+            let object = request.key().and_then(|key| shared.store().get(&key));
+            object.map(|object| Content::Value(StatusCode::OK, (*object).clone())).ok_or_else(
+                || {
+                    Refusal::new(
+                        404,
+                        "NotFound",
+                        format!("{} \"{}\" not found", kind, request.name),
+                    )
+                },
+            )
+        }
+        Verb::Create if kind == Kind::Event => create(request, content, shared),
+        Verb::Patch if kind == Kind::Event => patch(request, content, shared),
+        _ => Err(Refusal::new(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )),
+    }
+}
+
+fn create(request: &Request, content: &[u8], shared: &Shared) -> Result<Content, Refusal> {
+    let mut object = object(content)?;
+    object["metadata"]["namespace"] = json!(request.namespace);
+    if let (None, Some(prefix)) =
+        (object["metadata"].get("name"), object["metadata"]["generateName"].as_str())
+    {
+        let name = format!("{prefix}{}", shared.store().revision());
+        object["metadata"]["name"] = json!(name);
+    }
+    let key = key(&object)?;
+    if shared.store().get(&key).is_some() {
+        return Err(Refusal::of(409));
+    }
+    put(object, StatusCode::CREATED, shared)
+}
+
+fn patch(request: &Request, content: &[u8], shared: &Shared) -> Result<Content, Refusal> {
+    let patch = object(content)?;
+    let old = request.key().and_then(|key| shared.store().get(&key));
+    let mut object = old.map(|old| (*old).clone()).ok_or_else(|| Refusal::of(404))?;
+    merge(&mut object, patch);
+    put(object, StatusCode::OK, shared)
+}
+
+fn put(object: Value, code: StatusCode, shared: &Shared) -> Result<Content, Refusal> {
+    let object = shared.write(|store| store.put(object));
+    let object = object.map_err(|error| Refusal::new(400, "BadRequest", error.to_string()))?;
+    Ok(Content::Value(code, (*object).clone()))
+}
+
+fn object(content: &[u8]) -> Result<Value, Refusal> {
+    let value = serde_json::from_slice(content).ok().filter(Value::is_object);
+    value.ok_or_else(|| Refusal::new(400, "BadRequest", "the body is no JSON object"))
+}
+
+fn key(object: &Value) -> Result<Key, Refusal> {
+    Key::of(object).map_err(|error| Refusal::new(400, "BadRequest", error.to_string()))
+}
+
+/// JSON merge patch (RFC 7386).
+fn merge(target: &mut Value, patch: Value) {
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    if !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    if let Some(fields) = target.as_object_mut() {
+        for (name, value) in patch {
+            if value.is_null() {
+                fields.remove(&name);
+            } else {
+                merge(fields.entry(name).or_insert(Value::Null), value);
+            }
+        }
+    }
+}
+
+fn version() -> Value {
+    json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0"})
+}
+
+fn refuse(refusal: &Refusal) -> Response<AnyBody> {
+    let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json_response(code, whole(refusal.object().to_string()))
+}
+
+fn json_response(code: StatusCode, body: AnyBody) -> Response<AnyBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

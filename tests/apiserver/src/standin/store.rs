@@ -1,0 +1,163 @@
+//! What the stand-in keeps: objects, and the history of writes since the last compaction. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+
+use crate::object::{Key, Kind};
+
+/// An object as the server holds it.
+pub(super) type Object = Arc<Value>;
+
+/// The revision that is asked for is compacted; the oldest that is left.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Compacted(pub(super) u64);
+
+/// One write; an object is made, replaced or deleted.
+#[derive(Clone, Debug)]
+pub(super) struct Write {
+    pub(super) revision: u64,
+    pub(super) key: Key,
+    pub(super) old: Option<Object>,
+    pub(super) new: Option<Object>,
+}
+
+/// The objects at the current revision, and the way back to earlier ones.
+#[derive(Debug)]
+pub(super) struct Store {
+    revision: u64,
+    compacted: u64,
+    objects: BTreeMap<Key, Object>,
+    history: Vec<Write>,
+}
+
+impl Store {
+    /// Without objects. A server that has just been set up has some revisions behind it too.
+    pub(super) fn new() -> Self {
+        Self { revision: 100, compacted: 100, objects: BTreeMap::new(), history: Vec::new() }
+    }
+
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Makes or replaces an object.
+    pub(super) fn put(&mut self, mut object: Value) -> Result<Object> {
+        let key = Key::of(&object)?;
+        self.revision += 1;
+        let old = self.objects.get(&key).cloned();
+        let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+        complete(metadata.context("without metadata")?, &key, self.revision, old.as_deref());
+        let new = Arc::new(object);
+        self.objects.insert(key.clone(), Arc::clone(&new));
+        let new_object = Some(Arc::clone(&new));
+        self.history.push(Write { revision: self.revision, key, old, new: new_object });
+        Ok(new)
+    }
+
+    /// Deletes an object; false if there was none.
+    pub(super) fn delete(&mut self, key: &Key) -> bool {
+        let Some(old) = self.objects.remove(key) else { return false };
+        self.revision += 1;
+        let (revision, key) = (self.revision, key.clone());
+        self.history.push(Write { revision, key, old: Some(old), new: None });
+        true
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<Object> {
+        self.objects.get(key).cloned()
+    }
+
+    /// Forgets all history.
+    pub(super) fn compact(&mut self) {
+        self.compacted = self.revision;
+        self.history.clear();
+    }
+
+    /// All objects of a kind as they were at a revision, in the order of their keys.
+    pub(super) fn at(&self, revision: u64, kind: Kind) -> Result<BTreeMap<Key, Object>, Compacted> {
+        let of_kind = self.objects.iter().filter(|(key, _)| key.kind == kind);
+        let mut objects: BTreeMap<Key, Object> =
+            of_kind.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
+        for write in self.since(revision)?.iter().rev().filter(|write| write.key.kind == kind) {
+            match &write.old {
+                Some(old) => objects.insert(write.key.clone(), Arc::clone(old)),
+                None => objects.remove(&write.key),
+            };
+        }
+        Ok(objects)
+    }
+
+    /// All writes after a revision.
+    pub(super) fn since(&self, revision: u64) -> Result<&[Write], Compacted> {
+        if revision < self.compacted {
+            return Err(Compacted(self.compacted));
+        }
+        let first = self.history.partition_point(|write| write.revision <= revision);
+        Ok(self.history.get(first..).unwrap_or_default())
+    }
+}
+
+/// Fills in what a server fills in.
+fn complete(metadata: &mut Map<String, Value>, key: &Key, revision: u64, old: Option<&Value>) {
+    if !key.namespace.is_empty() {
+        metadata.insert("namespace".to_owned(), json!(key.namespace));
+    }
+    metadata.insert("resourceVersion".to_owned(), json!(revision.to_string()));
+    let inherited = |field: &str| old.and_then(|old| old["metadata"].get(field)).cloned();
+    let uid = inherited("uid").unwrap_or_else(|| json!(uid(revision)));
+    metadata.insert("uid".to_owned(), uid);
+    let born = inherited("creationTimestamp").unwrap_or_else(|| json!("2026-01-01T00:00:00Z"));
+    metadata.entry("creationTimestamp").or_insert(born);
+}
+
+fn uid(revision: u64) -> String {
+    format!("00000000-0000-4000-8000-{revision:012x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str, ip: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {"clusterIP": ip},
+        })
+    }
+
+    fn ips(store: &Store, revision: u64) -> Vec<String> {
+        let objects = store.at(revision, Kind::Service).unwrap();
+        objects.values().map(|object| object["spec"]["clusterIP"].to_string()).collect()
+    }
+
+    #[test]
+    fn every_revision_can_be_seen_until_it_is_compacted() {
+        let mut store = Store::new();
+        let start = store.revision();
+        store.put(service("b", "1")).unwrap();
+        store.put(service("a", "2")).unwrap();
+        store.put(service("b", "3")).unwrap();
+        assert!(store.delete(&Key::new(Kind::Service, "a")));
+        assert!(!store.delete(&Key::new(Kind::Service, "a")));
+        assert_eq!(ips(&store, start), [""; 0]);
+        assert_eq!(ips(&store, start + 2), ["\"2\"", "\"1\""]);
+        assert_eq!(ips(&store, start + 3), ["\"2\"", "\"3\""]);
+        assert_eq!(ips(&store, start + 4), ["\"3\""]);
+        assert_eq!(store.since(start + 2).unwrap().len(), 2);
+        store.compact();
+        assert_eq!(store.since(start + 3).unwrap_err(), Compacted(start + 4));
+        assert_eq!(ips(&store, start + 4), ["\"3\""]);
+    }
+
+    #[test]
+    fn a_replaced_object_stays_the_same_object() {
+        let mut store = Store::new();
+        let first = store.put(service("a", "1")).unwrap();
+        let second = store.put(service("a", "2")).unwrap();
+        assert_eq!(first["metadata"]["uid"], second["metadata"]["uid"]);
+        assert_ne!(first["metadata"]["resourceVersion"], second["metadata"]["resourceVersion"]);
+    }
+}

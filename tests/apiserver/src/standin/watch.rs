@@ -1,0 +1,247 @@
+//! Watches: a stream of what is written from some revision on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::{broadcast, watch};
+use tokio::time::{Instant, sleep_until};
+
+use crate::object::Kind;
+
+use super::body::Sender;
+use super::list::revision_asked;
+use super::misbehaviour::StreamingLists;
+use super::request::Request;
+use super::selector::Selector;
+use super::shared::Shared;
+use super::status::Refusal;
+use super::store::{Store, Write};
+
+/// What watches that are open are told to do.
+#[derive(Clone, Debug)]
+pub(super) struct Order {
+    pub(super) kind: Kind,
+    /// After the events up to here.
+    pub(super) revision: u64,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// Send these bytes.
+    Say(Bytes),
+    /// Send a bookmark.
+    Bookmark,
+    /// End in good order.
+    End,
+    /// Break off.
+    Break,
+}
+
+/// Counts a watch as open while it lives.
+struct Open {
+    kind: Kind,
+    shared: Arc<Shared>,
+}
+
+impl Open {
+    fn new(kind: Kind, shared: &Arc<Shared>) -> Self {
+        shared.open_watches.send_modify(|open| *open.entry(kind).or_default() += 1);
+        Self { kind, shared: Arc::clone(shared) }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.shared.open_watches.send_modify(|open| *open.entry(self.kind).or_default() -= 1);
+    }
+}
+
+/// A watch that has been found to be in order. It is open from here on, not only when it runs.
+pub(super) struct Watch {
+    kind: Kind,
+    namespace: String,
+    selector: Selector,
+    /// The revision that the client has; none if it starts with all objects.
+    from: Option<u64>,
+    streaming_list: bool,
+    bookmarks: bool,
+    end: Option<Instant>,
+    written: watch::Receiver<u64>,
+    orders: broadcast::Receiver<Order>,
+    _open: Open,
+}
+
+impl Watch {
+    pub(super) fn new(
+        kind: Kind,
+        request: &Request,
+        selector: Selector,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, Refusal> {
+        let streaming_lists = shared.settings().streaming_lists;
+        let initial = request.parameter("sendInitialEvents");
+        let knows_initial = streaming_lists != StreamingLists::Ignored;
+        if let (false, StreamingLists::Refused(code)) = (initial.is_empty(), streaming_lists) {
+            return Err(Refusal::streaming_lists_are_off(code));
+        }
+        let matching = request.parameter("resourceVersionMatch");
+        if knows_initial && initial.is_empty() != matching.is_empty() {
+            return Err(Refusal::new(
+                422,
+                "Invalid",
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan, and the \
+                 other way round",
+            ));
+        }
+        let streaming_list = knows_initial && initial == "true";
+        let asked = revision_asked(request)?.filter(|&revision| revision != 0);
+        let seconds = request.parameter("timeoutSeconds").parse().map(Duration::from_secs);
+        Ok(Self {
+            kind,
+            namespace: request.namespace.clone(),
+            selector,
+            from: asked.filter(|_| !streaming_list),
+            streaming_list,
+            bookmarks: request.parameter("allowWatchBookmarks") == "true",
+            end: seconds.ok().map(|seconds| Instant::now() + seconds),
+            written: shared.written.subscribe(),
+            orders: shared.orders.subscribe(),
+            _open: Open::new(kind, shared),
+        })
+    }
+
+    /// Sends events until the end. What is sent to nobody is not kept.
+    pub(super) async fn run(mut self, shared: &Shared, mut sender: Sender) -> Option<()> {
+        let mut position = match self.from {
+            Some(revision) => revision,
+            None => self.send_all(shared, &mut sender).await?,
+        };
+        let settings = shared.settings();
+        let end = self.end.unwrap_or_else(forever);
+        loop {
+            let revision = shared.store().revision();
+            self.catch_up(shared, revision, &mut position, &mut sender).await?;
+            let bookmark = match settings.bookmarks {
+                Some(interval) if self.bookmarks => Instant::now() + interval,
+                _ => forever(),
+            };
+            tokio::select! {
+                changed = self.written.changed() => changed.ok()?,
+                order = self.orders.recv() => match order {
+                    Ok(order) if order.kind == self.kind => {
+                        self.catch_up(shared, order.revision, &mut position, &mut sender).await?;
+                        match order.what {
+                            What::Say(bytes) => sender.send(bytes).await?,
+                            What::Bookmark => sender.line(&self.bookmark(position, false)).await?,
+                            What::End => return None,
+                            What::Break => return sender.fail().await,
+                        }
+                    }
+                    Ok(_) => {}
+                    // More orders than anybody gives.
+                    Err(broadcast::error::RecvError::Lagged(_)) => return sender.fail().await,
+                    Err(broadcast::error::RecvError::Closed) => return None,
+                },
+                () = sleep_until(bookmark) => {
+                    sender.line(&self.bookmark(position, false)).await?;
+                }
+                () = sleep_until(end) => return None,
+                () = sender.closed() => return None,
+            }
+        }
+    }
+
+    /// Sends all objects and, in a streaming list, the bookmark behind them; returns the revision.
+    async fn send_all(&self, shared: &Shared, sender: &mut Sender) -> Option<u64> {
+        let (revision, objects) = {
+            let store = shared.store();
+            (store.revision(), store.at(store.revision(), self.kind).ok()?)
+        };
+        for (key, object) in &objects {
+            if self.is_in_scope(&key.namespace) && self.selector.matches(object) {
+                sender.line(&json!({"type": "ADDED", "object": **object})).await?;
+            }
+        }
+        if self.streaming_list && self.bookmarks {
+            sender.line(&self.bookmark(revision, true)).await?;
+        }
+        Some(revision)
+    }
+
+    /// Sends what was written after `position`, up to `revision`.
+    async fn catch_up(
+        &self,
+        shared: &Shared,
+        revision: u64,
+        position: &mut u64,
+        sender: &mut Sender,
+    ) -> Option<()> {
+        let events = self.events(&shared.store(), *position, revision);
+        *position = revision.max(*position);
+        match events {
+            Ok(events) => {
+                let times = if shared.settings().twice { 2 } else { 1 };
+                for event in events.iter().flat_map(|event| std::iter::repeat_n(event, times)) {
+                    sender.line(event).await?;
+                }
+                Some(())
+            }
+            Err(refusal) => {
+                sender.line(&refusal.event()).await?;
+                None
+            }
+        }
+    }
+
+    fn events(&self, store: &Store, after: u64, until: u64) -> Result<Vec<Value>, Refusal> {
+        let writes = store.since(after).map_err(|compacted| compacted.refuse(after))?;
+        let writes = writes.iter().take_while(|write| write.revision <= until);
+        let writes = writes
+            .filter(|write| write.key.kind == self.kind && self.is_in_scope(&write.key.namespace));
+        Ok(writes.filter_map(|write| event(write, &self.selector)).collect())
+    }
+
+    fn is_in_scope(&self, namespace: &str) -> bool {
+        self.namespace.is_empty() || self.namespace == namespace
+    }
+
+    /// An object of which only the revision is meant, with the empty fields that Go writes.
+    fn bookmark(&self, revision: u64, ends_initial_events: bool) -> Value {
+        let mut object = match self.kind {
+            Kind::EndpointSlice => json!({"addressType": "", "endpoints": null, "ports": null}),
+            Kind::Service => json!({"spec": {}, "status": {"loadBalancer": {}}}),
+            _ => json!({"spec": {}, "status": {}}),
+        };
+        object["kind"] = json!(self.kind.as_str());
+        object["apiVersion"] = json!(self.kind.api_version());
+        object["metadata"] =
+            json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if ends_initial_events {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        json!({"type": "BOOKMARK", "object": object})
+    }
+}
+
+/// A write as those see it who watch what a selector selects.
+fn event(write: &Write, selector: &Selector) -> Option<Value> {
+    let old = write.old.as_deref().filter(|old| selector.matches(old));
+    let new = write.new.as_deref().filter(|new| selector.matches(new));
+    match (old, new) {
+        (None, None) => None,
+        (None, Some(new)) => Some(json!({"type": "ADDED", "object": new})),
+        (Some(_), Some(new)) => Some(json!({"type": "MODIFIED", "object": new})),
+        (Some(old), None) => {
+            let mut last = old.clone();
+            last["metadata"]["resourceVersion"] = json!(write.revision.to_string());
+            Some(json!({"type": "DELETED", "object": last}))
+        }
+    }
+}
+
+fn forever() -> Instant {
+    Instant::now() + Duration::from_secs(3600)
+}
