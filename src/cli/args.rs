@@ -29,9 +29,17 @@ pub enum Command {
 /// Arguments of `shunt run`.
 #[derive(Debug, Args)]
 pub struct Run {
+    /// Take objects from the API server that this kubeconfig names. Without it and --manifests: the
+    /// one of clientConnection.kubeconfig, or the one of the cluster that we run in as a Pod.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The URL of the API server, if it is not the one that the kubeconfig or the Pod's environment
+    /// names.
+    #[arg(long, value_name = "URL")]
+    pub master: Option<String>,
     /// Read objects from this file or directory of YAML or JSON; a directory is watched. Can be
     /// given several times.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Vec<PathBuf>,
     /// Program once and exit: 0 if the kernel holds what was planned.
     #[arg(long)]

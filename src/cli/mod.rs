@@ -8,6 +8,7 @@ mod observe;
 mod render;
 mod run;
 mod settings;
+mod sources;
 
 use std::process::ExitCode;
 

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use tokio::sync::watch;
 use super::args::Run;
 use super::observe::{Observer, log_synced, report_conflict, sweep};
 use super::settings::{Effective, effective};
+use super::sources::{Objects, runtime};
 use super::{Failure, netns};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Dataplane, Order, Update};
@@ -21,17 +21,10 @@ use crate::model::{Family, ObjectName};
 use crate::nft;
 use crate::serve::{Health, ServiceHealths, serve_health, serve_service_health};
 use crate::source::interfaces::{Interfaces, interface_addresses};
-use crate::source::manifests::{self, Watcher};
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let settings = effective(&arguments.settings, &arguments.logging)?;
-    if arguments.manifests.is_empty() {
-        return Err(anyhow!(
-            "no source of objects: give --manifests PATH (a Kubernetes API as source is not there \
-             yet)"
-        )
-        .into());
-    }
+    let objects = Objects::chosen(arguments, &settings.config).map_err(anyhow::Error::from)?;
     netns::enter(arguments.netns.as_deref())?;
     let mut dataplane = Dataplane::open(settings.options(), &settings.node_name)
         .map_err(|error| explain(&error))?;
@@ -39,18 +32,15 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     dataplane.apply(interface_addresses().context("cannot list the node's addresses")?);
     if arguments.once {
-        once(dataplane, arguments, &settings)
+        once(dataplane, &objects, &settings)
     } else {
-        keep_running(dataplane, interfaces, arguments, &settings)
+        keep_running(dataplane, interfaces, &objects, &settings)
     }
 }
 
 /// Programs what is there now.
-fn once(mut dataplane: Dataplane, arguments: &Run, settings: &Effective) -> Result<(), Failure> {
-    let round = manifests::load(&arguments.manifests, &settings.node_name)
-        .context("cannot read the manifests")?;
-    round.problems.iter().for_each(|problem| problem.log());
-    round.changes.into_iter().for_each(|change| dataplane.apply(change));
+fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Result<(), Failure> {
+    objects.load(&settings.node_name, |change| dataplane.apply(change))?;
     let started = std::time::Instant::now();
     let report = dataplane.sync().context("nothing was programmed")?;
     dataplane.conflicts().for_each(|conflict| report_conflict(conflict, dataplane.store()));
@@ -69,11 +59,9 @@ fn once(mut dataplane: Dataplane, arguments: &Run, settings: &Effective) -> Resu
 fn keep_running(
     dataplane: Dataplane,
     interfaces: Interfaces,
-    arguments: &Run,
+    objects: &Objects,
     settings: &Effective,
 ) -> Result<(), Failure> {
-    let watcher = Watcher::new(&arguments.manifests, &settings.node_name)
-        .context("cannot watch the manifests")?;
     let (health, health_seen) = watch::channel(Health {
         last_updated: None,
         queued_since: None,
@@ -95,23 +83,10 @@ fn keep_running(
         let orders = orders.clone();
         move || follow_addresses(&interfaces, &orders)
     })?;
-    let (ended, source_ended) = tokio::sync::oneshot::channel();
-    spawn("manifests", move || {
-        let result =
-            watcher.run(|round| match orders.send(Order::Update(Update::now(round.changes))) {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
-            });
-        // The other side is gone only when the process is ending.
-        let _ = ended.send(result);
-    })?;
-
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime for health checks and signals")?;
+    let runtime = runtime()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
+        let source = objects.follow(&settings.node_name, orders)?;
         let service_health =
             serve_service_health(service_healths_seen, health_seen.clone(), report_unbound);
         tokio::spawn(service_health);
@@ -121,10 +96,7 @@ fn keep_running(
         tokio::select! {
             _ = terminate.recv() => {}
             result = tokio::signal::ctrl_c() => result.context("cannot wait for signals")?,
-            result = source_ended => {
-                result.context("the thread that watches the manifests is gone")?
-                    .context("the manifests cannot be watched any more")?;
-            }
+            result = source => result?,
         }
         tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
         Ok(())
@@ -161,7 +133,7 @@ fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) 
     );
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(body)

@@ -3,9 +3,10 @@
 use crate::document::{FieldPath, Node, Problem, Segment, Severity, Value};
 
 /// The fields that do something, as `section.field`.
-const HONOURED: [&str; 26] = [
+const HONOURED: [&str; 27] = [
     "apiVersion",
     "kind",
+    "clientConnection.kubeconfig",
     "hostnameOverride",
     "bindAddress",
     "healthzBindAddress",
@@ -33,9 +34,12 @@ const HONOURED: [&str; 26] = [
 ];
 
 /// The others, and why they do nothing. A whole section stands for all of its fields.
-const WITHOUT_EFFECT: [(&str, &str); 18] = [
+const WITHOUT_EFFECT: [(&str, &str); 21] = [
     ("featureGates", "there are no feature gates"),
-    ("clientConnection", "objects come from manifests"),
+    ("clientConnection.acceptContentTypes", "we speak JSON"),
+    ("clientConnection.contentType", "we speak JSON"),
+    ("clientConnection.qps", "a node makes few requests"),
+    ("clientConnection.burst", "a node makes few requests"),
     ("metricsBindAddress", "there is no metrics server yet"),
     ("bindAddressHardFail", "a port that cannot be bound is tried again"),
     ("enableProfiling", "there is no profiling server"),

@@ -16,4 +16,4 @@ pub use objects::{
     Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Origin, Protocol, Service,
     ServicePort, TrafficPolicy,
 };
-pub use store::{Change, Dirty, Store};
+pub use store::{Change, Dirty, Listed, Store};

@@ -1,6 +1,6 @@
 //! The objects that are known at this moment, and what has to be planned again after a change.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -27,10 +27,23 @@ pub enum Change {
     ServiceCidr(Arc<str>, Vec<IpNet>),
     /// A ServiceCIDR is gone.
     ServiceCidrGone(Arc<str>),
+    /// The source has listed all objects of a kind: those that are not named are gone.
+    Listed(Listed),
     /// All addresses of the node's interfaces, as they are now (loopback included).
     InterfaceAddresses(BTreeSet<IpAddr>),
     /// The source has listed everything once: programming may begin.
     Synced,
+}
+
+/// The names of all objects of a kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listed {
+    /// Services.
+    Services(HashSet<ObjectName>),
+    /// EndpointSlices.
+    Slices(HashSet<ObjectName>),
+    /// ServiceCIDRs.
+    ServiceCidrs(HashSet<Arc<str>>),
 }
 
 /// What has to be planned again.
@@ -101,6 +114,7 @@ impl Store {
             Change::ServiceCidrGone(name) => {
                 dirty.surroundings |= self.service_cidrs.remove(&name).is_some();
             }
+            Change::Listed(listed) => self.drop_others(&listed, dirty),
             Change::InterfaceAddresses(addresses) => {
                 if self.interface_addresses != addresses {
                     self.interface_addresses = addresses;
@@ -112,6 +126,24 @@ impl Store {
                 self.synced = true;
             }
         }
+    }
+
+    fn drop_others(&mut self, listed: &Listed, dirty: &mut Dirty) {
+        let gone: Vec<Change> = match listed {
+            Listed::Services(names) => {
+                let gone = self.services.keys().filter(|name| !names.contains(*name));
+                gone.cloned().map(Change::ServiceGone).collect()
+            }
+            Listed::Slices(names) => {
+                let gone = self.slices.keys().filter(|name| !names.contains(*name));
+                gone.cloned().map(Change::SliceGone).collect()
+            }
+            Listed::ServiceCidrs(names) => {
+                let gone = self.service_cidrs.keys().filter(|name| !names.contains(*name));
+                gone.cloned().map(Change::ServiceCidrGone).collect()
+            }
+        };
+        gone.into_iter().for_each(|change| self.apply(change, dirty));
     }
 
     fn apply_slice(&mut self, slice: EndpointSlice, dirty: &mut Dirty) {
@@ -227,5 +259,27 @@ mod tests {
         assert_eq!(dirtied(&mut store, Change::Slice(slice("s", None))), ["default/b"]);
         assert!(dirtied(&mut store, Change::SliceGone(ObjectName::new("default", "s"))).is_empty());
         assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 0);
+    }
+
+    #[test]
+    fn a_list_drops_what_it_does_not_name_and_nothing_else() {
+        let mut store = Store::new();
+        for name in ["s", "t"] {
+            dirtied(&mut store, Change::Slice(slice(name, Some(name))));
+        }
+        let nets: Vec<IpNet> = vec!["10.96.0.0/16".parse().unwrap()];
+        dirtied(&mut store, Change::ServiceCidr("kubernetes".into(), nets));
+        let both = HashSet::from(["s", "t"].map(|name| ObjectName::new("default", name)));
+        assert!(dirtied(&mut store, Change::Listed(Listed::Slices(both))).is_empty());
+        let one = HashSet::from([ObjectName::new("default", "t")]);
+        assert_eq!(dirtied(&mut store, Change::Listed(Listed::Slices(one))), ["default/s"]);
+        assert_eq!(store.slices(&ObjectName::new("default", "s")).count(), 0);
+        assert_eq!(store.slices(&ObjectName::new("default", "t")).count(), 1);
+        assert!(dirtied(&mut store, Change::Listed(Listed::Services(HashSet::new()))).is_empty());
+        assert_eq!(store.service_cidrs().count(), 1);
+        let mut dirty = Dirty::default();
+        store.apply(Change::Listed(Listed::ServiceCidrs(HashSet::new())), &mut dirty);
+        assert!(dirty.surroundings);
+        assert_eq!(store.service_cidrs().count(), 0);
     }
 }

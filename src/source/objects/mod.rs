@@ -86,7 +86,8 @@ impl Key {
         }
     }
 
-    fn named(kind: Kind, metadata: &raw::Metadata, names: &mut Names) -> Key {
+    /// The key of the object with this `metadata`.
+    pub fn named(kind: Kind, metadata: &raw::Metadata, names: &mut Names) -> Key {
         let namespace = match (kind.is_namespaced(), &*metadata.namespace) {
             (false, _) => "",
             (true, "") => "default",

@@ -19,6 +19,12 @@ pub struct Metadata {
     /// `labels`.
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels,
+    /// `annotations`.
+    #[serde(deserialize_with = "null_is_default")]
+    pub annotations: Annotations,
+    /// `resourceVersion`: the API server's mark for this version of the object.
+    #[serde(deserialize_with = "null_is_default")]
+    pub resource_version: String,
     /// `creationTimestamp`, RFC 3339.
     pub creation_timestamp: Option<String>,
     /// `deletionTimestamp`, RFC 3339.
@@ -41,6 +47,18 @@ pub struct Labels {
     /// On a Node.
     #[serde(rename = "topology.kubernetes.io/zone")]
     pub zone: Option<String>,
+}
+
+/// The annotations that mean something to us.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Annotations {
+    /// On an EndpointSlice: when the Pods or the Service behind it changed, RFC 3339.
+    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
+    pub last_change_trigger_time: Option<String>,
+    /// On a bookmark of a watch: all objects that there were at its start have been told.
+    #[serde(rename = "k8s.io/initial-events-end")]
+    pub initial_events_end: Option<String>,
 }
 
 /// A Service of `v1`.

@@ -1,0 +1,126 @@
+//! Where `shunt run` gets its objects from.
+
+use std::future::Future;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+
+use super::args::Run;
+use crate::config::Config;
+use crate::dataplane::{Cause, Order, Update};
+use crate::model::Change;
+use crate::source::kubernetes::{Access, AccessError, Source};
+use crate::source::manifests::{self, Watcher};
+
+/// How long `--once` waits for the API server to list everything.
+const ONCE: Duration = Duration::from_secs(60);
+
+/// A source of objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Objects {
+    /// Files.
+    Manifests(Vec<PathBuf>),
+    /// An API server.
+    Api(Access),
+}
+
+/// A source at work. It ends only if it cannot go on, or if the dataplane is gone.
+pub(super) type Following = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+
+impl Objects {
+    /// The source that was asked for: manifests, or a kubeconfig on the command line or in the
+    /// configuration; without any, the API server of the cluster that we run in.
+    pub(super) fn chosen(arguments: &Run, config: &Config) -> Result<Objects, AccessError> {
+        if !arguments.manifests.is_empty() {
+            return Ok(Objects::Manifests(arguments.manifests.clone()));
+        }
+        let kubeconfig = arguments.kubeconfig.clone().or_else(|| config.kubeconfig.clone());
+        let access = Access { kubeconfig, master: arguments.master.clone() };
+        // What is wrong with it is better said before anything is started.
+        access.config()?;
+        Ok(Objects::Api(access))
+    }
+
+    /// Reads everything once.
+    pub(super) fn load(
+        &self,
+        node_name: &str,
+        mut apply: impl FnMut(Change),
+    ) -> anyhow::Result<()> {
+        match self {
+            Objects::Manifests(paths) => {
+                let round =
+                    manifests::load(paths, node_name).context("cannot read the manifests")?;
+                round.problems.iter().for_each(|problem| problem.log());
+                round.changes.into_iter().for_each(apply);
+                Ok(())
+            }
+            Objects::Api(access) => runtime()?.block_on(async {
+                let source = Source::new(access.clone(), node_name)?;
+                let contact = source.contact();
+                let listing = source.run(|delivery| {
+                    let synced = delivery.changes.contains(&Change::Synced);
+                    delivery.changes.into_iter().for_each(&mut apply);
+                    if synced { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                tokio::time::timeout(ONCE, listing).await.map_err(|_| {
+                    let why = contact.trouble().unwrap_or_else(|| "it takes its time".to_owned());
+                    anyhow!("the API server has not listed everything within {ONCE:?}: {why}")
+                })
+            }),
+        }
+    }
+
+    /// Sends what there is and what changes to the dataplane. To be called where tokio runs; what
+    /// comes back has to be polled, and stops the source when it is dropped.
+    pub(super) fn follow(
+        &self,
+        node_name: &str,
+        orders: Sender<Order>,
+    ) -> anyhow::Result<Following> {
+        // The dataplane is gone only when the process is ending.
+        let flow = move |update| match orders.send(Order::Update(update)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        };
+        match self {
+            Objects::Manifests(paths) => {
+                let watcher =
+                    Watcher::new(paths, node_name).context("cannot watch the manifests")?;
+                let (ended, end) = tokio::sync::oneshot::channel();
+                super::run::spawn("manifests", move || {
+                    let result = watcher.run(|round| flow(Update::now(round.changes)));
+                    let _ = ended.send(result);
+                })?;
+                Ok(Box::pin(async {
+                    end.await
+                        .context("the thread that watches the manifests is gone")?
+                        .context("the manifests cannot be watched any more")
+                }))
+            }
+            Objects::Api(access) => {
+                let source = Source::new(access.clone(), node_name)?;
+                Ok(Box::pin(async move {
+                    source
+                        .run(|delivery| {
+                            let received = delivery.received;
+                            let cause = Cause { received, triggers: delivery.triggers };
+                            flow(Update { changes: delivery.changes, cause })
+                        })
+                        .await;
+                    Ok(())
+                }))
+            }
+        }
+    }
+}
+
+/// The runtime for all that waits: requests, health checks, signals.
+pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime for requests, health checks and signals")
+}

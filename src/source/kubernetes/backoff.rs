@@ -1,0 +1,52 @@
+//! Pauses between attempts.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// Pauses that double with each failure. Each is shortened by up to a half at random, so that the
+/// nodes of a cluster do not come back all at once.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// The pause before the next attempt.
+    pub(super) fn next(&mut self) -> Duration {
+        let pause = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        self.failures = self.failures.saturating_add(1);
+        pause.mul_f64(0.5 + 0.5 * random())
+    }
+
+    /// An attempt went well.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// A number from 0 to 1. Keys of hash tables are random enough for this.
+pub(super) fn random() -> f64 {
+    let bits = RandomState::new().hash_one(0_u8);
+    f64::from((bits >> 32) as u32) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_limit_and_begin_anew_after_a_success() {
+        let mut backoff = Backoff::default();
+        let mut expected = FIRST;
+        for _ in 0..50 {
+            let pause = backoff.next();
+            assert!(pause <= expected && pause >= expected / 2, "{pause:?} of {expected:?}");
+            expected = (expected * 2).min(LONGEST);
+        }
+        backoff.reset();
+        assert!(backoff.next() <= FIRST);
+    }
+}

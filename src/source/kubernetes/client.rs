@@ -1,0 +1,114 @@
+//! The HTTP client: one shared connection, which notices when the other side is gone.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::header::{HeaderValue, USER_AGENT};
+use hyper::rt::{Read, Write};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::{Connection as Connected, HttpConnector};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{Body, ConfigExt};
+use kube::{Client, Config, Error};
+use tower::{BoxError, Service, ServiceBuilder};
+
+use super::AccessError;
+
+/// How long a TCP connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(10);
+/// HTTP/2: the server is asked for a sign of life when it was silent for this long (client-go: 30 s) …
+const PING_AFTER: Duration = Duration::from_secs(20);
+/// … and the connection is given up when none comes (client-go: 15 s).
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/1 has no such question; there the kernel asks the other host.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// Makes a client. kube's own one speaks HTTP/1 only: a connection for each watch, and none of them
+/// would notice for minutes that the server's host is gone.
+pub(super) fn client(mut config: Config) -> Result<Client, AccessError> {
+    let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
+    config.headers.push((USER_AGENT, agent));
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(CONNECT));
+    tcp.set_keepalive(Some(KEEPALIVE_AFTER));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    let Some(proxy) = config.proxy_url.clone() else { return client_over(tcp, &config) };
+    match proxy.scheme_str() {
+        Some("http") => client_over(Tunnel::new(proxy, tcp), &config),
+        Some("socks5") => client_over(SocksV5::new(proxy, tcp), &config),
+        _ => Err(Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy) }.into()),
+    }
+}
+
+fn client_over<C>(connector: C, config: &Config) -> Result<Client, AccessError>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connected + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError>,
+{
+    let mut https = HttpsConnectorBuilder::new()
+        .with_tls_config(config.rustls_client_config()?)
+        .https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name = name.clone().try_into().map_err(|error| Error::Service(Box::new(error)))?;
+        https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let https = https.enable_all_versions().wrap_connector(connector);
+    let http = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING_AFTER)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .build::<_, Body>(https);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// The client in use, with the means to make a new one: certificates, keys and addresses may have
+/// changed when the server does not take us any more.
+pub(super) struct Connection {
+    make: Box<dyn Fn() -> Result<Client, AccessError> + Send + Sync>,
+    current: Mutex<(u64, Client)>,
+}
+
+impl Connection {
+    pub(super) fn new(
+        make: impl Fn() -> Result<Client, AccessError> + Send + Sync + 'static,
+    ) -> Result<Connection, AccessError> {
+        let client = make()?;
+        Ok(Connection { make: Box::new(make), current: Mutex::new((0, client)) })
+    }
+
+    /// The client, with its number.
+    pub(super) fn client(&self) -> (u64, Client) {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The client with this number did not get through: make a new one, unless another watch has
+    /// done so.
+    pub(super) fn renew(&self, failed: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.0 != failed {
+            return;
+        }
+        match (self.make)() {
+            Ok(client) => *current = (failed + 1, client),
+            // Half-written files; what we have may still do.
+            Err(error) => tracing::debug!("keeping the old credentials: {error}"),
+        }
+    }
+}

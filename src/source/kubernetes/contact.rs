@@ -1,0 +1,83 @@
+//! How it goes with the server: told once per outage, not once per attempt.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::failure::Failure;
+use crate::source::objects::Kind;
+
+/// What all watches together know about the server.
+#[derive(Debug, Default)]
+pub struct Contact {
+    troubles: Mutex<BTreeMap<Kind, Trouble>>,
+    /// Somebody got through after a time without contact.
+    back: Notify,
+    restarts: [AtomicU64; Kind::ALL.len()],
+}
+
+#[derive(Debug)]
+struct Trouble {
+    since: Instant,
+    text: String,
+}
+
+impl Contact {
+    /// How often the watch of a kind had to be opened anew, for whatever reason.
+    #[must_use]
+    pub fn watch_restarts(&self, kind: Kind) -> u64 {
+        self.restarts[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// What is in the way at the moment, for a person; none if all is well.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let troubles = self.troubles();
+        let mut texts: Vec<&str> = troubles.values().map(|trouble| &*trouble.text).collect();
+        texts.dedup();
+        (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
+    pub(super) fn restarted(&self, kind: Kind) {
+        self.restarts[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An attempt failed.
+    pub(super) fn lost(&self, kind: Kind, failure: &Failure) {
+        let text = failure.told(kind);
+        let mut troubles = self.troubles();
+        let known = troubles.contains_key(&kind) || troubles.values().any(|t| t.text == text);
+        if known {
+            tracing::debug!("{text}");
+        } else {
+            tracing::warn!("{text}; what is programmed stays, trying again");
+        }
+        let since = Instant::now();
+        let trouble =
+            troubles.entry(kind).or_insert_with(|| Trouble { since, text: String::new() });
+        trouble.text = text;
+    }
+
+    /// The server answers as it should.
+    pub(super) fn well(&self, kind: Kind) {
+        let mut troubles = self.troubles();
+        let Some(trouble) = troubles.remove(&kind) else { return };
+        if troubles.values().all(|other| other.text != trouble.text) {
+            let after = trouble.since.elapsed();
+            tracing::info!(?after, "the API server answers again ({})", trouble.text);
+        }
+        self.back.notify_waiters();
+    }
+
+    /// Waits until another watch has got through.
+    pub(super) async fn back(&self) {
+        self.back.notified().await;
+    }
+
+    fn troubles(&self) -> MutexGuard<'_, BTreeMap<Kind, Trouble>> {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,98 @@
+//! What can go wrong with a request or a watch, and what follows from it.
+
+use std::error::Error;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use kube::core::Status;
+
+use crate::document::excerpt;
+use crate::source::objects::Kind;
+
+/// Why a request or a watch ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The server ended the watch, which it does now and then, or the connection was cut.
+    Ended,
+    /// Nothing came for longer than a server that is alive stays silent.
+    Silent,
+    /// The server does not know any more what happened since the version that we know.
+    Expired,
+    /// The server does not stream lists.
+    NoStreaming,
+    /// The server does not have this resource.
+    Absent,
+    /// The server refuses.
+    Refused {
+        /// The HTTP status.
+        code: u16,
+        /// What it says.
+        message: String,
+        /// How long it asks us to wait.
+        retry_after: Option<Duration>,
+    },
+    /// The server cannot be reached, or not within reasonable time.
+    Unreachable(String),
+    /// The server sent what makes no sense.
+    Garbage(String),
+}
+
+impl Failure {
+    /// The failure in an answer to a request, or in an event of a watch.
+    pub(super) fn from_status(status: &Status, retry_after: Option<Duration>) -> Failure {
+        let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        let retry_after =
+            retry_after.or((seconds > 0).then(|| Duration::from_secs(u64::from(seconds))));
+        match (status.code, &*status.reason) {
+            (410, _) | (_, "Expired" | "Gone") => Failure::Expired,
+            (404, _) => Failure::Absent,
+            (code, reason) => {
+                let said = if status.message.is_empty() { reason } else { &status.message };
+                Failure::Refused { code, message: excerpt(said), retry_after }
+            }
+        }
+    }
+
+    /// The connection failed: the innermost reason is the one that says something.
+    pub(super) fn from_error(error: &(dyn Error + 'static)) -> Failure {
+        let mut innermost = error;
+        while let Some(source) = innermost.source() {
+            innermost = source;
+        }
+        Failure::Unreachable(excerpt(&innermost.to_string()))
+    }
+
+    /// True if new credentials, certificates or another address of the server might help.
+    pub(super) fn is_about_access(&self) -> bool {
+        match self {
+            Failure::Unreachable(_) => true,
+            Failure::Refused { code, .. } => *code == StatusCode::UNAUTHORIZED.as_u16(),
+            _ => false,
+        }
+    }
+
+    /// What to tell a person.
+    pub(super) fn told(&self, kind: Kind) -> String {
+        match self {
+            Failure::Ended => format!("the API server ended the watch of {kind} objects"),
+            Failure::Silent => format!("the watch of {kind} objects is silent"),
+            Failure::Expired => {
+                format!("the API server has forgotten our version of {kind} objects")
+            }
+            Failure::NoStreaming => "the API server does not stream lists".to_owned(),
+            Failure::Absent => format!("the API server has no {kind} objects"),
+            Failure::Refused { code: 401, message, .. } => {
+                format!("the API server does not accept our credentials: {message} (401)")
+            }
+            Failure::Refused { code: 403, message, .. } => format!(
+                "the API server does not let us list and watch {kind} objects: {message} (403); \
+                 bind us to the ClusterRole system:node-proxier"
+            ),
+            Failure::Refused { code, message, .. } => {
+                format!("the API server refuses to list or watch: {message} ({code})")
+            }
+            Failure::Unreachable(reason) => format!("the API server cannot be reached: {reason}"),
+            Failure::Garbage(what) => format!("the API server sends what makes no sense: {what}"),
+        }
+    }
+}

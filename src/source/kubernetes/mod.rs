@@ -1,0 +1,157 @@
+//! The Kubernetes API server as a source of objects.
+//!
+//! Owns: how we reach the server ([`Access`]), listing and watching ([`watch`]), what is done when
+//! it does not answer as it should, and when everything has been listed once.
+//!
+//! What one can rely on:
+//! - While the server is away, what it said before holds.
+//! - A list is delivered as a whole or not at all, and says which objects there are no more
+//!   ([`Change::Listed`]); between lists only events are delivered.
+//! - An object that is wrong in itself costs that object only.
+//!
+//! Must not know: what is made of the objects.
+
+mod access;
+mod backoff;
+mod client;
+mod contact;
+mod failure;
+mod intake;
+mod lines;
+mod resource;
+mod watch;
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::mpsc;
+
+use crate::model::{Change, Family};
+use crate::source::objects::{Kind, Names};
+
+pub use access::{Access, AccessError};
+use client::Connection;
+pub use contact::Contact;
+use intake::Intake;
+use resource::Resource;
+use watch::Watch;
+
+/// How long programming waits for our Node and the ServiceCIDRs once Services and EndpointSlices are
+/// there: most clusters could do without them, and a server may not let us read them.
+const WAIT_FOR_THE_REST: Duration = Duration::from_secs(10);
+
+/// Deliveries that may wait to be taken; then reading from the server waits, too.
+const QUEUE: usize = 64;
+
+/// What the server told.
+#[derive(Debug)]
+pub struct Delivery {
+    /// The changes.
+    pub changes: Vec<Change>,
+    /// When they were read.
+    pub received: Instant,
+    /// For each EndpointSlice that an event (not a list) brought: when the Pods or the Service
+    /// behind it changed. Times before the source was started are left out.
+    pub triggers: Vec<(Family, SystemTime)>,
+}
+
+/// What a watch found out.
+struct News {
+    kind: Kind,
+    delivery: Delivery,
+    /// It is the whole list of this kind.
+    listed: bool,
+}
+
+/// Lists and watches the objects that matter to a node.
+pub struct Source {
+    connection: Arc<Connection>,
+    contact: Arc<Contact>,
+    node_name: Arc<str>,
+}
+
+impl Source {
+    /// Prepares everything; nothing is requested yet. To be called where tokio runs.
+    ///
+    /// # Errors
+    /// If the credentials or the server's address cannot be read or used.
+    pub fn new(access: Access, node_name: &str) -> Result<Source, AccessError> {
+        let connection = Connection::new(move || client::client(access.config()?))?;
+        Ok(Source::with(connection, node_name))
+    }
+
+    fn with(connection: Connection, node_name: &str) -> Source {
+        Source {
+            connection: Arc::new(connection),
+            contact: Arc::new(Contact::default()),
+            node_name: node_name.into(),
+        }
+    }
+
+    /// How it goes with the server; can be asked while the source runs.
+    #[must_use]
+    pub fn contact(&self) -> Arc<Contact> {
+        self.contact.clone()
+    }
+
+    /// Follows the server until `deliver` says `Break`; dropped, it stops at once. Once everything
+    /// has been listed, [`Change::Synced`] is delivered.
+    pub async fn run(self, deliver: impl FnMut(Delivery) -> ControlFlow<()>) {
+        let (sender, news) = mpsc::channel(QUEUE);
+        let names = Arc::new(Mutex::new(Names::new()));
+        let started = SystemTime::now();
+        let watch = |kind| {
+            let intake = Intake::new(kind, self.node_name.clone(), names.clone(), started);
+            let resource = Resource::new(kind, &self.node_name);
+            let (connection, contact) = (self.connection.clone(), self.contact.clone());
+            Watch::new(resource, connection, contact, intake, sender.clone()).run()
+        };
+        let [services, slices, node, service_cidrs] = Kind::ALL.map(watch);
+        // They end only once nobody takes their news.
+        tokio::select! {
+            () = hand_on(news, deliver) => {}
+            _ = async { tokio::join!(services, slices, node, service_cidrs) } => {}
+        }
+    }
+}
+
+/// Hands deliveries on and says when everything has been listed.
+async fn hand_on(
+    mut news: mpsc::Receiver<News>,
+    mut deliver: impl FnMut(Delivery) -> ControlFlow<()>,
+) {
+    let mut missing = BTreeSet::from(Kind::ALL);
+    let mut synced = false;
+    let rest = tokio::time::sleep(Duration::MAX);
+    tokio::pin!(rest);
+    loop {
+        let mut delivery = tokio::select! {
+            news = news.recv() => {
+                let Some(news) = news else { return };
+                if news.listed && missing.remove(&news.kind) && news.kind.is_namespaced() {
+                    rest.as_mut().reset(tokio::time::Instant::now() + WAIT_FOR_THE_REST);
+                }
+                news.delivery
+            }
+            () = &mut rest, if !synced && !missing.iter().any(|kind| kind.is_namespaced()) => {
+                let names: Vec<&str> = missing.iter().map(|kind| kind.as_str()).collect();
+                tracing::warn!(
+                    "programming begins without having seen: {}; they count as soon as the API \
+                     server lists them",
+                    names.join(", ")
+                );
+                missing.clear();
+                Delivery { changes: Vec::new(), received: Instant::now(), triggers: Vec::new() }
+            }
+        };
+        if !synced && missing.is_empty() {
+            synced = true;
+            delivery.changes.push(Change::Synced);
+        }
+        if deliver(delivery).is_break() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Which objects are asked for, and how.
+
+use kube::api::{ListParams, WatchParams};
+use kube::core::Request as Builder;
+
+use super::backoff::random;
+use crate::source::objects::Kind;
+
+/// Objects per page of a list: few enough that a page of large EndpointSlices does not need much
+/// memory.
+const PAGE: u32 = 250;
+/// The server ends a watch after this many seconds, and up to `SPREAD` more, so that after its
+/// restart the watches of all nodes do not end at once for ever.
+const WATCH_SECONDS: u32 = 240;
+const SPREAD: u32 = 50;
+
+/// The objects of a kind that concern a node.
+#[derive(Debug, Clone)]
+pub(super) struct Resource {
+    pub(super) kind: Kind,
+    /// Paths of the API, the best version first.
+    paths: &'static [&'static str],
+    path: usize,
+    labels: Option<&'static str>,
+    fields: Option<String>,
+}
+
+pub(super) type Request = hyper::Request<Vec<u8>>;
+
+impl Resource {
+    pub(super) fn new(kind: Kind, node_name: &str) -> Resource {
+        let (paths, labels, fields): (&[&str], _, _) = match kind {
+            Kind::Service => (
+                &["/api/v1/services"],
+                Some("!service.kubernetes.io/service-proxy-name"),
+                Some("spec.clusterIP!=None".to_owned()),
+            ),
+            Kind::EndpointSlice => (
+                &["/apis/discovery.k8s.io/v1/endpointslices"],
+                Some("!service.kubernetes.io/headless"),
+                None,
+            ),
+            Kind::Node => (&["/api/v1/nodes"], None, Some(format!("metadata.name={node_name}"))),
+            Kind::ServiceCidr => (
+                &[
+                    "/apis/networking.k8s.io/v1/servicecidrs",
+                    "/apis/networking.k8s.io/v1beta1/servicecidrs",
+                ],
+                None,
+                None,
+            ),
+        };
+        Resource { kind, paths, path: 0, labels, fields }
+    }
+
+    /// The server does not know this version of the API: go on to the next one. False, and back at
+    /// the first one, if there is no other.
+    pub(super) fn next_version(&mut self) -> bool {
+        self.path = (self.path + 1) % self.paths.len();
+        self.path != 0
+    }
+
+    /// One page of the list.
+    pub(super) fn list(&self, page: Option<String>) -> Result<Request, kube::core::request::Error> {
+        self.builder().list(&ListParams {
+            label_selector: self.labels.map(str::to_owned),
+            field_selector: self.fields.clone(),
+            limit: Some(PAGE),
+            continue_token: page,
+            ..ListParams::default()
+        })
+    }
+
+    /// The changes since a version; without one, all objects that there are and then the changes.
+    pub(super) fn watch(&self, since: Option<&str>) -> Result<Request, kube::core::request::Error> {
+        let parameters = WatchParams {
+            label_selector: self.labels.map(str::to_owned),
+            field_selector: self.fields.clone(),
+            timeout: Some(WATCH_SECONDS + (f64::from(SPREAD) * random()) as u32),
+            bookmarks: true,
+            send_initial_events: since.is_none(),
+        };
+        self.builder().watch(&parameters, since.unwrap_or_default())
+    }
+
+    fn builder(&self) -> Builder {
+        Builder::new(self.paths[self.path])
+    }
+}

@@ -1,0 +1,453 @@
+//! List and watch of one kind of objects, for ever.
+//!
+//! Not `kube::runtime::watcher`: it takes a list as a whole or not at all, so that one object that
+//! is wrong would keep all others from us; it neither falls back from streamed lists to pages, nor
+//! finds its way out of a watch that is refused with 410, nor hands out `Retry-After`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Limited};
+use hyper::header::RETRY_AFTER;
+use hyper::{Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use kube::core::Status;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout, timeout_at};
+
+use super::backoff::{Backoff, random};
+use super::client::Connection;
+use super::contact::Contact;
+use super::failure::Failure;
+use super::intake::{Intake, Taken};
+use super::lines::Lines;
+use super::resource::{Request, Resource};
+use super::{Delivery, News};
+use crate::document::excerpt;
+use crate::model::{Change, ObjectName};
+use crate::source::objects::{Kind, raw};
+
+/// How long an answer may take to begin, and a page of a list to be there.
+const ANSWER: Duration = Duration::from_secs(30);
+const PAGE: Duration = Duration::from_secs(60);
+/// How much a page may be.
+const PAGE_BYTES: usize = 256 << 20;
+/// How much of the reason for a refusal is read.
+const REFUSAL_BYTES: usize = 64 << 10;
+/// A streamed list that pauses for this long, or takes this long as a whole, is one of a server that
+/// does not know how to end it (before Kubernetes 1.27).
+const STREAM_PAUSE: Duration = Duration::from_secs(10);
+const STREAM_TIME: Duration = Duration::from_secs(120);
+/// A watch that lasts for this long is one that works.
+const SETTLED: Duration = Duration::from_secs(1);
+/// A server that is alive sends a bookmark each minute. One that sends none is asked again at this
+/// interval, which costs little.
+const SILENCE: Duration = Duration::from_secs(90);
+/// After so many attempts to go on from a version that fail for no reason that would pass, all is
+/// listed anew; after so many to have a list streamed, pages are asked for.
+const STUCK: u32 = 3;
+/// How often we look whether a server without ServiceCIDRs has learned about them: not earlier than
+/// after this time, nor later than after twice of it.
+const ABSENT: Duration = Duration::from_secs(600);
+/// A server cannot send us away for longer than this.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+
+/// Follows one kind of objects.
+pub(super) struct Watch {
+    resource: Resource,
+    connection: Arc<Connection>,
+    contact: Arc<Contact>,
+    intake: Intake,
+    news: mpsc::Sender<News>,
+    backoff: Backoff,
+    /// The version up to which everything is known; none if there has to be a list first.
+    version: Option<String>,
+    /// The server streams lists, as far as we know.
+    streaming: bool,
+    /// How often going on from `version` has failed.
+    stuck: u32,
+}
+
+/// What ended a [`Watch`]: nobody listens.
+struct NobodyListens;
+
+/// Why a connection ended.
+enum End {
+    Failed(Failure),
+    NobodyListens,
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> End {
+        End::Failed(failure)
+    }
+}
+
+impl From<NobodyListens> for End {
+    fn from(_: NobodyListens) -> End {
+        End::NobodyListens
+    }
+}
+
+/// An event of a watch.
+#[derive(Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type", default)]
+    type_: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+/// A page of a list.
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(default)]
+    metadata: PageMetadata,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PageMetadata {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Bookmark {
+    metadata: raw::Metadata,
+}
+
+/// The objects of a list, while it is incomplete.
+#[derive(Default)]
+struct List(BTreeMap<ObjectName, Change>);
+
+impl Watch {
+    pub(super) fn new(
+        resource: Resource,
+        connection: Arc<Connection>,
+        contact: Arc<Contact>,
+        intake: Intake,
+        news: mpsc::Sender<News>,
+    ) -> Watch {
+        Watch {
+            resource,
+            connection,
+            contact,
+            intake,
+            news,
+            backoff: Backoff::default(),
+            version: None,
+            streaming: true,
+            stuck: 0,
+        }
+    }
+
+    /// Goes on until nobody takes the news.
+    pub(super) async fn run(mut self) {
+        loop {
+            let (number, client) = self.connection.client();
+            let before = self.version.clone();
+            let failure = match self.follow(&client).await {
+                Ok(()) => continue,
+                Err(End::NobodyListens) => return,
+                Err(End::Failed(failure)) => failure,
+            };
+            self.contact.restarted(self.resource.kind);
+            if failure.is_about_access() {
+                self.connection.renew(number);
+            }
+            if before != self.version {
+                self.stuck = 0;
+            }
+            if self.recover(failure).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What follows from a failure, with the pause that it needs.
+    async fn recover(&mut self, failure: Failure) -> Result<(), NobodyListens> {
+        let kind = self.resource.kind;
+        match &failure {
+            Failure::Ended | Failure::Silent => tracing::debug!("{}", failure.told(kind)),
+            Failure::NoStreaming => {
+                tracing::debug!(%kind, "the API server does not stream lists; asking for pages");
+                self.streaming = false;
+                return Ok(());
+            }
+            Failure::Expired => {
+                tracing::info!("{}; listing them again", failure.told(kind));
+                self.version = None;
+            }
+            Failure::Absent if kind == Kind::ServiceCidr => return self.without().await,
+            Failure::Refused { code: 401 | 403 | 429, .. } | Failure::Unreachable(_) => {
+                self.contact.lost(kind, &failure);
+            }
+            Failure::Absent | Failure::Refused { .. } | Failure::Garbage(_) => {
+                self.contact.lost(kind, &failure);
+                self.stuck += 1;
+                if self.stuck >= STUCK {
+                    self.streaming &= self.version.is_some();
+                    self.version = None;
+                    self.stuck = 0;
+                }
+            }
+        }
+        let pause = self.backoff.next();
+        if let Failure::Refused { retry_after: Some(asked), .. } = failure {
+            sleep(pause.max(asked.min(LONGEST_RETRY_AFTER))).await;
+            return Ok(());
+        }
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = self.contact.back() => {}
+        }
+        Ok(())
+    }
+
+    /// The server has no objects of this kind in this version of the API.
+    async fn without(&mut self) -> Result<(), NobodyListens> {
+        self.version = None;
+        if self.resource.next_version() {
+            return Ok(());
+        }
+        tracing::debug!(kind = %self.resource.kind, "the API server has no such objects");
+        self.deliver_list(List::default()).await?;
+        self.contact.well(self.resource.kind);
+        sleep(ABSENT.mul_f64(1.0 + random())).await;
+        Ok(())
+    }
+
+    /// One connection, from the request to the end of its stream. `Ok` means: go on at once.
+    async fn follow(&mut self, client: &Client) -> Result<(), End> {
+        match &self.version {
+            Some(version) => {
+                let request = self.resource.watch(Some(version));
+                let lines = Lines::new(self.send(client, request).await?.into_body());
+                self.follow_events(lines).await
+            }
+            None if self.streaming => {
+                let request = self.resource.watch(None);
+                let answer = self.send(client, request).await;
+                let mut lines = Lines::new(answer.map_err(no_streaming)?.into_body());
+                self.follow_list(&mut lines).await?;
+                self.follow_events(lines).await
+            }
+            None => self.list_pages(client).await,
+        }
+    }
+
+    /// Sends a request and waits for the answer to begin.
+    async fn send(
+        &self,
+        client: &Client,
+        request: Result<Request, kube::core::request::Error>,
+    ) -> Result<Response<Body>, Failure> {
+        let request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
+        let answer = match timeout(ANSWER, client.send(request.map(Body::from))).await {
+            Err(_) => {
+                let reason = format!("no answer within {} s", ANSWER.as_secs());
+                return Err(Failure::Unreachable(reason));
+            }
+            Ok(Err(error)) => return Err(Failure::from_error(&error)),
+            Ok(Ok(answer)) => answer,
+        };
+        match answer.status() {
+            StatusCode::OK => Ok(answer),
+            _ => Err(refusal(answer).await),
+        }
+    }
+
+    /// A list, page by page.
+    async fn list_pages(&mut self, client: &Client) -> Result<(), End> {
+        let mut list = List::default();
+        let mut next = None;
+        let version = loop {
+            let answer = self.send(client, self.resource.list(next.take())).await?;
+            let body = timeout(PAGE, Limited::new(answer.into_body(), PAGE_BYTES).collect());
+            let body = match body.await {
+                Err(_) => {
+                    let reason = format!("no whole list within {} s", PAGE.as_secs());
+                    return Err(Failure::Unreachable(reason).into());
+                }
+                Ok(Err(error)) => return Err(Failure::from_error(&*error).into()),
+                Ok(Ok(body)) => body.to_bytes(),
+            };
+            let page: Page<'_> = serde_json::from_slice(&body).map_err(|e| garbage(&e, &body))?;
+            if page.metadata.resource_version.is_empty() {
+                let what = String::from_utf8_lossy(&body);
+                return Err(Failure::Garbage(format!("no list: {}", excerpt(&what))).into());
+            }
+            for item in page.items.unwrap_or_default() {
+                self.put(&mut list, item);
+            }
+            match page.metadata.next.filter(|next| !next.is_empty()) {
+                Some(token) => next = Some(token),
+                None => break page.metadata.resource_version,
+            }
+        };
+        self.deliver_list(list).await?;
+        self.version = Some(version);
+        self.settled();
+        Ok(())
+    }
+
+    /// The list at the beginning of a watch that streams it.
+    async fn follow_list(&mut self, lines: &mut Lines) -> Result<(), End> {
+        let deadline = tokio::time::Instant::now() + STREAM_TIME;
+        let mut list = List::default();
+        let version = loop {
+            let pause = (tokio::time::Instant::now() + STREAM_PAUSE).min(deadline);
+            let Ok(line) = timeout_at(pause, lines.next()).await else {
+                return Err(Failure::NoStreaming.into());
+            };
+            let Some(line) = line? else { return Err(Failure::Ended.into()) };
+            let event = event(line)?;
+            match event.type_ {
+                "ADDED" | "MODIFIED" => self.put(&mut list, event.object),
+                "DELETED" => {
+                    let gone = self.intake.take_gone(event.object).map_err(Failure::Garbage)?;
+                    gone.map(|gone| list.0.remove(&gone.name));
+                }
+                _ => {
+                    let (version, is_end) = bookmark(&event).map_err(no_streaming)?;
+                    if is_end {
+                        break version;
+                    }
+                }
+            }
+        };
+        self.deliver_list(list).await?;
+        self.version = Some(version);
+        self.settled();
+        Ok(())
+    }
+
+    /// The events of a watch, to its end.
+    async fn follow_events(&mut self, mut lines: Lines) -> Result<(), End> {
+        let mut patience = SETTLED;
+        loop {
+            let line = match timeout(patience, lines.next()).await {
+                Ok(line) => line?,
+                Err(_) if patience == SETTLED => {
+                    self.settled();
+                    patience = SILENCE;
+                    continue;
+                }
+                Err(_) => return Err(Failure::Silent.into()),
+            };
+            let received = Instant::now();
+            let Some(line) = line else { return Err(Failure::Ended.into()) };
+            let event = event(line)?;
+            let taken = match event.type_ {
+                "ADDED" | "MODIFIED" => self.intake.take(event.object).map_err(Failure::Garbage)?,
+                "DELETED" => self.intake.take_gone(event.object).map_err(Failure::Garbage)?,
+                _ => {
+                    self.version = Some(bookmark(&event)?.0);
+                    None
+                }
+            };
+            if let Some(Taken { version, change, trigger, .. }) = taken {
+                let triggers = trigger.into_iter().collect();
+                let delivery = Delivery { changes: vec![change], received, triggers };
+                self.send_news(delivery, false).await?;
+                self.version = Some(version);
+            }
+            if patience == SETTLED {
+                self.settled();
+                patience = SILENCE;
+            }
+        }
+    }
+
+    /// Adds an object to a list. One that cannot be read at all is left out, not the others.
+    fn put(&mut self, list: &mut List, object: &RawValue) {
+        match self.intake.take(object) {
+            Ok(Some(taken)) => {
+                list.0.insert(taken.name, taken.change);
+            }
+            Ok(None) => {}
+            Err(reason) => tracing::warn!("ignoring an object that the API server lists: {reason}"),
+        }
+    }
+
+    /// Delivers a complete list.
+    async fn deliver_list(&mut self, list: List) -> Result<(), NobodyListens> {
+        let names: HashSet<ObjectName> = list.0.keys().cloned().collect();
+        let mut changes: Vec<Change> = list.0.into_values().collect();
+        changes.extend(self.intake.listed(names));
+        let delivery = Delivery { changes, received: Instant::now(), triggers: Vec::new() };
+        self.send_news(delivery, true).await
+    }
+
+    async fn send_news(&self, delivery: Delivery, listed: bool) -> Result<(), NobodyListens> {
+        let news = News { kind: self.resource.kind, delivery, listed };
+        self.news.send(news).await.map_err(|_| NobodyListens)
+    }
+
+    /// The connection works.
+    fn settled(&mut self) {
+        self.backoff.reset();
+        self.stuck = 0;
+        self.contact.well(self.resource.kind);
+    }
+}
+
+/// A line of a watch.
+fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
+    serde_json::from_slice(line).map_err(|error| garbage(&error, line))
+}
+
+/// The version that a bookmark names, and whether it ends a streamed list. Other events than
+/// bookmarks are failures.
+fn bookmark(event: &Event<'_>) -> Result<(String, bool), Failure> {
+    let json = event.object.get();
+    let failed = |error| garbage(&error, json.as_bytes());
+    match event.type_ {
+        "BOOKMARK" => {
+            let Bookmark { metadata } = serde_json::from_str(json).map_err(failed)?;
+            if metadata.resource_version.is_empty() {
+                return Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned()));
+            }
+            Ok((metadata.resource_version, metadata.annotations.initial_events_end.is_some()))
+        }
+        "ERROR" => Err(Failure::from_status(&serde_json::from_str(json).map_err(failed)?, None)),
+        other => Err(Failure::Garbage(format!("an event of type {}", excerpt(other)))),
+    }
+}
+
+fn garbage(error: &serde_json::Error, bytes: &[u8]) -> Failure {
+    Failure::Garbage(format!("{} ({error})", excerpt(&String::from_utf8_lossy(bytes))))
+}
+
+/// How servers that do not know streamed lists answer: the parameters are invalid to them.
+fn no_streaming(failure: Failure) -> Failure {
+    match failure {
+        Failure::Refused { code: 400 | 405 | 422 | 501, .. } => Failure::NoStreaming,
+        other => other,
+    }
+}
+
+/// The failure in an answer that is none of success.
+async fn refusal(answer: Response<Body>) -> Failure {
+    let code = answer.status().as_u16();
+    let retry_after = answer.headers().get(RETRY_AFTER);
+    let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let body = timeout(ANSWER, Limited::new(answer.into_body(), REFUSAL_BYTES).collect());
+    let body = match body.await {
+        Ok(Ok(body)) => body.to_bytes(),
+        _ => Default::default(),
+    };
+    let mut status: Status = serde_json::from_slice(&body)
+        .unwrap_or_else(|_| Status::failure(&String::from_utf8_lossy(&body), ""));
+    status.code = code;
+    Failure::from_status(&status, retry_after.map(Duration::from_secs))
+}
