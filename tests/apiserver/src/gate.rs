@@ -30,9 +30,10 @@ pub struct Gate {
     runtime: Runtime,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct State {
     commands: u64,
+    /// It listens while anybody has it: nobody keeps it but who takes connections.
     listener: Option<Arc<TcpListener>>,
     flow: Flow,
     /// Connections of an earlier epoch are cut.
@@ -161,7 +162,10 @@ struct Guarded {
 /// Takes connections while there is a listener.
 async fn guard(mut gate: Guarded) -> io::Result<()> {
     loop {
-        let State { commands, listener, .. } = gate.state.borrow_and_update().clone();
+        let (commands, listener) = {
+            let state = gate.state.borrow_and_update();
+            (state.commands, state.listener.clone())
+        };
         gate.carried_out.send_replace(commands);
         let accept = async {
             match &listener {
@@ -192,8 +196,11 @@ async fn relay(
     mut state: watch::Receiver<State>,
     connect: Connect,
 ) -> io::Result<()> {
-    let State { epoch, flow, .. } = state.borrow().clone();
-    let is_cut = |state: &State| state.epoch != epoch;
+    let now = |state: &mut watch::Receiver<State>| {
+        let state = state.borrow_and_update();
+        (state.epoch, state.flow)
+    };
+    let (epoch, flow) = now(&mut state);
     let mut left = match flow {
         Flow::CutAfter(bytes) => Some(bytes),
         Flow::Open | Flow::Blocked => None,
@@ -203,12 +210,12 @@ async fn relay(
     let (mut client, mut server) = (client, TcpStream::from_std(server)?);
     let (mut up, mut down) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
     loop {
-        let now = state.borrow_and_update().clone();
-        if is_cut(&now) || left == Some(0) {
+        let (epoch_now, flow) = now(&mut state);
+        if epoch_now != epoch || left == Some(0) {
             client.set_zero_linger()?;
             return server.set_zero_linger();
         }
-        let moves = now.flow != Flow::Blocked;
+        let moves = flow != Flow::Blocked;
         let most = left.unwrap_or(down.len()).min(down.len());
         tokio::select! {
             changed = state.changed() => if changed.is_err() { return Ok(()) },

@@ -122,7 +122,11 @@ impl Watch {
         let settings = shared.settings();
         let end = self.end.unwrap_or_else(forever);
         loop {
+            // Orders given before this revision was written come before it.
             let revision = shared.store().revision();
+            while let Ok(order) = self.orders.try_recv() {
+                self.obey(order, shared, &mut position, &mut sender).await?;
+            }
             self.catch_up(shared, revision, &mut position, &mut sender).await?;
             let bookmark = match settings.bookmarks {
                 Some(interval) if self.bookmarks => Instant::now() + interval,
@@ -130,27 +134,34 @@ impl Watch {
             };
             tokio::select! {
                 changed = self.written.changed() => changed.ok()?,
-                order = self.orders.recv() => match order {
-                    Ok(order) if order.kind == self.kind => {
-                        self.catch_up(shared, order.revision, &mut position, &mut sender).await?;
-                        match order.what {
-                            What::Say(bytes) => sender.send(bytes).await?,
-                            What::Bookmark => sender.line(&self.bookmark(position, false)).await?,
-                            What::End => return None,
-                            What::Break => return sender.fail().await,
-                        }
-                    }
-                    Ok(_) => {}
-                    // More orders than anybody gives.
-                    Err(broadcast::error::RecvError::Lagged(_)) => return sender.fail().await,
-                    Err(broadcast::error::RecvError::Closed) => return None,
-                },
+                order = self.orders.recv() => {
+                    self.obey(order.ok()?, shared, &mut position, &mut sender).await?;
+                }
                 () = sleep_until(bookmark) => {
                     sender.line(&self.bookmark(position, false)).await?;
                 }
                 () = sleep_until(end) => return None,
                 () = sender.closed() => return None,
             }
+        }
+    }
+
+    async fn obey(
+        &self,
+        order: Order,
+        shared: &Shared,
+        position: &mut u64,
+        sender: &mut Sender,
+    ) -> Option<()> {
+        if order.kind != self.kind {
+            return Some(());
+        }
+        self.catch_up(shared, order.revision, position, sender).await?;
+        match order.what {
+            What::Say(bytes) => sender.send(bytes).await,
+            What::Bookmark => sender.line(&self.bookmark(*position, false)).await,
+            What::End => None,
+            What::Break => sender.fail().await,
         }
     }
 
