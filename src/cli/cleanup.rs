@@ -17,7 +17,11 @@ const LEGACY_TABLES: [&str; 2] =
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
     logging::start_with(&arguments.logging);
     netns::enter(arguments.netns.as_deref())?;
-    let scope = Scope { own: !arguments.keep_own, kube_proxy: arguments.kube_proxy };
+    clean(Scope { own: !arguments.keep_own, kube_proxy: arguments.kube_proxy })
+}
+
+/// Removes what is in scope from the network namespace of this thread.
+pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     let removed = Socket::open()
         .and_then(|mut socket| remove(&mut socket, scope))
         .map_err(|error| super::run::explain(&error))

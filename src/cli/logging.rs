@@ -1,44 +1,72 @@
 //! Logs: to stderr, as text for people or JSON for collectors.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
-use tracing::Level;
+use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
-use tracing_subscriber::fmt;
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Layered, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use super::args::Logging;
-use crate::config::LogFormat;
+use crate::config::{self, LogFormat};
 
-/// kube-proxy's usual verbosity.
-const USUAL: u8 = 2;
+/// What the lines go through before they are written.
+type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
+type Format = Box<dyn Layer<Filtered> + Send + Sync>;
 
-/// Starts logging as the flags say, for commands without a configuration.
-pub(super) fn start_with(logging: &Logging) {
-    start(logging.logging_format.unwrap_or_default(), logging.verbosity.unwrap_or(USUAL));
+struct Handles {
+    levels: reload::Handle<Targets, Registry>,
+    format: reload::Handle<Format, Filtered>,
 }
 
-/// Starts logging. Calling it twice does nothing the second time.
+/// There is one log per process.
+static HANDLES: OnceLock<Handles> = OnceLock::new();
+
+/// Logs as the flags say, for commands without a configuration.
+pub(super) fn start_with(logging: &Logging) {
+    // Flags that are wrong are for others to report; they do not keep the rest from being logged.
+    match config::load(None, &logging.flags) {
+        Ok(loaded) => start(loaded.config.log_format, loaded.config.verbosity),
+        Err(_) => start(LogFormat::default(), 0),
+    }
+}
+
+/// Logs in this format and as much as this verbosity asks for, from now on.
 pub(super) fn start(format: LogFormat, verbosity: u8) {
-    // kube-proxy's levels: 2 is usual in clusters, 4 is for debugging, 6 and more for tracing. What
-    // HTTP and TLS have to say is so much that ours would drown in it; there, too, 8 is the level for
-    // requests.
-    let (ours, others) = match verbosity {
-        0..=3 => (Level::INFO, Level::WARN),
-        4..=5 => (Level::DEBUG, Level::WARN),
-        6..=7 => (Level::TRACE, Level::WARN),
-        8..=9 => (Level::TRACE, Level::DEBUG),
-        _ => (Level::TRACE, Level::TRACE),
+    if let Some(handles) = HANDLES.get() {
+        // It fails only without a subscriber.
+        let _ = handles.levels.reload(levels(verbosity));
+        let _ = handles.format.reload(layer(format));
+        return;
+    }
+    let (levels, levels_handle) = reload::Layer::new(levels(verbosity));
+    let (format, format_handle) = reload::Layer::new(layer(format));
+    // Who embeds us may have a log of their own.
+    if tracing_subscriber::registry().with(levels).with(format).try_init().is_ok() {
+        let _ = HANDLES.set(Handles { levels: levels_handle, format: format_handle });
+    }
+}
+
+fn layer(format: LogFormat) -> Format {
+    let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
+    match format {
+        LogFormat::Text => layer.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+    }
+}
+
+/// What kube-proxy's numbers mean for us: 0 is what matters (it starts, stops, something is wrong),
+/// 2 adds each commit, 4 each step. What HTTP and TLS have to say is so much that ours would drown in
+/// it; there, too, 8 is the level for requests.
+fn levels(verbosity: u8) -> Targets {
+    let (own, libraries) = match verbosity {
+        0..=1 => (LevelFilter::INFO, LevelFilter::WARN),
+        2..=3 => (LevelFilter::DEBUG, LevelFilter::WARN),
+        4..=7 => (LevelFilter::TRACE, LevelFilter::WARN),
+        8..=9 => (LevelFilter::TRACE, LevelFilter::DEBUG),
+        _ => (LevelFilter::TRACE, LevelFilter::TRACE),
     };
-    let levels = Targets::new().with_target("shunt", ours).with_default(others);
-    let builder = fmt().with_writer(std::io::stderr).with_max_level(ours).with_target(false);
-    // Only a second subscriber is refused, and the first one does.
-    let _ = match format {
-        LogFormat::Text => {
-            let builder = builder.with_ansi(std::io::stderr().is_terminal());
-            builder.finish().with(levels).try_init()
-        }
-        LogFormat::Json => builder.json().flatten_event(true).finish().with(levels).try_init(),
-    };
+    Targets::new().with_default(libraries).with_target("shunt", own)
 }

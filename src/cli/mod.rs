@@ -2,9 +2,11 @@
 
 pub mod args;
 mod cleanup;
+mod instead;
 mod logging;
 mod netns;
 mod observe;
+mod process;
 mod render;
 mod run;
 mod settings;
@@ -31,7 +33,7 @@ enum Failure {
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
-    let arguments = args::Arguments::parse();
+    let arguments = args::Arguments::parse_from(args::normalized(std::env::args_os()));
     let result = match arguments.command {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),

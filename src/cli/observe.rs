@@ -138,7 +138,7 @@ pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
 
 pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, dataplane: &Dataplane) {
     match wrote {
-        Some(report) => tracing::info!(
+        Some(report) => tracing::debug!(
             generation = report.generation,
             added = report.added,
             deleted = report.deleted,
@@ -148,7 +148,7 @@ pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, dataplane: &
             ?took,
             "committed"
         ),
-        None => tracing::debug!(
+        None => tracing::trace!(
             frontends = dataplane.frontend_count(),
             ?took,
             "the kernel holds what is planned, nothing was written"

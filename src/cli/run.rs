@@ -14,7 +14,7 @@ use super::args::Run;
 use super::observe::{Observer, log_synced, report_conflict, sweep};
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
-use super::{Failure, netns};
+use super::{Failure, instead, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Dataplane, Order, Update};
 use crate::model::{Family, ObjectName};
@@ -23,9 +23,16 @@ use crate::serve::{Health, ServiceHealths, serve_health, serve_service_health};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
+    if let Some(done) = instead::print_version(arguments) {
+        return done;
+    }
     let settings = effective(&arguments.settings, &arguments.logging)?;
-    let objects = Objects::chosen(arguments, &settings.config).map_err(anyhow::Error::from)?;
     netns::enter(arguments.netns.as_deref())?;
+    if let Some(done) = instead::with_settings(arguments, &settings) {
+        return done;
+    }
+    let objects = Objects::chosen(arguments, &settings.config).map_err(anyhow::Error::from)?;
+    process::set_oom_score_adj(settings.config.oom_score_adj);
     let mut dataplane = Dataplane::open(settings.options(), &settings.node_name)
         .map_err(|error| explain(&error))?;
     // Subscribed before the first look, so that no change falls between the two.

@@ -6,7 +6,8 @@ use anyhow::Context;
 
 use super::args::{Logging, Settings};
 use super::{Failure, logging};
-use crate::config::{self, Config, Flags};
+use crate::config::raw::Configuration;
+use crate::config::{self, Config, Loaded};
 use crate::document::{Problem, Severity};
 use crate::plan::Options;
 
@@ -14,6 +15,8 @@ use crate::plan::Options;
 #[derive(Debug)]
 pub(super) struct Effective {
     pub(super) config: Config,
+    /// The same as a file would say it.
+    pub(super) full: Configuration,
     pub(super) node_name: String,
 }
 
@@ -33,7 +36,8 @@ impl Effective {
 /// Reads the configuration file, if there is one, starts logging as it and the flags say, and
 /// reports what is wrong with it.
 pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effective, Failure> {
-    let flags = flags(settings, logging);
+    let mut flags = settings.flags.clone();
+    flags.extend(&logging.flags);
     let loaded = match &settings.config {
         None => config::load(None, &flags),
         Some(path) => match read(path) {
@@ -44,7 +48,7 @@ pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effect
             }
         },
     };
-    let (config, problems) = loaded.map_err(|invalid| {
+    let Loaded { config, full, problems } = loaded.map_err(|invalid| {
         logging::start_with(logging);
         invalid.0.iter().for_each(Problem::log);
         let count = invalid.0.iter().filter(|p| p.severity == Severity::Error).count();
@@ -56,7 +60,7 @@ pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effect
         Some(name) => name.clone(),
         None => host_name()?,
     };
-    Ok(Effective { config, node_name })
+    Ok(Effective { config, full, node_name })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -71,24 +75,4 @@ fn host_name() -> anyhow::Result<String> {
     let name = name.to_string_lossy().trim().to_lowercase();
     anyhow::ensure!(!name.is_empty(), "the host has no name: give --hostname-override");
     Ok(name)
-}
-
-fn flags(settings: &Settings, logging: &Logging) -> Flags {
-    let settings = settings.clone();
-    Flags {
-        hostname_override: settings.hostname_override,
-        bind_address: settings.bind_address,
-        healthz_bind_address: settings.healthz_bind_address,
-        proxy_mode: settings.proxy_mode,
-        masquerade_all: settings.masquerade_all,
-        cluster_cidr: settings.cluster_cidr,
-        detect_local_mode: settings.detect_local_mode,
-        pod_bridge_interface: settings.pod_bridge_interface,
-        pod_interface_name_prefix: settings.pod_interface_name_prefix,
-        nodeport_addresses: settings.nodeport_addresses,
-        sync_period: settings.sync_period,
-        min_sync_period: settings.min_sync_period,
-        logging_format: logging.logging_format,
-        verbosity: logging.verbosity,
-    }
 }

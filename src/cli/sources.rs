@@ -38,8 +38,8 @@ impl Objects {
         if !arguments.manifests.is_empty() {
             return Ok(Objects::Manifests(arguments.manifests.clone()));
         }
-        let kubeconfig = arguments.kubeconfig.clone().or_else(|| config.kubeconfig.clone());
-        let access = Access { kubeconfig, master: arguments.master.clone() };
+        let access =
+            Access { kubeconfig: config.kubeconfig.clone(), master: config.master.clone() };
         // What is wrong with it is better said before anything is started.
         access.config()?;
         Ok(Objects::Api(access))

@@ -4,7 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A duration in a configuration. It may be negative until it is validated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,8 +48,85 @@ impl GoDuration {
 }
 
 impl fmt::Display for GoDuration {
+    /// As Go's `Duration.String` writes it: `1m30s`, `24h0m0s`, `0s`, `100ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}s", self.0.as_secs_f64())
+        if self.0.is_negative() {
+            f.write_str("-")?;
+        }
+        let duration = self.0.unsigned_abs();
+        let (seconds, nanoseconds) = (duration.as_secs(), duration.subsec_nanos());
+        if seconds == 0 && nanoseconds > 0 {
+            let (unit, digits) = match nanoseconds {
+                1_000_000.. => ("ms", 6),
+                1_000.. => ("µs", 3),
+                _ => ("ns", 0),
+            };
+            return write!(f, "{}{unit}", fraction(u64::from(nanoseconds), digits));
+        }
+        let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+        if hours > 0 {
+            write!(f, "{hours}h")?;
+        }
+        if hours > 0 || minutes > 0 {
+            write!(f, "{minutes}m")?;
+        }
+        let rest = seconds % 60 * 1_000_000_000 + u64::from(nanoseconds);
+        write!(f, "{}s", fraction(rest, 9))
+    }
+}
+
+/// A number with so many of its digits behind the point, without zeros at the end.
+fn fraction(number: u64, digits: u32) -> String {
+    let unit = 10_u64.pow(digits);
+    let behind = format!("{:0width$}", number % unit, width = digits as usize);
+    match behind.trim_end_matches('0') {
+        "" => (number / unit).to_string(),
+        behind => format!("{}.{behind}", number / unit),
+    }
+}
+
+impl Serialize for GoDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// `logging.flushFrequency`: a duration, or a bare number of nanoseconds as in older files.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FlushFrequency(pub GoDuration);
+
+impl Serialize for FlushFrequency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for FlushFrequency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FlushFrequency, D::Error> {
+        struct TextOrNumber;
+
+        impl Visitor<'_> for TextOrNumber {
+            type Value = FlushFrequency;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration such as 5s, or a number of nanoseconds")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<FlushFrequency, E> {
+                GoDuration::parse(text).map(FlushFrequency).map_err(E::custom)
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<FlushFrequency, E> {
+                let number = i64::try_from(number).map_err(E::custom)?;
+                self.visit_i64(number)
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<FlushFrequency, E> {
+                Ok(FlushFrequency(GoDuration(SignedDuration::from_nanos(number))))
+            }
+        }
+
+        deserializer.deserialize_any(TextOrNumber)
     }
 }
 
@@ -107,6 +185,25 @@ mod tests {
         {
             assert!(GoDuration::parse(text).is_err(), "{text}: {:?}", GoDuration::parse(text));
         }
-        assert_eq!(GoDuration::from_secs(90).to_string(), "90s");
+    }
+
+    #[test]
+    fn they_are_written_as_go_writes_them() {
+        for text in [
+            "0s",
+            "30s",
+            "1m30s",
+            "24h0m0s",
+            "1h0m0.5s",
+            "100ms",
+            "1.5ms",
+            "2µs",
+            "7ns",
+            "-5s",
+            "1m0.000000001s",
+        ] {
+            let duration = GoDuration::parse(text).expect(text);
+            assert_eq!(duration.to_string(), text);
+        }
     }
 }

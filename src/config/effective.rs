@@ -1,104 +1,65 @@
-//! Defaults and validation: from what was written to the values in force.
+//! Validation: from what was written to the values in force.
+//!
+//! The rules are kube-proxy's (`pkg/proxy/apis/config/validation`): what it takes, we take. Where it
+//! would not mind because it would not look, in the sections of modes that are not in use, we warn.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::conntrack::sysctl;
-use crate::document::{At, Problem, Severity, parse_ip, parse_net};
-
+use super::defaults::Mode;
 use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, NodePortAddresses};
-
-const HEALTHZ_PORT: u16 = 10_256;
-const METRICS_PORT: u16 = 10_249;
-const MASQUERADE_BIT: u8 = 14;
-const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
-const CONFIG_SYNC_PERIOD: GoDuration = GoDuration::from_secs(900);
+use crate::conntrack::sysctl;
+use crate::document::{At, Problem, Severity, parse_ip, parse_net};
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
 
-const IPTABLES: At<'_> = At::top("iptables");
-const NFTABLES: At<'_> = At::top("nftables");
-
-/// Fills in defaults and validates, adding all that is wrong to `problems`. If one of them is an
-/// error, the result is not to be used.
-pub(super) fn effective(raw: &Configuration, problems: &mut Vec<Problem>) -> Config {
+/// Validates, adding all that is wrong to `problems`. If one of them is an error, the result is not
+/// to be used. `full` is `written` with its defaults.
+pub(super) fn effective(
+    written: &Configuration,
+    full: &Configuration,
+    problems: &mut Vec<Problem>,
+) -> Config {
     let mut check = Check { problems };
-    let nftables_mode = mode(raw, &mut check);
-    check_unused(raw, &mut check);
-
-    let bind_address = text(&raw.bind_address)
+    mode(written, &mut check);
+    let bind_address = text(&full.bind_address)
         .and_then(|text| check.value(At::top("bindAddress"), text, parse_ip(text)));
-    let v6 = bind_address.is_some_and(|address| address.is_ipv6());
-    let any: IpAddr = if v6 { [0; 8].into() } else { [0; 4].into() };
-    let loopback: IpAddr = if v6 {
-        std::net::Ipv6Addr::LOCALHOST.into()
-    } else {
-        std::net::Ipv4Addr::LOCALHOST.into()
-    };
-
-    // In the other modes kube-proxy takes these from the section for iptables. Who used them there
-    // wants the same from us.
-    let other_bit = masquerade_bit(raw.iptables.masquerade_bit, &IPTABLES, &mut check);
-    let bit = masquerade_bit(raw.nftables.masquerade_bit, &NFTABLES, &mut check)
-        .or(other_bit.filter(|_| !nftables_mode));
-    let masquerade_all =
-        raw.nftables.masquerade_all || (!nftables_mode && raw.iptables.masquerade_all);
-    if nftables_mode && raw.iptables.masquerade_all {
-        let reason = "has no effect in mode nftables: write nftables.masqueradeAll";
-        check.add(Severity::Note, IPTABLES.field("masqueradeAll"), None, reason);
-    }
-
-    let set = |period: Option<GoDuration>| period.filter(|period| !period.is_zero());
-    let sync_period = check
-        .period(NFTABLES.field("syncPeriod"), set(raw.nftables.sync_period).unwrap_or(SYNC_PERIOD));
-    let min_sync_period = check
-        .period(NFTABLES.field("minSyncPeriod"), raw.nftables.min_sync_period.unwrap_or_default());
-    if min_sync_period > sync_period {
-        let at = NFTABLES.field("minSyncPeriod");
-        let value = raw.nftables.min_sync_period.unwrap_or_default();
-        check.error(at, value, "longer than nftables.syncPeriod; write a shorter time");
-    }
-
+    let (sync_period, min_sync_period) = periods(written, full, &mut check);
+    let healthz = full.healthz_bind_address.as_deref();
+    let metrics = full.metrics_bind_address.as_deref();
     Config {
-        hostname_override: hostname(raw, &mut check),
-        kubeconfig: text(&raw.client_connection.kubeconfig).map(Into::into),
+        hostname_override: hostname(full, &mut check),
+        kubeconfig: text(&full.client_connection.kubeconfig).map(Into::into),
+        master: None,
         bind_address: bind_address.filter(|address| !address.is_unspecified()),
-        healthz_bind_address: listen_address(
-            At::top("healthzBindAddress"),
-            raw.healthz_bind_address.as_deref(),
-            (any, HEALTHZ_PORT).into(),
-            &mut check,
-        ),
-        metrics_bind_address: listen_address(
-            At::top("metricsBindAddress"),
-            raw.metrics_bind_address.as_deref(),
-            (loopback, METRICS_PORT).into(),
-            &mut check,
-        ),
-        detect_local: detect_local(raw, &mut check),
-        node_port_addresses: node_port_addresses(raw, &mut check),
-        masquerade_bit: bit.unwrap_or(MASQUERADE_BIT),
-        masquerade_all,
+        healthz_bind_address: listen_address(At::top("healthzBindAddress"), healthz, &mut check),
+        metrics_bind_address: listen_address(At::top("metricsBindAddress"), metrics, &mut check),
+        bind_address_hard_fail: full.bind_address_hard_fail,
+        detect_local: detect_local(written, full, &mut check),
+        node_port_addresses: node_port_addresses(full, &mut check),
+        masquerade_bit: masquerade_bit(written, full, &mut check),
+        masquerade_all: full.nftables.masquerade_all,
         sync_period,
         min_sync_period,
-        conntrack: conntrack(raw),
-        log_format: log_format(raw, &mut check),
-        verbosity: verbosity(raw, &mut check),
+        conntrack: conntrack(full, &mut check),
+        oom_score_adj: oom_score_adj(full, &mut check),
+        log_format: log_format(full, &mut check),
+        verbosity: u8::try_from(full.logging.verbosity.unwrap_or_default()).unwrap_or(u8::MAX),
     }
 }
 
 /// Collects problems.
-struct Check<'p> {
-    problems: &'p mut Vec<Problem>,
+pub(super) struct Check<'p> {
+    pub(super) problems: &'p mut Vec<Problem>,
 }
 
 impl Check<'_> {
-    fn add(
+    pub(super) fn add(
         &mut self,
         severity: Severity,
         at: At<'_>,
@@ -112,7 +73,12 @@ impl Check<'_> {
         });
     }
 
-    fn error(&mut self, at: At<'_>, value: impl fmt::Display, reason: impl Into<String>) {
+    pub(super) fn error(
+        &mut self,
+        at: At<'_>,
+        value: impl fmt::Display,
+        reason: impl Into<String>,
+    ) {
         self.add(Severity::Error, at, Some(&value), reason);
     }
 
@@ -121,7 +87,8 @@ impl Check<'_> {
         value.map_err(|reason| self.error(at, text, reason)).ok()
     }
 
-    fn period(&mut self, at: At<'_>, period: GoDuration) -> Duration {
+    pub(super) fn period(&mut self, at: At<'_>, period: Option<GoDuration>) -> Duration {
+        let period = period.unwrap_or_default();
         period.get().unwrap_or_else(|| {
             self.error(at, period, "a negative duration; write a positive one");
             Duration::ZERO
@@ -130,90 +97,109 @@ impl Check<'_> {
 }
 
 /// The text, if there is any.
-fn text(field: &Option<String>) -> Option<&str> {
+pub(super) fn text(field: &Option<String>) -> Option<&str> {
     field.as_deref().filter(|text| !text.is_empty())
 }
 
-fn mode(raw: &Configuration, check: &mut Check<'_>) -> bool {
-    match text(&raw.mode) {
-        Some("nftables") => return true,
-        None => {}
+fn mode(written: &Configuration, check: &mut Check<'_>) {
+    match text(&written.mode) {
+        None | Some("nftables") => {}
         Some(mode @ ("iptables" | "ipvs")) => {
-            let reason = "shunt programs nftables, whatever the mode; write nftables";
+            let mut reason =
+                "shunt programs nftables, whatever the mode; write nftables".to_owned();
+            if written.node_port_addresses.is_empty() {
+                reason.push_str(
+                    "; node ports are on the node's primary addresses only, unlike in that mode: \
+                     write nodePortAddresses for others",
+                );
+            }
             check.add(Severity::Warning, At::top("mode"), Some(&mode), reason);
         }
         Some(mode) => check.error(At::top("mode"), mode, "not a mode; write nftables"),
     }
-    false
 }
 
-/// What is accepted without effect is validated all the same: a typo in it should not wait for the
-/// day when the file goes back to kube-proxy.
-fn check_unused(raw: &Configuration, check: &mut Check<'_>) {
-    let iptables_sync = raw.iptables.sync_period.unwrap_or_default();
-    let iptables_min = raw.iptables.min_sync_period.unwrap_or_default();
-    let config_sync = raw.config_sync_period.unwrap_or(CONFIG_SYNC_PERIOD);
-    let conntrack = At::top("conntrack");
-    let ipvs = At::top("ipvs");
-    for (at, period) in [
-        (IPTABLES.field("syncPeriod"), Some(iptables_sync)),
-        (IPTABLES.field("minSyncPeriod"), Some(iptables_min)),
-        (At::top("configSyncPeriod"), Some(config_sync)),
-        (ipvs.field("syncPeriod"), raw.ipvs.sync_period),
-        (ipvs.field("minSyncPeriod"), raw.ipvs.min_sync_period),
-        (ipvs.field("tcpTimeout"), raw.ipvs.tcp_timeout),
-        (ipvs.field("tcpFinTimeout"), raw.ipvs.tcp_fin_timeout),
-        (ipvs.field("udpTimeout"), raw.ipvs.udp_timeout),
-        (conntrack.field("tcpEstablishedTimeout"), raw.conntrack.tcp_established_timeout),
-        (conntrack.field("tcpCloseWaitTimeout"), raw.conntrack.tcp_close_wait_timeout),
-        (conntrack.field("udpTimeout"), raw.conntrack.udp_timeout),
-        (conntrack.field("udpStreamTimeout"), raw.conntrack.udp_stream_timeout),
-    ] {
-        if let Some(period) = period {
-            check.period(at, period);
+/// The bit counts for us, wherever it was written. kube-proxy looks at that for iptables always, at
+/// that for nftables only in its mode.
+fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Check<'_>) -> u8 {
+    let valid = |bit: i32| u8::try_from(bit).ok().filter(|bit| *bit < 32);
+    let sections = [
+        (At::top("iptables"), written.iptables.masquerade_bit),
+        (At::top("nftables"), written.nftables.masquerade_bit),
+    ];
+    for (section, bit) in sections {
+        if let Some(bit) = bit.filter(|bit| valid(*bit).is_none()) {
+            let at = section.field("masqueradeBit");
+            check.error(at, bit, "not a bit of the mark; write 0 to 31");
         }
     }
-    let client = At::top("clientConnection");
-    for (at, number) in [
-        (conntrack.field("maxPerCore"), raw.conntrack.max_per_core),
-        (conntrack.field("min"), raw.conntrack.min),
-        (client.field("burst"), raw.client_connection.burst),
+    let nftables = Mode::of(written) == Mode::Nftables;
+    for (field, set) in [
+        ("masqueradeBit", nftables && written.iptables.masquerade_bit.is_some_and(|bit| bit != 14)),
+        ("masqueradeAll", nftables && written.iptables.masquerade_all),
     ] {
-        if let Some(number) = number.filter(|number| *number < 0) {
-            check.error(at, number, "negative; write 0 or more");
+        if set {
+            let reason = format!("has no effect in mode nftables: write nftables.{field}");
+            check.add(Severity::Note, At::top("iptables").field(field), None, reason);
         }
     }
-    if let Some(score) = raw.oom_score_adj.filter(|score| !(-1000..=1000).contains(score)) {
-        check.error(At::top("oomScoreAdj"), score, "out of range; write -1000 to 1000");
+    full.nftables.masquerade_bit.and_then(valid).unwrap_or_default()
+}
+
+/// `syncPeriod` and `minSyncPeriod`. What is wrong with them is said about where they were written.
+fn periods(
+    written: &Configuration,
+    full: &Configuration,
+    check: &mut Check<'_>,
+) -> (Duration, Duration) {
+    for (name, own) in [
+        ("syncPeriod", written.nftables.sync_period),
+        ("minSyncPeriod", written.nftables.min_sync_period),
+    ] {
+        check.period(At::top("nftables").field(name), own);
     }
+    let time = |period: Option<GoDuration>| period.and_then(GoDuration::get).unwrap_or_default();
+    let sync = time(full.nftables.sync_period);
+    let min = time(full.nftables.min_sync_period);
+    let is_own = |own: Option<GoDuration>| own.is_some_and(|period| !period.is_zero());
+    let section = |own| At::top(if is_own(own) { "nftables" } else { Mode::of(written).section() });
+    let (of_sync, of_min) =
+        (section(written.nftables.sync_period), section(written.nftables.min_sync_period));
+    let (at_sync, at_min) = (of_sync.field("syncPeriod"), of_min.field("minSyncPeriod"));
+    if min > sync {
+        let value = full.nftables.min_sync_period.unwrap_or_default();
+        let reason = format!("longer than {}; write a shorter time", at_sync.path());
+        check.error(at_min, value, reason);
+    }
+    (sync, min)
 }
 
 /// What the section asks for. kube-proxy sets sysctls also where nobody asked it to; we do not.
-fn conntrack(raw: &Configuration) -> sysctl::Settings {
-    let raw = &raw.conntrack;
-    let defaults = sysctl::Settings::default();
-    // Either number asks for a size of the table, which takes both.
-    let sized = raw.max_per_core.is_some() || raw.min.is_some();
-    let number = |written: Option<i64>, default: u32| match written {
-        // Negative numbers have been reported.
-        Some(number) => u32::try_from(number).unwrap_or(if number < 0 { 0 } else { u32::MAX }),
-        None if sized => default,
-        None => 0,
+fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
+    let full = &full.conntrack;
+    let section = At::top("conntrack");
+    let mut number = |name: &'static str, written: Option<i32>| {
+        let written = written.unwrap_or_default();
+        u32::try_from(written).unwrap_or_else(|_| {
+            check.error(section.field(name), written, "negative; write 0 or more");
+            0
+        })
     };
-    let time = |written: Option<GoDuration>| written.and_then(GoDuration::get).unwrap_or_default();
+    let (max_per_core, min) = (number("maxPerCore", full.max_per_core), number("min", full.min));
+    let mut time = |name, written| check.period(section.field(name), written);
     sysctl::Settings {
-        max_per_core: number(raw.max_per_core, defaults.max_per_core),
-        min: number(raw.min, defaults.min),
-        tcp_established_timeout: time(raw.tcp_established_timeout),
-        tcp_close_wait_timeout: time(raw.tcp_close_wait_timeout),
-        tcp_be_liberal: raw.tcp_be_liberal,
-        udp_timeout: time(raw.udp_timeout),
-        udp_stream_timeout: time(raw.udp_stream_timeout),
+        max_per_core,
+        min,
+        tcp_established_timeout: time("tcpEstablishedTimeout", full.tcp_established_timeout),
+        tcp_close_wait_timeout: time("tcpCloseWaitTimeout", full.tcp_close_wait_timeout),
+        tcp_be_liberal: full.tcp_be_liberal,
+        udp_timeout: time("udpTimeout", full.udp_timeout),
+        udp_stream_timeout: time("udpStreamTimeout", full.udp_stream_timeout),
     }
 }
 
-fn hostname(raw: &Configuration, check: &mut Check<'_>) -> Option<String> {
-    let written = text(&raw.hostname_override)?;
+fn hostname(full: &Configuration, check: &mut Check<'_>) -> Option<String> {
+    let written = text(&full.hostname_override)?;
     let name = written.trim().to_lowercase();
     if name.is_empty() {
         check.error(At::top("hostnameOverride"), written, "blank; write the name of the Node");
@@ -221,60 +207,58 @@ fn hostname(raw: &Configuration, check: &mut Check<'_>) -> Option<String> {
     Some(name)
 }
 
-fn masquerade_bit(bit: Option<i64>, section: &At<'_>, check: &mut Check<'_>) -> Option<u8> {
-    let bit = bit?;
-    let valid = u8::try_from(bit).ok().filter(|bit| *bit < 32);
-    if valid.is_none() {
-        check.error(section.field("masqueradeBit"), bit, "not a bit of the mark; write 0 to 31");
-    }
-    valid
+fn oom_score_adj(full: &Configuration, check: &mut Check<'_>) -> i16 {
+    let written = full.oom_score_adj.unwrap_or_default();
+    let valid = i16::try_from(written).ok().filter(|score| (-1000..=1000).contains(score));
+    valid.unwrap_or_else(|| {
+        check.error(At::top("oomScoreAdj"), written, "out of range; write -1000 to 1000");
+        0
+    })
 }
 
-/// An address to listen on: `address:port`, or an address that gets the default port.
-fn listen_address(
-    at: At<'_>,
-    written: Option<&str>,
-    default: SocketAddr,
+/// An address to listen on; none if it is empty.
+fn listen_address(at: At<'_>, written: Option<&str>, check: &mut Check<'_>) -> Option<SocketAddr> {
+    let written = written.filter(|text| !text.is_empty())?;
+    let address = match written.parse::<SocketAddr>() {
+        Ok(address) if address.port() == 0 => Err("has port 0; write 1 to 65535".to_owned()),
+        Ok(address) => Ok(address),
+        Err(_) => Err("not an address to listen on; write one such as 0.0.0.0:10256".to_owned()),
+    };
+    check.value(at, written, address)
+}
+
+fn detect_local(
+    written: &Configuration,
+    full: &Configuration,
     check: &mut Check<'_>,
-) -> Option<SocketAddr> {
-    match written {
-        None => Some(default),
-        Some("") => None,
-        Some(text) => {
-            let address = text
-                .parse()
-                .or_else(|_| parse_ip(text).map(|ip| (ip, default.port()).into()))
-                .map_err(|_| format!("not an address to listen on; write one such as {default}"));
-            check.value(at, text, address)
-        }
-    }
-}
-
-fn detect_local(raw: &Configuration, check: &mut Check<'_>) -> DetectLocal {
+) -> DetectLocal {
     let at = At::top("detectLocalMode");
     let section = At::top("detectLocal");
-    let cidrs = cluster_cidrs(raw, check);
-    match text(&raw.detect_local_mode) {
-        None if cidrs.is_empty() => DetectLocal::Off,
-        Some("ClusterCIDR") if cidrs.is_empty() => {
-            let reason = "clusterCIDR is empty, so traffic of pods is not told from other traffic; \
-                          write clusterCIDR";
-            check.add(Severity::Warning, at, Some(&"ClusterCIDR"), reason);
+    match full.detect_local_mode.as_deref().unwrap_or_default() {
+        "ClusterCIDR" => {
+            let cidrs = cluster_cidrs(full, check);
+            if !cidrs.is_empty() {
+                return DetectLocal::ClusterCidr(cidrs);
+            }
+            if text(&written.detect_local_mode).is_some() && text(&full.cluster_cidr).is_none() {
+                let reason = "clusterCIDR is empty, so traffic of pods is not told from other \
+                              traffic; write clusterCIDR";
+                check.add(Severity::Note, at, Some(&"ClusterCIDR"), reason);
+            }
             DetectLocal::Off
         }
-        None | Some("ClusterCIDR") => DetectLocal::ClusterCidr(cidrs),
-        Some("NodeCIDR") => DetectLocal::NodeCidr,
-        Some("BridgeInterface") => {
+        "NodeCIDR" => DetectLocal::NodeCidr,
+        "BridgeInterface" => {
             let at = section.field("bridgeInterface");
-            interface(at, &raw.detect_local.bridge_interface, check)
+            interface(at, &full.detect_local.bridge_interface, check)
                 .map_or(DetectLocal::Off, DetectLocal::BridgeInterface)
         }
-        Some("InterfaceNamePrefix") => {
+        "InterfaceNamePrefix" => {
             let at = section.field("interfaceNamePrefix");
-            interface(at, &raw.detect_local.interface_name_prefix, check)
+            interface(at, &full.detect_local.interface_name_prefix, check)
                 .map_or(DetectLocal::Off, DetectLocal::InterfaceNamePrefix)
         }
-        Some(mode) => {
+        mode => {
             let reason = "not a mode; write ClusterCIDR, NodeCIDR, BridgeInterface or \
                           InterfaceNamePrefix";
             check.error(at, mode, reason);
@@ -301,10 +285,10 @@ fn interface(at: At<'_>, field: &Option<String>, check: &mut Check<'_>) -> Optio
 }
 
 /// One prefix, or one per family.
-fn cluster_cidrs(raw: &Configuration, check: &mut Check<'_>) -> Vec<IpNet> {
+fn cluster_cidrs(full: &Configuration, check: &mut Check<'_>) -> Vec<IpNet> {
     let at = At::top("clusterCIDR");
     let mut nets: Vec<IpNet> = Vec::new();
-    let Some(written) = text(&raw.cluster_cidr) else {
+    let Some(written) = text(&full.cluster_cidr) else {
         return nets;
     };
     for text in written.split(',') {
@@ -321,10 +305,10 @@ fn cluster_cidrs(raw: &Configuration, check: &mut Check<'_>) -> Vec<IpNet> {
     nets
 }
 
-fn node_port_addresses(raw: &Configuration, check: &mut Check<'_>) -> NodePortAddresses {
+fn node_port_addresses(full: &Configuration, check: &mut Check<'_>) -> NodePortAddresses {
     let at = At::top("nodePortAddresses");
-    let written = &raw.node_port_addresses;
-    if written.is_empty() || (written.len() == 1 && written[0] == "primary") {
+    let written = &full.node_port_addresses;
+    if written.len() == 1 && written[0] == "primary" {
         return NodePortAddresses::Primary;
     }
     let mut nets = Vec::new();
@@ -338,23 +322,14 @@ fn node_port_addresses(raw: &Configuration, check: &mut Check<'_>) -> NodePortAd
     NodePortAddresses::Cidrs(nets)
 }
 
-fn log_format(raw: &Configuration, check: &mut Check<'_>) -> LogFormat {
-    match text(&raw.logging.format) {
-        None | Some("text") => LogFormat::Text,
+fn log_format(full: &Configuration, check: &mut Check<'_>) -> LogFormat {
+    match full.logging.format.as_deref() {
         Some("json") => LogFormat::Json,
+        Some("text") | None => LogFormat::Text,
         Some(format) => {
             let logging = At::top("logging");
             check.error(logging.field("format"), format, "not a format; write text or json");
             LogFormat::Text
         }
     }
-}
-
-fn verbosity(raw: &Configuration, check: &mut Check<'_>) -> u8 {
-    let verbosity = raw.logging.verbosity.unwrap_or_default();
-    if verbosity < 0 {
-        let logging = At::top("logging");
-        check.error(logging.field("verbosity"), verbosity, "negative; write 0 or more");
-    }
-    u8::try_from(verbosity.max(0)).unwrap_or(u8::MAX)
 }

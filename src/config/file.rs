@@ -5,11 +5,8 @@ use std::sync::Arc;
 
 use crate::document::{self, FieldPath, Node, Problem, Severity, typed_reporting_unknown};
 
-use super::effect;
 use super::raw::Configuration;
-
-const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
-const KIND: &str = "KubeProxyConfiguration";
+use super::{API_VERSION, KIND, fields};
 
 /// More values of a wrong type than this are not all named.
 const TYPE_ERRORS: usize = 20;
@@ -53,7 +50,7 @@ pub(super) fn read<'a>(
         problems.extend(found.into_iter().map(|p| locate(p, path, &document)));
         return None;
     }
-    found.extend(effect::notes(&document));
+    found.extend(fields::notes(&document));
     let mut raw = decode(document.clone(), &mut found);
     // An empty address in a file is none; only as a flag it turns the server off.
     raw.healthz_bind_address.take_if(|address| address.is_empty());
@@ -75,7 +72,6 @@ fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration 
         let result = typed_reporting_unknown(&document, |field| unknown.push(field));
         let error = match result {
             Ok(configuration) => {
-                unknown.retain(|field| !effect::exists(field));
                 problems.extend(unknown.into_iter().map(|field| unknown_field(&document, field)));
                 return configuration;
             }
@@ -94,7 +90,7 @@ fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration 
 }
 
 fn unknown_field(document: &Node<'_>, field: FieldPath) -> Problem {
-    let hint = effect::similar(&field).map(|known| format!("; did you mean {known}?"));
+    let hint = fields::similar(&field).map(|known| format!("; did you mean {known}?"));
     let reason = format!("there is no such field, it is ignored{}", hint.unwrap_or_default());
     let value = document.at(&field).map(Node::describe);
     let mut problem = Problem::new(Severity::Warning, field, reason);

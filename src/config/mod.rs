@@ -5,12 +5,14 @@
 //!
 //! Pure. Must not know: files, the command line, or who uses the values.
 
+mod defaults;
 mod duration;
-mod effect;
 mod effective;
+mod fields;
 mod file;
 mod flags;
 pub mod raw;
+mod unused;
 
 #[cfg(test)]
 mod tests;
@@ -24,8 +26,15 @@ use std::time::Duration;
 use crate::conntrack::sysctl;
 use crate::document::{FieldPath, Problem, Severity};
 
+use flags::Draft;
+use raw::Configuration;
+
 pub use crate::plan::{DetectLocal, NodePortAddresses};
-pub use flags::Flags;
+pub use fields::{Effect, FIELDS, Field};
+pub use flags::{Flag, Flags, parse_bool};
+
+const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+const KIND: &str = "KubeProxyConfiguration";
 
 /// The configuration in force: defaults filled in, all values valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,12 +43,16 @@ pub struct Config {
     pub hostname_override: Option<String>,
     /// `clientConnection.kubeconfig`.
     pub kubeconfig: Option<PathBuf>,
+    /// `--master`: the address of the Kubernetes API, if it is not that in the kubeconfig.
+    pub master: Option<String>,
     /// `bindAddress`: the node's address, if it is not to be taken from the Node.
     pub bind_address: Option<IpAddr>,
     /// `healthzBindAddress`; none means no health server.
     pub healthz_bind_address: Option<SocketAddr>,
     /// `metricsBindAddress`; none means no metrics server.
     pub metrics_bind_address: Option<SocketAddr>,
+    /// `bindAddressHardFail`: a port for health or metrics that cannot be bound ends the agent.
+    pub bind_address_hard_fail: bool,
     /// `detectLocalMode`: how traffic of pods is told from other traffic.
     pub detect_local: DetectLocal,
     /// `nodePortAddresses`: where NodePorts are offered.
@@ -54,6 +67,8 @@ pub struct Config {
     pub min_sync_period: Duration,
     /// `conntrack`: the sysctls that the section asks for. What it does not mention is left alone.
     pub conntrack: sysctl::Settings,
+    /// `oomScoreAdj`, -1000 to 1000.
+    pub oom_score_adj: i16,
     /// `logging.format`.
     pub log_format: LogFormat,
     /// `logging.verbosity`.
@@ -83,37 +98,43 @@ fn list(problems: &[Problem]) -> String {
     errors.map(|error| format!("\n  {error}")).collect()
 }
 
-/// Makes the configuration out of a file (its name and content) and flags. With a file, only the
-/// flags for the host's name and for logging count, as with kube-proxy.
+/// A configuration that can be used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Loaded {
+    /// The values in force.
+    pub config: Config,
+    /// The same as a file would say it, every field with its value.
+    pub full: Configuration,
+    /// Warnings (fields that do not exist, say) and notes on what has no effect.
+    pub problems: Vec<Problem>,
+}
+
+/// Makes the configuration out of a file (its name and content) and flags. With a file, only some
+/// flags count, as with kube-proxy: those with [`Flag::beside_file`].
 ///
-/// What comes with a good configuration are warnings (fields that do not exist, say) and notes on
-/// fields that have no effect.
-pub fn load(
-    file: Option<(&Path, &[u8])>,
-    flags: &Flags,
-) -> Result<(Config, Vec<Problem>), Invalid> {
+/// # Errors
+/// All that is wrong, if any of it is an error.
+pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Invalid> {
     let mut problems = Vec::new();
-    let config = match file {
+    let loaded = match file {
         Some((path, bytes)) => {
             let path: Arc<Path> = path.into();
-            file::read(&path, bytes, &mut problems).map(|(mut raw, document)| {
-                flags.override_file(&mut raw, &mut problems);
+            file::read(&path, bytes, &mut problems).map(|(raw, document)| {
+                let draft = flags.beside(raw, &mut problems);
                 let mut found = Vec::new();
-                let config = effective::effective(&raw, &mut found);
+                let loaded = complete(draft, &mut found);
                 problems.extend(found.into_iter().map(|problem: Problem| {
                     let line = document.line_of(&problem.field);
                     problem.in_file(&path, Some(line))
                 }));
-                config
+                loaded
             })
         }
         None => {
-            let config =
-                effective::effective(&flags.as_configuration(&mut problems), &mut problems);
-            for problem in &mut problems {
-                flags::name(&mut problem.field);
-            }
-            Some(config)
+            let draft = flags.alone(&mut problems);
+            let loaded = complete(draft, &mut problems);
+            problems.iter_mut().for_each(|problem| flags.rename(&mut problem.field));
+            Some(loaded)
         }
     };
     let errors: HashSet<FieldPath> = problems
@@ -124,8 +145,17 @@ pub fn load(
     // That a wrong value would have no effect anyway is no help.
     problems.retain(|p| p.severity == Severity::Error || !errors.contains(&p.field));
     problems.sort_by_key(|problem| problem.line);
-    match config {
-        Some(config) if errors.is_empty() => Ok((config, problems)),
+    match loaded {
+        Some((config, full)) if errors.is_empty() => Ok(Loaded { config, full, problems }),
         _ => Err(Invalid(problems)),
     }
+}
+
+fn complete(draft: Draft, problems: &mut Vec<Problem>) -> (Config, Configuration) {
+    let written = &draft.configuration;
+    let full = defaults::fill(written);
+    unused::check(written, problems);
+    let mut config = effective::effective(written, &full, problems);
+    config.master = draft.master.filter(|master| !master.is_empty());
+    (config, full)
 }

@@ -4,13 +4,15 @@
 //! and Go's zero value all mean the default, which is why kubeadm writes files full of them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::{Deserialize, Deserializer};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
-pub use super::duration::GoDuration;
+pub use super::duration::{FlushFrequency, GoDuration};
 
 /// The whole file.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Configuration {
@@ -47,7 +49,7 @@ pub struct Configuration {
     pub cluster_cidr: Option<String>,
     #[serde(deserialize_with = "null_is_default")]
     pub node_port_addresses: Vec<String>,
-    pub oom_score_adj: Option<i64>,
+    pub oom_score_adj: Option<i32>,
     #[serde(deserialize_with = "null_is_default")]
     pub conntrack: Conntrack,
     pub config_sync_period: Option<GoDuration>,
@@ -57,32 +59,102 @@ pub struct Configuration {
 }
 
 /// `clientConnection`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct ClientConnection {
     pub kubeconfig: Option<String>,
     pub accept_content_types: Option<String>,
     pub content_type: Option<String>,
-    pub qps: Option<f64>,
-    pub burst: Option<i64>,
+    pub qps: Option<f32>,
+    pub burst: Option<i32>,
 }
 
-/// `logging`. Its other fields have no effect and so many forms that they are not looked at.
-#[derive(Debug, Clone, Default, Deserialize)]
+/// `logging`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Logging {
     pub format: Option<String>,
-    pub verbosity: Option<i64>,
+    pub flush_frequency: Option<FlushFrequency>,
+    pub verbosity: Option<u32>,
+    #[serde(deserialize_with = "null_is_default", skip_serializing_if = "Vec::is_empty")]
+    pub vmodule: Vec<VModule>,
+    #[serde(deserialize_with = "null_is_default")]
+    pub options: LoggingOptions,
+}
+
+/// An element of `logging.vmodule`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
+pub struct VModule {
+    pub file_pattern: String,
+    pub verbosity: u32,
+}
+
+/// `logging.options`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
+pub struct LoggingOptions {
+    #[serde(deserialize_with = "null_is_default")]
+    pub text: OutputRouting,
+    #[serde(deserialize_with = "null_is_default")]
+    pub json: OutputRouting,
+}
+
+/// `logging.options.text` and `logging.options.json`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
+pub struct OutputRouting {
+    #[serde(deserialize_with = "null_is_default")]
+    pub split_stream: bool,
+    pub info_buffer_size: Option<Quantity>,
+}
+
+/// A number of bytes such as `512` or `4Mi`. Nothing is done with it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Quantity(String);
+
+impl From<&str> for Quantity {
+    fn from(text: &str) -> Quantity {
+        Quantity(text.to_owned())
+    }
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Quantity, D::Error> {
+        struct TextOrNumber;
+
+        impl Visitor<'_> for TextOrNumber {
+            type Value = Quantity;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number of bytes such as 512 or 4Mi")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Quantity, E> {
+                Ok(text.into())
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Quantity, E> {
+                Ok(Quantity(number.to_string()))
+            }
+        }
+
+        deserializer.deserialize_any(TextOrNumber)
+    }
 }
 
 /// `iptables`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Iptables {
-    pub masquerade_bit: Option<i64>,
+    pub masquerade_bit: Option<i32>,
     #[serde(deserialize_with = "null_is_default")]
     pub masquerade_all: bool,
     pub localhost_node_ports: Option<bool>,
@@ -91,11 +163,11 @@ pub struct Iptables {
 }
 
 /// `nftables`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Nftables {
-    pub masquerade_bit: Option<i64>,
+    pub masquerade_bit: Option<i32>,
     #[serde(deserialize_with = "null_is_default")]
     pub masquerade_all: bool,
     pub sync_period: Option<GoDuration>,
@@ -103,7 +175,7 @@ pub struct Nftables {
 }
 
 /// `ipvs`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Ipvs {
@@ -120,7 +192,7 @@ pub struct Ipvs {
 }
 
 /// `winkernel`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Winkernel {
@@ -134,7 +206,7 @@ pub struct Winkernel {
 }
 
 /// `detectLocal`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct DetectLocal {
@@ -143,12 +215,12 @@ pub struct DetectLocal {
 }
 
 /// `conntrack`.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 #[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
 pub struct Conntrack {
-    pub max_per_core: Option<i64>,
-    pub min: Option<i64>,
+    pub max_per_core: Option<i32>,
+    pub min: Option<i32>,
     pub tcp_established_timeout: Option<GoDuration>,
     pub tcp_close_wait_timeout: Option<GoDuration>,
     #[serde(deserialize_with = "null_is_default")]

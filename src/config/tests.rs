@@ -6,15 +6,35 @@ use super::*;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-fn of_file(rest: &str) -> Result<(Config, Vec<Problem>), Invalid> {
+fn of_file(rest: &str) -> Result<Loaded, Invalid> {
     let text = format!("{HEAD}{rest}");
     load(Some((Path::new("config.conf"), text.as_bytes())), &Flags::default())
 }
 
 fn good(rest: &str) -> Config {
-    let (config, problems) = of_file(rest).unwrap();
+    let Loaded { config, full, problems } = of_file(rest).unwrap();
     assert_eq!(texts(&problems), [""; 0], "{rest}");
+    assert_round_trip(&config, &full);
     config
+}
+
+/// The configuration in force, written to a file, is that configuration.
+fn assert_round_trip(config: &Config, full: &Configuration) {
+    let json = serde_json::to_string(full).unwrap();
+    let file = (Path::new("written.json"), json.as_bytes());
+    let again = load(Some(file), &Flags::default()).unwrap();
+    // What has no effect is noted, and a listener that is off cannot be said in a file.
+    let warnings = again.problems.iter().filter(|problem| problem.severity != Severity::Note);
+    assert_eq!(warnings.map(ToString::to_string).collect::<Vec<_>>(), [""; 0]);
+    assert_eq!((&again.config, &again.full), (config, full));
+}
+
+fn flags(given: &[(&str, &str)]) -> Flags {
+    let mut flags = Flags::default();
+    for (name, value) in given {
+        flags.push(Flag::named(name).unwrap(), *value);
+    }
+    flags
 }
 
 fn texts(problems: &[Problem]) -> Vec<String> {
@@ -52,9 +72,11 @@ fn defaults() -> Config {
     Config {
         hostname_override: None,
         kubeconfig: None,
+        master: None,
         bind_address: None,
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
         metrics_bind_address: Some("127.0.0.1:10249".parse().unwrap()),
+        bind_address_hard_fail: false,
         detect_local: DetectLocal::Off,
         node_port_addresses: NodePortAddresses::Primary,
         masquerade_bit: 14,
@@ -62,6 +84,7 @@ fn defaults() -> Config {
         sync_period: Duration::from_secs(30),
         min_sync_period: Duration::ZERO,
         conntrack: untouched(),
+        oom_score_adj: -999,
         log_format: LogFormat::Text,
         verbosity: 0,
     }
@@ -69,7 +92,9 @@ fn defaults() -> Config {
 
 #[test]
 fn nothing_means_the_defaults() {
-    assert_eq!(load(None, &Flags::default()).unwrap(), (defaults(), Vec::new()));
+    let Loaded { config, full, problems } = load(None, &Flags::default()).unwrap();
+    assert_eq!((&config, problems), (&defaults(), Vec::new()));
+    assert_round_trip(&config, &full);
     assert_eq!(good(""), defaults());
 }
 
@@ -77,7 +102,8 @@ fn nothing_means_the_defaults() {
 fn the_file_that_kubeadm_writes_is_understood() {
     let bytes = include_bytes!("../../tests/fixtures/kubeadm-kube-proxy.yaml");
     let file = (Path::new("config.conf"), &bytes[..]);
-    let (config, problems) = load(Some(file), &Flags::default()).unwrap();
+    let Loaded { config, full, problems } = load(Some(file), &Flags::default()).unwrap();
+    assert_round_trip(&config, &full);
     let expected = Config {
         kubeconfig: Some("/var/lib/kube-proxy/kubeconfig.conf".into()),
         detect_local: DetectLocal::ClusterCidr(nets(&["10.244.0.0/16"])),
@@ -122,10 +148,27 @@ fn fields_are_honoured() {
         ),
         // What the file asked of iptables mode.
         (
-            "iptables: {masqueradeBit: 15, masqueradeAll: true, syncPeriod: 0s}",
-            Config { masquerade_bit: 15, masquerade_all: true, ..defaults() },
+            "iptables: {masqueradeBit: 15, masqueradeAll: true, syncPeriod: 1m, minSyncPeriod: 2s}",
+            Config {
+                masquerade_bit: 15,
+                masquerade_all: true,
+                sync_period: Duration::from_secs(60),
+                min_sync_period: Duration::from_secs(2),
+                ..defaults()
+            },
         ),
-        ("mode: nftables\niptables: {masqueradeBit: 15}", defaults()),
+        (
+            "iptables: {syncPeriod: 1m}\nnftables: {syncPeriod: 2m}",
+            Config { sync_period: Duration::from_secs(120), ..defaults() },
+        ),
+        ("ipvs: {syncPeriod: 1m}", defaults()),
+        ("mode: nftables\niptables: {masqueradeBit: 14, syncPeriod: 1m}", defaults()),
+        ("oomScoreAdj: -5", Config { oom_score_adj: -5, ..defaults() }),
+        ("healthzBindAddress: ''\nmetricsBindAddress: ''", defaults()),
+        (
+            "bindAddress: 192.0.2.1",
+            Config { bind_address: Some("192.0.2.1".parse().unwrap()), ..defaults() },
+        ),
         (
             "clusterCIDR: '10.0.0.0/8, fd00::/8'",
             Config {
@@ -161,30 +204,45 @@ fn fields_are_honoured() {
 
 #[test]
 fn what_has_no_effect_is_noted() {
-    let (config, problems) = of_file(
+    let Loaded { config, problems, .. } = of_file(
         "mode: ipvs
-oomScoreAdj: -999
+portRange: 1-2
 ipvs:
   strictARP: true
   scheduler: ''
+  syncPeriod: 1m
 featureGates: {KubeProxyIPVS: true}
 hostnameOveride: x
 nftables: {masqueradeBits: 3}
 zzz: {a: [1]}
+logging: {flushFrequency: 5000000000, vmodule: [{filePattern: a, verbosity: 2}], options: {text: {infoBufferSize: 4Mi}}}
+iptables: {syncPeriod: -1s}
+detectLocalMode: NodeCIDR
+clusterCIDR: 10.0.0.0
 ",
     )
     .unwrap();
-    assert_eq!(config, defaults());
+    let expected = Config {
+        sync_period: Duration::from_secs(60),
+        detect_local: DetectLocal::NodeCidr,
+        ..defaults()
+    };
+    assert_eq!(config, expected);
     assert_eq!(
         texts(&problems),
         [
-            "config.conf:3: mode = ipvs: shunt programs nftables, whatever the mode; write nftables",
-            "config.conf:4: oomScoreAdj = -999: has no effect: the score of the process is left alone",
+            "config.conf:3: mode = ipvs: shunt programs nftables, whatever the mode; write nftables; node ports are on the node's primary addresses only, unlike in that mode: write nodePortAddresses for others",
+            "config.conf:4: portRange = 1-2: has no effect: Kubernetes does not use it any more",
             "config.conf:6: ipvs.strictARP = true: has no effect: nftables is programmed, whatever the mode",
-            "config.conf:8: featureGates = a mapping of 1: has no effect: there are no feature gates",
-            "config.conf:9: hostnameOveride = x: there is no such field, it is ignored; did you mean hostnameOverride?",
-            "config.conf:10: nftables.masqueradeBits = 3: there is no such field, it is ignored; did you mean nftables.masqueradeBit?",
-            "config.conf:11: zzz = a mapping of 1: there is no such field, it is ignored",
+            "config.conf:9: featureGates = a mapping of 1: has no effect: there are no feature gates",
+            "config.conf:10: hostnameOveride = x: there is no such field, it is ignored; did you mean hostnameOverride?",
+            "config.conf:11: nftables.masqueradeBits = 3: there is no such field, it is ignored; did you mean nftables.masqueradeBit?",
+            "config.conf:12: zzz = a mapping of 1: there is no such field, it is ignored",
+            "config.conf:13: logging.flushFrequency = 5000000000: has no effect: log lines are written at once",
+            "config.conf:13: logging.vmodule = a list of 1: has no effect: its patterns are about source files of kube-proxy; use -v",
+            "config.conf:13: logging.options.text.infoBufferSize = 4Mi: has no effect: there are none for these log formats",
+            "config.conf:14: iptables.syncPeriod = -1s: a negative duration; write a positive one",
+            "config.conf:16: clusterCIDR = 10.0.0.0: has no length; write 10.0.0.0/32",
         ]
     );
 }
@@ -197,13 +255,15 @@ healthzBindAddress: localhost:1
 mode: userspace
 nftables: {masqueradeBit: 32, syncPeriod: 1s, minSyncPeriod: 2s}
 iptables: {masqueradeBit: -1, masqueradeAll: 'yes', minSyncPeriod: -1s}
-clusterCIDR: 10.0.0.0/8,10.1.0.0/16
+portRange: 1-2
 nodePortAddresses: [primary, 10.0.0.0]
 detectLocalMode: BridgeInterface
 oomScoreAdj: 2000
 conntrack: {min: -1, udpTimeout: soon}
 configSyncPeriod: [1]
-logging: {format: xml}
+logging: {format: xml, vmodule: [{filePattern: 'a=b'}], verbosity: -1}
+metricsBindAddress: 127.0.0.1:0
+clientConnection: {burst: -1}
 ",
     )
     .unwrap_err();
@@ -220,7 +280,6 @@ logging: {format: xml}
         (7, "iptables.masqueradeBit = -1"),
         (7, "iptables.masqueradeAll = yes: must be true or false, not text"),
         (7, "iptables.minSyncPeriod = -1s: a negative duration"),
-        (8, "clusterCIDR = 10.0.0.0/8,10.1.0.0/16: two prefixes of one family"),
         (9, "nodePortAddresses[0] = primary: stands alone"),
         (9, "nodePortAddresses[1] = 10.0.0.0: has no length; write 10.0.0.0/32"),
         (10, "detectLocal.bridgeInterface: is needed with this detectLocalMode"),
@@ -229,6 +288,11 @@ logging: {format: xml}
         (12, "conntrack.udpTimeout = soon: not a duration such as 30s or 1h2m3s"),
         (13, "configSyncPeriod = a list of 1: "),
         (14, "logging.format = xml: not a format; write text or json"),
+        (14, "logging.vmodule: is only for the format text"),
+        (14, "logging.vmodule[0].filePattern = a=b: not a pattern"),
+        (14, "logging.verbosity = -1: negative; write 0 or more"),
+        (15, "metricsBindAddress = 127.0.0.1:0: has port 0"),
+        (16, "clientConnection.burst = -1: negative"),
     ] {
         let expected = format!("config.conf:{line}: {expected}");
         // What is missing has the line of the nearest thing around it.
@@ -237,9 +301,21 @@ logging: {format: xml}
         assert!(texts.iter().any(|text| text.starts_with(&expected)), "{expected}\n{texts:#?}");
     }
     let errors = problems.iter().filter(|p| p.severity == Severity::Error).count();
-    assert_eq!(errors, 17, "{texts:#?}");
+    assert_eq!(errors, 21, "{texts:#?}");
     let message = Invalid(problems).to_string();
     assert!(message.starts_with("the configuration is not valid: \n  config.conf:"), "{message}");
+}
+
+#[test]
+fn prefixes_of_pods() {
+    for (written, expected) in [
+        ("10.0.0.0/8,10.1.0.0/16", "two prefixes of one family; write at most one of each"),
+        ("10.0.0.0/8,fd00::", "has no length; write fd00::/128"),
+        ("10.0.0.0/33", "\"33\" is not a prefix length from 0 to 32"),
+    ] {
+        let Invalid(problems) = of_file(&format!("clusterCIDR: '{written}'")).unwrap_err();
+        assert!(problems[0].to_string().ends_with(expected), "{}", problems[0]);
+    }
 }
 
 #[test]
@@ -262,59 +338,122 @@ fn files_that_are_something_else() {
 
 #[test]
 fn flags_alone() {
-    let flags = Flags {
-        hostname_override: Some("NODE-1".into()),
-        healthz_bind_address: Some(String::new()),
-        masquerade_all: Some(true),
-        cluster_cidr: Some("10.0.0.0/8".into()),
-        nodeport_addresses: vec!["192.168.0.0/16".into()],
-        min_sync_period: Some("1s".into()),
-        verbosity: Some(3),
-        ..Flags::default()
-    };
+    let flags_given = flags(&[
+        ("hostname-override", "NODE-1"),
+        ("healthz-bind-address", ""),
+        ("metrics-bind-address", "::1"),
+        ("masquerade-all", "t"),
+        ("cluster-cidr", "10.0.0.0/8"),
+        ("nodeport-addresses", "192.168.0.0/16"),
+        ("nodeport-addresses", "10.0.0.0/8,fd00::/8"),
+        ("iptables-min-sync-period", "1s"),
+        ("ipvs-sync-period", "5m"),
+        ("iptables-masquerade-bit", "7"),
+        ("conntrack-max-per-core", "1"),
+        ("master", "https://192.0.2.1"),
+        ("v", "2"),
+        ("v", "3"),
+    ]);
     let expected = Config {
         hostname_override: Some("node-1".into()),
+        master: Some("https://192.0.2.1".into()),
         healthz_bind_address: None,
+        metrics_bind_address: Some("[::1]:10249".parse().unwrap()),
         masquerade_all: true,
+        masquerade_bit: 7,
         detect_local: DetectLocal::ClusterCidr(nets(&["10.0.0.0/8"])),
-        node_port_addresses: NodePortAddresses::Cidrs(nets(&["192.168.0.0/16"])),
+        node_port_addresses: NodePortAddresses::Cidrs(nets(&[
+            "192.168.0.0/16",
+            "10.0.0.0/8",
+            "fd00::/8",
+        ])),
         min_sync_period: Duration::from_secs(1),
+        conntrack: sysctl::Settings { max_per_core: 1, min: 131_072, ..untouched() },
         verbosity: 3,
         ..defaults()
     };
-    assert_eq!(load(None, &flags).unwrap(), (expected, Vec::new()));
+    let loaded = load(None, &flags_given).unwrap();
+    assert_eq!(loaded.config, expected);
+    assert!(loaded.problems.iter().all(|problem| problem.severity == Severity::Note));
 
-    let flags = Flags {
-        cluster_cidr: Some("x".into()),
-        nodeport_addresses: vec!["y".into()],
-        sync_period: Some("z".into()),
-        ..Flags::default()
-    };
-    let Invalid(problems) = load(None, &flags).unwrap_err();
+    let wrong = flags(&[
+        ("cluster-cidr", "x"),
+        ("nodeport-addresses", "y"),
+        ("iptables-sync-period", "z"),
+        ("iptables-masquerade-bit", "32"),
+        ("bind-address", "node-1"),
+    ]);
+    let Invalid(problems) = load(None, &wrong).unwrap_err();
     assert_eq!(
         texts(&problems),
         [
             "--iptables-sync-period = z: not a duration such as 30s or 1h2m3s",
+            "--bind-address = node-1: not an IP address",
             "--cluster-cidr = x: not a prefix such as 10.0.0.0/8 or fd00::/8",
             "--nodeport-addresses = y: not a prefix such as 10.0.0.0/8 or fd00::/8",
+            "--iptables-masquerade-bit = 32: not a bit of the mark; write 0 to 31",
         ]
     );
 }
 
 #[test]
+fn times_of_ipvs_count_in_its_mode() {
+    let mut given =
+        vec![("iptables-sync-period", "1m"), ("ipvs-sync-period", "2m"), ("proxy-mode", "ipvs")];
+    let period = |given: &[(&str, &str)]| load(None, &flags(given)).unwrap().config.sync_period;
+    assert_eq!(period(&given), Duration::from_secs(120));
+    given.pop();
+    assert_eq!(period(&given), Duration::from_secs(60));
+}
+
+#[test]
+fn deprecated_ports() {
+    for (given, healthz) in [
+        (&[("healthz-port", "0")][..], None),
+        // The default has a port, so it stays: kube-proxy's way.
+        (&[("healthz-port", "99")], Some("0.0.0.0:10256")),
+        (&[("healthz-port", "99"), ("healthz-bind-address", "::1")], Some("[::1]:99")),
+        (&[("healthz-port", "99"), ("healthz-bind-address", "127.0.0.1:8")], Some("127.0.0.1:8")),
+    ] {
+        let config = load(None, &flags(given)).unwrap().config;
+        let expected = healthz.map(|address| address.parse().unwrap());
+        assert_eq!(config.healthz_bind_address, expected, "{given:?}");
+    }
+}
+
+#[test]
+fn flags_without_effect_are_noted_at_once() {
+    let given = flags(&[
+        ("profiling", "true"),
+        ("ipvs-scheduler", "rr"),
+        ("logtostderr", "true"),
+        ("cluster-cidr", "10.0.0.0/8"),
+    ]);
+    assert_eq!(
+        texts(&load(None, &given).unwrap().problems),
+        ["flags that are accepted without effect: --profiling (there is no profiling server), \
+             --ipvs-scheduler (nftables is programmed, whatever the mode), \
+             --logtostderr (logs go to stderr, in one form)"]
+    );
+}
+
+#[test]
 fn beside_a_file_only_some_flags_count() {
-    let flags = Flags {
-        hostname_override: Some("other".into()),
-        cluster_cidr: Some("10.0.0.0/8".into()),
-        verbosity: Some(2),
-        logging_format: Some(LogFormat::Json),
-        ..Flags::default()
-    };
+    let given = flags(&[
+        ("hostname-override", "other"),
+        ("cluster-cidr", "10.0.0.0/8"),
+        ("healthz-port", "0"),
+        ("v", "2"),
+        ("logging-format", "json"),
+        ("master", "https://192.0.2.1"),
+        ("hostname-override", ""),
+    ]);
     let text = format!("{HEAD}hostnameOverride: node-1\nlogging: {{verbosity: 9}}\n");
     let file = (Path::new("config.conf"), text.as_bytes());
-    let (config, problems) = load(Some(file), &flags).unwrap();
+    let Loaded { config, problems, .. } = load(Some(file), &given).unwrap();
     let expected = Config {
         hostname_override: Some("other".into()),
+        master: Some("https://192.0.2.1".into()),
         verbosity: 2,
         log_format: LogFormat::Json,
         ..defaults()
@@ -322,8 +461,43 @@ fn beside_a_file_only_some_flags_count() {
     assert_eq!(config, expected);
     assert_eq!(
         texts(&problems),
-        ["--cluster-cidr: has no effect beside --config; write it into the file"]
+        [
+            "--cluster-cidr = 10.0.0.0/8: has no effect beside --config; write clusterCIDR into \
+             the file",
+            "--healthz-port = 0: has no effect beside --config; write healthzBindAddress into \
+             the file",
+        ]
     );
+}
+
+/// No field is missing in the table, and none is there that is not in the type.
+#[test]
+fn the_table_of_fields_is_complete() {
+    let mut full = load(None, &Flags::default()).unwrap().full;
+    full.logging.vmodule.push(Default::default());
+    let mut paths = Vec::new();
+    leaves(&serde_json::to_value(&full).unwrap(), "", &mut paths);
+    let mut known: Vec<&str> = FIELDS.iter().map(|field| field.path).collect();
+    paths.sort();
+    known.sort();
+    assert_eq!(paths, known);
+    let named = |flag: &&Flag| !flag.field.is_empty();
+    for flag in Flag::all().filter(named) {
+        let known = known.iter().any(|path| path.starts_with(flag.field));
+        assert!(known, "--{} stands for {}", flag.name, flag.field);
+    }
+}
+
+fn leaves(value: &serde_json::Value, path: &str, paths: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(fields) if path != "featureGates" => {
+            for (name, value) in fields {
+                let dot = if path.is_empty() { "" } else { "." };
+                leaves(value, &format!("{path}{dot}{name}"), paths);
+            }
+        }
+        _ => paths.push(path.to_owned()),
+    }
 }
 
 proptest::proptest! {

@@ -11,6 +11,7 @@ mod path;
 mod problem;
 mod tree;
 mod typed;
+mod write;
 
 #[cfg(test)]
 mod tests;
@@ -20,3 +21,4 @@ pub use path::{At, FieldPath, Segment};
 pub use problem::{Problem, Severity, excerpt};
 pub use tree::{Entry, Node, Scalar, SyntaxError, Value, documents, parse};
 pub use typed::{TypeError, typed, typed_reporting_unknown};
+pub use write::to_yaml;

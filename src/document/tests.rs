@@ -128,7 +128,7 @@ fn scalars_become_what_the_field_is() {
         ("flag: yes", "flag: must be true or false, not text"),
         ("list: {a: 1}", "list: must be a list, not a mapping"),
         ("list: [{list: [{number: x}]}]", "list[0].list[0].number: must be a whole number"),
-        ("port: 65536", "port: invalid value"),
+        ("port: 65536", "port: out of range"),
         ("[a]", ": must be a mapping, not a list"),
     ] {
         let error = thing(text).unwrap_err().to_string();

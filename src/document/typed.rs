@@ -80,6 +80,16 @@ impl de::Error for Mismatch {
         Mismatch(message.to_string())
     }
 
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Mismatch {
+        Mismatch(match found {
+            Unexpected::Signed(_) if expected.to_string().starts_with('u') => {
+                "negative; write 0 or more".to_owned()
+            }
+            Unexpected::Signed(_) | Unexpected::Unsigned(_) => "out of range".to_owned(),
+            _ => format!("must be {expected}"),
+        })
+    }
+
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Mismatch {
         let expected = match expected.to_string().as_str() {
             "a string" => "text",

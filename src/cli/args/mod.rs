@@ -1,0 +1,197 @@
+//! The command line, with its help. Names of flags are kube-proxy's where it has them.
+
+mod kube_proxy;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::parse_bool;
+
+pub use kube_proxy::{Logging, Settings, normalized};
+
+/// shunt: Kubernetes Services on nftables, without a binary in between.
+#[derive(Debug, Parser)]
+#[command(version, about, disable_help_subcommand = true, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Keep the node's rules equal to the cluster's Services, until stopped.
+    Run(Run),
+    /// Print the ruleset that would be programmed, as nft would list it. Needs no kernel.
+    Render(Render),
+    /// Remove everything that shunt has programmed, in one transaction.
+    Cleanup(Cleanup),
+}
+
+/// Arguments of `shunt run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Read objects from this file or directory of YAML or JSON; a directory is watched. Can be
+    /// given several times.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
+    pub manifests: Vec<PathBuf>,
+    /// Program once and exit: 0 if the kernel holds what was planned.
+    #[arg(long)]
+    pub once: bool,
+    /// Work in this network namespace: a name as in `ip netns`, or a path.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub netns: Option<PathBuf>,
+    /// Write the configuration in force to this file, every field with its value, and exit.
+    #[arg(long, value_name = "FILE")]
+    pub write_config_to: Option<PathBuf>,
+    /// Do what `shunt cleanup` does, and exit.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", hide_default_value = true,
+          hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
+    pub cleanup: bool,
+    /// Do what only root may do, which is to set sysctls, and exit.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "false", hide_default_value = true,
+          hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
+    pub init_only: bool,
+    /// Print the version and exit; with `raw`, all that is known of the build.
+    #[arg(long, value_name = "BOOL|raw", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = version)]
+    pub version: Option<Version>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub settings: Settings,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: Logging,
+}
+
+/// How to print the version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// Not at all.
+    No,
+    /// In a line.
+    Short,
+    /// With all that is known of the build.
+    Raw,
+}
+
+fn version(text: &str) -> Result<Version, String> {
+    match text {
+        "raw" => Ok(Version::Raw),
+        _ => match parse_bool(text) {
+            Ok(true) => Ok(Version::Short),
+            Ok(false) => Ok(Version::No),
+            Err(_) => Err("write true, false or raw".to_owned()),
+        },
+    }
+}
+
+/// Arguments of `shunt render`.
+#[derive(Debug, Args)]
+pub struct Render {
+    /// Read objects from this file or directory of YAML or JSON. Can be given several times.
+    #[arg(long, value_name = "PATH", required = true)]
+    pub manifests: Vec<PathBuf>,
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t = Output::Nft)]
+    pub output: Output,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub settings: Settings,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: Logging,
+}
+
+/// Arguments of `shunt cleanup`.
+#[derive(Debug, Args)]
+pub struct Cleanup {
+    /// Remove what kube-proxy has left too: its nftables tables, and its chains in the tables of
+    /// iptables-nft.
+    #[arg(long)]
+    pub kube_proxy: bool,
+    /// With --kube-proxy: leave shunt's own tables, so that Services go on working.
+    #[arg(long, requires = "kube_proxy")]
+    pub keep_own: bool,
+    /// Work in this network namespace: a name as in `ip netns`, or a path.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub netns: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: Logging,
+}
+
+/// How `shunt render` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// In the syntax of nft.
+    Nft,
+    /// As JSON: one object per frontend.
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    fn run(words: &str) -> Result<Run, String> {
+        let words = normalized(words.split(' ').map(Into::into));
+        match Arguments::try_parse_from(words).map(|arguments| arguments.command) {
+            Ok(Command::Run(run)) => Ok(run),
+            Ok(other) => Err(format!("{other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn flags_are_taken_as_kube_proxy_takes_them() {
+        for words in [
+            "--masquerade-all --cluster-cidr=10.0.0.0/8 --hostname-override n -v 4",
+            "--masquerade-all=false --v=2",
+            "--masquerade-all=T --profiling=0 -v=10 -v2",
+            "--oom-score-adj -998 --conntrack-min=0",
+            "--feature-gates=A=true,B=false --vmodule=a=1,b*=2",
+            "--cluster_cidr=10.0.0.0/8 --log_dir /var/log_a --stderrthreshold=2",
+            "--cleanup --init-only=false --version=raw",
+            "--nodeport-addresses=10.0.0.0/8 --nodeport-addresses=10.0.0.0/8",
+        ] {
+            let run = run(&format!("shunt run {words}"));
+            assert!(run.is_ok(), "{words}: {run:?}");
+        }
+        let given = run("shunt run --log_dir=/var/log_a --init-only").expect("arguments");
+        assert!(format!("{given:?}").contains("/var/log_a"), "{given:?}");
+        assert!(given.init_only && !given.cleanup);
+    }
+
+    #[test]
+    fn what_is_no_flag_or_no_value_is_said() {
+        for (words, expected) in [
+            ("--no-such-flag", "unexpected argument '--no-such-flag'"),
+            ("--hostname-overide=x", "a similar argument exists: '--hostname-override'"),
+            ("--masquerade-all=yes", "write true or false"),
+            ("--iptables-sync-period=soon", "not a duration such as 30s"),
+            ("--iptables-sync-period=0s", "must be longer than zero"),
+            ("--oom-score-adj=low", "not a number"),
+            ("--logging-format=xml", "write text or json"),
+            ("--feature-gates=A", "not a list such as Name=true"),
+            ("--version=new", "write true, false or raw"),
+            ("--cluster-cidr", "a value is required"),
+            ("more", "unexpected argument 'more'"),
+        ] {
+            let error = run(&format!("shunt run {words}")).expect_err(words);
+            assert!(error.contains(expected), "{words}: {error}");
+        }
+        assert!(run("shunt").is_err());
+    }
+}

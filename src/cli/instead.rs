@@ -1,0 +1,57 @@
+//! What `shunt run` can be asked to do instead of running, as kube-proxy can.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::args::{Run, Version};
+use super::settings::Effective;
+use super::{Failure, cleanup};
+use crate::config::raw::Configuration;
+use crate::conntrack::sysctl;
+use crate::dataplane::Scope;
+use crate::document::to_yaml;
+
+/// Prints the version, if it was asked for.
+pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
+    let text = match arguments.version? {
+        Version::No => return None,
+        Version::Short => format!("shunt {}\n", env!("CARGO_PKG_VERSION")),
+        Version::Raw => {
+            let build = serde_json::json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "os": std::env::consts::OS,
+                "arch": std::env::consts::ARCH,
+                "profile": if cfg!(debug_assertions) { "debug" } else { "release" },
+            });
+            format!("{build:#}\n")
+        }
+    };
+    let written = std::io::stdout().write_all(text.as_bytes());
+    Some(written.context("cannot print the version").map_err(Failure::from))
+}
+
+/// Does what takes a configuration, if anything of it was asked for. The thread is in the network
+/// namespace already.
+pub(super) fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Failure>> {
+    if let Some(path) = &arguments.write_config_to {
+        return Some(write_configuration(path, &settings.full));
+    }
+    if arguments.cleanup {
+        return Some(cleanup::clean(Scope { own: true, kube_proxy: false }));
+    }
+    arguments.init_only.then(|| {
+        sysctl::apply(&settings.config.conntrack);
+        tracing::info!("did what only root may do (--init-only)");
+        Ok(())
+    })
+}
+
+fn write_configuration(path: &Path, full: &Configuration) -> Result<(), Failure> {
+    let value = serde_json::to_value(full).context("the configuration cannot be written")?;
+    std::fs::write(path, to_yaml(&value))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    tracing::info!(file = %path.display(), "wrote the configuration");
+    Ok(())
+}

@@ -1,0 +1,23 @@
+//! What the agent asks of the system for its own process.
+
+use std::fs;
+
+/// Sets how readily the kernel kills this process when memory is short: less so below 0, which only
+/// root may ask for.
+pub(super) fn set_oom_score_adj(score: i16) {
+    // Not /proc/thread-self: the score belongs to the process (`proc_oom_score_adj_operations`).
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let wanted = score.to_string();
+    if fs::read_to_string(FILE).is_ok_and(|now| now.trim() == wanted) {
+        return;
+    }
+    match fs::write(FILE, &wanted) {
+        Ok(()) => tracing::debug!(score, "set {FILE}"),
+        Err(error) => tracing::warn!(
+            value = score,
+            field = "oomScoreAdj",
+            "cannot set {FILE}: {error}; the kernel may choose this process when memory is short \
+             (CAP_SYS_RESOURCE is needed for a lower value)"
+        ),
+    }
+}

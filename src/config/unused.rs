@@ -1,0 +1,82 @@
+//! Checks of what is accepted without effect: a typo in it should not wait for the day when the file
+//! goes back to kube-proxy. What kube-proxy would not take is an error; where it would not look, in
+//! the section of a mode that is not in use, it is a warning.
+
+use super::defaults::Mode;
+use super::effective::{Check, text};
+use super::raw::Configuration;
+use crate::document::{At, Problem, Severity, parse_net};
+
+/// Adds all that is wrong with what has no effect.
+pub(super) fn check(written: &Configuration, problems: &mut Vec<Problem>) {
+    let mut check = Check { problems };
+    let client = At::top("clientConnection");
+    if let Some(burst) = written.client_connection.burst.filter(|burst| *burst < 0) {
+        check.error(client.field("burst"), burst, "negative; write 0 or more");
+    }
+    check.period(At::top("configSyncPeriod"), written.config_sync_period);
+    logging(written, &mut check);
+    times(written, &mut check);
+    prefixes(written, &mut check);
+}
+
+fn logging(written: &Configuration, check: &mut Check<'_>) {
+    let logging = At::top("logging");
+    let frequency = written.logging.flush_frequency.unwrap_or_default().0;
+    check.period(logging.field("flushFrequency"), Some(frequency));
+    let vmodule = logging.field("vmodule");
+    if !written.logging.vmodule.is_empty()
+        && !matches!(text(&written.logging.format), None | Some("text"))
+    {
+        check.add(Severity::Error, vmodule, None, "is only for the format text; remove it");
+    }
+    for (i, item) in written.logging.vmodule.iter().enumerate() {
+        let item_at = vmodule.index(i);
+        if item.file_pattern.is_empty() || item.file_pattern.contains(['=', ',']) {
+            let reason = "not a pattern for file names; write one without = and comma";
+            check.error(item_at.field("filePattern"), &item.file_pattern, reason);
+        }
+    }
+}
+
+/// Times in the sections of other modes than ours.
+fn times(written: &Configuration, check: &mut Check<'_>) {
+    let severity = |of: Mode| {
+        if Mode::of(written) == of { Severity::Error } else { Severity::Warning }
+    };
+    let (of_iptables, of_ipvs) = (severity(Mode::Iptables), severity(Mode::Ipvs));
+    let (iptables, ipvs) = (At::top("iptables"), At::top("ipvs"));
+    for (at, time, severity) in [
+        (iptables.field("syncPeriod"), written.iptables.sync_period, of_iptables),
+        (iptables.field("minSyncPeriod"), written.iptables.min_sync_period, of_iptables),
+        (ipvs.field("syncPeriod"), written.ipvs.sync_period, of_ipvs),
+        (ipvs.field("minSyncPeriod"), written.ipvs.min_sync_period, of_ipvs),
+        (ipvs.field("tcpTimeout"), written.ipvs.tcp_timeout, of_ipvs),
+        (ipvs.field("tcpFinTimeout"), written.ipvs.tcp_fin_timeout, of_ipvs),
+        (ipvs.field("udpTimeout"), written.ipvs.udp_timeout, of_ipvs),
+    ] {
+        if let Some(time) = time.filter(|time| time.get().is_none()) {
+            check.add(severity, at, Some(&time), "a negative duration; write a positive one");
+        }
+    }
+}
+
+/// Prefixes of the modes that are not in use.
+fn prefixes(written: &Configuration, check: &mut Check<'_>) {
+    let (ipvs, cluster_cidr) = (At::top("ipvs"), At::top("clusterCIDR"));
+    let exclude = ipvs.field("excludeCIDRs");
+    let severity =
+        if Mode::of(written) == Mode::Ipvs { Severity::Error } else { Severity::Warning };
+    for (i, net) in written.ipvs.exclude_cidrs.iter().flatten().enumerate() {
+        if let Err(reason) = parse_net(net) {
+            check.add(severity, exclude.index(i), Some(net), reason);
+        }
+    }
+    if !matches!(text(&written.detect_local_mode), None | Some("ClusterCIDR")) {
+        for net in text(&written.cluster_cidr).into_iter().flat_map(|nets| nets.split(',')) {
+            if let Err(reason) = parse_net(net) {
+                check.add(Severity::Warning, cluster_cidr, Some(&net), reason);
+            }
+        }
+    }
+}

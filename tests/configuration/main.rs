@@ -1,0 +1,7 @@
+//! The configuration, as a user meets it: flags and files, given to the real program.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests stop the test")]
+
+mod precedence;
+mod reference;
+mod written;
