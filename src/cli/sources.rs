@@ -60,7 +60,7 @@ impl Objects {
                 Ok(())
             }
             Objects::Api(access) => runtime()?.block_on(async {
-                let source = Source::new(access.clone(), node_name)?;
+                let source = Source::new(access.clone(), node_name, |_| {})?;
                 let contact = source.contact();
                 let listing = source.run(|delivery| {
                     let synced = delivery.changes.contains(&Change::Synced);
@@ -103,7 +103,7 @@ impl Objects {
                 }))
             }
             Objects::Api(access) => {
-                let source = Source::new(access.clone(), node_name)?;
+                let source = Source::new(access.clone(), node_name, |_| {})?;
                 Ok(Box::pin(async move {
                     source
                         .run(|delivery| {

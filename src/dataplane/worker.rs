@@ -117,9 +117,12 @@ fn run(
         match received {
             Ok(first) => {
                 for order in std::iter::once(first).chain(orders.try_iter()) {
-                    let Order::Update(update) = order;
-                    update.changes.into_iter().for_each(|change| dataplane.apply(change));
-                    causes.push(update.cause);
+                    let Order::Update(Update { changes, mut cause }) = order;
+                    if !changes.iter().any(|change| is_news(change, &dataplane)) {
+                        cause.triggers.clear();
+                    }
+                    changes.into_iter().for_each(|change| dataplane.apply(change));
+                    causes.push(cause);
                 }
             }
             Err(RecvTimeoutError::Timeout) if failed => {}
@@ -158,5 +161,14 @@ fn run(
                 retry = (retry * 2).min(LONGEST_RETRY);
             }
         }
+    }
+}
+
+/// False for an EndpointSlice that was written again without a change for us: what triggered it is
+/// in the kernel for long.
+fn is_news(change: &Change, dataplane: &Dataplane) -> bool {
+    match change {
+        Change::Slice(slice) => dataplane.store().slice(&slice.name) != Some(slice),
+        _ => true,
     }
 }

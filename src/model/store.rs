@@ -208,6 +208,12 @@ impl Store {
         self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.get(name))
     }
 
+    /// The EndpointSlice of that name.
+    #[must_use]
+    pub fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
+        self.slices.get(name)
+    }
+
     /// Our Node, where one is known.
     #[must_use]
     pub fn node(&self) -> Option<&Node> {

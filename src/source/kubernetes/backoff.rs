@@ -21,6 +21,11 @@ impl Backoff {
         pause.mul_f64(0.5 + 0.5 * random())
     }
 
+    /// How many attempts have failed since one went well.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures
+    }
+
     /// An attempt went well.
     pub(super) fn reset(&mut self) {
         self.failures = 0;

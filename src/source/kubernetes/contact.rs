@@ -1,7 +1,6 @@
 //! How it goes with the server: told once per outage, not once per attempt.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -11,12 +10,11 @@ use super::failure::Failure;
 use crate::source::objects::Kind;
 
 /// What all watches together know about the server.
-#[derive(Debug, Default)]
 pub struct Contact {
     troubles: Mutex<BTreeMap<Kind, Trouble>>,
     /// Somebody got through after a time without contact.
     back: Notify,
-    restarts: [AtomicU64; Kind::ALL.len()],
+    on_restart: Box<dyn Fn(Kind) + Send + Sync>,
 }
 
 #[derive(Debug)]
@@ -26,10 +24,12 @@ struct Trouble {
 }
 
 impl Contact {
-    /// How often the watch of a kind had to be opened anew, for whatever reason.
-    #[must_use]
-    pub fn watch_restarts(&self, kind: Kind) -> u64 {
-        self.restarts[kind as usize].load(Ordering::Relaxed)
+    pub(super) fn new(on_restart: impl Fn(Kind) + Send + Sync + 'static) -> Contact {
+        Contact {
+            troubles: Mutex::default(),
+            back: Notify::new(),
+            on_restart: Box::new(on_restart),
+        }
     }
 
     /// What is in the way at the moment, for a person; none if all is well.
@@ -41,8 +41,9 @@ impl Contact {
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
+    /// A watch was opened again.
     pub(super) fn restarted(&self, kind: Kind) {
-        self.restarts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        (self.on_restart)(kind);
     }
 
     /// An attempt failed.

@@ -74,7 +74,7 @@ impl Failure {
     /// What to tell a person.
     pub(super) fn told(&self, kind: Kind) -> String {
         match self {
-            Failure::Ended => format!("the API server ended the watch of {kind} objects"),
+            Failure::Ended => format!("the API server ends the watch of {kind} objects"),
             Failure::Silent => format!("the watch of {kind} objects is silent"),
             Failure::Expired => {
                 format!("the API server has forgotten our version of {kind} objects")

@@ -21,6 +21,9 @@ mod lines;
 mod resource;
 mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
@@ -73,19 +76,29 @@ pub struct Source {
 }
 
 impl Source {
-    /// Prepares everything; nothing is requested yet. To be called where tokio runs.
+    /// Prepares everything; nothing is requested yet. To be called where tokio runs. `on_restart` is
+    /// called whenever the watch of a kind is opened again.
     ///
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
-    pub fn new(access: Access, node_name: &str) -> Result<Source, AccessError> {
+    pub fn new(
+        access: Access,
+        node_name: &str,
+        on_restart: impl Fn(Kind) + Send + Sync + 'static,
+    ) -> Result<Source, AccessError> {
+        tracing::info!(server = %access.config()?.cluster_url, "taking objects from an API server");
         let connection = Connection::new(move || client::client(access.config()?))?;
-        Ok(Source::with(connection, node_name))
+        Ok(Source::with(connection, node_name, on_restart))
     }
 
-    fn with(connection: Connection, node_name: &str) -> Source {
+    fn with(
+        connection: Connection,
+        node_name: &str,
+        on_restart: impl Fn(Kind) + Send + Sync + 'static,
+    ) -> Source {
         Source {
             connection: Arc::new(connection),
-            contact: Arc::new(Contact::default()),
+            contact: Arc::new(Contact::new(on_restart)),
             node_name: node_name.into(),
         }
     }
@@ -106,7 +119,7 @@ impl Source {
             let intake = Intake::new(kind, self.node_name.clone(), names.clone(), started);
             let resource = Resource::new(kind, &self.node_name);
             let (connection, contact) = (self.connection.clone(), self.contact.clone());
-            Watch::new(resource, connection, contact, intake, sender.clone()).run()
+            Box::pin(Watch::new(resource, connection, contact, intake, sender.clone()).run())
         };
         let [services, slices, node, service_cidrs] = Kind::ALL.map(watch);
         // They end only once nobody takes their news.

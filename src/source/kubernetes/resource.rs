@@ -60,6 +60,12 @@ impl Resource {
         self.path != 0
     }
 
+    /// The server refuses the selector: ask for more objects than we need, if that is possible. It
+    /// takes `spec.clusterIP` since Kubernetes 1.31; headless Services mean nothing to us anyway.
+    pub(super) fn widen(&mut self) -> bool {
+        self.kind == Kind::Service && self.fields.take().is_some()
+    }
+
     /// One page of the list.
     pub(super) fn list(&self, page: Option<String>) -> Result<Request, kube::core::request::Error> {
         self.builder().list(&ListParams {

@@ -49,7 +49,9 @@ const SETTLED: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(90);
 /// After so many attempts to go on from a version that fail for no reason that would pass, all is
 /// listed anew; after so many to have a list streamed, pages are asked for.
-const STUCK: u32 = 3;
+const STUCK: u32 = 8;
+/// Watches that end at once are worth a word after so many in a row.
+const SHORT_LIVED: u32 = 4;
 /// How often we look whether a server without ServiceCIDRs has learned about them: not earlier than
 /// after this time, nor later than after twice of it.
 const ABSENT: Duration = Duration::from_secs(600);
@@ -68,7 +70,11 @@ pub(super) struct Watch {
     version: Option<String>,
     /// The server streams lists, as far as we know.
     streaming: bool,
-    /// How often going on from `version` has failed.
+    /// The server sends bookmarks between events: it is not silent for long.
+    bookmarks: bool,
+    /// A watch has been open before.
+    watched: bool,
+    /// How often going on from `version`, or having a list streamed, has failed.
     stuck: u32,
 }
 
@@ -146,6 +152,8 @@ impl Watch {
             backoff: Backoff::default(),
             version: None,
             streaming: true,
+            bookmarks: false,
+            watched: false,
             stuck: 0,
         }
     }
@@ -160,7 +168,6 @@ impl Watch {
                 Err(End::NobodyListens) => return,
                 Err(End::Failed(failure)) => failure,
             };
-            self.contact.restarted(self.resource.kind);
             if failure.is_about_access() {
                 self.connection.renew(number);
             }
@@ -177,7 +184,18 @@ impl Watch {
     async fn recover(&mut self, failure: Failure) -> Result<(), NobodyListens> {
         let kind = self.resource.kind;
         match &failure {
-            Failure::Ended | Failure::Silent => tracing::debug!("{}", failure.told(kind)),
+            Failure::Ended | Failure::Silent => {
+                tracing::debug!("{}", failure.told(kind));
+                if matches!(failure, Failure::Silent) && self.bookmarks {
+                    // It has lost our place: a server that was set back to an older state waits for
+                    // a version that will not come.
+                    self.version = None;
+                }
+                if self.backoff.failures() >= SHORT_LIVED {
+                    self.contact.lost(kind, &failure);
+                    self.count_as_stuck();
+                }
+            }
             Failure::NoStreaming => {
                 tracing::debug!(%kind, "the API server does not stream lists; asking for pages");
                 self.streaming = false;
@@ -188,17 +206,17 @@ impl Watch {
                 self.version = None;
             }
             Failure::Absent if kind == Kind::ServiceCidr => return self.without().await,
+            Failure::Refused { code: 400, .. } if self.resource.widen() => return Ok(()),
+            Failure::Refused { code: 400, .. } if self.version.is_none() && self.streaming => {
+                self.streaming = false;
+                return Ok(());
+            }
             Failure::Refused { code: 401 | 403 | 429, .. } | Failure::Unreachable(_) => {
                 self.contact.lost(kind, &failure);
             }
             Failure::Absent | Failure::Refused { .. } | Failure::Garbage(_) => {
                 self.contact.lost(kind, &failure);
-                self.stuck += 1;
-                if self.stuck >= STUCK {
-                    self.streaming &= self.version.is_some();
-                    self.version = None;
-                    self.stuck = 0;
-                }
+                self.count_as_stuck();
             }
         }
         let pause = self.backoff.next();
@@ -211,6 +229,15 @@ impl Watch {
             () = self.contact.back() => {}
         }
         Ok(())
+    }
+
+    fn count_as_stuck(&mut self) {
+        self.stuck += 1;
+        if self.stuck >= STUCK {
+            self.streaming &= self.version.is_some();
+            self.version = None;
+            self.stuck = 0;
+        }
     }
 
     /// The server has no objects of this kind in this version of the API.
@@ -231,18 +258,30 @@ impl Watch {
         match &self.version {
             Some(version) => {
                 let request = self.resource.watch(Some(version));
-                let lines = Lines::new(self.send(client, request).await?.into_body());
+                let lines = self.open(client, request).await?;
                 self.follow_events(lines).await
             }
             None if self.streaming => {
                 let request = self.resource.watch(None);
-                let answer = self.send(client, request).await;
-                let mut lines = Lines::new(answer.map_err(no_streaming)?.into_body());
+                let mut lines = self.open(client, request).await.map_err(no_streaming)?;
                 self.follow_list(&mut lines).await?;
                 self.follow_events(lines).await
             }
             None => self.list_pages(client).await,
         }
+    }
+
+    /// Opens a watch.
+    async fn open(
+        &mut self,
+        client: &Client,
+        request: Result<Request, kube::core::request::Error>,
+    ) -> Result<Lines, Failure> {
+        let lines = Lines::new(self.send(client, request).await?.into_body());
+        if std::mem::replace(&mut self.watched, true) {
+            self.contact.restarted(self.resource.kind);
+        }
+        Ok(lines)
     }
 
     /// Sends a request and waits for the answer to begin.
@@ -352,6 +391,7 @@ impl Watch {
                 "DELETED" => self.intake.take_gone(event.object).map_err(Failure::Garbage)?,
                 _ => {
                     self.version = Some(bookmark(&event)?.0);
+                    self.bookmarks = true;
                     None
                 }
             };
@@ -431,7 +471,7 @@ fn garbage(error: &serde_json::Error, bytes: &[u8]) -> Failure {
 /// How servers that do not know streamed lists answer: the parameters are invalid to them.
 fn no_streaming(failure: Failure) -> Failure {
     match failure {
-        Failure::Refused { code: 400 | 405 | 422 | 501, .. } => Failure::NoStreaming,
+        Failure::Refused { code: 405 | 422 | 501, .. } => Failure::NoStreaming,
         other => other,
     }
 }

@@ -52,6 +52,17 @@ impl Kind {
         }
     }
 
+    /// The plural that the API has in its paths.
+    #[must_use]
+    pub fn resource(self) -> &'static str {
+        match self {
+            Kind::Service => "services",
+            Kind::EndpointSlice => "endpointslices",
+            Kind::Node => "nodes",
+            Kind::ServiceCidr => "servicecidrs",
+        }
+    }
+
     /// True if objects of this kind live in a namespace.
     #[must_use]
     pub fn is_namespaced(self) -> bool {

@@ -1,0 +1,174 @@
+//! What is done when the server does not answer as it should.
+
+use std::time::Duration;
+
+use super::script::{Answer, Log, Script, added, bookmark, deleted, end, error, service};
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_where_it_was() {
+    let event = added(service("b", 4));
+    let answers = vec![
+        Answer::ending(&[added(service("a", 1)), end(2)]),
+        // Half an event is none.
+        Answer::cut(&[event.clone(), deleted(service("a", 5))], event.len() + 30),
+        Answer::ending(&[bookmark(9)]),
+        Answer::watch(&[]),
+    ];
+    let script = Script::new([("services", answers)]);
+    let told = script.run(Duration::from_secs(30)).await;
+    assert_eq!(script.course("services"), ["stream", "2", "4", "9"]);
+    assert!(!told.contains(&"-a".to_owned()), "{told:?}");
+    assert_eq!(script.restarts(), ["services"; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_too_old_means_a_new_list() {
+    for gone in [Answer::status(410), Answer::watch(&[error(410)])] {
+        let answers = vec![
+            Answer::ending(&[added(service("a", 1)), added(service("b", 2)), end(2)]),
+            gone,
+            Answer::watch(&[added(service("b", 2)), end(7)]),
+        ];
+        let script = Script::new([("services", answers)]);
+        let told = script.run(Duration::from_secs(30)).await;
+        assert_eq!(script.course("services"), ["stream", "2", "stream"]);
+        assert_eq!(told.last().unwrap(), "+b, services=b");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_asked_to_wait_waits() {
+    let answers = vec![
+        Answer::ending(&[end(2)]),
+        Answer::retry_after(429, "7"),
+        Answer::retry_after(503, "soon"),
+        // Nobody sends us away for a day.
+        Answer::retry_after(429, "86400"),
+        Answer::watch(&[]),
+    ];
+    let script = Script::new([("services", answers)]);
+    script.run(Duration::from_secs(200)).await;
+    assert_eq!(script.course("services"), ["stream", "2", "2", "2", "2"]);
+    let requests = script.requests("services");
+    let pause = |i: usize| requests[i + 1].0 - requests[i].0;
+    assert!(pause(1) >= Duration::from_secs(7) && pause(1) < Duration::from_secs(8));
+    assert!(pause(2) < Duration::from_secs(1));
+    assert!(pause(3) >= Duration::from_secs(60) && pause(3) <= Duration::from_secs(120));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_told_once_and_pauses_grow() {
+    let log = Log::collect();
+    let outage = || {
+        let mut answers = vec![Answer::ending(&[end(2)])];
+        answers.extend((0..6).map(|_| Answer::status(503)));
+        answers.push(Answer::watch(&[]));
+        answers
+    };
+    let resources = ["services", "endpointslices", "nodes", "servicecidrs"];
+    let script = Script::new(resources.map(|resource| (resource, outage())));
+    let told = script.run(Duration::from_secs(60)).await;
+    assert_eq!(told.len(), 5, "{told:?}");
+    for resource in resources {
+        let requests = script.requests(resource);
+        assert_eq!(requests.len(), 8);
+        // The others may come back early because one has got through.
+        let pauses: Vec<Duration> = requests.windows(2).map(|two| two[1].0 - two[0].0).collect();
+        assert!(pauses[2] < pauses[4] && pauses[4] < Duration::from_secs(10), "{pauses:?}");
+    }
+    assert_eq!(log.lines("refuses to list or watch: because (503)").len(), 2);
+    assert_eq!(log.lines(" WARN ").len(), 1);
+    assert_eq!(log.lines("answers again").len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_begin_anew_after_a_success() {
+    let mut answers = vec![Answer::ending(&[end(2)])];
+    answers.extend((0..7).map(|_| Answer::status(500)));
+    answers.push(Answer::ending(&[bookmark(3)]));
+    answers.extend([Answer::status(500), Answer::watch(&[])]);
+    let script = Script::new([("services", answers)]);
+    script.run(Duration::from_secs(60)).await;
+    let requests = script.requests("services");
+    let pauses: Vec<Duration> = requests.windows(2).map(|two| two[1].0 - two[0].0).collect();
+    assert!(pauses[7] > Duration::from_secs(5), "{pauses:?}");
+    assert!(pauses[8..].iter().all(|pause| *pause < Duration::from_secs(1)), "{pauses:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_in_a_watch_is_asked_for_again_and_in_the_end_listed() {
+    let log = Log::collect();
+    for garbage in ["<html>", "{\"type\":\"ADDED\"", r#"{"type":"SURPRISE","object":{}}"#, "\u{0}"]
+    {
+        let good = added(service("a", 3));
+        let bad = || Answer::watch(&[garbage.to_owned(), added(service("b", 5))]);
+        let answers = vec![
+            Answer::ending(&[end(2)]),
+            Answer::watch(&[good, garbage.to_owned()]),
+            Answer::watch(&[added(service("b", 4))]),
+        ];
+        let script = Script::new([("services", answers)]);
+        let told = script.run(Duration::from_secs(60)).await;
+        assert_eq!(script.course("services"), ["stream", "2", "3"], "{garbage}");
+        assert_eq!(told[told.len() - 2..], ["+a", "+b"], "{garbage}");
+
+        let mut answers = vec![Answer::ending(&[end(2)])];
+        answers.extend((0..8).map(|_| bad()));
+        answers.push(Answer::watch(&[added(service("b", 5)), end(6)]));
+        let script = Script::new([("services", answers)]);
+        let told = script.run(Duration::from_secs(60)).await;
+        assert_eq!(script.course("services").last().unwrap(), "stream", "{garbage}");
+        assert_eq!(told.last().unwrap(), "+b, services=b", "{garbage}");
+    }
+    assert_eq!(log.lines("makes no sense").len(), 2 * 8, "told once, and once that it is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_watch_is_opened_anew() {
+    // Without bookmarks silence is no sign; with them it is one.
+    for (events, expected) in
+        [(vec![end(2)], ["stream", "2"]), (vec![end(2), bookmark(3)], ["stream", "stream"])]
+    {
+        let script =
+            Script::new([("services", vec![Answer::watch(&events), Answer::watch(&[end(9)])])]);
+        script.run(Duration::from_secs(120)).await;
+        assert_eq!(script.course("services"), expected);
+        let requests = script.requests("services");
+        assert!(requests[1].0 - requests[0].0 > Duration::from_secs(61), "bookmarks take a minute");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_answer_is_an_answer_after_a_while() {
+    let log = Log::collect();
+    let late = Answer::watch(&[end(2)]).after(Duration::from_secs(29));
+    let script = Script::new([("services", vec![Answer::never(), late])]);
+    let told = script.run(Duration::from_secs(61)).await;
+    assert_eq!(told.last().unwrap(), "synced");
+    assert_eq!(log.lines("cannot be reached: no answer within 30 s").len(), 2);
+    assert_eq!(script.clients(), 2, "credentials and certificates are read again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_known_any_more_reads_its_credentials_again() {
+    let log = Log::collect();
+    let answers =
+        vec![Answer::ending(&[end(2)]), Answer::status(401), Answer::watch(&[bookmark(3)])];
+    let script = Script::new([("services", answers)]);
+    script.run(Duration::from_secs(10)).await;
+    assert_eq!(script.course("services"), ["stream", "2", "2"]);
+    assert_eq!(script.clients(), 2);
+    assert_eq!(log.lines("does not accept our credentials").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_ends_each_watch_at_once_is_not_asked_all_the_time() {
+    let log = Log::collect();
+    let answers = (0..1000).map(|_| Answer::ending(&[])).collect();
+    let script = Script::new([("services", answers)]);
+    let told = script.run(Duration::from_secs(300)).await;
+    assert!(!told.iter().any(|told| told.contains("services=")), "{told:?}");
+    let requests = script.requests("services").len();
+    assert!((10..40).contains(&requests), "{requests} requests in five minutes");
+    assert_eq!(log.lines("ends the watch").len(), 1);
+}

@@ -1,0 +1,5 @@
+//! List and watch, against a server that follows a script.
+
+mod failures;
+mod lists;
+mod script;

@@ -1,0 +1,365 @@
+//! A server that follows a script, and what the source makes of it. Time is tokio's paused clock: a
+//! pause of minutes takes no time.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::io;
+use std::ops::ControlFlow;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, Once};
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame};
+use hyper::{Request, Response};
+use kube::Client;
+use tokio::time::{Duration, Instant};
+use tower::service_fn;
+
+use crate::model::{Change, Listed};
+use crate::source::kubernetes::client::Connection;
+use crate::source::kubernetes::{Delivery, Source};
+
+/// What happens after the last line of an answer.
+#[derive(Clone, Copy)]
+enum Then {
+    /// The body ends, as the server ends it.
+    End,
+    /// The connection breaks.
+    Break,
+    /// Nothing, for ever.
+    Hang,
+}
+
+/// The answer to one request.
+pub(super) struct Answer {
+    status: u16,
+    retry_after: Option<&'static str>,
+    text: String,
+    then: Then,
+    after: Duration,
+}
+
+impl Answer {
+    fn new(status: u16, text: String, then: Then) -> Answer {
+        Answer { status, retry_after: None, text, then, after: Duration::ZERO }
+    }
+
+    /// A watch with these events, which then stays open.
+    pub(super) fn watch(events: &[String]) -> Answer {
+        Answer::new(200, lines(events), Then::Hang)
+    }
+
+    /// A watch with these events, which the server then ends.
+    pub(super) fn ending(events: &[String]) -> Answer {
+        Answer::new(200, lines(events), Then::End)
+    }
+
+    /// The first bytes of a watch with these events.
+    pub(super) fn cut(events: &[String], bytes: usize) -> Answer {
+        Answer::new(200, lines(events)[..bytes].to_owned(), Then::Break)
+    }
+
+    /// A page of a list; `next` leads to the next one.
+    pub(super) fn page(version: &str, next: &str, items: &[String]) -> Answer {
+        let items = items.join(",");
+        let text = format!(
+            r#"{{"kind":"List","metadata":{{"resourceVersion":"{version}","continue":"{next}"}},"items":[{items}]}}"#
+        );
+        Answer::new(200, text, Then::End)
+    }
+
+    /// HTTP 200 with this body.
+    pub(super) fn body(text: &str) -> Answer {
+        Answer::new(200, text.to_owned(), Then::End)
+    }
+
+    /// A refusal.
+    pub(super) fn status(code: u16) -> Answer {
+        Answer::new(code, status(code, "because"), Then::End)
+    }
+
+    /// A refusal that asks to wait.
+    pub(super) fn retry_after(code: u16, seconds: &'static str) -> Answer {
+        Answer { retry_after: Some(seconds), ..Answer::status(code) }
+    }
+
+    /// Only after this time.
+    pub(super) fn after(self, after: Duration) -> Answer {
+        Answer { after, ..self }
+    }
+
+    /// Never.
+    pub(super) fn never() -> Answer {
+        Answer::status(200).after(Duration::from_secs(1 << 40))
+    }
+}
+
+fn lines(events: &[String]) -> String {
+    events.iter().map(|event| format!("{event}\n")).collect()
+}
+
+fn status(code: u16, message: &str) -> String {
+    format!(r#"{{"kind":"Status","status":"Failure","code":{code},"message":"{message}"}}"#)
+}
+
+/// An object of any kind, at this version.
+pub(super) fn object(name: &str, version: u32, rest: &str) -> String {
+    let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+    format!(
+        r#"{{"metadata":{{"namespace":"{namespace}","name":"{name}","resourceVersion":"{version}","managedFields":[{{"x":1}}]}}{rest}}}"#
+    )
+}
+
+/// A Service of namespace `default`.
+pub(super) fn service(name: &str, version: u32) -> String {
+    let rest = r#","spec":{"clusterIPs":["10.96.0.1"],"ports":[{"port":80}]}"#;
+    object(&format!("default/{name}"), version, rest)
+}
+
+/// An EndpointSlice of namespace `default`, triggered at this time.
+pub(super) fn slice(name: &str, version: u32, trigger: &str) -> String {
+    format!(
+        r#"{{"metadata":{{"namespace":"default","name":"{name}","resourceVersion":"{version}","labels":{{"kubernetes.io/service-name":"web"}},"annotations":{{"endpoints.kubernetes.io/last-change-trigger-time":"{trigger}"}}}},"addressType":"IPv4"}}"#
+    )
+}
+
+pub(super) fn added(object: String) -> String {
+    format!(r#"{{"type":"ADDED","object":{object}}}"#)
+}
+
+pub(super) fn deleted(object: String) -> String {
+    format!(r#"{{"type":"DELETED","object":{object}}}"#)
+}
+
+pub(super) fn bookmark(version: u32) -> String {
+    format!(r#"{{"type":"BOOKMARK","object":{}}}"#, object("", version, ""))
+}
+
+/// The end of a streamed list.
+pub(super) fn end(version: u32) -> String {
+    format!(
+        r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}"#
+    )
+}
+
+pub(super) fn error(code: u16) -> String {
+    format!(r#"{{"type":"ERROR","object":{}}}"#, status(code, "because"))
+}
+
+/// The server: what it answers to requests for each resource, and what it was asked.
+#[derive(Default)]
+pub(super) struct Script {
+    answers: Mutex<HashMap<&'static str, VecDeque<Answer>>>,
+    requests: Mutex<Vec<(Instant, String)>>,
+    clients: Mutex<usize>,
+    restarts: Mutex<Vec<&'static str>>,
+}
+
+const RESOURCES: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
+
+impl Script {
+    /// Resources without answers have a streamed list without objects.
+    pub(super) fn new(
+        script: impl IntoIterator<Item = (&'static str, Vec<Answer>)>,
+    ) -> Arc<Script> {
+        let mut answers: HashMap<_, VecDeque<_>> =
+            RESOURCES.map(|resource| (resource, VecDeque::new())).into();
+        for (resource, own) in script {
+            answers.insert(resource, own.into());
+        }
+        for (_, own) in answers.iter_mut().filter(|(_, own)| own.is_empty()) {
+            own.push_back(Answer::watch(&[end(1)]));
+        }
+        Arc::new(Script { answers: Mutex::new(answers), ..Script::default() })
+    }
+
+    /// What was asked of a resource, and when.
+    pub(super) fn requests(&self, resource: &str) -> Vec<(Instant, String)> {
+        let requests = self.requests.lock().unwrap();
+        let of = |path: &str| path.split('?').next().unwrap().ends_with(resource);
+        requests.iter().filter(|(_, path)| of(path)).cloned().collect()
+    }
+
+    /// The versions from which a resource was watched, and `list` or `page` for what came before.
+    pub(super) fn course(&self, resource: &str) -> Vec<String> {
+        let parameter = |path: &str, name: &str| {
+            let start = path.find(&format!("&{name}="))? + name.len() + 2;
+            Some(path[start..].split('&').next().unwrap().to_owned())
+        };
+        let step = |(_, path): &(Instant, String)| {
+            if path.contains("sendInitialEvents=true") {
+                "stream".to_owned()
+            } else if path.contains("watch=true") {
+                parameter(path, "resourceVersion").unwrap()
+            } else {
+                format!("page {}", parameter(path, "continue").unwrap_or_default())
+                    .trim()
+                    .to_owned()
+            }
+        };
+        self.requests(resource).iter().map(step).collect()
+    }
+
+    /// How many clients were made.
+    pub(super) fn clients(&self) -> usize {
+        *self.clients.lock().unwrap()
+    }
+
+    /// Which watches were opened again.
+    pub(super) fn restarts(&self) -> Vec<&'static str> {
+        self.restarts.lock().unwrap().clone()
+    }
+
+    fn client(self: &Arc<Script>) -> Client {
+        *self.clients.lock().unwrap() += 1;
+        let script = self.clone();
+        let service = service_fn(move |request: Request<kube::client::Body>| {
+            let answer = script.answer(&request);
+            async move {
+                let Some(answer) = answer else { return std::future::pending().await };
+                tokio::time::sleep(answer.after).await;
+                let mut response = Response::builder().status(answer.status);
+                if let Some(seconds) = answer.retry_after {
+                    response = response.header("Retry-After", seconds);
+                }
+                let body = Told { text: Some(answer.text.into()), then: answer.then };
+                Ok::<_, Infallible>(response.body(body).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn answer(&self, request: &Request<kube::client::Body>) -> Option<Answer> {
+        let uri = request.uri().to_string();
+        let resource = request.uri().path().rsplit('/').next().unwrap().to_owned();
+        self.requests.lock().unwrap().push((Instant::now(), uri));
+        self.answers.lock().unwrap().get_mut(&*resource)?.pop_front()
+    }
+
+    /// Runs the source for node `n` until this much (paused) time has passed, or it has nothing more
+    /// to wait for; what it delivered, in words.
+    pub(super) async fn run(self: &Arc<Script>, time: Duration) -> Vec<String> {
+        let mut told = Vec::new();
+        let deliver = |mut delivery: Delivery| {
+            let synced = delivery.changes.pop_if(|change| *change == Change::Synced);
+            if !delivery.changes.is_empty() {
+                told.push(words(&delivery));
+            }
+            told.extend(synced.map(|_| "synced".to_owned()));
+        };
+        self.deliveries(time, deliver).await;
+        told
+    }
+
+    pub(super) async fn deliveries(
+        self: &Arc<Script>,
+        time: Duration,
+        mut deliver: impl FnMut(Delivery),
+    ) {
+        let script = self.clone();
+        let connection = Connection::new(move || Ok(script.client())).unwrap();
+        let script = self.clone();
+        let source = Source::with(connection, "n", move |kind| {
+            script.restarts.lock().unwrap().push(kind.resource());
+        });
+        let run = source.run(|delivery| {
+            deliver(delivery);
+            ControlFlow::Continue(())
+        });
+        let _ = tokio::time::timeout(time, run).await;
+    }
+}
+
+/// What was delivered: `+a` is there, `-a` is gone, `=a b` is a whole list.
+fn words(delivery: &Delivery) -> String {
+    let sorted = |names: &mut dyn Iterator<Item = String>| {
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        format!("={}", names.join(" "))
+    };
+    let word = |change: &Change| match change {
+        Change::Service(service) => format!("+{}", service.name.name),
+        Change::ServiceGone(name) | Change::SliceGone(name) => format!("-{}", name.name),
+        Change::Slice(slice) => format!("+{}", slice.name.name),
+        Change::Node(node) => format!("+node {}", node.name),
+        Change::NodeGone => "-node".to_owned(),
+        Change::ServiceCidr(name, _) => format!("+cidr {name}"),
+        Change::ServiceCidrGone(name) => format!("-cidr {name}"),
+        Change::Listed(Listed::Services(names)) => {
+            format!("services{}", sorted(&mut names.iter().map(|name| name.name.to_string())))
+        }
+        Change::Listed(Listed::Slices(names)) => {
+            format!("slices{}", sorted(&mut names.iter().map(|name| name.name.to_string())))
+        }
+        Change::Listed(Listed::ServiceCidrs(names)) => {
+            format!("cidrs{}", sorted(&mut names.iter().map(ToString::to_string)))
+        }
+        Change::InterfaceAddresses(_) => "addresses".to_owned(),
+        Change::Synced => "synced".to_owned(),
+    };
+    delivery.changes.iter().map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// The body of an answer.
+struct Told {
+    text: Option<Bytes>,
+    then: Then,
+}
+
+impl Body for Told {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        match (self.text.take(), self.then) {
+            (Some(text), _) => Poll::Ready(Some(Ok(Frame::data(text)))),
+            (None, Then::End) => Poll::Ready(None),
+            (None, Then::Break) => {
+                Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::ConnectionReset))))
+            }
+            (None, Then::Hang) => Poll::Pending,
+        }
+    }
+}
+
+thread_local! {
+    static LOGGED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What this test logs, at level info and above. Every test has a thread, and one subscriber serves
+/// all of them: which events are of interest is decided for the whole process.
+pub(super) struct Log;
+
+impl Log {
+    pub(super) fn collect() -> Log {
+        static SUBSCRIBED: Once = Once::new();
+        SUBSCRIBED.call_once(|| {
+            let subscriber = tracing_subscriber::fmt().with_writer(|| ThisThread).with_ansi(false);
+            tracing::subscriber::set_global_default(subscriber.finish()).unwrap();
+        });
+        Log
+    }
+
+    /// The lines that hold this text.
+    pub(super) fn lines(&self, text: &str) -> Vec<String> {
+        let log = LOGGED.with_borrow(|log| String::from_utf8(log.clone()).unwrap());
+        log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+    }
+}
+
+struct ThisThread;
+
+impl io::Write for ThisThread {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LOGGED.with_borrow_mut(|log| log.extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
