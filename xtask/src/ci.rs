@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::command::{cargo, run as run_command};
 use crate::packages::{Installer, Purpose};
 use crate::style::Style;
-use crate::{demo, suite, tidy};
+use crate::{chart, demo, suite, tidy};
 
 /// A step: its name, and what it does.
 type Step<'a> = (&'static str, Box<dyn Fn() -> Result<()> + 'a>);
@@ -23,6 +23,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         ("packages", Box::new(|| installer.ensure(Purpose::ALL))),
         ("format", Box::new(|| run_command(cargo().args(["fmt", "--all", "--check"])))),
         ("tidy", Box::new(tidy::run)),
+        ("chart", Box::new(chart::check)),
         ("clippy", Box::new(|| run_command(&mut clippy()))),
         ("docs", Box::new(|| run_command(&mut docs()))),
         ("test", Box::new(|| suite::test(installer, &[]))),

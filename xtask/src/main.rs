@@ -8,6 +8,7 @@
     reason = "a command-line tool: what it prints is what it is for"
 )]
 
+mod chart;
 mod ci;
 mod command;
 mod demo;
@@ -59,6 +60,8 @@ enum Task {
         #[arg(long, hide = true)]
         agent: Option<PathBuf>,
     },
+    /// Render the Helm chart and the kustomizations again, after changing them; needs helm and kubectl
+    Chart,
     /// Everything that must pass before a change is taken
     Ci,
 }
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Task::Bench { args } => suite::bench(&installer, args),
         Task::Demo { agent: None } => demo::prepare(&installer),
         Task::Demo { agent: Some(agent) } => demo::run(agent),
+        Task::Chart => chart::render(),
         Task::Ci => ci::run(&installer),
     };
     match outcome {

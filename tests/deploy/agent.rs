@@ -1,0 +1,80 @@
+//! What the DaemonSet hands to the agent, handed to the agent.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use shunt_lab::Netns;
+use tempfile::TempDir;
+
+use crate::kinds::{Object, objects};
+use crate::manifests::{daemon_sets, pod};
+use crate::{RENDERED, SHUNT, read, repository};
+
+fn succeeded(output: &Output) -> Result<String> {
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{}\n{log}", output.status);
+    Ok(log)
+}
+
+#[test]
+fn the_agent_takes_the_arguments() -> Result<()> {
+    for (path, daemon_set) in daemon_sets()? {
+        let pod = pod(&daemon_set)?;
+        for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
+            let arguments = container.args.clone().context(path)?;
+            // An argument that is not known is an error before the help is printed.
+            let output = Command::new(SHUNT).args(&arguments).arg("--help").output()?;
+            succeeded(&output).with_context(|| format!("{path}: {arguments:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_agent_takes_the_configuration() -> Result<()> {
+    let mut configurations = 0;
+    let folder = TempDir::new()?;
+    for path in RENDERED {
+        for object in objects(&read(path)?)? {
+            let Object::ConfigMap(map) = object else { continue };
+            let Some(config) = map.data.unwrap_or_default().remove("config.conf") else { continue };
+            configurations += 1;
+            let file = folder.path().join("config.conf");
+            fs::write(&file, config)?;
+            let mut render = Command::new(SHUNT);
+            render.arg("render").arg("--config").arg(&file).arg("--manifests");
+            let log =
+                succeeded(&render.arg(repository("examples/demo")).output()?).context(path)?;
+            assert!(!log.contains("WARN") && !log.contains("ERROR"), "{path}: {log}");
+        }
+    }
+    assert_eq!(configurations, 5, "all but the ones for monitoring and kubeadm have one");
+    Ok(())
+}
+
+/// As the container does, with root's identity and one capability.
+#[test]
+fn the_agent_works_with_net_admin_alone() -> Result<()> {
+    let ns = Netns::new()?;
+    let output = ns
+        .command("setpriv")
+        .args(["--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs"])
+        // As the kubelet leaves it: the value that the agent is to have is the one that it has.
+        .args([SHUNT, "run", "--once", "--oom-score-adj=0", "--manifests"])
+        .arg(repository("examples/demo"))
+        .output()?;
+    let log = succeeded(&output)?;
+    assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+    let rules = ns.output("nft", &["list", "ruleset"])?;
+    assert!(rules.contains("table ip shunt") && rules.contains("table ip6 shunt"), "{rules}");
+
+    let output = ns
+        .command("setpriv")
+        .args(["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"])
+        .args([SHUNT, "cleanup"])
+        .output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && log.contains("NET_ADMIN"), "{log}");
+    Ok(())
+}

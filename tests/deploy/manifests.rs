@@ -1,0 +1,253 @@
+//! The manifests, as Kubernetes reads them and as the chart means them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Container, PodSpec, Probe};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use shunt::document;
+
+use crate::kinds::{Object, objects};
+use crate::{RENDERED, read, repository};
+
+/// The DaemonSets of all renderings, with the path of each.
+pub(crate) fn daemon_sets() -> Result<Vec<(&'static str, DaemonSet)>> {
+    let mut found = Vec::new();
+    for path in RENDERED {
+        for object in objects(&read(path)?).with_context(|| path.to_owned())? {
+            if let Object::DaemonSet(daemon_set) = object {
+                found.push((path, *daemon_set));
+            }
+        }
+    }
+    assert_eq!(found.len(), RENDERED.len() - 1, "all but the one about monitoring have one");
+    Ok(found)
+}
+
+pub(crate) fn pod(daemon_set: &DaemonSet) -> Result<&PodSpec> {
+    let spec = daemon_set.spec.as_ref().context("no spec")?;
+    spec.template.spec.as_ref().context("no pod")
+}
+
+/// The container that the agent runs in.
+pub(crate) fn agent(daemon_set: &DaemonSet) -> Result<&Container> {
+    let [container] = &pod(daemon_set)?.containers[..] else {
+        anyhow::bail!("not one container");
+    };
+    Ok(container)
+}
+
+fn yaml_files(folder: &Path, found: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            yaml_files(&path, found)?;
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
+            found.push(path.display().to_string());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_object_has_the_fields_of_its_kind_and_no_others() -> Result<()> {
+    let mut files = Vec::new();
+    yaml_files(&repository("deploy/kustomize"), &mut files)?;
+    assert!(files.len() >= 7, "{files:?}");
+    files.extend(RENDERED.map(str::to_owned));
+    for file in files {
+        let objects = objects(&fs::read_to_string(repository(&file))?).context(file.clone())?;
+        assert!(!objects.is_empty(), "{file}");
+    }
+    Ok(())
+}
+
+#[test]
+fn every_file_of_values_can_be_read() -> Result<()> {
+    let mut files = Vec::new();
+    yaml_files(&repository("deploy/values"), &mut files)?;
+    files.extend(["Chart.yaml", "values.yaml"].map(|file| format!("deploy/chart/{file}")));
+    for file in files {
+        let documents = fs::read(repository(&file))?;
+        assert_eq!(document::parse(&documents).context(file.clone())?.len(), 1, "{file}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_kustomization_names_only_files_that_there_are() -> Result<()> {
+    for folder in ["base", "monitoring", "example"] {
+        let folder = format!("deploy/kustomize/{folder}");
+        for object in objects(&read(&format!("{folder}/kustomization.yaml"))?)? {
+            let Object::Kustomization(it) = object else { continue };
+            let patches = it.patches.into_iter().map(|patch| patch.path);
+            for path in it.resources.into_iter().chain(it.components).chain(patches) {
+                let path = format!("{folder}/{path}");
+                assert!(repository(&path).exists(), "{path}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_agent_is_on_every_node_and_in_its_network() -> Result<()> {
+    for (path, daemon_set) in daemon_sets()? {
+        let pod = pod(&daemon_set)?;
+        assert_eq!(pod.host_network, Some(true), "{path}");
+        assert_eq!(pod.dns_policy.as_deref(), Some("Default"), "{path}");
+        assert_eq!(pod.priority_class_name.as_deref(), Some("system-node-critical"), "{path}");
+        let tolerations = pod.tolerations.iter().flatten();
+        let all = |t: &&k8s_openapi::api::core::v1::Toleration| {
+            t.operator.as_deref() == Some("Exists") && t.key.is_none() && t.effect.is_none()
+        };
+        assert_eq!(tolerations.filter(all).count(), 1, "{path}");
+        let update = daemon_set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
+        let update = update.and_then(|strategy| strategy.rolling_update.as_ref()).context(path)?;
+        assert_eq!(update.max_surge, Some(IntOrString::Int(0)), "{path}: ports of the node");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_agent_has_no_right_but_to_the_nodes_network() -> Result<()> {
+    for (path, daemon_set) in daemon_sets()? {
+        let seccomp = pod(&daemon_set)?.security_context.clone().and_then(|s| s.seccomp_profile);
+        assert_eq!(seccomp.context(path)?.type_, "RuntimeDefault");
+        let security = agent(&daemon_set)?.security_context.clone().context(path)?;
+        let capabilities = security.capabilities.context(path)?;
+        assert_eq!(capabilities.drop, Some(vec!["ALL".to_owned()]), "{path}");
+        assert_eq!(capabilities.add, Some(vec!["NET_ADMIN".to_owned()]), "{path}");
+        assert_eq!(security.read_only_root_filesystem, Some(true), "{path}");
+        assert_eq!(security.allow_privilege_escalation, Some(false), "{path}");
+        assert_ne!(security.privileged, Some(true), "{path}");
+        // Capabilities that Kubernetes adds are effective for root only.
+        assert_eq!(security.run_as_user, Some(0), "{path}");
+    }
+    Ok(())
+}
+
+#[test]
+fn selectors_names_and_mounts_fit_together() -> Result<()> {
+    for (path, daemon_set) in daemon_sets()? {
+        let spec = daemon_set.spec.as_ref().context(path)?;
+        let labels = spec.template.metadata.clone().and_then(|m| m.labels).context(path)?;
+        assert_selects(&spec.selector.match_labels, &labels, path);
+        let pod = pod(&daemon_set)?;
+        let volumes: BTreeSet<&str> =
+            pod.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
+        let containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
+        for mount in containers.flat_map(|container| container.volume_mounts.iter().flatten()) {
+            assert!(volumes.contains(mount.name.as_str()), "{path}: {}", mount.name);
+            assert_eq!(mount.sub_path, None, "{path}: would not follow changes");
+        }
+    }
+    Ok(())
+}
+
+fn assert_selects(
+    selector: &Option<BTreeMap<String, String>>,
+    labels: &BTreeMap<String, String>,
+    path: &str,
+) {
+    let selector = selector.iter().flatten();
+    assert_ne!(selector.clone().count(), 0, "{path}");
+    for (key, value) in selector {
+        assert_eq!(labels.get(key), Some(value), "{path}: {key}");
+    }
+}
+
+#[test]
+fn probes_ask_for_what_the_agent_serves() -> Result<()> {
+    for (path, daemon_set) in daemon_sets()? {
+        let agent = agent(&daemon_set)?;
+        let get = |probe: &Option<Probe>| {
+            let get = probe.as_ref().and_then(|probe| probe.http_get.as_ref()).context(path)?;
+            assert_eq!(get.path.as_deref(), Some("/livez"), "{path}");
+            assert_eq!(get.port, IntOrString::String("healthz".to_owned()), "{path}");
+            anyhow::Ok(get.host.clone())
+        };
+        let hosts =
+            [get(&agent.startup_probe)?, get(&agent.liveness_probe)?, get(&agent.readiness_probe)?];
+        // Only one rendering binds to the loopback address.
+        let host = path.contains("everything").then(|| "::1".to_owned());
+        assert_eq!(hosts, [host.clone(), host.clone(), host], "{path}");
+        let ports = agent.ports.iter().flatten().filter_map(|port| port.name.as_deref());
+        assert_eq!(ports.collect::<Vec<_>>(), ["healthz", "metrics"], "{path}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_api_server_is_not_looked_for_at_its_cluster_ip() -> Result<()> {
+    for (path, daemon_set) in daemon_sets()? {
+        let env = agent(&daemon_set)?.env.clone().context(path)?;
+        let value = |name: &str| {
+            env.iter().find(|variable| variable.name == name).and_then(|v| v.value.clone())
+        };
+        let given = value("KUBERNETES_SERVICE_HOST").zip(value("KUBERNETES_SERVICE_PORT"));
+        let expected = match path {
+            // Its ConfigMap has a kubeconfig.
+            _ if path.contains("kubeadm") => None,
+            _ if path.contains("k3s") => Some(("127.0.0.1", "6444")),
+            _ if path.contains("rke2") => Some(("127.0.0.1", "6443")),
+            _ if path.contains("base") => Some(("replace-me.invalid", "6443")),
+            _ if path.contains("everything") => Some(("api.example.net", "443")),
+            _ => Some(("api.example.net", "6443")),
+        };
+        assert_eq!(given, expected.map(|(h, p)| (h.to_owned(), p.to_owned())), "{path}");
+    }
+    Ok(())
+}
+
+/// What the agent lists, watches and creates: (API group, resource, verb).
+const RIGHTS: [(&str, &str, &str); 11] = [
+    ("", "nodes", "get"),
+    ("", "nodes", "list"),
+    ("", "nodes", "watch"),
+    ("", "services", "list"),
+    ("", "services", "watch"),
+    ("discovery.k8s.io", "endpointslices", "list"),
+    ("discovery.k8s.io", "endpointslices", "watch"),
+    ("events.k8s.io", "events", "create"),
+    ("events.k8s.io", "events", "patch"),
+    ("networking.k8s.io", "servicecidrs", "list"),
+    ("networking.k8s.io", "servicecidrs", "watch"),
+];
+
+#[test]
+fn the_role_allows_what_the_agent_does_and_no_more() -> Result<()> {
+    for path in RENDERED.iter().filter(|path| !path.contains("monitoring")) {
+        let mut rights = BTreeSet::new();
+        let mut bound = None;
+        let mut account = None;
+        for object in objects(&read(path)?)? {
+            match object {
+                Object::ClusterRole(role) => {
+                    for rule in role.rules.iter().flatten() {
+                        assert_eq!(rule.non_resource_urls, None, "{path}");
+                        for group in rule.api_groups.iter().flatten() {
+                            for resource in rule.resources.iter().flatten() {
+                                let right =
+                                    |verb: &String| (group.clone(), resource.clone(), verb.clone());
+                                rights.extend(rule.verbs.iter().map(right));
+                            }
+                        }
+                    }
+                }
+                Object::ClusterRoleBinding(binding) => {
+                    bound = binding.subjects.and_then(|subjects| subjects.into_iter().next());
+                }
+                Object::ServiceAccount(it) => account = it.metadata.name,
+                _ => {}
+            }
+        }
+        let expected = RIGHTS.map(|(g, r, v)| (g.to_owned(), r.to_owned(), v.to_owned()));
+        assert_eq!(rights, BTreeSet::from(expected), "{path}");
+        assert_eq!(bound.map(|subject| subject.name), account, "{path}");
+    }
+    Ok(())
+}
