@@ -89,14 +89,15 @@ impl Objects {
         };
         match self {
             Objects::Manifests(paths) => {
-                let watcher =
+                let (watcher, stop) =
                     Watcher::new(paths, node_name).context("cannot watch the manifests")?;
                 let (ended, end) = tokio::sync::oneshot::channel();
                 super::run::spawn("manifests", move || {
                     let result = watcher.run(|round| flow(Update::now(round.changes)));
                     let _ = ended.send(result);
                 })?;
-                Ok(Box::pin(async {
+                Ok(Box::pin(async move {
+                    let _stop = stop;
                     end.await
                         .context("the thread that watches the manifests is gone")?
                         .context("the manifests cannot be watched any more")

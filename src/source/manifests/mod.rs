@@ -1,7 +1,7 @@
 //! Manifests: objects in files, as they are written for `kubectl apply`.
 //!
 //! Owns: what counts as a manifest file, what the objects in it are ([`parse()`]), which of several
-//! definitions of an object counts ([`collection`]), reading files, and noticing that they change
+//! definitions of an object counts ([`collection`]), and reading files, again when they change
 //! ([`Watcher`]).
 //!
 //! What a person can rely on:
@@ -52,21 +52,9 @@ pub enum Error {
         /// Why.
         source: std::io::Error,
     },
-    /// The kernel gives us no inotify instance.
-    #[error(
-        "cannot watch manifests: {source}; if too many files are open, raise the sysctl \
-         fs.inotify.max_user_instances"
-    )]
-    Inotify {
-        /// Why.
-        source: nix::Error,
-    },
-    /// Waiting for events failed.
-    #[error("cannot wait for changes of manifests: {source}")]
-    Wait {
-        /// Why.
-        source: nix::Error,
-    },
+    /// They cannot be watched.
+    #[error(transparent)]
+    Watch(#[from] crate::files::Error),
 }
 
 /// Reads all manifests once. Problems are returned, not logged.

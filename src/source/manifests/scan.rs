@@ -56,11 +56,6 @@ impl Scanner {
         self.log = true;
     }
 
-    /// The path with this number.
-    pub(super) fn root(&self, root: usize) -> &Path {
-        &self.roots[root]
-    }
-
     /// Looks at everything that is at a path. False if the path is gone or cannot be read: what it
     /// said before stays.
     pub(super) fn scan(&mut self, root: usize) -> bool {

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::collection::{Collection, FileId};
 use super::*;
+use crate::files::Stop;
 use crate::source::objects::{Key, Kind};
 
 fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Problem>> {
@@ -252,13 +253,14 @@ fn a_service_that_becomes_headless_or_wrong_is_gone() {
 struct Watched {
     directory: TempDir,
     rounds: Receiver<Round>,
+    _stop: Stop,
 }
 
 impl Watched {
     fn new(prepare: impl FnOnce(&Path) -> PathBuf) -> Watched {
         let directory = tempfile::tempdir().unwrap();
         let path = prepare(directory.path());
-        let watcher = Watcher::new(&[path], "node-1").unwrap();
+        let (watcher, stop) = Watcher::new(&[path], "node-1").unwrap();
         // The watcher goes on when a round was taken, so that a test can hold it up.
         let (sender, rounds) = sync_channel(0);
         std::thread::spawn(move || {
@@ -267,7 +269,7 @@ impl Watched {
                 Err(_) => ControlFlow::Break(()),
             })
         });
-        Watched { directory, rounds }
+        Watched { directory, rounds, _stop: stop }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -285,6 +287,30 @@ impl Watched {
     fn expect(&self, changes: &[&str]) {
         assert_eq!(say(&self.next().changes), changes);
     }
+}
+
+#[test]
+fn a_file_that_is_written_under_another_name_is_seen() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let target = elsewhere.path().join("real.yaml");
+    fs::write(&target, service("a", 1)).unwrap();
+    let watched = Watched::new(|directory| {
+        let link = directory.join("link.yaml");
+        symlink(&target, &link).unwrap();
+        link
+    });
+    watched.expect(&["default/a 10.96.0.1", "synced"]);
+    fs::write(&target, service("a", 2)).unwrap();
+    watched.expect(&["default/a 10.96.0.2"]);
+}
+
+#[test]
+fn who_drops_the_stop_ends_the_watch() {
+    let directory = tempfile::tempdir().unwrap();
+    let (watcher, stop) = Watcher::new(&[directory.path().to_owned()], "node-1").unwrap();
+    let watch = std::thread::spawn(move || watcher.run(|_| ControlFlow::Continue(())));
+    drop(stop);
+    watch.join().unwrap().unwrap();
 }
 
 #[test]

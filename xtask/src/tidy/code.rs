@@ -35,7 +35,8 @@ const IMPURE_STD: [&str; 12] = [
 ];
 
 /// The modules of our own that talk to the outside.
-const OUTER: [&str; 7] = ["cli", "conntrack", "dataplane", "metrics", "nft", "serve", "source"];
+const OUTER: [&str; 8] =
+    ["cli", "conntrack", "dataplane", "files", "metrics", "nft", "serve", "source"];
 
 /// The modules that may hold `unsafe` code: those that speak to C and to the kernel.
 const UNSAFE: [&str; 2] = ["conntrack", "nft"];
