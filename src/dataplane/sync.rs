@@ -155,6 +155,13 @@ impl Dataplane {
         self.store.apply(change, &mut self.dirty);
     }
 
+    /// Plans with other options or for another node; the next sync acts on it, with one transaction
+    /// of what differs.
+    pub fn configure(&mut self, options: Options, node_name: &str) {
+        self.desired.configure(options, node_name);
+        self.dirty.surroundings = true;
+    }
+
     /// The UDP frontends for which it changed where flows may stay; to be called after a sync that
     /// went well.
     pub fn take_flows(&mut self) -> Flows {

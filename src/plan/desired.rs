@@ -70,6 +70,13 @@ impl Desired {
         }
     }
 
+    /// Plans with other options or for another node from now on: with the next update that has dirty
+    /// surroundings.
+    pub fn configure(&mut self, options: Options, node_name: &str) {
+        self.options = options;
+        node_name.clone_into(&mut self.node_name);
+    }
+
     /// Plans again what is dirty.
     pub fn update(&mut self, store: &Store, dirty: &Dirty) {
         if dirty.surroundings || self.surroundings.is_none() {
