@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use shunt::dataplane::Dataplane;
+use shunt::dataplane::{Dataplane, Ownership};
 use shunt::model::{
     Endpoint, EndpointPort, EndpointSlice, Family, ObjectName, Protocol, Service, ServicePort,
     TrafficPolicy,
@@ -13,7 +13,8 @@ use shunt_lab::Netns;
 
 /// The dataplane of a namespace.
 pub(crate) fn open(ns: &Netns) -> Dataplane {
-    ns.run(|| Ok(Dataplane::open(Options::default(), "node-1")?)).expect("a dataplane")
+    ns.run(|| Ok(Dataplane::open(Options::default(), "node-1", Ownership::Own)?))
+        .expect("a dataplane")
 }
 
 /// The n-th Service.

@@ -2,6 +2,7 @@
 
 pub mod args;
 mod cleanup;
+mod exclusive;
 mod instead;
 mod logging;
 mod netns;

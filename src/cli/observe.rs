@@ -51,6 +51,26 @@ impl Observer {
                     health.queued_since.get_or_insert_with(SystemTime::now);
                 });
             }
+            Event::Repaired { repaired, writers } => {
+                let writers = if writers.is_empty() {
+                    "not known yet, the kernel is asked to tell for some seconds".to_owned()
+                } else {
+                    let named = writers.iter().map(|w| format!("{} (pid {})", w.process, w.pid));
+                    named.collect::<Vec<_>>().join(", ")
+                };
+                tracing::warn!(
+                    repaired, %writers,
+                    "somebody else changed shunt's tables; they are as planned again"
+                );
+            }
+            Event::Quarantined { quarantined, .. } => tracing::error!(
+                frontend = %quarantined.what,
+                "the kernel refuses it, so it stays as it was while all else is programmed; tried \
+                 again now and then, and when it changes: {}", quarantined.reason
+            ),
+            Event::Released { released } => {
+                tracing::info!(frontend = %released.what, "no longer refused by the kernel");
+            }
             Event::Conflict { conflict, dataplane } => {
                 report_conflict(conflict, dataplane.store());
             }

@@ -14,9 +14,9 @@ use super::args::Run;
 use super::observe::{Observer, log_synced, report_conflict, sweep};
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
-use super::{Failure, instead, netns, process};
+use super::{Failure, exclusive, instead, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
-use crate::dataplane::{self, Dataplane, Order, Update};
+use crate::dataplane::{self, Dataplane, Order, Ownership, Pace, Update};
 use crate::model::{Family, ObjectName};
 use crate::nft;
 use crate::serve::{Health, ServiceHealths, serve_health, serve_service_health};
@@ -33,7 +33,19 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     }
     let objects = Objects::chosen(arguments, &settings.config).map_err(anyhow::Error::from)?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
-    let mut dataplane = Dataplane::open(settings.options(), &settings.node_name)
+    let _exclusive = if arguments.once {
+        exclusive::try_hold()
+            .context("cannot find out whether another shunt runs here")?
+            .map_err(|held| anyhow!("{held}: leave the work to it, or stop it first"))?
+    } else {
+        exclusive::hold().context("cannot find out whether another shunt runs here")?
+    };
+    let ownership = match (arguments.own_tables, arguments.once) {
+        (false, _) => Ownership::Share,
+        (true, true) => Ownership::Leave,
+        (true, false) => Ownership::Own,
+    };
+    let mut dataplane = Dataplane::open(settings.options(), &settings.node_name, ownership)
         .map_err(|error| explain(&error))?;
     // Subscribed before the first look, so that no change falls between the two.
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
@@ -41,7 +53,11 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if arguments.once {
         once(dataplane, &objects, &settings)
     } else {
-        keep_running(dataplane, interfaces, &objects, &settings)
+        let pace = Pace {
+            min_period: settings.config.min_sync_period,
+            check_period: arguments.drift_check_period,
+        };
+        keep_running(dataplane, pace, interfaces, &objects, &settings)
     }
 }
 
@@ -65,6 +81,7 @@ fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Re
 
 fn keep_running(
     dataplane: Dataplane,
+    pace: Pace,
     interfaces: Interfaces,
     objects: &Objects,
     settings: &Effective,
@@ -82,7 +99,7 @@ fn keep_running(
         sweeps: sweeper()?,
         sysctls: Some(settings.config.conntrack.clone()),
     };
-    let orders = dataplane::spawn(dataplane, settings.config.min_sync_period, move |event| {
+    let orders = dataplane::spawn(dataplane, pace, move |event| {
         observer.observe(event);
     })
     .context("cannot start a thread for the dataplane")?;
@@ -181,6 +198,7 @@ pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
             "the kernel has no netlink for netfilter (CONFIG_NETFILTER_NETLINK, module nfnetlink): \
              {source}"
         ),
+        owned @ nft::Error::Owned { .. } => anyhow!("{owned}"),
         other => anyhow!("nf_tables does not answer as it should: {other}"),
     }
 }

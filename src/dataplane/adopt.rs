@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
 use super::committed::{Committed, Stray, TableState};
+use super::ownership::Hold;
 use super::translate::{base_chain, expressions};
 use crate::model::{Backend, Family};
 use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel};
@@ -55,14 +56,16 @@ fn read_table(
     let Some(found) = kernel.table(table, TABLE)? else {
         return Ok(TableState::Absent);
     };
+    let hold = Hold::of(table, found.flags, found.owner, kernel.port())?;
     let sets = kernel.sets(table, TABLE)?;
     let sets_fit = sets.len() == Set::ALL.len()
         && sets.iter().all(|found| {
             Set::from_name(&found.name).is_some_and(|set| found.is(&set_type(family, set)))
         });
-    if found.comment.as_deref() != Some(LAYOUT_COMMENT) || found.flags != 0 || !sets_fit {
+    let Some(hold) = hold.filter(|_| sets_fit && found.comment.as_deref() == Some(LAYOUT_COMMENT))
+    else {
         return Ok(TableState::Unusable);
-    }
+    };
     let mut rules: HashMap<String, Vec<DumpedRule>> = HashMap::new();
     for rule in kernel.rules(table, TABLE)? {
         rules.entry(rule.chain.clone()).or_default().push(rule);
@@ -88,7 +91,7 @@ fn read_table(
         let right = implements(family, &wanted, &live);
         chains.insert(name, right.then_some(wanted));
     }
-    Ok(TableState::Ours { chains })
+    Ok(TableState::Ours { chains, hold })
 }
 
 /// True if both are regular chains, or base chains in the same place.

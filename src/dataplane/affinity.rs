@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::codec::{decode_affinity_key, decode_value, table_family};
 use crate::model::Family;
-use crate::nft::{Batch, Elements, Error, Kernel};
+use crate::nft::{Batch, DumpedElement, Elements, Error, Kernel};
 use crate::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
 
 /// Where clients may have to forget backends.
@@ -47,20 +47,30 @@ pub(super) fn forget_gone(
     let set = Set::Affinity.name();
     let mut gone = Elements::new();
     kernel.elements(table, TABLE, set, &mut |element| {
-        let value = element.data.and_then(|data| decode_value(family, data));
-        let keys = decode_affinity_key(family, element.key);
-        let kept = keys.into_iter().flatten().find_map(|key| {
-            let frontend = desired.frontend(key).filter(|f| f.affinity.is_some())?;
-            let pools = if narrowed.contains(&key) { 1 } else { 2 };
-            Some(has_backend(frontend, pools, value.as_ref()))
-        });
-        if kept != Some(true) {
+        if !is_kept(family, desired, narrowed, &element) {
             gone.push(element.key, element.data, None);
         }
     })?;
     batch.add_elements(table, TABLE, set, &gone);
     batch.delete_elements(table, TABLE, set, &gone);
     Ok(())
+}
+
+/// True if the frontend still has the backend that an entry names.
+pub(super) fn is_kept(
+    family: Family,
+    desired: &Desired,
+    narrowed: &BTreeSet<FrontendKey>,
+    entry: &DumpedElement<'_>,
+) -> bool {
+    let value = entry.data.and_then(|data| decode_value(family, data));
+    let keys = decode_affinity_key(family, entry.key);
+    let kept = keys.into_iter().flatten().find_map(|key| {
+        let frontend = desired.frontend(key).filter(|f| f.affinity.is_some())?;
+        let pools = if narrowed.contains(&key) { 1 } else { 2 };
+        Some(has_backend(frontend, pools, value.as_ref()))
+    });
+    kept == Some(true)
 }
 
 /// Looks in so many of the frontend's pools, the main one first. Planned pools are in order.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use super::ownership::Hold;
 use crate::model::Family;
 use crate::plan::{Chain, ChainName, Frontend, FrontendKey, Key, Set, Touched};
 
@@ -17,6 +18,8 @@ pub(super) enum TableState {
     Ours {
         /// Its chains; `None` for one whose rules are not known to be right.
         chains: BTreeMap<ChainName, Option<Chain>>,
+        /// How it is held.
+        hold: Hold,
     },
 }
 
@@ -40,17 +43,45 @@ impl Committed {
         self.tables[family as usize] = state;
     }
 
+    /// How a table is held; `None` if it is not there or has to be replaced.
+    pub(super) fn hold(&self, family: Family) -> Option<Hold> {
+        match self.table(family) {
+            TableState::Ours { hold, .. } => Some(*hold),
+            TableState::Absent | TableState::Unusable => None,
+        }
+    }
+
+    /// The table is replaced by an empty one: nothing of it counts as there.
+    pub(super) fn forget_table(&mut self, family: Family) {
+        self.set_table(family, TableState::Unusable);
+        self.frontends.retain(|key, _| key.family() != family);
+        self.members.retain(|(_, key)| key.family() != family);
+        self.users.retain(|(of, _), _| *of != family);
+        self.strays.retain(|stray| stray.family != family);
+    }
+
+    pub(super) fn set_hold(&mut self, family: Family, new: Hold) {
+        if let TableState::Ours { hold, .. } = &mut self.tables[family as usize] {
+            *hold = new;
+        }
+    }
+
+    /// True if nobody else can have changed anything.
+    pub(super) fn is_owned(&self) -> bool {
+        Family::ALL.into_iter().all(|family| self.hold(family) == Some(Hold::Ours))
+    }
+
     /// The chain as the kernel has it: `None` if it does not exist, `Some(None)` if it does but
     /// its rules are not known.
     pub(super) fn chain(&self, family: Family, name: ChainName) -> Option<Option<&Chain>> {
         match self.table(family) {
-            TableState::Ours { chains } => chains.get(&name).map(Option::as_ref),
+            TableState::Ours { chains, .. } => chains.get(&name).map(Option::as_ref),
             TableState::Absent | TableState::Unusable => None,
         }
     }
 
     pub(super) fn set_chain(&mut self, family: Family, name: ChainName, chain: Option<Chain>) {
-        if let TableState::Ours { chains } = &mut self.tables[family as usize] {
+        if let TableState::Ours { chains, .. } = &mut self.tables[family as usize] {
             match chain {
                 Some(chain) => chains.insert(name, Some(chain)),
                 None => chains.remove(&name),
@@ -100,7 +131,7 @@ impl Committed {
     /// The chains on demand of a family whose rules are not known to be right.
     pub(super) fn doubtful_chains(&self, family: Family) -> impl Iterator<Item = ChainName> {
         let chains = match self.table(family) {
-            TableState::Ours { chains } => Some(chains),
+            TableState::Ours { chains, .. } => Some(chains),
             TableState::Absent | TableState::Unusable => None,
         };
         let chains = chains.into_iter().flatten();
@@ -116,7 +147,7 @@ impl Committed {
     pub(super) fn unused_chains(&self) -> BTreeSet<(Family, ChainName)> {
         let mut unused = BTreeSet::new();
         for family in Family::ALL {
-            if let TableState::Ours { chains } = self.table(family) {
+            if let TableState::Ours { chains, .. } = self.table(family) {
                 unused.extend(
                     chains
                         .keys()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::affinity::Forget;
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
 use super::committed::Committed;
+use super::quarantine::{Quarantine, Suspect};
 use crate::model::{Backend, Family};
 use crate::nft::{Batch, Elements};
 use crate::plan::{
@@ -28,8 +29,15 @@ pub(super) struct Delta {
 }
 
 impl Delta {
-    fn new() -> Delta {
-        let sets = || std::array::from_fn(|_| std::array::from_fn(|_| Elements::new()));
+    fn new(isolated: bool) -> Delta {
+        let elements = || {
+            let mut elements = Elements::new();
+            if isolated {
+                elements.isolate();
+            }
+            elements
+        };
+        let sets = || std::array::from_fn(|_| std::array::from_fn(|_| elements()));
         Delta {
             deletions: sets(),
             additions: sets(),
@@ -41,9 +49,16 @@ impl Delta {
         }
     }
 
-    /// Compares what was touched with the record.
-    pub(super) fn between(committed: &Committed, desired: &Desired, touched: &Touched) -> Delta {
-        let mut delta = Delta::new();
+    /// Compares what was touched with the record, but for what is in quarantine. With `isolated`
+    /// every element gets a message of its own, so that a refusal names just one.
+    pub(super) fn between(
+        committed: &Committed,
+        desired: &Desired,
+        touched: &Touched,
+        quarantine: &Quarantine,
+        isolated: bool,
+    ) -> Delta {
+        let mut delta = Delta::new(isolated);
         for stray in &committed.strays {
             delta.deletions[stray.family as usize][stray.set as usize].push_range(
                 &stray.key,
@@ -52,10 +67,12 @@ impl Delta {
                 None,
             );
         }
-        for key in &touched.frontends {
+        let held = |key: &&FrontendKey| quarantine.holds(Suspect::Frontend(**key));
+        for key in touched.frontends.iter().filter(|key| !held(key)) {
             delta.frontend(*key, committed.frontend(*key), desired.frontend(*key));
         }
-        for (set, key) in &touched.members {
+        let held = |(set, key): &&(Set, Key)| quarantine.holds(Suspect::Member(*set, *key));
+        for (set, key) in touched.members.iter().filter(|member| !held(member)) {
             let element = Element { set: *set, key: *key, value: None, comment: None };
             match (committed.has_member(*set, *key), desired.has_member(*set, *key)) {
                 (false, true) => delta.add(&element),
@@ -151,6 +168,14 @@ impl Delta {
     pub(super) fn counts(&self) -> (usize, usize) {
         let sum = |sets: &[[Elements; SETS]; 2]| sets.iter().flatten().map(Elements::len).sum();
         (sum(&self.additions), sum(&self.deletions))
+    }
+
+    /// How many frontends and members change that are not named there.
+    pub(super) fn beside(&self, named: &Touched) -> usize {
+        let frontends = self.frontends.iter().filter(|(key, _)| !named.frontends.contains(key));
+        let members =
+            self.members.iter().filter(|(set, key, _)| !named.members.contains(&(*set, *key)));
+        frontends.count() + members.count()
     }
 
     /// Brings the record up to date after the commit.

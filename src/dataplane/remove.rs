@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::adopt::retried;
 use super::codec::table_family;
+use super::ownership::Hold;
 use crate::model::Family;
 use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel, TableFamily};
 use crate::plan::TABLE;
@@ -113,7 +114,9 @@ fn prepare(kernel: &mut dyn Kernel, scope: Scope) -> Result<(Removed, Batch), Er
     let mut batch = Batch::new(Some(kernel.generation()?.id));
     let mut removed = Removed::default();
     for family in Family::ALL.map(table_family) {
-        if scope.own && kernel.table(family, TABLE)?.is_some() {
+        let own = if scope.own { kernel.table(family, TABLE)? } else { None };
+        if let Some(own) = own {
+            Hold::of(family, own.flags, own.owner, kernel.port())?;
             batch.delete_table(family, TABLE);
             removed.own_tables += 1;
         }

@@ -1,122 +1,72 @@
 //! One sync: plan what is dirty, compare with the record, commit the difference.
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
-use super::adopt::adopt;
+use nix::errno::Errno;
+
 use super::affinity::{Forget, forget_gone};
-use super::codec::{decode_key, set_type, table_family};
-use super::committed::{Committed, TableState};
-use super::diff::Delta;
-use super::translate::{base_chain, expressions};
-use crate::model::{Change, Dirty, Family, Protocol, Store};
-use crate::nft::{self, Batch, FinishedBatch, Kernel, Refusal, Socket, TableFamily};
-use crate::plan::{
-    Chain, ChainName, Conflict, Desired, Flows, Key, LAYOUT_COMMENT, Options, Set, TABLE, Touched,
-    base_chains, on_demand_chain,
-};
+use super::codec::table_family;
+use super::committed::Committed;
+use super::ownership::{Hold, Ownership};
+use super::quarantine::{Quarantine, Suspect};
+use super::refusal::{Error, Verdict, describe, judge};
+use super::transaction::SyncReport;
+use crate::model::{Change, Dirty, Family, Store};
+use crate::nft::{self, Batch, Elements, Kernel, Refusal, Socket};
+use crate::plan::{ChainName, Conflict, Desired, Flows, FrontendKey, Options, Set, TABLE, Touched};
 
 /// How often a sync starts over because others write to nf_tables at the same time.
 const ATTEMPTS: usize = 50;
 
-/// Why a sync failed. The kernel holds what it held before, and the next sync tries again.
-#[derive(Debug)]
-pub struct Error {
-    source: nft::Error,
-    /// The refused elements in the words of the cluster.
-    refused: Vec<String>,
-}
-
-impl Error {
-    /// True if somebody else, or the kernel itself, changed something meanwhile: another writer, or
-    /// an affinity that timed out and was learned anew while it was to be deleted.
-    fn is_transient(&self) -> bool {
-        match &self.source {
-            nft::Error::StaleGeneration => true,
-            nft::Error::Refused(refusals) => {
-                refusals.iter().all(|refusal| refusal.object == Set::Affinity.name())
-            }
-            _ => false,
-        }
-    }
-
-    /// What nf_tables said.
-    #[must_use]
-    pub fn kernel(&self) -> &nft::Error {
-        &self.source
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.source)?;
-        if !self.refused.is_empty() {
-            write!(f, "; concerned: {}", self.refused.join(", "))?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
-
-impl From<nft::Error> for Error {
-    fn from(source: nft::Error) -> Error {
-        Error { source, refused: Vec::new() }
-    }
-}
-
-/// What a sync wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SyncReport {
-    /// The generation that it made.
-    pub generation: u32,
-    /// Messages in the transaction.
-    pub messages: u32,
-    /// Its size in bytes.
-    pub bytes: usize,
-    /// Elements added.
-    pub added: usize,
-    /// Elements deleted.
-    pub deleted: usize,
-}
-
-/// A transaction with what the record will say once it is committed.
-pub struct Prepared {
-    batch: FinishedBatch,
-    delta: Delta,
-    chains: Vec<(Family, Chain)>,
-    created: Vec<Family>,
-    /// Where clients may have to forget backends.
-    forget: Forget,
-}
-
-impl Prepared {
-    /// The transaction.
-    #[must_use]
-    pub fn batch(&self) -> &FinishedBatch {
-        &self.batch
-    }
+/// The kernel's state as far as it is known.
+pub(super) struct Known {
+    /// The generation at which that was so.
+    pub(super) generation: u32,
+    /// What the kernel holds.
+    pub(super) holds: Committed,
+    /// What it has learned of clients in tables that have to be replaced.
+    pub(super) learned: Vec<(Family, Elements)>,
 }
 
 /// The dataplane of one network namespace.
 pub struct Dataplane {
-    kernel: Box<dyn Kernel>,
-    store: Store,
-    dirty: Dirty,
-    desired: Desired,
-    /// What the kernel holds, and the generation at which that was so. `None`: not known.
-    committed: Option<(u32, Committed)>,
+    pub(super) kernel: Box<dyn Kernel>,
+    pub(super) store: Store,
+    pub(super) dirty: Dirty,
+    pub(super) desired: Desired,
+    pub(super) ownership: Ownership,
+    /// Whether the kernel lets tables be owned; `None`: not asked yet.
+    pub(super) can_own: Option<bool>,
+    /// `None`: to be read before the next commit.
+    pub(super) committed: Option<Known>,
+    /// It was read and right before.
+    pub(super) was_known: bool,
+    /// It was read since the sync began.
+    pub(super) fresh: bool,
     /// What may differ from the record, from the plan's changes that are not committed yet.
-    pending: Touched,
+    pub(super) pending: Touched,
+    /// What the kernel refuses.
+    pub(super) quarantine: Quarantine,
+    /// To find out which element the kernel refuses.
+    pub(super) isolated: bool,
     /// Where affinity may name backends that are gone.
-    forget: Forget,
+    pub(super) forget: Forget,
     /// UDP frontends whose flows have to be looked at once the kernel holds what is planned.
-    flows: Flows,
+    pub(super) flows: Flows,
+    conflicts_met: u64,
+}
+
+/// Something that the kernel refuses and that is therefore left out for the time being.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Quarantined {
+    /// Which frontend or member it is.
+    pub suspect: Suspect,
+    /// The same in words, with the service port.
+    pub what: String,
+    /// The kernel's reason.
+    pub reason: Arc<str>,
 }
 
 impl Dataplane {
@@ -124,8 +74,12 @@ impl Dataplane {
     ///
     /// # Errors
     /// If the kernel has no nf_tables, or does not let us use it.
-    pub fn open(options: Options, node_name: &str) -> Result<Dataplane, nft::Error> {
-        Dataplane::with_kernel(Box::new(Socket::open()?), options, node_name)
+    pub fn open(
+        options: Options,
+        node_name: &str,
+        ownership: Ownership,
+    ) -> Result<Dataplane, nft::Error> {
+        Dataplane::with_kernel(Box::new(Socket::open()?), options, node_name, ownership)
     }
 
     /// As [`Dataplane::open`], with another kernel.
@@ -136,6 +90,7 @@ impl Dataplane {
         mut kernel: Box<dyn Kernel>,
         options: Options,
         node_name: &str,
+        ownership: Ownership,
     ) -> Result<Dataplane, nft::Error> {
         kernel.generation()?;
         Ok(Dataplane {
@@ -143,10 +98,17 @@ impl Dataplane {
             store: Store::new(),
             dirty: Dirty::default(),
             desired: Desired::new(options, node_name),
+            ownership,
+            can_own: None,
             committed: None,
+            was_known: false,
+            fresh: false,
             pending: Touched::default(),
+            quarantine: Quarantine::default(),
+            isolated: false,
             forget: Forget::default(),
             flows: Flows::new(),
+            conflicts_met: 0,
         })
     }
 
@@ -188,7 +150,63 @@ impl Dataplane {
     /// How many frontends the kernel holds, as of the last sync.
     #[must_use]
     pub fn frontend_count(&self) -> usize {
-        self.committed.as_ref().map_or(0, |(_, committed)| committed.frontend_count())
+        self.committed.as_ref().map_or(0, |known| known.holds.frontend_count())
+    }
+
+    /// What the kernel refuses, as of the last sync, in order.
+    pub fn quarantined(&self) -> impl Iterator<Item = Quarantined> {
+        self.quarantine.entries().map(|(suspect, reason)| Quarantined {
+            suspect,
+            what: describe(suspect, &self.desired),
+            reason: reason.clone(),
+        })
+    }
+
+    /// When something in quarantine is to be tried again by a sync.
+    #[must_use]
+    pub fn next_trial(&self) -> Option<Instant> {
+        self.quarantine.next_trial()
+    }
+
+    /// How often since the start somebody else had written between two commits.
+    #[must_use]
+    pub fn generation_conflicts(&self) -> u64 {
+        self.conflicts_met
+    }
+
+    /// True if nobody else can change our tables.
+    #[must_use]
+    pub fn is_owner(&self) -> bool {
+        self.committed.as_ref().is_some_and(|known| known.holds.is_owned())
+    }
+
+    /// Looks whether somebody else may have changed our tables since the last commit: if so, the
+    /// next sync reads and repairs them. Costs a microsecond as long as nobody wrote.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn check(&mut self) -> Result<bool, nft::Error> {
+        let Some(known) = &mut self.committed else { return Ok(true) };
+        let generation = self.kernel.generation()?.id;
+        if generation == known.generation {
+            return Ok(false);
+        }
+        if known.holds.is_owned() {
+            let port = self.kernel.port();
+            let mut owned = true;
+            for family in Family::ALL {
+                let table = self.kernel.table(table_family(family), TABLE)?;
+                let hold = table
+                    .map(|table| Hold::of(table_family(family), table.flags, table.owner, port));
+                owned &= matches!(hold, Some(Ok(Some(Hold::Ours))));
+            }
+            if owned {
+                known.generation = generation;
+                return Ok(false);
+            }
+        }
+        self.committed = None;
+        Ok(true)
     }
 
     /// Brings the kernel up to the objects that are known. `None` if there was nothing to write.
@@ -196,13 +214,84 @@ impl Dataplane {
     /// # Errors
     /// Nothing was written then; what differs stays noted for the next sync.
     pub fn sync(&mut self) -> Result<Option<SyncReport>, Error> {
+        self.fresh = false;
+        self.isolated = false;
+        let mut reconnected = false;
         for _ in 1..ATTEMPTS {
-            match self.try_sync() {
-                Err(error) if error.is_transient() => {}
-                other => return other,
+            let error = match self.try_sync() {
+                Ok(report) => return Ok(report),
+                Err(error) => error,
+            };
+            match error.kernel() {
+                nft::Error::StaleGeneration => {
+                    self.conflicts_met += 1;
+                    if !self.is_owner() {
+                        self.committed = None;
+                    }
+                }
+                nft::Error::Refused(refusals) => {
+                    if !self.mend(refusals) {
+                        self.committed = None;
+                        return Err(error);
+                    }
+                }
+                kernel if is_disconnected(kernel) && !reconnected => {
+                    // What the old socket owned is an orphan now.
+                    reconnected = true;
+                    self.committed = None;
+                    self.kernel.reconnect()?;
+                }
+                _ => {
+                    self.committed = None;
+                    return Err(error);
+                }
             }
         }
         self.try_sync()
+    }
+
+    /// Looks for a way around what the kernel refused. False if there is none.
+    fn mend(&mut self, refusals: &[Refusal]) -> bool {
+        // An affinity timed out and was learned anew while it was to be deleted.
+        if refusals.iter().all(|refusal| refusal.object == Set::Affinity.name()) {
+            return true;
+        }
+        // The kernel may hold something else than the record says.
+        let surprised = |refusal: &Refusal| {
+            matches!(refusal.errno, Errno::EEXIST | Errno::ENOENT | Errno::EBUSY)
+        };
+        if !self.fresh && refusals.iter().any(surprised) {
+            self.committed = None;
+            return true;
+        }
+        match judge(refusals, |family, chain| self.users(family, chain)) {
+            Verdict::Everything => false,
+            Verdict::SomeElement => !std::mem::replace(&mut self.isolated, true),
+            Verdict::Suspects(suspects) => {
+                self.set_aside(suspects);
+                // Of the elements of one message the kernel names only the first.
+                self.isolated = true;
+                true
+            }
+        }
+    }
+
+    /// The planned frontends that wait to be committed and need a chain.
+    fn users(&self, family: Family, chain: ChainName) -> Vec<FrontendKey> {
+        let waiting = self.pending.frontends.iter().copied();
+        let of_family = waiting.filter(|key| key.family() == family);
+        let uses = |key: &FrontendKey| {
+            let frontend = self.desired.frontend(*key);
+            frontend.is_some_and(|frontend| frontend.chains(*key).any(|name| name == chain))
+        };
+        of_family.filter(uses).collect()
+    }
+
+    fn set_aside(&mut self, suspects: BTreeMap<Suspect, Arc<str>>) {
+        let now = Instant::now();
+        for (suspect, reason) in suspects {
+            self.quarantine.add(suspect, &reason, now);
+        }
     }
 
     fn try_sync(&mut self) -> Result<Option<SyncReport>, Error> {
@@ -214,107 +303,10 @@ impl Dataplane {
         Ok(Some(report))
     }
 
-    /// Plans what is dirty and makes the transaction for it. `None` if there is nothing to write.
-    ///
-    /// # Errors
-    /// If the kernel's state has to be read and cannot be.
-    pub fn prepare(&mut self) -> Result<Option<Prepared>, Error> {
-        if !self.store.is_synced() {
-            return Ok(None);
-        }
-        self.desired.update(&self.store, &std::mem::take(&mut self.dirty));
-        self.pending.merge(self.desired.take_touched());
-        self.flows.extend(self.desired.take_flows());
-        let Some(surroundings) = self.desired.surroundings() else {
-            return Ok(None);
-        };
-        let (generation, committed) = match &self.committed {
-            Some(known) => known,
-            None => {
-                let known = adopt(&mut *self.kernel, surroundings)?;
-                self.pending.merge(self.desired.everything());
-                self.pending.merge(known.1.everything());
-                // Frontends that went while nobody looked: no flow may stay there.
-                let udp = known.1.frontend_keys().filter(|key| key.protocol() == Protocol::Udp);
-                let gone = udp.filter(|key| self.desired.frontend(*key).is_none());
-                self.flows.extend(gone.map(|key| (key, Arc::default())));
-                self.forget.families.extend(Family::ALL);
-                self.committed.insert(known)
-            }
-        };
-        let mut batch = Batch::new(Some(*generation));
-        let delta = Delta::between(committed, &self.desired, &self.pending);
-        let mut forget = self.forget.clone();
-        forget.merge(&delta.forget);
-        let mut chains = Vec::new();
-        let mut created = Vec::new();
-        for family in Family::ALL {
-            if !matches!(committed.table(family), TableState::Ours { .. }) {
-                create_table(family, committed.table(family), &mut batch);
-                created.push(family);
-            } else if forget.families.contains(&family) {
-                let narrowed = &forget.narrowed;
-                forget_gone(&mut *self.kernel, family, &self.desired, narrowed, &mut batch)?;
-            }
-            let wanted =
-                if self.pending.chains { base_chains(surroundings, family) } else { Vec::new() };
-            let needed = delta.chains.iter().filter(|(of, _)| *of == family).map(|(_, name)| *name);
-            // Those that somebody changed, also where no frontend that needs them did.
-            let on_demand: BTreeSet<ChainName> =
-                needed.chain(committed.doubtful_chains(family)).collect();
-            let wanted: Vec<Chain> = wanted
-                .into_iter()
-                .chain(on_demand.into_iter().filter_map(on_demand_chain))
-                .filter(|chain| committed.chain(family, chain.name) != Some(Some(chain)))
-                .collect();
-            write_chains(family, &wanted, committed, &mut batch);
-            chains.extend(wanted.into_iter().map(|chain| (family, chain)));
-            delta.write(family, &mut batch);
-        }
-        if batch.is_empty() {
-            self.pending = Touched::default();
-            self.forget = Forget::default();
-            return Ok(None);
-        }
-        Ok(Some(Prepared { batch: batch.finish(), delta, chains, created, forget }))
-    }
-
-    /// Commits a prepared transaction.
-    ///
-    /// # Errors
-    /// Nothing was written then; what differs stays noted for the next sync.
-    pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
-        let Prepared { batch, delta, chains, created, .. } = prepared;
-        if let Err(source) = self.kernel.commit(&batch) {
-            return Err(self.failed(source));
-        }
-        let (added, deleted) = delta.counts();
-        let Some((generation, committed)) = &mut self.committed else {
-            return Err(nft::Error::StaleGeneration.into());
-        };
-        *generation = next_generation(*generation);
-        for family in created {
-            committed.set_table(family, TableState::Ours { chains: Default::default() });
-        }
-        for (family, chain) in chains {
-            committed.set_chain(family, chain.name, Some(chain));
-        }
-        delta.record(committed);
-        self.pending = Touched::default();
-        self.forget = Forget::default();
-        Ok(SyncReport {
-            generation: *generation,
-            messages: batch.messages(),
-            bytes: batch.bytes().len(),
-            added,
-            deleted,
-        })
-    }
-
     /// Deletes what clients have learned of backends that are gone. What cannot be deleted now is
     /// tried again with the next sync.
     fn sweep(&mut self, forget: &Forget) {
-        let Some((generation, _)) = &mut self.committed else { return };
+        let Some(Known { generation, .. }) = &mut self.committed else { return };
         let mut batch = Batch::new(Some(*generation));
         let swept = forget.families.iter().try_for_each(|family| {
             forget_gone(&mut *self.kernel, *family, &self.desired, &forget.narrowed, &mut batch)
@@ -334,7 +326,7 @@ impl Dataplane {
     /// kernel 6.2 a chain counts as referred to for a moment after the element was deleted.
     /// Returns true if some are left for a later call.
     pub fn tidy(&mut self) -> bool {
-        let Some((generation, committed)) = &mut self.committed else {
+        let Some(Known { generation, holds: committed, .. }) = &mut self.committed else {
             return false;
         };
         let unused = committed.unused_chains();
@@ -360,82 +352,20 @@ impl Dataplane {
     /// True if there are chains that [`Dataplane::tidy`] would delete.
     #[must_use]
     pub fn is_untidy(&self) -> bool {
-        self.committed.as_ref().is_some_and(|(_, c)| !c.unused_chains().is_empty())
-    }
-
-    /// Names what was refused, and forgets the record where it can be wrong.
-    fn failed(&mut self, source: nft::Error) -> Error {
-        let refused = match &source {
-            nft::Error::Refused(refusals) => self.name(refusals),
-            _ => Vec::new(),
-        };
-        // The kernel's judgement may come from a difference between the record and the kernel.
-        self.committed = None;
-        Error { source, refused }
-    }
-
-    fn name(&self, refusals: &[Refusal]) -> Vec<String> {
-        let frontends = refusals.iter().flat_map(|refusal| {
-            let family = refusal.family.map(|family| match family {
-                TableFamily::Ip => Family::V4,
-                TableFamily::Ip6 => Family::V6,
-            });
-            let place = family.zip(Set::from_name(&refusal.object));
-            refusal.keys.iter().filter_map(move |key| {
-                let (family, set) = place?;
-                match decode_key(family, set, key, None)? {
-                    Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _) => {
-                        Some(frontend)
-                    }
-                    Key::Address(_) | Key::Hairpin(_) => None,
-                }
-            })
-        });
-        frontends
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .take(ATTEMPTS)
-            .map(|key| match self.desired.frontend(key) {
-                Some(frontend) => format!("{key} of {}", frontend.label),
-                None => key.to_string(),
-            })
-            .collect()
+        self.committed.as_ref().is_some_and(|known| !known.holds.unused_chains().is_empty())
     }
 }
 
-fn create_table(family: Family, state: &TableState, batch: &mut Batch) {
-    let table = table_family(family);
-    if *state == TableState::Unusable {
-        batch.delete_table(table, TABLE);
-    }
-    batch.add_table(table, TABLE, LAYOUT_COMMENT);
-    for set in Set::ALL {
-        batch.add_set(table, TABLE, set.name(), &set_type(family, set));
-    }
-}
-
-/// Writes chains: all of them before the first rule, so that rules can refer to any; the rules of
-/// a chain that exists are replaced.
-fn write_chains(family: Family, wanted: &[Chain], committed: &Committed, batch: &mut Batch) {
-    let table = table_family(family);
-    for chain in wanted {
-        let name = chain.name.to_string();
-        if committed.chain(family, chain.name).is_some() {
-            batch.flush_chain(table, TABLE, &name);
-        } else {
-            batch.add_chain(table, TABLE, &name, chain.base.map(base_chain));
-        }
-    }
-    for chain in wanted {
-        let name = chain.name.to_string();
-        for rule in &chain.rules {
-            let exprs = expressions(family, rule);
-            batch.add_rule(table, TABLE, &name, &exprs, rule.comment);
-        }
-    }
+/// True if the socket is of no use any more.
+fn is_disconnected(error: &nft::Error) -> bool {
+    let (nft::Error::Send { source, .. } | nft::Error::Receive(source)) = error else {
+        return false;
+    };
+    let gone = [Errno::EBADF, Errno::ENOTSOCK, Errno::ENOTCONN, Errno::EPIPE, Errno::ECONNREFUSED];
+    source.raw_os_error().is_some_and(|code| gone.contains(&Errno::from_raw(code)))
 }
 
 /// The kernel counts one up per commit and leaves out 0 (`nf_tables_commit`).
-fn next_generation(generation: u32) -> u32 {
+pub(super) fn next_generation(generation: u32) -> u32 {
     generation.wrapping_add(1).max(1)
 }

@@ -1,11 +1,13 @@
 //! The thread that commits: the only one that ever talks to nf_tables.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Dataplane, Error, SyncReport};
+use super::{Dataplane, Error, Quarantined, SyncReport};
 use crate::model::{Change, Family};
+use crate::nft::{Listener, Writer};
 use crate::plan::{Conflict, Flows};
 
 /// How long after the last sync unused chains are deleted: endpoint counts that come and go in a
@@ -14,6 +16,18 @@ const TIDY_AFTER: Duration = Duration::from_secs(1);
 /// The pause after a failed sync: doubled with each further failure, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// How long the kernel is listened to after somebody changed our tables, so that it tells who does
+/// it again. Not for longer: while anybody listens, everybody's commits take ten times as long.
+const LISTEN_FOR: Duration = Duration::from_secs(10);
+
+/// When the thread works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Two commits are at least that far apart.
+    pub min_period: Duration,
+    /// How often it looks whether somebody else has written; zero: never.
+    pub check_period: Duration,
+}
 
 /// What the thread is told.
 #[derive(Debug)]
@@ -71,6 +85,26 @@ pub enum Event<'a> {
         /// The pause.
         retry_in: Duration,
     },
+    /// Somebody else had changed our tables; they are as planned again.
+    Repaired {
+        /// How many frontends, members and chains were not as committed.
+        repaired: usize,
+        /// Who writes to nf_tables, as far as the kernel tells: it names writers only while it is
+        /// listened to, which it is for some seconds after the first repair.
+        writers: &'a [Writer],
+    },
+    /// The kernel refuses a frontend; it is left out, the others are committed.
+    Quarantined {
+        /// Which, and why.
+        quarantined: &'a Quarantined,
+        /// The dataplane, to look at.
+        dataplane: &'a Dataplane,
+    },
+    /// The kernel has taken it, or it is not wanted any more.
+    Released {
+        /// Which.
+        released: &'a Quarantined,
+    },
     /// Two Services want one frontend.
     Conflict {
         /// Which.
@@ -81,87 +115,176 @@ pub enum Event<'a> {
 }
 
 /// Starts the thread. It syncs as soon as a change arrives; changes that arrive during a commit form
-/// the next one, and two commits are at least `min_period` apart. It ends once all senders are gone;
-/// a process that ends before leaves a whole commit or none, for a commit is one system call.
+/// the next one. It ends once all senders are gone; a process that ends before leaves a whole commit
+/// or none, for a commit is one system call.
 ///
 /// # Errors
 /// If the system gives us no thread.
 pub fn spawn(
     dataplane: Dataplane,
-    min_period: Duration,
+    pace: Pace,
     report: impl FnMut(Event<'_>) + Send + 'static,
 ) -> std::io::Result<mpsc::Sender<Order>> {
     let (sender, orders) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("dataplane".to_owned())
-        .spawn(move || run(dataplane, &orders, min_period, report))?;
+    let worker = Worker {
+        dataplane,
+        pace,
+        report,
+        causes: Vec::new(),
+        conflicts: BTreeSet::new(),
+        quarantined: BTreeSet::new(),
+        retry: FIRST_RETRY,
+        retry_at: None,
+        tidy_at: None,
+        check_at: None,
+        listener: None,
+    };
+    std::thread::Builder::new().name("dataplane".to_owned()).spawn(move || worker.run(&orders))?;
     Ok(sender)
 }
 
-fn run(
-    mut dataplane: Dataplane,
-    orders: &Receiver<Order>,
-    min_period: Duration,
-    mut report: impl FnMut(Event<'_>),
-) {
-    let mut known_conflicts: BTreeSet<Conflict> = BTreeSet::new();
-    let mut retry = FIRST_RETRY;
-    let mut wake_after: Option<Duration> = None;
-    let mut failed = false;
-    let mut causes = Vec::new();
-    loop {
-        let received = match wake_after {
-            None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(pause) => orders.recv_timeout(pause),
-        };
-        match received {
-            Ok(first) => {
-                for order in std::iter::once(first).chain(orders.try_iter()) {
-                    let Order::Update(Update { changes, mut cause }) = order;
-                    if !changes.iter().any(|change| is_news(change, &dataplane)) {
-                        cause.triggers.clear();
-                    }
-                    changes.into_iter().for_each(|change| dataplane.apply(change));
-                    causes.push(cause);
+struct Worker<R> {
+    dataplane: Dataplane,
+    pace: Pace,
+    report: R,
+    causes: Vec<Cause>,
+    conflicts: BTreeSet<Conflict>,
+    quarantined: BTreeSet<Quarantined>,
+    retry: Duration,
+    retry_at: Option<Instant>,
+    tidy_at: Option<Instant>,
+    check_at: Option<Instant>,
+    listener: Option<(Listener, Instant)>,
+}
+
+impl<R: FnMut(Event<'_>)> Worker<R> {
+    fn run(mut self, orders: &Receiver<Order>) {
+        self.schedule_check();
+        loop {
+            let trial = self.dataplane.next_trial();
+            let next = [self.retry_at, self.tidy_at, self.check_at, trial];
+            let received = match next.into_iter().flatten().min() {
+                None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => orders.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            let work = match received {
+                Ok(first) => {
+                    self.take(first);
+                    orders.try_iter().for_each(|order| self.take(order));
+                    true
                 }
-            }
-            Err(RecvTimeoutError::Timeout) if failed => {}
-            Err(RecvTimeoutError::Timeout) => {
-                wake_after = dataplane.tidy().then_some(TIDY_AFTER);
-                continue;
-            }
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-        if !dataplane.store().is_synced() {
-            continue;
-        }
-        let started = Instant::now();
-        let result = dataplane.sync();
-        failed = result.is_err();
-        match result {
-            Ok(wrote) => {
-                retry = FIRST_RETRY;
-                wake_after = dataplane.is_untidy().then_some(TIDY_AFTER);
-                let took = started.elapsed();
-                let flows = dataplane.take_flows();
-                let causes = std::mem::take(&mut causes);
-                report(Event::Synced { wrote, took, flows, causes, dataplane: &dataplane });
-                let conflicts: BTreeSet<Conflict> = dataplane.conflicts().cloned().collect();
-                for conflict in conflicts.difference(&known_conflicts) {
-                    report(Event::Conflict { conflict, dataplane: &dataplane });
-                }
-                known_conflicts = conflicts;
-                if wrote.is_some() && !min_period.is_zero() {
-                    std::thread::sleep(min_period.saturating_sub(started.elapsed()));
-                }
-            }
-            Err(error) => {
-                report(Event::Failed { error: &error, retry_in: retry });
-                wake_after = Some(retry);
-                retry = (retry * 2).min(LONGEST_RETRY);
+                Err(RecvTimeoutError::Timeout) => self.wake(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if work && self.dataplane.store().is_synced() {
+                self.sync();
             }
         }
     }
+
+    fn take(&mut self, order: Order) {
+        let Order::Update(Update { changes, mut cause }) = order;
+        if !changes.iter().any(|change| is_news(change, &self.dataplane)) {
+            cause.triggers.clear();
+        }
+        changes.into_iter().for_each(|change| self.dataplane.apply(change));
+        self.causes.push(cause);
+    }
+
+    /// Does what is due. True if a sync is.
+    fn wake(&mut self) -> bool {
+        let now = Instant::now();
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.tidy_at) {
+            self.tidy_at = self.dataplane.tidy().then(|| now + TIDY_AFTER);
+        }
+        let mut work = due(self.retry_at) || due(self.dataplane.next_trial());
+        if due(self.check_at) {
+            // What cannot be asked now will fail the next sync, which says so.
+            work |= self.dataplane.check().unwrap_or(true);
+            self.schedule_check();
+            self.listener.take_if(|(_, until)| *until <= now);
+        }
+        work
+    }
+
+    /// Not all agents of a cluster at the same moment, nor always in step with another program.
+    fn schedule_check(&mut self) {
+        let period = self.pace.check_period;
+        let jitter = period.mul_f64(0.2 * random_fraction());
+        self.check_at = (!period.is_zero()).then(|| Instant::now() + period - jitter);
+    }
+
+    fn sync(&mut self) {
+        let started = Instant::now();
+        match self.dataplane.sync() {
+            Ok(wrote) => {
+                self.retry = FIRST_RETRY;
+                self.retry_at = None;
+                self.tidy_at = self.dataplane.is_untidy().then(|| Instant::now() + TIDY_AFTER);
+                let took = started.elapsed();
+                let flows = self.dataplane.take_flows();
+                let causes = std::mem::take(&mut self.causes);
+                let dataplane = &self.dataplane;
+                (self.report)(Event::Synced { wrote, took, flows, causes, dataplane });
+                self.report_conflicts();
+                self.report_quarantine();
+                if let Some(wrote) = wrote.filter(|wrote| wrote.repaired > 0) {
+                    self.report_repair(wrote.repaired);
+                }
+                if wrote.is_some() && !self.pace.min_period.is_zero() {
+                    std::thread::sleep(self.pace.min_period.saturating_sub(started.elapsed()));
+                }
+            }
+            Err(error) => {
+                (self.report)(Event::Failed { error: &error, retry_in: self.retry });
+                self.retry_at = Some(Instant::now() + self.retry);
+                self.retry = (self.retry * 2).min(LONGEST_RETRY);
+            }
+        }
+    }
+
+    fn report_conflicts(&mut self) {
+        let conflicts: BTreeSet<Conflict> = self.dataplane.conflicts().cloned().collect();
+        for conflict in conflicts.difference(&self.conflicts) {
+            (self.report)(Event::Conflict { conflict, dataplane: &self.dataplane });
+        }
+        self.conflicts = conflicts;
+    }
+
+    fn report_quarantine(&mut self) {
+        let now: BTreeSet<Quarantined> = self.dataplane.quarantined().collect();
+        let known = |all: &BTreeSet<Quarantined>, one: &Quarantined| {
+            all.iter().any(|other| other.suspect == one.suspect)
+        };
+        for quarantined in now.iter().filter(|one| !known(&self.quarantined, one)) {
+            (self.report)(Event::Quarantined { quarantined, dataplane: &self.dataplane });
+        }
+        for released in self.quarantined.iter().filter(|one| !known(&now, one)) {
+            (self.report)(Event::Released { released });
+        }
+        self.quarantined = now;
+    }
+
+    fn report_repair(&mut self, repaired: usize) {
+        let writers = match &mut self.listener {
+            Some((listener, until)) => {
+                *until = Instant::now() + LISTEN_FOR;
+                listener.writers()
+            }
+            None => {
+                let listener = Listener::open().ok();
+                self.listener = listener.map(|new| (new, Instant::now() + LISTEN_FOR));
+                Vec::new()
+            }
+        };
+        (self.report)(Event::Repaired { repaired, writers: &writers });
+    }
+}
+
+/// From 0 to 1, different in each process and each time; the standard library's hash keys are random.
+fn random_fraction() -> f64 {
+    f64::from(RandomState::new().build_hasher().finish() as u32) / f64::from(u32::MAX)
 }
 
 /// False for an EndpointSlice that was written again without a change for us: what triggered it is

@@ -99,6 +99,11 @@ pub(crate) fn put_be32(buffer: &mut Vec<u8>, kind: u16, value: u32) {
     put(buffer, kind, &value.to_be_bytes());
 }
 
+/// Appends a long number in network order.
+pub(crate) fn put_be64(buffer: &mut Vec<u8>, kind: u16, value: u64) {
+    put(buffer, kind, &value.to_be_bytes());
+}
+
 /// Appends text with its terminating NUL.
 pub(crate) fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
     let length = (4 + text.len() + 1) as u16;

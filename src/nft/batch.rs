@@ -9,8 +9,10 @@ use std::marker::PhantomData;
 
 use nftnl::nftnl_sys as sys;
 use nftnl::{Chain, MsgType, NlMsg, Policy, Rule, Table};
+use nix::errno::Errno;
 
 use super::attr::{close, open, put, put_be32, put_text};
+use super::error::{Answer, Refusal};
 use super::expr::{self, c_string};
 use super::uapi::{
     NFT_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
@@ -69,12 +71,13 @@ impl Batch {
         FinishedBatch { buffer: self.buffer, messages }
     }
 
-    /// Adds a table with a comment. (`nftnl::Table` can set neither flags nor comment.)
-    pub fn add_table(&mut self, family: TableFamily, name: &str, comment: &str) {
-        let flags = libc::NLM_F_CREATE as u16;
-        self.nft(libc::NFT_MSG_NEWTABLE, flags, family, |body| {
+    /// Adds a table with flags (`NFT_TABLE_F_*`) and a comment, or sets the flags of one that is
+    /// there. (`nftnl::Table` can set neither flags nor comment.)
+    pub fn add_table(&mut self, family: TableFamily, name: &str, flags: u32, comment: &str) {
+        let create = libc::NLM_F_CREATE as u16;
+        self.nft(libc::NFT_MSG_NEWTABLE, create, family, |body| {
             put_text(body, NFTA_TABLE_NAME, name);
-            put_be32(body, NFTA_TABLE_FLAGS, 0);
+            put_be32(body, NFTA_TABLE_FLAGS, flags);
             userdata::put_table_comment(body, NFTA_TABLE_USERDATA, comment);
         });
     }
@@ -345,6 +348,13 @@ impl FinishedBatch {
         FinishedBatch { buffer, messages: self.messages }
     }
 
+    /// How the kernel's refusal of a message reads, by the message's sequence number (the first has
+    /// 1) and, where it points at an attribute, the offset of that.
+    #[must_use]
+    pub fn refusal(&self, sequence: u32, errno: Errno, offset: Option<usize>) -> Refusal {
+        Answer { errno: errno as i32, sequence, explanation: None, offset }.refusal(self)
+    }
+
     /// The message with that sequence number.
     pub(super) fn message(&self, sequence: u32) -> Option<&[u8]> {
         let mut rest = &self.buffer[..];
@@ -394,7 +404,7 @@ mod tests {
     #[test]
     fn every_message_is_found_by_its_sequence_number() {
         let mut batch = Batch::new(Some(7));
-        batch.add_table(TableFamily::Ip, "shunt", "a comment");
+        batch.add_table(TableFamily::Ip, "shunt", 0, "a comment");
         batch.add_chain(TableFamily::Ip, "shunt", "services", None);
         let mut keys = Elements::new();
         keys.push(&[10, 96, 0, 1], None, None);

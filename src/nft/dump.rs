@@ -8,9 +8,10 @@ use super::uapi::{
     NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM,
     NFTA_HOOK_PRIORITY, NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM, NFTA_RULE_CHAIN,
     NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE,
-    NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_USERDATA,
-    NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_TABLE_FLAGS,
-    NFTA_TABLE_NAME, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END,
+    NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN,
+    NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_OWNER,
+    NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::{SetData, SetType, userdata};
 
@@ -23,6 +24,8 @@ pub struct DumpedTable {
     pub flags: u32,
     /// Its comment.
     pub comment: Option<String>,
+    /// The netlink port of the socket that owns it.
+    pub owner: Option<u32>,
 }
 
 impl DumpedTable {
@@ -34,6 +37,7 @@ impl DumpedTable {
                 .find(NFTA_TABLE_USERDATA)
                 .and_then(|a| userdata::comment(a.payload))
                 .map(str::to_owned),
+            owner: attrs.find(NFTA_TABLE_OWNER).and_then(|a| a.be32()),
         })
     }
 }
@@ -188,6 +192,17 @@ pub struct DumpedElement<'a> {
     pub comment: Option<&'a str>,
     /// The end of its range, in a set of ranges.
     pub key_end: Option<&'a [u8]>,
+    /// For an element that a packet added.
+    pub age: Option<Age>,
+}
+
+/// How long an element stays, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Age {
+    /// From its last use.
+    pub timeout: u64,
+    /// From now.
+    pub left: u64,
 }
 
 impl<'a> DumpedElement<'a> {
@@ -201,6 +216,13 @@ impl<'a> DumpedElement<'a> {
             data: attrs.find(NFTA_SET_ELEM_DATA).and_then(|a| parse_data(&a.children())),
             comment: attrs.find(NFTA_SET_ELEM_USERDATA).and_then(|a| userdata::comment(a.payload)),
             key_end: key_end.map(|a| a.payload),
+            age: attrs.find(NFTA_SET_ELEM_TIMEOUT).and_then(|a| a.be64()).map(|timeout| Age {
+                timeout,
+                left: attrs
+                    .find(NFTA_SET_ELEM_EXPIRATION)
+                    .and_then(|a| a.be64())
+                    .unwrap_or(timeout),
+            }),
         })
     }
 }

@@ -62,6 +62,19 @@ pub enum Error {
     /// changed something. Nothing was applied.
     #[error("somebody else changed the rules since they were last looked at")]
     StaleGeneration,
+    /// A table belongs to another socket, which alone may change it.
+    #[error(
+        "the table {family} {table} belongs to another process (netlink port {port}, mostly its \
+         process id), which alone may change it: end that one first"
+    )]
+    Owned {
+        /// The family of the table.
+        family: TableFamily,
+        /// Its name.
+        table: String,
+        /// The netlink port of the owner.
+        port: u32,
+    },
     /// The transaction was refused as a whole; nothing was applied.
     #[error("nf_tables refused the transaction, nothing was applied: {}", join(.0))]
     Refused(Vec<Refusal>),

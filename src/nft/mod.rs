@@ -16,6 +16,7 @@ mod element;
 mod error;
 mod expr;
 mod kernel;
+mod listener;
 mod objects;
 mod socket;
 mod uapi;
@@ -25,11 +26,14 @@ use crate::netlink::attr;
 
 pub use attr::{Attr, Attrs};
 pub use batch::{Batch, FinishedBatch};
-pub use dump::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+pub use dump::{Age, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
 pub use element::{ElementData, Elements, VerdictCode};
 pub use error::{Error, Refusal};
 pub use expr::{Expr, Register};
 pub use kernel::{Generation, Kernel};
-pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TableFamily};
+pub use listener::{Listener, Writer};
+pub use objects::{
+    BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TABLE_PERSIST, TableFamily,
+};
 pub use socket::Socket;
 pub use userdata::{SetField, TypeOf};

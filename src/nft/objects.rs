@@ -43,6 +43,11 @@ impl fmt::Display for TableFamily {
     }
 }
 
+/// `NFT_TABLE_F_OWNER`: only the socket that set it may write to the table.
+pub const TABLE_OWNER: u32 = 0x2;
+/// `NFT_TABLE_F_PERSIST` (kernel 6.9): the table outlives the socket that owns it.
+pub const TABLE_PERSIST: u32 = 0x4;
+
 /// Where a base chain sees packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {

@@ -8,6 +8,7 @@ pub(super) const NFTA_LIST_ELEM: u16 = 1;
 pub(super) const NFTA_TABLE_NAME: u16 = 1;
 pub(super) const NFTA_TABLE_FLAGS: u16 = 2;
 pub(super) const NFTA_TABLE_USERDATA: u16 = 6;
+pub(super) const NFTA_TABLE_OWNER: u16 = 7;
 
 pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
 pub(super) const NFTA_CHAIN_NAME: u16 = 3;
@@ -41,6 +42,8 @@ pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 
 pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
 pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
+pub(super) const NFTA_SET_ELEM_TIMEOUT: u16 = 4;
+pub(super) const NFTA_SET_ELEM_EXPIRATION: u16 = 5;
 pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
 pub(super) const NFTA_SET_ELEM_KEY_END: u16 = 10;
 

@@ -1,6 +1,9 @@
 //! What reaches the kernel: the dataplane in a network namespace, with `nft` as the witness.
 
 mod cluster;
+mod faults;
+mod ownership;
+mod quarantine;
 mod reconfigured;
 mod removal;
 mod rendered;

@@ -5,12 +5,12 @@
 use std::net::IpAddr;
 
 use anyhow::Result;
-use shunt::dataplane::Dataplane;
+use shunt::dataplane::{Dataplane, Ownership};
 use shunt::model::{Change, Family, Node, TrafficPolicy};
 use shunt::plan::{DetectLocal, NodePortAddresses, Options};
 use shunt_lab::Netns;
 
-use crate::cluster::{NODE, live, service, slice};
+use crate::cluster::{NODE, service, slice};
 
 fn cluster() -> Vec<Change> {
     let mut changes = vec![
@@ -43,7 +43,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn open(ns: &Netns, options: Options, node: &str) -> Result<Dataplane> {
-    let mut dataplane = ns.run(|| Ok(Dataplane::open(options, node)?))?;
+    let mut dataplane = ns.run(|| Ok(Dataplane::open(options, node, Ownership::Own)?))?;
     cluster().into_iter().for_each(|change| dataplane.apply(change));
     dataplane.apply(Change::Synced);
     Ok(dataplane)
@@ -109,7 +109,7 @@ fn each_change_is_one_transaction_to_what_a_fresh_start_would_make() -> Result<(
         }
         let fresh = Netns::new()?;
         open(&fresh, options, node)?.sync()?;
-        assert_eq!(live(&ns)?, live(&fresh)?, "{said}");
+        assert_eq!(ns.ruleset()?, fresh.ruleset()?, "{said}");
     }
     Ok(())
 }

@@ -6,8 +6,6 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use shunt_lab::Netns;
 
-use crate::cluster::live;
-
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 const EXAMPLES: [&str; 2] = ["examples/demo", "examples/services"];
 
@@ -55,7 +53,7 @@ fn nft_loads_what_is_rendered_and_has_what_is_programmed() -> Result<()> {
     by_nft.output_with_input("nft", &["-f", "-"], &rendered()?)?;
     let programmed = by_us.command(SHUNT).args(["run", "--once"]).args(arguments()).output()?;
     ensure!(programmed.status.success(), "{}", String::from_utf8_lossy(&programmed.stderr));
-    let (by_nft, by_us) = (live(&by_nft)?, live(&by_us)?);
+    let (by_nft, by_us) = (by_nft.ruleset()?, by_us.ruleset()?);
     for (theirs, ours) in by_nft.iter().zip(&by_us) {
         assert_eq!(theirs, ours);
     }

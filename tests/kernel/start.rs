@@ -4,9 +4,9 @@ use anyhow::Result;
 use shunt::model::{Change, Family};
 use shunt_lab::Netns;
 
-use crate::cluster::{dataplane, live, service, slice};
+use crate::cluster::{dataplane, service, slice};
 
-fn some_cluster() -> Vec<Change> {
+pub(crate) fn some_cluster() -> Vec<Change> {
     let mut changes = Vec::new();
     for n in 0..20 {
         changes.push(Change::Service(service(n)));
@@ -64,7 +64,7 @@ fn a_restart_after_changes_writes_only_these() -> Result<()> {
     assert!(!running.tidy());
     let fresh = Netns::new()?;
     dataplane(&fresh, changes)?.sync()?;
-    assert_eq!(live(&ns)?, live(&fresh)?);
+    assert_eq!(ns.ruleset()?, fresh.ruleset()?);
     Ok(())
 }
 
@@ -88,15 +88,15 @@ fn what_others_did_to_our_tables_is_found_and_repaired() -> Result<()> {
         let ns = Netns::new()?;
         let mut running = dataplane(&ns, some_cluster())?;
         running.sync()?;
-        let wanted = live(&ns)?;
+        let wanted = ns.ruleset()?;
         ns.nft(damage)?;
-        assert_ne!(live(&ns)?, wanted, "`{damage}` did no damage");
+        assert_ne!(ns.ruleset()?, wanted, "`{damage}` did no damage");
         // The next change of any kind is refused for its generation, and so finds the damage.
         running.apply(Change::Service(service(900)));
         running.sync()?;
         running.apply(Change::ServiceGone(service(900).name));
         running.sync()?;
-        assert_eq!(live(&ns)?, wanted, "after `{damage}`");
+        assert_eq!(ns.ruleset()?, wanted, "after `{damage}`");
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ const NUMBERS: SetType = SetType {
 
 fn begin(kind: &SetType) -> Batch {
     let mut batch = Batch::new(None);
-    batch.add_table(TableFamily::Ip, TABLE, "a test");
+    batch.add_table(TableFamily::Ip, TABLE, 0, "a test");
     batch.add_set(TableFamily::Ip, TABLE, "numbers", kind);
     batch
 }

@@ -48,17 +48,54 @@ fn assert_web_is_gone(world: &World) {
 #[test]
 fn a_restart_writes_nothing() -> Result<()> {
     let world = World::with_web()?;
-    world.start()?.stop()?;
+    let start = || world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").start();
+    start()?.stop()?;
     let generation = world.lab.node.nft_generation()?;
     for _ in 0..3 {
-        let agent = world.start()?;
+        let agent = start()?;
         world.assert_web_works();
         agent.stop()?;
-        world.start()?.kill()?;
+        start()?.kill()?;
     }
     let output = world.agent(CLUSTER_CIDR)?.once()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(world.lab.node.nft_generation()?, generation);
+    Ok(())
+}
+
+/// Whoever owns a table had to say so; that is all that is written.
+#[test]
+fn a_restart_writes_no_rule_and_no_element() -> Result<()> {
+    let world = World::with_web()?;
+    world.start()?.stop()?;
+    for _ in 0..2 {
+        let agent = world.start()?;
+        let log = agent.log();
+        let written = log.lines().filter(|line| line.contains(" committed "));
+        for line in written {
+            assert!(line.contains("added=0 deleted=0 messages=2"), "{log}");
+        }
+        world.assert_web_works();
+        agent.kill()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_second_agent_waits_and_takes_over_at_once() -> Result<()> {
+    let world = World::with_web()?;
+    let first = world.start()?;
+    let second = world.agent(CLUSTER_CIDR)?.spawn()?;
+    second.wait_for_log(&["another shunt (process", "waiting until it ends"])?;
+    let once = world.agent(CLUSTER_CIDR)?.once()?;
+    assert_eq!(once.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&once.stderr).into_owned();
+    assert!(told.contains("another shunt (process"), "{told}");
+    // The first one is the one that acts.
+    assert!(first.is_running() && !second.log().contains("committed"));
+    first.kill()?;
+    second.wait_ready()?;
+    world.assert_web_works();
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 
 mod atomicity;
 mod bad_input;
+mod drift;
 mod lifecycle;
 mod masquerade;
 mod matrix;

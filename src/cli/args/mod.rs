@@ -3,10 +3,12 @@
 mod kube_proxy;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::parse_bool;
+use crate::config::raw::GoDuration;
 
 pub use kube_proxy::{Logging, Settings, normalized};
 
@@ -60,12 +62,25 @@ pub struct Run {
     #[arg(long, value_name = "BOOL|raw", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = version)]
     pub version: Option<Version>,
+    /// Let nobody else change our tables while the agent runs, where the kernel can (6.9 and later).
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", default_value = "true", hide_possible_values = true,
+          action = clap::ArgAction::Set, value_parser = parse_bool)]
+    pub own_tables: bool,
+    /// How often to look whether somebody else has changed our tables, where anybody can; 0 for
+    /// never.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = period)]
+    pub drift_check_period: Duration,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub settings: Settings,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub logging: Logging,
+}
+
+fn period(text: &str) -> Result<Duration, String> {
+    GoDuration::parse(text)?.get().ok_or_else(|| "negative; write 0 or more".to_owned())
 }
 
 /// How to print the version.

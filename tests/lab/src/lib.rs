@@ -28,6 +28,7 @@ mod generation;
 mod manifest;
 mod netns;
 mod probe;
+mod ruleset;
 mod scratch;
 mod sctp;
 mod topology;

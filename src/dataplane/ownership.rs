@@ -1,0 +1,106 @@
+//! Whose tables they are.
+//!
+//! Where the kernel can (6.9 and later), a running agent owns its tables: nobody else may change
+//! them, so what was committed stays. They outlive the agent, and the next one takes them over.
+
+use std::collections::BTreeSet;
+
+use nix::errno::Errno;
+
+use super::adopt::retried;
+use super::affinity::is_kept;
+use super::codec::{set_type, table_family};
+use crate::model::Family;
+use crate::nft::{Batch, Elements, Error, Kernel, TABLE_OWNER, TABLE_PERSIST, TableFamily};
+use crate::plan::{Desired, LAYOUT_COMMENT, Set, TABLE};
+
+/// The flags of an owned table. Never the owner alone: then the table would end with the agent.
+pub(super) const OWNED: u32 = TABLE_OWNER | TABLE_PERSIST;
+
+/// What the dataplane makes of its tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ownership {
+    /// They are ours alone, as long as we run.
+    Own,
+    /// They are left for the next agent to own: for a process that ends after its commit.
+    Leave,
+    /// Everybody may change them, as on kernels before 6.9.
+    Share,
+}
+
+/// How a table is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// By us.
+    Ours,
+    /// By nobody at the moment.
+    Orphan,
+    /// By nobody ever: its flags cannot be set later.
+    Shared,
+}
+
+impl Hold {
+    /// What the flags and the owner of a table mean to the socket with that port. `None` for flags
+    /// that we do not set.
+    pub(super) fn of(
+        family: TableFamily,
+        flags: u32,
+        owner: Option<u32>,
+        port: u32,
+    ) -> Result<Option<Hold>, Error> {
+        match (owner, flags) {
+            (Some(owner), OWNED) if owner == port => Ok(Some(Hold::Ours)),
+            (Some(port), _) => Err(Error::Owned { family, table: TABLE.to_owned(), port }),
+            // The kernel takes the owner's flag away when it goes.
+            (None, TABLE_PERSIST) => Ok(Some(Hold::Orphan)),
+            (None, 0) => Ok(Some(Hold::Shared)),
+            (None, _) => Ok(None),
+        }
+    }
+}
+
+/// True if the kernel lets tables be owned and outlive their owner. It is asked by a transaction
+/// that fails in any case, since it deletes a table that there is not.
+pub(super) fn can_own(kernel: &mut dyn Kernel) -> Result<bool, Error> {
+    const PROBE: &str = "shunt-probe";
+    const NOWHERE: &str = "shunt-probe-nowhere";
+    let mut batch = Batch::new(None);
+    batch.add_table(TableFamily::Ip, PROBE, OWNED, PROBE);
+    batch.delete_table(TableFamily::Ip, NOWHERE);
+    match kernel.commit(&batch.finish()) {
+        Err(Error::Refused(refusals)) => Ok(refusals.iter().all(|refusal| {
+            let unknown = matches!(refusal.errno, Errno::EOPNOTSUPP | Errno::EINVAL);
+            refusal.table != PROBE || !unknown
+        })),
+        Err(error) => Err(error),
+        Ok(()) => Err(Error::Malformed("a table that there is not was deleted")),
+    }
+}
+
+/// Creates a table with its sets.
+pub(super) fn create_table(family: Family, flags: u32, batch: &mut Batch) {
+    let table = table_family(family);
+    batch.add_table(table, TABLE, flags, LAYOUT_COMMENT);
+    for set in Set::ALL {
+        batch.add_set(table, TABLE, set.name(), &set_type(family, set));
+    }
+}
+
+/// What the kernel has learned of clients, for a table that is replaced: only what still holds.
+pub(super) fn learned(
+    kernel: &mut dyn Kernel,
+    family: Family,
+    desired: &Desired,
+) -> Result<Elements, Error> {
+    let set = Set::Affinity.name();
+    retried(|| {
+        let mut learned = Elements::new();
+        kernel.elements(table_family(family), TABLE, set, &mut |element| {
+            let kept = is_kept(family, desired, &BTreeSet::new(), &element);
+            if let (true, Some(age)) = (kept, element.age) {
+                learned.push_aging(element.key, element.data, age);
+            }
+        })?;
+        Ok(learned)
+    })
+}

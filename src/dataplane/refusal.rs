@@ -1,0 +1,138 @@
+//! Failed syncs in the words of the cluster: which frontend is it that the kernel refuses?
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use super::codec::decode_key;
+use super::quarantine::Suspect;
+use crate::model::Family;
+use crate::nft::{self, Refusal, TableFamily};
+use crate::plan::{ChainName, Desired, FrontendKey, Key, Set};
+
+/// How many refused frontends are named in a message.
+const NAMED: usize = 20;
+
+/// Why a sync failed. The kernel holds what it held before, and the next sync tries again.
+#[derive(Debug)]
+pub struct Error {
+    source: nft::Error,
+    /// The refused frontends in the words of the cluster.
+    refused: Vec<String>,
+}
+
+impl Error {
+    pub(super) fn new(source: nft::Error, desired: &Desired) -> Error {
+        let refused = match &source {
+            nft::Error::Refused(refusals) => refusals
+                .iter()
+                .flat_map(suspects)
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .take(NAMED)
+                .map(|suspect| describe(suspect, desired))
+                .collect(),
+            _ => Vec::new(),
+        };
+        Error { source, refused }
+    }
+
+    /// What nf_tables said.
+    #[must_use]
+    pub fn kernel(&self) -> &nft::Error {
+        &self.source
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.source)?;
+        if !self.refused.is_empty() {
+            write!(f, "; concerned: {}", self.refused.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+impl From<nft::Error> for Error {
+    fn from(source: nft::Error) -> Error {
+        Error { source, refused: Vec::new() }
+    }
+}
+
+/// The frontend or member, with the service port where there is one.
+pub(super) fn describe(suspect: Suspect, desired: &Desired) -> String {
+    match suspect {
+        Suspect::Frontend(key) => match desired.frontend(key) {
+            Some(frontend) => format!("{key} of {}", frontend.label),
+            None => key.to_string(),
+        },
+        Suspect::Member(set, key) => format!("{key:?} in {}", set.name()),
+    }
+}
+
+/// What a refused message is about. Empty where it is about something that all frontends share.
+fn suspects(refusal: &Refusal) -> Vec<Suspect> {
+    let Some(family) = family_of(refusal) else { return Vec::new() };
+    let Some(set) = Set::from_name(&refusal.object) else { return Vec::new() };
+    let suspect = |key: &Vec<u8>| {
+        Some(match decode_key(family, set, key, None)? {
+            Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _) => {
+                Suspect::Frontend(frontend)
+            }
+            key @ (Key::Address(_) | Key::Hairpin(_)) => Suspect::Member(set, key),
+        })
+    };
+    refusal.keys.iter().filter_map(suspect).collect()
+}
+
+fn family_of(refusal: &Refusal) -> Option<Family> {
+    refusal.family.map(|family| match family {
+        TableFamily::Ip => Family::V4,
+        TableFamily::Ip6 => Family::V6,
+    })
+}
+
+/// Who is to blame for a refused transaction.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// These alone, with the kernel's reasons.
+    Suspects(BTreeMap<Suspect, Arc<str>>),
+    /// One or some of the elements of a message.
+    SomeElement,
+    /// Something that all of it needs.
+    Everything,
+}
+
+/// Finds out who is to blame. `users` names the frontends that need a chain on demand.
+pub(super) fn judge(
+    refusals: &[Refusal],
+    users: impl Fn(Family, ChainName) -> Vec<FrontendKey>,
+) -> Verdict {
+    let mut found: BTreeMap<Suspect, Arc<str>> = BTreeMap::new();
+    for refusal in refusals {
+        let reason: Arc<str> = refusal.to_string().into();
+        let on_demand = ChainName::parse(&refusal.object).filter(|name| name.is_on_demand());
+        let suspects = match (on_demand, family_of(refusal)) {
+            (Some(name), Some(family)) => {
+                users(family, name).into_iter().map(Suspect::Frontend).collect()
+            }
+            _ if refusal.keys.len() > 1 => return Verdict::SomeElement,
+            _ => suspects(refusal),
+        };
+        if suspects.is_empty() {
+            return Verdict::Everything;
+        }
+        for suspect in suspects {
+            // The first reason is the cause, the others may follow from it.
+            found.entry(suspect).or_insert_with(|| reason.clone());
+        }
+    }
+    Verdict::Suspects(found)
+}

@@ -1,0 +1,255 @@
+//! One transaction: what is planned, compared with the record, as messages to the kernel.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::adopt::adopt;
+use super::affinity::{Forget, forget_gone};
+use super::codec::table_family;
+use super::committed::{Committed, TableState};
+use super::diff::Delta;
+use super::ownership::{Hold, OWNED, Ownership, can_own, create_table, learned};
+use super::refusal::Error;
+use super::sync::{Dataplane, Known, next_generation};
+use super::translate::{base_chain, expressions};
+use crate::model::{Family, Protocol};
+use crate::nft::{self, Batch, FinishedBatch};
+use crate::plan::{
+    Chain, ChainName, LAYOUT_COMMENT, Set, TABLE, Touched, base_chains, on_demand_chain,
+};
+
+/// What a sync wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SyncReport {
+    /// The generation that it made.
+    pub generation: u32,
+    /// Messages in the transaction.
+    pub messages: u32,
+    /// Its size in bytes.
+    pub bytes: usize,
+    /// Elements added.
+    pub added: usize,
+    /// Elements deleted.
+    pub deleted: usize,
+    /// Frontends, members and chains that somebody else had changed.
+    pub repaired: usize,
+}
+
+/// A transaction with what the record will say once it is committed.
+pub struct Prepared {
+    batch: FinishedBatch,
+    delta: Delta,
+    chains: Vec<(Family, Chain)>,
+    created: Vec<(Family, Hold)>,
+    taken_over: Vec<Family>,
+    repaired: usize,
+    /// Where clients may have to forget backends.
+    pub(super) forget: Forget,
+}
+
+impl Prepared {
+    /// The transaction.
+    #[must_use]
+    pub fn batch(&self) -> &FinishedBatch {
+        &self.batch
+    }
+}
+
+impl Dataplane {
+    /// Plans what is dirty and makes the transaction for it. `None` if there is nothing to write.
+    ///
+    /// # Errors
+    /// If the kernel's state has to be read and cannot be.
+    pub fn prepare(&mut self) -> Result<Option<Prepared>, Error> {
+        if !self.store.is_synced() {
+            return Ok(None);
+        }
+        self.desired.update(&self.store, &std::mem::take(&mut self.dirty));
+        let touched = self.desired.take_touched();
+        self.quarantine.release(&touched);
+        self.pending.merge(touched);
+        self.pending.merge(self.quarantine.try_again(Instant::now()));
+        self.flows.extend(self.desired.take_flows());
+        // Our own part, should all have to be compared.
+        let mut own = None;
+        if self.committed.is_none() {
+            if self.was_known {
+                own = Some(self.pending.clone());
+            }
+            self.read()?;
+        } else if self.is_owner() {
+            // Others may have changed what is theirs.
+            let generation = self.kernel.generation()?.id;
+            if let Some(known) = &mut self.committed {
+                known.generation = generation;
+            }
+        }
+        let (Some(surroundings), Some(known)) = (self.desired.surroundings(), &self.committed)
+        else {
+            return Ok(None);
+        };
+        let committed = &known.holds;
+        let mut batch = Batch::new(Some(known.generation));
+        let (pending, quarantine) = (&self.pending, &self.quarantine);
+        let delta = Delta::between(committed, &self.desired, pending, quarantine, self.isolated);
+        let mut forget = self.forget.clone();
+        forget.merge(&delta.forget);
+        let mut chains = Vec::new();
+        let mut created = Vec::new();
+        let mut taken_over = Vec::new();
+        for family in Family::ALL {
+            let table = table_family(family);
+            match committed.hold(family) {
+                None => {
+                    if *committed.table(family) == TableState::Unusable {
+                        batch.delete_table(table, TABLE);
+                    }
+                    let owned = self.ownership != Ownership::Share && self.can_own == Some(true);
+                    create_table(family, if owned { OWNED } else { 0 }, &mut batch);
+                    let learned = known.learned.iter().filter(|(of, _)| *of == family);
+                    for (_, learned) in learned {
+                        batch.add_elements(table, TABLE, Set::Affinity.name(), learned);
+                    }
+                    created.push((family, if owned { Hold::Ours } else { Hold::Shared }));
+                }
+                Some(hold) => {
+                    if hold == Hold::Orphan && self.ownership == Ownership::Own {
+                        batch.add_table(table, TABLE, OWNED, LAYOUT_COMMENT);
+                        taken_over.push(family);
+                    }
+                    if forget.families.contains(&family) {
+                        let narrowed = &forget.narrowed;
+                        let (kernel, desired) = (&mut *self.kernel, &self.desired);
+                        forget_gone(kernel, family, desired, narrowed, &mut batch)?;
+                    }
+                }
+            }
+            let wanted =
+                if self.pending.chains { base_chains(surroundings, family) } else { Vec::new() };
+            let needed = delta.chains.iter().filter(|(of, _)| *of == family).map(|(_, name)| *name);
+            // Those that somebody changed, also where no frontend that needs them did.
+            let on_demand: BTreeSet<ChainName> =
+                needed.chain(committed.doubtful_chains(family)).collect();
+            let wanted: Vec<Chain> = wanted
+                .into_iter()
+                .chain(on_demand.into_iter().filter_map(on_demand_chain))
+                .filter(|chain| committed.chain(family, chain.name) != Some(Some(chain)))
+                .collect();
+            write_chains(family, &wanted, committed, &mut batch);
+            chains.extend(wanted.into_iter().map(|chain| (family, chain)));
+            delta.write(family, &mut batch);
+        }
+        if batch.is_empty() {
+            self.settled();
+            return Ok(None);
+        }
+        let repaired = own.map_or(0, |own| {
+            let chains = if own.chains { 0 } else { chains.len() };
+            delta.beside(&own) + committed.strays.len() + chains
+        });
+        let batch = batch.finish();
+        Ok(Some(Prepared { batch, delta, chains, created, taken_over, repaired, forget }))
+    }
+
+    /// Commits a prepared transaction.
+    ///
+    /// # Errors
+    /// Nothing was written then; what differs stays noted for the next sync.
+    pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
+        let Prepared { batch, delta, chains, created, taken_over, repaired, .. } = prepared;
+        if let Err(source) = self.kernel.commit(&batch) {
+            return Err(Error::new(source, &self.desired));
+        }
+        let (added, deleted) = delta.counts();
+        let Some(Known { generation, holds, learned }) = &mut self.committed else {
+            return Err(nft::Error::StaleGeneration.into());
+        };
+        *generation = next_generation(*generation);
+        learned.clear();
+        for (family, hold) in created {
+            holds.set_table(family, TableState::Ours { chains: Default::default(), hold });
+        }
+        for family in taken_over {
+            holds.set_hold(family, Hold::Ours);
+        }
+        for (family, chain) in chains {
+            holds.set_chain(family, chain.name, Some(chain));
+        }
+        delta.record(holds);
+        let generation = *generation;
+        self.settled();
+        Ok(SyncReport {
+            generation,
+            messages: batch.messages(),
+            bytes: batch.bytes().len(),
+            added,
+            deleted,
+            repaired,
+        })
+    }
+
+    /// The kernel holds what is planned.
+    fn settled(&mut self) {
+        self.pending = Touched::default();
+        self.forget = Forget::default();
+        self.quarantine.committed();
+        self.was_known = true;
+    }
+
+    /// Reads what the kernel holds, to be compared with all that is planned.
+    fn read(&mut self) -> Result<(), Error> {
+        let Some(surroundings) = self.desired.surroundings() else { return Ok(()) };
+        let (generation, mut holds) = adopt(&mut *self.kernel, surroundings)?;
+        self.pending.merge(self.desired.everything());
+        self.pending.merge(holds.everything());
+        // Frontends that went while nobody looked: no flow may stay there.
+        let udp = holds.frontend_keys().filter(|key| key.protocol() == Protocol::Udp);
+        let gone = udp.filter(|key| self.desired.frontend(*key).is_none());
+        self.flows.extend(gone.map(|key| (key, Arc::default())));
+        self.forget.families.extend(Family::ALL);
+        let missing = Family::ALL.into_iter().any(|family| holds.hold(family).is_none());
+        let shared: BTreeSet<Family> = Family::ALL
+            .into_iter()
+            .filter(|family| holds.hold(*family) == Some(Hold::Shared))
+            .collect();
+        let upgrade = self.ownership == Ownership::Own && !shared.is_empty();
+        if self.can_own.is_none() && (upgrade || missing && self.ownership != Ownership::Share) {
+            self.can_own = Some(can_own(&mut *self.kernel)?);
+        }
+        let mut known = Known { generation, holds: Committed::default(), learned: Vec::new() };
+        if upgrade && self.can_own == Some(true) {
+            // Its flags cannot be set later, so it is replaced; what was learned moves over.
+            for family in shared {
+                let entries = learned(&mut *self.kernel, family, &self.desired)?;
+                known.learned.push((family, entries));
+                holds.forget_table(family);
+            }
+        }
+        known.holds = holds;
+        self.committed = Some(known);
+        self.fresh = true;
+        Ok(())
+    }
+}
+
+/// Writes chains: all of them before the first rule, so that rules can refer to any; the rules of
+/// a chain that exists are replaced.
+fn write_chains(family: Family, wanted: &[Chain], committed: &Committed, batch: &mut Batch) {
+    let table = table_family(family);
+    for chain in wanted {
+        let name = chain.name.to_string();
+        if committed.chain(family, chain.name).is_some() {
+            batch.flush_chain(table, TABLE, &name);
+        } else {
+            batch.add_chain(table, TABLE, &name, chain.base.map(base_chain));
+        }
+    }
+    for chain in wanted {
+        let name = chain.name.to_string();
+        for rule in &chain.rules {
+            let exprs = expressions(family, rule);
+            batch.add_rule(table, TABLE, &name, &exprs, rule.comment);
+        }
+    }
+}

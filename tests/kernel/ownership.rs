@@ -1,0 +1,197 @@
+//! Tables that nobody else can change, where the kernel can have such.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use shunt::dataplane::{Dataplane, Ownership, SyncReport};
+use shunt::model::Change;
+use shunt::nft::{Error, Kernel, Socket, TableFamily};
+use shunt::plan::Options;
+use shunt_lab::Netns;
+
+use crate::cluster::{NODE, dataplane, service};
+use crate::faults::Faults;
+use crate::start::some_cluster;
+
+/// `NFT_TABLE_F_OWNER` and `NFT_TABLE_F_PERSIST`.
+const OWNED: u32 = 0x6;
+
+fn owner(ns: &Netns) -> Result<Dataplane> {
+    let open = || Ok(Dataplane::open(Options::default(), NODE, Ownership::Own)?);
+    let mut dataplane = ns.run(open)?;
+    some_cluster().into_iter().for_each(|change| dataplane.apply(change));
+    dataplane.apply(Change::Synced);
+    Ok(dataplane)
+}
+
+/// The flags of both tables.
+fn flags(ns: &Netns) -> Result<[Option<u32>; 2]> {
+    ns.run(|| {
+        let mut socket = Socket::open()?;
+        let [ip, ip6] = [TableFamily::Ip, TableFamily::Ip6].map(|f| socket.table(f, "shunt"));
+        Ok([ip?.map(|table| table.flags), ip6?.map(|table| table.flags)])
+    })
+}
+
+/// Syncs as soon as a former owner is gone. Its socket is closed for good once no process has it:
+/// other tests that fork at this moment have it until they execute their program.
+fn sync_after(dataplane: &mut Dataplane) -> Result<Option<SyncReport>> {
+    let start = Instant::now();
+    loop {
+        match dataplane.sync() {
+            Err(error) if matches!(error.kernel(), Error::Owned { .. }) => {
+                ensure!(start.elapsed() < Duration::from_secs(10), "{error}");
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Kernels before 6.9 have no such tables; there the agent must do without.
+fn kernel_can() -> Result<bool> {
+    let ns = Netns::new()?;
+    let mut dataplane = owner(&ns)?;
+    dataplane.sync()?;
+    let flags = flags(&ns)?;
+    assert!(flags == [Some(OWNED); 2] || flags == [Some(0); 2], "{flags:?}");
+    assert_eq!(dataplane.is_owner(), flags == [Some(OWNED); 2]);
+    Ok(dataplane.is_owner())
+}
+
+#[test]
+fn nobody_else_can_change_what_an_agent_owns() -> Result<()> {
+    let owned = kernel_can()?;
+    for damage in [
+        "flush ruleset",
+        "delete table ip shunt",
+        "flush map ip shunt service-ips",
+        "add rule ip shunt services accept",
+    ] {
+        let ns = Netns::new()?;
+        let mut running = owner(&ns)?;
+        running.sync()?;
+        let wanted = ns.ruleset()?;
+        assert!(!running.check()?);
+        // `flush ruleset` leaves such tables out, the others are refused.
+        let refused = ns.nft(damage).is_err();
+        assert_eq!(refused, owned && damage != "flush ruleset", "{damage}");
+        assert_eq!(ns.ruleset()? == wanted, owned, "{damage}");
+        assert_eq!(running.check()?, !owned, "{damage}");
+        if !owned {
+            let repaired = running.sync()?.map(|report| report.repaired);
+            assert!(repaired.is_some_and(|repaired| repaired > 0), "{damage}: {repaired:?}");
+        }
+        assert_eq!(ns.ruleset()?, wanted, "{damage}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_others_do_to_their_own_tables_costs_no_look_at_ours() -> Result<()> {
+    let ns = Netns::new()?;
+    let mut running = owner(&ns)?;
+    running.sync()?;
+    for n in 0..3 {
+        ns.nft(&format!("add table ip theirs{n}"))?;
+        assert_eq!(running.check()?, !kernel_can()?);
+        ns.nft(&format!("delete table ip theirs{n}"))?;
+        running.apply(Change::ServiceGone(service(n).name));
+        let report = running.sync()?.expect("something to write");
+        assert_eq!(report.repaired, 0);
+        assert_eq!(report.generation, ns.nft_generation()?);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_next_agent_takes_the_tables_over_and_writes_nothing_else() -> Result<()> {
+    let ns = Netns::new()?;
+    let mut first = owner(&ns)?;
+    first.sync()?;
+    let wanted = ns.ruleset()?;
+    let owned = first.is_owner();
+    let mut second = owner(&ns)?;
+    if owned {
+        let error = second.sync().expect_err("they belong to the first").to_string();
+        assert!(error.contains("belongs to another process"), "{error}");
+    }
+    drop(first);
+    let report = sync_after(&mut second)?;
+    assert_eq!(report.map(|r| (r.messages, r.added, r.deleted)), owned.then_some((2, 0, 0)));
+    assert_eq!(second.is_owner(), owned);
+    assert_eq!(ns.ruleset()?, wanted);
+    Ok(())
+}
+
+#[test]
+fn tables_without_an_owner_are_replaced_in_one_transaction_and_clients_stay() -> Result<()> {
+    let ns = Netns::new()?;
+    let mut changes = some_cluster();
+    let mut sticky = service(1);
+    sticky.affinity_seconds = Some(600);
+    changes.push(Change::Service(sticky));
+    let mut shared = dataplane(&ns, changes.clone())?;
+    shared.sync()?;
+    assert_eq!(flags(&ns)?, [Some(0); 2]);
+    let backend = "10.244.0.100 . 8080";
+    ns.nft(&format!(
+        "add element ip shunt affinity {{ 192.0.2.7 . 10.96.0.1 . tcp . 80 timeout 600s : {backend} }}
+         add element ip shunt affinity {{ 192.0.2.8 . 10.96.0.1 . tcp . 80 timeout 600s : 10.1.1.1 . 1 }}"
+    ))?;
+    drop(shared);
+    let generation = ns.nft_generation()?;
+    let mut running = owner(&ns)?;
+    changes.into_iter().for_each(|change| running.apply(change));
+    running.sync()?;
+    if running.is_owner() {
+        assert_eq!(ns.nft_generation()?, generation + 1);
+        assert_eq!(flags(&ns)?, [Some(OWNED); 2]);
+    }
+    let learned = ns.output("nft", &["list", "map", "ip", "shunt", "affinity"])?;
+    assert!(learned.contains("192.0.2.7 . 10.96.0.1 . tcp . 80"), "{learned}");
+    assert!(learned.contains(backend), "{learned}");
+    // Its backend does not exist any more.
+    assert!(!learned.contains("192.0.2.8"), "{learned}");
+    Ok(())
+}
+
+#[test]
+fn a_process_that_ends_leaves_its_tables_to_be_owned() -> Result<()> {
+    let ns = Netns::new()?;
+    let open = || {
+        let open = || Ok(Dataplane::open(Options::default(), NODE, Ownership::Leave)?);
+        let mut dataplane = ns.run(open)?;
+        some_cluster().into_iter().for_each(|change| dataplane.apply(change));
+        dataplane.apply(Change::Synced);
+        anyhow::Ok(dataplane)
+    };
+    open()?.sync()?;
+    let generation = ns.nft_generation()?;
+    assert_eq!(sync_after(&mut open()?)?, None);
+    assert_eq!(ns.nft_generation()?, generation);
+    // One that stays takes them over without replacing them.
+    let report = sync_after(&mut owner(&ns)?)?;
+    assert_eq!(report.map(|r| (r.messages, r.added)), kernel_can()?.then_some((2, 0)));
+    Ok(())
+}
+
+#[test]
+fn a_socket_that_is_lost_is_opened_anew() -> Result<()> {
+    let ns = Netns::new()?;
+    let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
+    let mut running = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
+    some_cluster().into_iter().for_each(|change| running.apply(change));
+    running.apply(Change::Synced);
+    running.sync()?;
+    let wanted = ns.ruleset()?;
+    let owned = running.is_owner();
+    faults.lose_the_socket();
+    running.apply(Change::Service(service(900)));
+    let report = ns.run(|| sync_after(&mut running))?.expect("something to write");
+    assert_eq!((report.repaired, report.deleted), (0, 0));
+    assert_eq!(running.is_owner(), owned);
+    running.apply(Change::ServiceGone(service(900).name));
+    running.sync()?;
+    assert_eq!(ns.ruleset()?, wanted);
+    Ok(())
+}
