@@ -3,6 +3,7 @@
 pub mod args;
 mod cleanup;
 mod exclusive;
+mod health;
 mod instead;
 mod logging;
 mod netns;

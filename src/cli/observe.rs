@@ -1,23 +1,29 @@
-//! What follows from what the dataplane reports: logs, health, checks for load balancers, sweeps of
-//! connection tracking.
+//! What follows from what the dataplane reports: logs, health, metrics, checks for load balancers,
+//! sweeps of connection tracking.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::mpsc::Sender;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::health::HealthState;
 use crate::conntrack::{Sweep, sysctl};
-use crate::dataplane::{Dataplane, Event, SyncReport};
+use crate::dataplane::{Cause, Dataplane, Event, SyncReport, Tally};
 use crate::document::{FieldPath, Problem, Severity};
+use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::model::{Family, Store};
-use crate::plan::{Conflict, Flows, FrontendKey, Surroundings};
-use crate::serve::{Health, ServiceHealth, ServiceHealths};
+use crate::plan::{Conflict, Flows, FrontendKey, Set, Surroundings};
+use crate::serve::{ServiceHealth, ServiceHealths};
 
 /// Hands on what the dataplane reports.
 pub(super) struct Observer {
-    pub(super) health: watch::Sender<Health>,
+    pub(super) health: watch::Sender<HealthState>,
+    /// Whether a node counts as eligible as long as nothing is known of it: manifests may do without
+    /// one, in a cluster each has one.
+    pub(super) unknown_node_is_eligible: bool,
+    pub(super) metrics: Metrics,
     pub(super) service_healths: watch::Sender<ServiceHealths>,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sender<Sweep>>,
@@ -28,15 +34,10 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) fn observe(&mut self, event: Event<'_>) {
         match event {
-            Event::Synced { wrote, took, flows, dataplane, .. } => {
+            Event::Synced { wrote, took, flows, causes, changes, tally, dataplane } => {
                 log_synced(wrote, took, dataplane);
                 self.sysctls.take().iter().for_each(sysctl::apply);
-                self.health.send_modify(|health| {
-                    health.last_updated = Some(SystemTime::now());
-                    health.queued_since = None;
-                    health.node_eligible =
-                        dataplane.store().node().is_none_or(|node| node.eligible);
-                });
+                self.note_health(dataplane, true);
                 self.service_healths.send_if_modified(|told| {
                     let now = service_healths(dataplane);
                     let changed = *told != now;
@@ -44,14 +45,29 @@ impl Observer {
                     changed
                 });
                 self.sweep(flows, dataplane);
+                self.count(&tally);
+                self.count_causes(&causes, wrote.is_some());
+                let changes =
+                    Changes { services: changes.services, endpoint_slices: changes.slices };
+                self.metrics.changes_synced(changes);
+                // Last: whoever sees gauges move finds the sync counted with the next scrape.
+                let sync = Sync { took, full: tally.full };
+                self.metrics.sync_succeeded(sync, &state(dataplane));
             }
-            Event::Failed { error, retry_in } => {
+            Event::Failed { error, retry_in, took, tally, dataplane } => {
                 tracing::error!(?retry_in, "nothing was programmed, what was there stays: {error}");
-                self.health.send_modify(|health| {
-                    health.queued_since.get_or_insert_with(SystemTime::now);
-                });
+                self.note_health(dataplane, false);
+                self.count(&tally);
+                self.metrics.sync_failed(Sync { took, full: tally.full });
+            }
+            Event::Tidied { tally, .. } => {
+                self.count(&tally);
+                if tally.refused > 0 {
+                    self.metrics.cleanup_failed();
+                }
             }
             Event::Repaired { repaired, writers } => {
+                self.metrics.drift_repaired();
                 let writers = if writers.is_empty() {
                     "not known yet, the kernel is asked to tell for some seconds".to_owned()
                 } else {
@@ -77,12 +93,63 @@ impl Observer {
         }
     }
 
+    fn note_health(&self, dataplane: &Dataplane, synced: bool) {
+        let node = dataplane.store().node();
+        self.health.send_modify(|health| {
+            health.node_eligible = node.map_or(self.unknown_node_is_eligible, |node| node.eligible);
+            if synced {
+                health.last_updated = Some(SystemTime::now());
+            }
+        });
+    }
+
+    fn count(&self, tally: &Tally) {
+        for commit in &tally.commits {
+            self.metrics.committed(commit.bytes, commit.took);
+        }
+        self.metrics.generation_conflicts(tally.overtaken);
+        self.metrics.commits_refused(tally.refused);
+    }
+
+    /// How long it took from the causes of a sync to the kernel.
+    fn count_causes(&self, causes: &[Cause], wrote: bool) {
+        let (now, today) = (Instant::now(), SystemTime::now());
+        for cause in causes {
+            if wrote {
+                self.metrics.event_committed(now.saturating_duration_since(cause.received));
+            }
+            for (family, trigger) in &cause.triggers {
+                // The clock of the node that wrote it may be ahead of ours.
+                let after = today.duration_since(*trigger).unwrap_or_default();
+                self.metrics.network_programmed(*family, after);
+            }
+        }
+    }
+
     fn sweep(&self, flows: Flows, dataplane: &Dataplane) {
         let (Some(sweeps), false) = (&self.sweeps, flows.is_empty()) else { return };
         if let Some(sweep) = sweep(flows, dataplane) {
             // The thread is gone only if the process is ending.
             let _ = sweeps.send(sweep);
         }
+    }
+}
+
+/// What there is, for gauges. All of it has been counted already.
+fn state(dataplane: &Dataplane) -> State {
+    let counts = Family::ALL.map(|family| dataplane.counts(family));
+    let elements = |set: Set| counts.map(|(_, elements)| elements[set as usize]);
+    let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
+    let no_local = dataplane.desired().no_local();
+    State {
+        services: dataplane.store().service_count(),
+        endpoint_slices: dataplane.store().slice_count(),
+        frontends: counts.map(|(frontends, _)| frontends),
+        elements: sets.map(|set| (set.name(), elements(set))).collect(),
+        frontend_conflicts: dataplane.conflicts().count(),
+        quarantined_service_ports: dataplane.quarantined_service_ports(),
+        no_local_internal: no_local.internal,
+        no_local_external: no_local.external,
     }
 }
 

@@ -11,15 +11,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::args::Run;
+use super::health::{HealthState, families, health_source};
 use super::observe::{Observer, log_synced, report_conflict, sweep};
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
 use super::{Failure, exclusive, instead, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
-use crate::dataplane::{self, Dataplane, Order, Ownership, Pace, Update};
+use crate::dataplane::{self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Update};
+use crate::metrics::{Changes, Metrics};
 use crate::model::{Family, ObjectName};
 use crate::nft;
-use crate::serve::{Health, ServiceHealths, serve_health, serve_service_health};
+use crate::serve::{Bind, ServiceHealths, serve_health, serve_metrics, serve_service_health};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
@@ -86,23 +88,37 @@ fn keep_running(
     objects: &Objects,
     settings: &Effective,
 ) -> Result<(), Failure> {
-    let (health, health_seen) = watch::channel(Health {
+    let families = families();
+    let metrics = Metrics::new(&families);
+    let unknown_node_is_eligible = objects.may_lack_a_node();
+    let (health, health_seen) = watch::channel(HealthState {
         last_updated: None,
-        queued_since: None,
         patience: 2 * settings.config.sync_period,
-        node_eligible: true,
+        node_eligible: unknown_node_is_eligible,
     });
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let mut observer = Observer {
         health,
+        unknown_node_is_eligible,
+        metrics: metrics.clone(),
         service_healths,
-        sweeps: sweeper()?,
+        sweeps: sweeper(metrics.clone())?,
         sysctls: Some(settings.config.conntrack.clone()),
     };
-    let orders = dataplane::spawn(dataplane, pace, move |event| {
-        observer.observe(event);
-    })
-    .context("cannot start a thread for the dataplane")?;
+    let noticed = {
+        let metrics = metrics.clone();
+        move |ChangeCounts { services, slices }| {
+            metrics.changes_noticed(Changes { services, endpoint_slices: slices });
+        }
+    };
+    let orders = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
+        .context("cannot start a thread for the dataplane")?;
+    let health = health_source(health_seen, orders.backlog(), families);
+    let config = &settings.config;
+    let bind = |address| Bind { address, hard_fail: config.bind_address_hard_fail };
+    let (_health_bind, health_bind) = watch::channel(bind(config.healthz_bind_address));
+    let (_metrics_bind, metrics_bind) = watch::channel(bind(config.metrics_bind_address));
+    let (_configz, configz) = watch::channel(settings.configz());
     spawn("addresses", {
         let orders = orders.clone();
         move || follow_addresses(&interfaces, &orders)
@@ -110,15 +126,18 @@ fn keep_running(
     let runtime = runtime()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
-        let source = objects.follow(&settings.node_name, orders)?;
+        let source = objects.follow(&settings.node_name, orders, &metrics)?;
         let service_health =
-            serve_service_health(service_healths_seen, health_seen.clone(), report_unbound);
+            serve_service_health(service_healths_seen, health.clone(), report_unbound);
         tokio::spawn(service_health);
-        if let Some(address) = settings.config.healthz_bind_address {
-            tokio::spawn(serve_health(address, health_seen));
-        }
         tokio::select! {
             _ = terminate.recv() => {}
+            Err(unbound) = serve_health(health_bind, health, metrics.clone()) => {
+                return Err(anyhow::Error::from(unbound).into());
+            }
+            Err(unbound) = serve_metrics(metrics_bind, metrics.clone(), configz) => {
+                return Err(anyhow::Error::from(unbound).into());
+            }
             result = tokio::signal::ctrl_c() => result.context("cannot wait for signals")?,
             result = source => result?,
         }
@@ -128,7 +147,7 @@ fn keep_running(
 }
 
 /// Starts the thread that deletes stale UDP flows. Without it the agent goes on.
-fn sweeper() -> Result<Option<Sender<Sweep>>, Failure> {
+fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
     let conntrack = match Conntrack::open() {
         Ok(conntrack) => conntrack,
         Err(error) => {
@@ -136,7 +155,8 @@ fn sweeper() -> Result<Option<Sender<Sweep>>, Failure> {
             return Ok(None);
         }
     };
-    let sender = conntrack::spawn(conntrack, |report| {
+    let sender = conntrack::spawn(conntrack, move |report| {
+        metrics.conntrack_swept(report.family, report.deleted, report.took);
         if report.deleted > 0 {
             tracing::info!(
                 family = %report.family, deleted = report.deleted, took = ?report.took,
@@ -166,7 +186,7 @@ pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow:
 }
 
 /// Follows the addresses of the node's interfaces until the dataplane is gone.
-fn follow_addresses(interfaces: &Interfaces, orders: &Sender<Order>) {
+fn follow_addresses(interfaces: &Interfaces, orders: &Orders) {
     loop {
         let addresses = interfaces.wait().and_then(|()| interface_addresses());
         match addresses {

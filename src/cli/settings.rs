@@ -31,7 +31,15 @@ impl Effective {
             node_address: self.config.bind_address,
         }
     }
+
+    /// What `/configz` shows: all of it as JSON.
+    pub(super) fn configz(&self) -> String {
+        serde_json::json!({ GROUP: self.full }).to_string()
+    }
 }
+
+/// The group of a KubeProxyConfiguration, under which kube-proxy shows it.
+const GROUP: &str = "kubeproxy.config.k8s.io";
 
 /// Reads the configuration file, if there is one, starts logging as it and the flags say, and
 /// reports what is wrong with it.

@@ -4,17 +4,18 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 
 use super::args::Run;
 use crate::config::Config;
-use crate::dataplane::{Cause, Order, Update};
+use crate::dataplane::{Cause, Order, Orders, Update};
+use crate::metrics::Metrics;
 use crate::model::Change;
 use crate::source::kubernetes::{Access, AccessError, Source};
 use crate::source::manifests::{self, Watcher};
+use crate::source::objects::Kind;
 
 /// How long `--once` waits for the API server to list everything.
 const ONCE: Duration = Duration::from_secs(60);
@@ -43,6 +44,12 @@ impl Objects {
         // What is wrong with it is better said before anything is started.
         access.config()?;
         Ok(Objects::Api(access))
+    }
+
+    /// Whether nothing may ever be said about our Node. In a cluster, each node has one; manifests
+    /// may do without.
+    pub(super) fn may_lack_a_node(&self) -> bool {
+        matches!(self, Objects::Manifests(_))
     }
 
     /// Reads everything once.
@@ -80,7 +87,8 @@ impl Objects {
     pub(super) fn follow(
         &self,
         node_name: &str,
-        orders: Sender<Order>,
+        orders: Orders,
+        metrics: &Metrics,
     ) -> anyhow::Result<Following> {
         // The dataplane is gone only when the process is ending.
         let flow = move |update| match orders.send(Order::Update(update)) {
@@ -104,7 +112,9 @@ impl Objects {
                 }))
             }
             Objects::Api(access) => {
-                let source = Source::new(access.clone(), node_name, |_| {})?;
+                let metrics = metrics.clone();
+                let restarted = move |kind| metrics.watch_restarted(resource(kind));
+                let source = Source::new(access.clone(), node_name, restarted)?;
                 Ok(Box::pin(async move {
                     source
                         .run(|delivery| {
@@ -117,6 +127,16 @@ impl Objects {
                 }))
             }
         }
+    }
+}
+
+/// The name of a resource in the API.
+fn resource(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Service => "services",
+        Kind::EndpointSlice => "endpointslices",
+        Kind::Node => "nodes",
+        Kind::ServiceCidr => "servicecidrs",
     }
 }
 

@@ -431,9 +431,11 @@ fn flags_without_effect_are_noted_at_once() {
     ]);
     assert_eq!(
         texts(&load(None, &given).unwrap().problems),
-        ["flags that are accepted without effect: --profiling (there is no profiling server), \
+        [
+            "flags that are accepted without effect: --profiling (there are no profiles to serve; use perf), \
              --ipvs-scheduler (nftables is programmed, whatever the mode), \
-             --logtostderr (logs go to stderr, in one form)"]
+             --logtostderr (logs go to stderr, in one form)"
+        ]
     );
 }
 

@@ -27,11 +27,20 @@ pub(super) enum TableState {
 #[derive(Debug, Default)]
 pub(super) struct Committed {
     tables: [TableState; 2],
+    counts: [Counts; 2],
     frontends: HashMap<FrontendKey, Frontend>,
     members: HashSet<(Set, Key)>,
     /// How many frontends need a chain that is there on demand.
     users: HashMap<(Family, ChainName), usize>,
     pub(super) strays: Vec<Stray>,
+}
+
+/// How much of it is in one family's table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) frontends: usize,
+    /// Elements per set, without those that the kernel adds by itself.
+    pub(super) elements: [usize; Set::ALL.len()],
 }
 
 impl Committed {
@@ -54,6 +63,7 @@ impl Committed {
     /// The table is replaced by an empty one: nothing of it counts as there.
     pub(super) fn forget_table(&mut self, family: Family) {
         self.set_table(family, TableState::Unusable);
+        self.counts[family as usize] = Counts::default();
         self.frontends.retain(|key, _| key.family() != family);
         self.members.retain(|(_, key)| key.family() != family);
         self.users.retain(|(of, _), _| *of != family);
@@ -95,6 +105,7 @@ impl Committed {
 
     pub(super) fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Frontend>) {
         if let Some(old) = self.frontends.remove(&key) {
+            self.count(key, &old, |count, by| *count -= by);
             for place in on_demand(key, &old) {
                 if let Some(count) = self.users.get_mut(&place) {
                     *count -= 1;
@@ -108,8 +119,26 @@ impl Committed {
             for place in on_demand(key, &new) {
                 *self.users.entry(place).or_insert(0) += 1;
             }
+            self.count(key, &new, |count, by| *count += by);
             self.frontends.insert(key, new);
         }
+    }
+
+    /// Adds what a frontend has to the counts, or takes it away.
+    fn count(&mut self, key: FrontendKey, frontend: &Frontend, change: fn(&mut usize, usize)) {
+        let counts = &mut self.counts[key.family() as usize];
+        change(&mut counts.frontends, 1);
+        for element in frontend.decisions(key) {
+            change(&mut counts.elements[element.set as usize], 1);
+        }
+        for (pools, backends) in frontend.pools(key) {
+            change(&mut counts.elements[pools.endpoints() as usize], backends.len());
+        }
+    }
+
+    /// How much there is in a family's table.
+    pub(super) fn counts(&self, family: Family) -> &Counts {
+        &self.counts[family as usize]
     }
 
     pub(super) fn has_member(&self, set: Set, key: Key) -> bool {
@@ -117,10 +146,11 @@ impl Committed {
     }
 
     pub(super) fn set_member(&mut self, set: Set, key: Key, present: bool) {
+        let count = &mut self.counts[key.family() as usize].elements[set as usize];
         if present {
-            self.members.insert((set, key));
+            *count += usize::from(self.members.insert((set, key)));
         } else {
-            self.members.remove(&(set, key));
+            *count -= usize::from(self.members.remove(&(set, key)));
         }
     }
 

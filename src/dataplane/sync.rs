@@ -1,6 +1,6 @@
 //! One sync: plan what is dirty, compare with the record, commit the difference.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,10 +8,11 @@ use nix::errno::Errno;
 
 use super::affinity::{Forget, forget_gone};
 use super::codec::table_family;
-use super::committed::Committed;
+use super::committed::{Committed, Counts};
 use super::ownership::{Hold, Ownership};
 use super::quarantine::{Quarantine, Suspect};
 use super::refusal::{Error, Verdict, describe, judge};
+use super::tally::Tally;
 use super::transaction::SyncReport;
 use crate::model::{Change, Dirty, Family, Store};
 use crate::nft::{self, Batch, Elements, Kernel, Refusal, Socket};
@@ -55,7 +56,7 @@ pub struct Dataplane {
     pub(super) forget: Forget,
     /// UDP frontends whose flows have to be looked at once the kernel holds what is planned.
     pub(super) flows: Flows,
-    conflicts_met: u64,
+    pub(super) tally: Tally,
 }
 
 /// Something that the kernel refuses and that is therefore left out for the time being.
@@ -108,7 +109,7 @@ impl Dataplane {
             isolated: false,
             forget: Forget::default(),
             flows: Flows::new(),
-            conflicts_met: 0,
+            tally: Tally::default(),
         })
     }
 
@@ -128,6 +129,11 @@ impl Dataplane {
     /// went well.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)
+    }
+
+    /// What became of transactions since the last call.
+    pub fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
     }
 
     /// The objects that are known.
@@ -153,6 +159,15 @@ impl Dataplane {
         self.committed.as_ref().map_or(0, |known| known.holds.frontend_count())
     }
 
+    /// How many frontends of a family the kernel holds, and how many elements in each set, as of
+    /// the last sync. Without [`Set::Affinity`], which the kernel fills by itself.
+    #[must_use]
+    pub fn counts(&self, family: Family) -> (usize, [usize; Set::ALL.len()]) {
+        let counts = self.committed.as_ref().map(|known| *known.holds.counts(family));
+        let Counts { frontends, elements } = counts.unwrap_or_default();
+        (frontends, elements)
+    }
+
     /// What the kernel refuses, as of the last sync, in order.
     pub fn quarantined(&self) -> impl Iterator<Item = Quarantined> {
         self.quarantine.entries().map(|(suspect, reason)| Quarantined {
@@ -168,10 +183,17 @@ impl Dataplane {
         self.quarantine.next_trial()
     }
 
-    /// How often since the start somebody else had written between two commits.
+    /// How many service ports are kept from the kernel, because it refuses a frontend of theirs; or,
+    /// if there are none, how many addresses it refuses on their own.
     #[must_use]
-    pub fn generation_conflicts(&self) -> u64 {
-        self.conflicts_met
+    pub fn quarantined_service_ports(&self) -> usize {
+        let label = |suspect: Suspect| match suspect {
+            Suspect::Frontend(key) => self.desired.frontend(key).map(|frontend| &frontend.label),
+            Suspect::Member(..) => None,
+        };
+        let suspects = || self.quarantine.entries().map(|(suspect, _)| suspect);
+        let ports: BTreeSet<_> = suspects().filter_map(label).collect();
+        if ports.is_empty() { suspects().count() } else { ports.len() }
     }
 
     /// True if nobody else can change our tables.
@@ -224,7 +246,6 @@ impl Dataplane {
             };
             match error.kernel() {
                 nft::Error::StaleGeneration => {
-                    self.conflicts_met += 1;
                     if !self.is_owner() {
                         self.committed = None;
                     }
@@ -313,7 +334,7 @@ impl Dataplane {
         });
         let swept = match swept {
             Ok(()) if batch.is_empty() => return,
-            Ok(()) => self.kernel.commit(&batch.finish()),
+            Ok(()) => self.tally.commit(&mut *self.kernel, &batch.finish()),
             Err(error) => Err(error),
         };
         match swept {
@@ -337,7 +358,7 @@ impl Dataplane {
         for (family, name) in &unused {
             batch.delete_chain(table_family(*family), TABLE, &name.to_string());
         }
-        if self.kernel.commit(&batch.finish()).is_err() {
+        if self.tally.commit(&mut *self.kernel, &batch.finish()).is_err() {
             // Refused, or somebody else wrote: an unused chain does no harm, a later sync finds
             // out what is there.
             return true;

@@ -71,6 +71,7 @@ impl Dataplane {
         self.pending.merge(touched);
         self.pending.merge(self.quarantine.try_again(Instant::now()));
         self.flows.extend(self.desired.take_flows());
+        self.tally.full |= self.pending.chains || self.committed.is_none();
         // Our own part, should all have to be compared.
         let mut own = None;
         if self.committed.is_none() {
@@ -158,7 +159,7 @@ impl Dataplane {
     /// Nothing was written then; what differs stays noted for the next sync.
     pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
         let Prepared { batch, delta, chains, created, taken_over, repaired, .. } = prepared;
-        if let Err(source) = self.kernel.commit(&batch) {
+        if let Err(source) = self.tally.commit(&mut *self.kernel, &batch) {
             return Err(Error::new(source, &self.desired));
         }
         let (added, deleted) = delta.counts();

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Dataplane, Error, Quarantined, SyncReport};
+use super::queue::{Backlog, Orders, queue};
+use super::{Dataplane, Error, Quarantined, SyncReport, Tally};
 use crate::model::{Change, Family};
 use crate::nft::{Listener, Writer};
 use crate::plan::{Conflict, Flows};
@@ -34,6 +36,31 @@ pub struct Pace {
 pub enum Order {
     /// Objects changed.
     Update(Update),
+}
+
+impl Order {
+    /// How many changes come with it.
+    pub(super) fn counts(&self) -> ChangeCounts {
+        let Order::Update(update) = self;
+        let mut counts = ChangeCounts::default();
+        for change in &update.changes {
+            match change {
+                Change::Service(_) | Change::ServiceGone(_) => counts.services += 1,
+                Change::Slice(_) | Change::SliceGone(_) => counts.slices += 1,
+                _ => {}
+            }
+        }
+        counts
+    }
+}
+
+/// Numbers of changes, whether they make a difference or not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ChangeCounts {
+    /// Of Services.
+    pub services: usize,
+    /// Of EndpointSlices.
+    pub slices: usize,
 }
 
 /// Changes that belong together, and where they come from.
@@ -75,6 +102,10 @@ pub enum Event<'a> {
         flows: Flows,
         /// What led to it: the updates since the sync before.
         causes: Vec<Cause>,
+        /// How many changes these brought.
+        changes: ChangeCounts,
+        /// What became of transactions since the last event.
+        tally: Tally,
         /// The dataplane, to look at.
         dataplane: &'a Dataplane,
     },
@@ -84,6 +115,19 @@ pub enum Event<'a> {
         error: &'a Error,
         /// The pause.
         retry_in: Duration,
+        /// How long it took to find out.
+        took: Duration,
+        /// What became of transactions since the last event.
+        tally: Tally,
+        /// The dataplane, to look at.
+        dataplane: &'a Dataplane,
+    },
+    /// Chains that nothing goes to any more were to be deleted.
+    Tidied {
+        /// True if some are left, to be deleted later.
+        left: bool,
+        /// What became of transactions since the last event.
+        tally: Tally,
     },
     /// Somebody else had changed our tables; they are as planned again.
     Repaired {
@@ -114,23 +158,29 @@ pub enum Event<'a> {
     },
 }
 
-/// Starts the thread. It syncs as soon as a change arrives; changes that arrive during a commit form
-/// the next one. It ends once all senders are gone; a process that ends before leaves a whole commit
-/// or none, for a commit is one system call.
+/// Starts the thread. `noticed` is told of each order when it is sent, in the thread that sends it;
+/// `report` is told what became of them.
+///
+/// The thread syncs as soon as a change arrives; changes that arrive during a commit form the next
+/// one. It ends once all senders are gone; a process that ends before leaves a whole commit or none,
+/// for a commit is one system call.
 ///
 /// # Errors
 /// If the system gives us no thread.
 pub fn spawn(
     dataplane: Dataplane,
     pace: Pace,
+    noticed: impl Fn(ChangeCounts) + Send + Sync + 'static,
     report: impl FnMut(Event<'_>) + Send + 'static,
-) -> std::io::Result<mpsc::Sender<Order>> {
-    let (sender, orders) = mpsc::channel();
+) -> std::io::Result<Orders> {
+    let (sender, orders, backlog) = queue(Arc::new(noticed));
     let worker = Worker {
         dataplane,
+        backlog,
         pace,
         report,
         causes: Vec::new(),
+        changes: ChangeCounts::default(),
         conflicts: BTreeSet::new(),
         quarantined: BTreeSet::new(),
         retry: FIRST_RETRY,
@@ -145,9 +195,12 @@ pub fn spawn(
 
 struct Worker<R> {
     dataplane: Dataplane,
+    backlog: Backlog,
     pace: Pace,
     report: R,
+    /// Why the next sync is to be, and with how many changes.
     causes: Vec<Cause>,
+    changes: ChangeCounts,
     conflicts: BTreeSet<Conflict>,
     quarantined: BTreeSet<Quarantined>,
     retry: Duration,
@@ -176,13 +229,20 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                 Err(RecvTimeoutError::Timeout) => self.wake(),
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            if work && self.dataplane.store().is_synced() {
+            if !self.dataplane.store().is_synced() {
+                // What is there waits for the source, and not for us.
+                self.backlog.finish();
+            } else if work {
                 self.sync();
             }
         }
     }
 
     fn take(&mut self, order: Order) {
+        self.backlog.take();
+        let counts = order.counts();
+        self.changes.services += counts.services;
+        self.changes.slices += counts.slices;
         let Order::Update(Update { changes, mut cause }) = order;
         if !changes.iter().any(|change| is_news(change, &self.dataplane)) {
             cause.triggers.clear();
@@ -196,7 +256,10 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         let now = Instant::now();
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.tidy_at) {
-            self.tidy_at = self.dataplane.tidy().then(|| now + TIDY_AFTER);
+            let left = self.dataplane.tidy();
+            self.tidy_at = left.then(|| now + TIDY_AFTER);
+            let tally = self.dataplane.take_tally();
+            (self.report)(Event::Tidied { left, tally });
         }
         let mut work = due(self.retry_at) || due(self.dataplane.next_trial());
         if due(self.check_at) {
@@ -217,16 +280,27 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
 
     fn sync(&mut self) {
         let started = Instant::now();
-        match self.dataplane.sync() {
+        let result = self.dataplane.sync();
+        let (took, tally) = (started.elapsed(), self.dataplane.take_tally());
+        match result {
             Ok(wrote) => {
+                self.backlog.finish();
                 self.retry = FIRST_RETRY;
                 self.retry_at = None;
                 self.tidy_at = self.dataplane.is_untidy().then(|| Instant::now() + TIDY_AFTER);
-                let took = started.elapsed();
                 let flows = self.dataplane.take_flows();
                 let causes = std::mem::take(&mut self.causes);
+                let changes = std::mem::take(&mut self.changes);
                 let dataplane = &self.dataplane;
-                (self.report)(Event::Synced { wrote, took, flows, causes, dataplane });
+                (self.report)(Event::Synced {
+                    wrote,
+                    took,
+                    flows,
+                    causes,
+                    changes,
+                    tally,
+                    dataplane,
+                });
                 self.report_conflicts();
                 self.report_quarantine();
                 if let Some(wrote) = wrote.filter(|wrote| wrote.repaired > 0) {
@@ -237,7 +311,14 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                 }
             }
             Err(error) => {
-                (self.report)(Event::Failed { error: &error, retry_in: self.retry });
+                self.backlog.fail();
+                (self.report)(Event::Failed {
+                    error: &error,
+                    retry_in: self.retry,
+                    took,
+                    tally,
+                    dataplane: &self.dataplane,
+                });
                 self.retry_at = Some(Instant::now() + self.retry);
                 self.retry = (self.retry * 2).min(LONGEST_RETRY);
             }

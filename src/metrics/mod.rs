@@ -65,6 +65,8 @@ pub struct State {
     pub elements: Vec<(&'static str, PerFamily)>,
     /// Frontends that a Service goes without because another one has them.
     pub frontend_conflicts: usize,
+    /// Service ports that are left out because the kernel refuses them.
+    pub quarantined_service_ports: usize,
     /// Service ports with `internalTrafficPolicy: Local` that have endpoints, but none here.
     pub no_local_internal: PerFamily,
     /// Service ports with `externalTrafficPolicy: Local` that have endpoints, but none here.
@@ -182,11 +184,6 @@ impl Metrics {
     /// The kernel held something else than what was committed, and was repaired.
     pub fn drift_repaired(&self) {
         self.0.own.drift_repairs.inc();
-    }
-
-    /// So many service ports are left out of transactions because the kernel refuses them.
-    pub fn quarantined_service_ports(&self, count: usize) {
-        self.0.own.quarantined_service_ports.set(vector::gauge(count));
     }
 
     /// The watch of a resource, by its plural name (`services`), was begun again.

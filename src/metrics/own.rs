@@ -29,7 +29,7 @@ pub(super) struct Own {
     services: Gauge,
     endpoint_slices: Gauge,
     frontend_conflicts: Gauge,
-    pub(super) quarantined_service_ports: Gauge,
+    quarantined_service_ports: Gauge,
     watch_restarts: Vector<Labels<1>, Counter>,
     config_reloads: Vector<Labels<1>, Counter>,
     config_last_reload_successful: Gauge,
@@ -137,9 +137,9 @@ impl Own {
     }
 
     pub(super) fn state(&self, state: &State) {
-        self.services.set(gauge(state.services));
         self.endpoint_slices.set(gauge(state.endpoint_slices));
         self.frontend_conflicts.set(gauge(state.frontend_conflicts));
+        self.quarantined_service_ports.set(gauge(state.quarantined_service_ports));
         self.frontends.set(state.frontends);
         for (map, counts) in &state.elements {
             for family in &self.families {
@@ -147,6 +147,8 @@ impl Own {
                 self.elements.get_or_create(&labels).set(gauge(counts[*family as usize]));
             }
         }
+        // Last: whoever sees it move finds all else in place with the next scrape.
+        self.services.set(gauge(state.services));
     }
 
     pub(super) fn watch_restarted(&self, resource: &'static str) {

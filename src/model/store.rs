@@ -197,6 +197,18 @@ impl Store {
         self.services.values()
     }
 
+    /// How many Services there are.
+    #[must_use]
+    pub fn service_count(&self) -> usize {
+        self.services.len()
+    }
+
+    /// How many EndpointSlices there are.
+    #[must_use]
+    pub fn slice_count(&self) -> usize {
+        self.slices.len()
+    }
+
     /// The Service of that name.
     #[must_use]
     pub fn service(&self, name: &ObjectName) -> Option<&Service> {

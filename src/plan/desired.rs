@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::claims::{Claims, Rank};
 use super::{
-    Conflict, Flows, Frontend, FrontendKey, HealthCheck, Key, Options, ServicePlan, Set,
+    Conflict, Flows, Frontend, FrontendKey, HealthCheck, Key, NoLocal, Options, ServicePlan, Set,
     Surroundings, plan_service,
 };
 use crate::model::{Dirty, Family, ObjectName, Store};
@@ -48,6 +48,8 @@ pub struct Desired {
     members: HashMap<(Set, Key), usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
     health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
+    /// The sum of all plans.
+    no_local: NoLocal,
     touched: Touched,
     flows: Flows,
 }
@@ -65,6 +67,7 @@ impl Desired {
             members: HashMap::new(),
             conflicts: BTreeMap::new(),
             health_checks: BTreeMap::new(),
+            no_local: NoLocal::default(),
             touched: Touched::default(),
             flows: Flows::new(),
         }
@@ -130,6 +133,7 @@ impl Desired {
         }
         let mut keys: BTreeSet<FrontendKey> = BTreeSet::new();
         if let Some((rank, plan)) = &new {
+            self.no_local.add(&plan.no_local);
             for (key, frontend) in &plan.frontends {
                 self.claims.add(*key, rank);
                 let before =
@@ -143,6 +147,7 @@ impl Desired {
             }
         }
         if let Some((rank, plan)) = &old {
+            self.no_local.subtract(&plan.no_local);
             for (key, _) in &plan.frontends {
                 let kept =
                     new.as_ref().is_some_and(|(r, p)| r == rank && p.frontend(*key).is_some());
@@ -250,6 +255,12 @@ impl Desired {
         self.health_checks.values()
     }
 
+    /// How many service ports with policy Local have endpoints elsewhere only.
+    #[must_use]
+    pub fn no_local(&self) -> NoLocal {
+        self.no_local
+    }
+
     /// The UDP frontends for which it changed since the last call where flows may stay.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)
@@ -348,8 +359,13 @@ mod tests {
         })
     }
 
-    type State =
-        (Vec<(FrontendKey, Frontend)>, BTreeSet<(Set, Key)>, BTreeSet<Conflict>, Vec<HealthCheck>);
+    type State = (
+        Vec<(FrontendKey, Frontend)>,
+        BTreeSet<(Set, Key)>,
+        BTreeSet<Conflict>,
+        Vec<HealthCheck>,
+        NoLocal,
+    );
 
     /// Applies the changes, planning after every so many, and tells what is planned then and which
     /// flows are known.
@@ -367,7 +383,7 @@ mod tests {
         let frontends = desired.frontends().into_iter().map(|(k, f)| (k, f.clone())).collect();
         let conflicts = desired.conflicts().cloned().collect();
         let checks = desired.health_checks().cloned().collect();
-        ((frontends, desired.members(), conflicts, checks), flows)
+        ((frontends, desired.members(), conflicts, checks, desired.no_local()), flows)
     }
 
     proptest! {

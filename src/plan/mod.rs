@@ -28,6 +28,6 @@ pub use ruleset::{
     BaseHook, BaseKind, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, base_chains,
     on_demand_chain,
 };
-pub use service::{Flows, HealthCheck, ServicePlan, plan_service};
+pub use service::{Flows, HealthCheck, NoLocal, ServicePlan, plan_service};
 pub use surroundings::Surroundings;
 pub use text::{render, rule_text};

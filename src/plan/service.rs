@@ -25,6 +25,43 @@ pub struct ServicePlan {
     pub flows: Flows,
     /// What load balancers are told about it, per family.
     pub health_checks: Vec<HealthCheck>,
+    /// How many of its service ports have endpoints elsewhere only.
+    pub no_local: NoLocal,
+}
+
+/// How many service ports with policy Local have endpoints, but none on this node: for each family,
+/// in the order of [`Family::ALL`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct NoLocal {
+    /// With `internalTrafficPolicy: Local`.
+    pub internal: [usize; 2],
+    /// With `externalTrafficPolicy: Local`.
+    pub external: [usize; 2],
+}
+
+impl NoLocal {
+    fn note(&mut self, service: &Service, family: Family, selection: &Selection) {
+        if selection.cluster.is_empty() || !selection.local.is_empty() {
+            return;
+        }
+        let local = |policy| usize::from(policy == TrafficPolicy::Local);
+        self.internal[family as usize] += local(service.internal_policy);
+        self.external[family as usize] += local(service.external_policy);
+    }
+
+    pub(super) fn add(&mut self, other: &NoLocal) {
+        for family in 0..2 {
+            self.internal[family] += other.internal[family];
+            self.external[family] += other.external[family];
+        }
+    }
+
+    pub(super) fn subtract(&mut self, other: &NoLocal) {
+        for family in 0..2 {
+            self.internal[family] -= other.internal[family];
+            self.external[family] -= other.external[family];
+        }
+    }
 }
 
 /// UDP frontends with all endpoints that serve them.
@@ -58,6 +95,7 @@ pub fn plan_service<'a>(
         let mut local_ready = BTreeSet::new();
         for port in &service.ports {
             let selection = select(slices.clone(), port, family, surroundings.locality());
+            plan.no_local.note(service, family, &selection);
             let known = plan.frontends.len();
             plan_port(service, *cluster_ip, port, &selection, surroundings, &mut plan);
             if port.protocol == Protocol::Udp {

@@ -1,128 +1,187 @@
 //! `/healthz` for load balancers and `/livez` for probes, as kube-proxy answers them.
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde::Serialize;
 use tokio::sync::watch;
 
-use super::http::{self, Answer, Handler, LIMITS};
+use super::http::{Answer, Handler, RETRY};
+use super::server::{Bind, Server, Unbound};
+use crate::metrics::{Metrics, Probe};
+use crate::model::Family;
 
-/// The pause before a port that cannot be bound is tried again.
-const RETRY: Duration = Duration::from_secs(5);
-
-/// How the agent is.
+/// How the agent is at a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// When the kernel was last known to hold what is planned; `None` before the first commit.
     pub last_updated: Option<SystemTime>,
-    /// Since when a change has been waiting to be committed.
-    pub queued_since: Option<SystemTime>,
+    /// For how long the oldest change has been waiting that the kernel does not know of.
+    pub waiting: Option<Duration>,
     /// How long a change may wait: twice the sync period.
     pub patience: Duration,
     /// False if load balancers should not send new traffic to this node.
     pub node_eligible: bool,
+    /// The families that the node has. One transaction is for all of them.
+    pub families: Vec<Family>,
 }
+
+/// Tells how the agent is now.
+pub type HealthSource = Arc<dyn Fn() -> Health + Send + Sync>;
 
 impl Health {
-    /// True if the dataplane is up to date, or not behind for too long.
+    /// True if the dataplane is not behind for too long. Before anything was asked of it, it is not.
     #[must_use]
-    pub fn is_healthy(&self, now: SystemTime) -> bool {
-        let waiting = self.queued_since.and_then(|since| now.duration_since(since).ok());
-        self.last_updated.is_some() && waiting.is_none_or(|waiting| waiting <= self.patience)
+    pub fn is_live(&self) -> bool {
+        self.waiting.is_none_or(|waiting| waiting < self.patience)
     }
 
-    /// The answer for a path; `None` for a path that there is not.
-    fn answer(&self, path: &str, now: SystemTime) -> Option<Answer> {
-        let healthy = self.is_healthy(now);
-        let (good, eligible) = match path {
-            "/healthz" => (healthy && self.node_eligible, Some(self.node_eligible)),
-            "/livez" => (healthy, None),
+    /// True if it is not, and there is something that it has programmed.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_live() && self.last_updated.is_some()
+    }
+
+    fn answer(&self, probe: Probe, now: SystemTime) -> Answer {
+        let (healthy, node_eligible) = match probe {
+            Probe::Healthz => (self.is_ready(), Some(self.node_eligible)),
+            Probe::Livez => (self.is_live(), None),
+        };
+        let good = healthy && node_eligible.unwrap_or(true);
+        let updated = self.last_updated.map(time);
+        let families = self.families.iter().filter_map(|family| {
+            let last_updated = updated.clone()?;
+            Some((family.to_string(), FamilyHealth { last_updated, healthy }))
+        });
+        let body = ProxyHealth {
+            // kube-proxy says "now" while all is well, since nothing is waiting.
+            last_updated: match &updated {
+                _ if good => time(now),
+                Some(updated) => updated.clone(),
+                None => NEVER.to_owned(),
+            },
+            current_time: time(now),
+            node_eligible,
+            healthy,
+            status: families.collect(),
+        };
+        Answer::json(good, serde_json::to_string(&body).unwrap_or_default())
+    }
+}
+
+/// How Go writes a time that has not been set.
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+/// As Go writes it: RFC 3339 with as many digits of a second as it takes.
+fn time(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time).unwrap_or_default().to_string()
+}
+
+/// kube-proxy's `ProxyHealth`; the order of the fields is that of its JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProxyHealth {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    status: BTreeMap<String, FamilyHealth>,
+}
+
+/// kube-proxy's `ProxierHealth`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyHealth {
+    last_updated: String,
+    healthy: bool,
+}
+
+/// Serves for ever, wherever `bind` says.
+///
+/// # Errors
+/// If a port cannot be bound and is not to be tried again.
+pub async fn serve_health(
+    bind: watch::Receiver<Bind>,
+    health: HealthSource,
+    metrics: Metrics,
+) -> Result<Infallible, Unbound> {
+    let server =
+        Server { purpose: "/healthz and /livez", field: "healthzBindAddress", retry: RETRY };
+    server.serve(bind, handler(health, metrics)).await
+}
+
+fn handler(health: HealthSource, metrics: Metrics) -> Handler {
+    Arc::new(move |path, _| {
+        let probe = match path {
+            "/healthz" => Probe::Healthz,
+            "/livez" => Probe::Livez,
             _ => return None,
         };
-        let time =
-            |time: SystemTime| jiff::Timestamp::try_from(time).unwrap_or_default().to_string();
-        let updated = self.last_updated.map(time);
-        // kube-proxy says "now" while all is well, since nothing is waiting.
-        let last_updated = if good { time(now) } else { updated.clone().unwrap_or_default() };
-        let mut body = serde_json::json!({
-            "lastUpdated": last_updated,
-            "currentTime": time(now),
-            "healthy": healthy,
-        });
-        if let Some(eligible) = eligible {
-            body["nodeEligible"] = eligible.into();
-        }
-        body["status"] = match updated {
-            Some(updated) => {
-                let family = serde_json::json!({ "lastUpdated": updated, "healthy": healthy });
-                serde_json::json!({ "IPv4": family, "IPv6": family })
-            }
-            None => serde_json::json!({}),
-        };
-        Some(Answer::new(good, body.to_string()))
-    }
-}
-
-/// Serves for ever. A port that cannot be bound is reported once and tried again.
-pub async fn serve_health(address: SocketAddr, health: watch::Receiver<Health>) {
-    let mut reported = false;
-    loop {
-        match http::listen(address, false) {
-            Ok(listener) => {
-                tracing::info!(%address, "serving /healthz and /livez");
-                return http::accept(&listener, handler(health), LIMITS).await;
-            }
-            Err(error) if !reported => {
-                tracing::error!(
-                    %address, %error,
-                    "cannot serve health checks (healthzBindAddress): trying again every {} s; \
-                     the rules are kept up to date meanwhile",
-                    RETRY.as_secs(),
-                );
-                reported = true;
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(RETRY).await;
-    }
-}
-
-fn handler(health: watch::Receiver<Health>) -> Handler {
-    Arc::new(move |path| health.borrow().answer(path, SystemTime::now()))
+        let answer = health().answer(probe, SystemTime::now());
+        metrics.probed(probe, answer.status.as_u16());
+        Some(answer)
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::http::{Limits, get};
+    use super::super::http::{self, LIMITS, Limits, ask, get};
     use super::*;
+    use crate::metrics::Format;
+
+    fn fresh() -> Health {
+        Health {
+            last_updated: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(990_500)),
+            waiting: None,
+            patience: Duration::from_secs(60),
+            node_eligible: true,
+            families: Family::ALL.to_vec(),
+        }
+    }
 
     #[tokio::test]
     async fn the_state_is_served_and_slow_clients_do_not_stop_it() {
-        let state = Health {
-            last_updated: None,
-            queued_since: None,
-            patience: Duration::from_secs(60),
-            node_eligible: true,
-        };
-        let (sender, receiver) = watch::channel(state);
+        let state = Arc::new(Mutex::new(Health { last_updated: None, ..fresh() }));
+        let shown = state.clone();
+        let source: HealthSource =
+            Arc::new(move || shown.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let metrics = Metrics::new(&Family::ALL);
+        let handler = handler(source, metrics.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let limits = Limits { request: Duration::from_millis(200), connections: 2, ..LIMITS };
-        tokio::spawn(async move {
-            http::accept(&listener, handler(receiver), limits).await;
-        });
+        tokio::spawn(async move { http::accept(&listener, handler, limits).await });
 
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 503 "));
-        sender.send_modify(|health| health.last_updated = Some(SystemTime::now()));
+        *state.lock().expect("a lock") = fresh();
         let answer = get(address, "/livez").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         assert!(answer.contains("Content-Type: application/json\r\n"), "{answer}");
         assert!(answer.contains("X-Content-Type-Options: nosniff\r\n"), "{answer}");
-        assert!(get(address, "/other").await.starts_with("HTTP/1.1 404 "));
+        let answer = ask(address, "HEAD /livez", "").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
+        let answer = get(address, "/other").await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        assert!(answer.ends_with("\r\n\r\n404 page not found\n"), "{answer}");
+        let answer = ask(address, "POST /healthz", "Content-Length: 0\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+        assert!(answer.contains("Allow: GET, HEAD\r\n"), "{answer}");
+        let scraped = metrics.exposition(Format::Text);
+        for counted in [
+            "kubeproxy_proxy_healthz_total{code=\"503\"} 1\n",
+            "kubeproxy_proxy_livez_total{code=\"200\"} 2\n",
+        ] {
+            assert!(scraped.contains(counted), "{counted}{scraped}");
+        }
 
         let mut slow = Vec::new();
         for _ in 0..20 {
@@ -135,29 +194,53 @@ mod tests {
 
     #[test]
     fn healthz_minds_the_node_and_livez_does_not() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
-        let ago = |seconds| Some(now - Duration::from_secs(seconds));
-        let fresh = Health {
-            last_updated: ago(10),
-            queued_since: None,
-            patience: Duration::from_secs(60),
-            node_eligible: true,
-        };
+        let waiting = |seconds| Some(Duration::from_secs(seconds));
         for (health, healthz, livez) in [
-            (fresh.clone(), 200, 200),
-            (Health { last_updated: None, ..fresh.clone() }, 503, 503),
-            (Health { queued_since: ago(59), ..fresh.clone() }, 200, 200),
-            (Health { queued_since: ago(61), ..fresh.clone() }, 503, 503),
-            (Health { node_eligible: false, ..fresh }, 503, 200),
+            (fresh(), 200, 200),
+            // Nothing is programmed yet: traffic should go elsewhere, but a restart would not help.
+            (Health { last_updated: None, ..fresh() }, 503, 200),
+            (Health { last_updated: None, waiting: waiting(60), ..fresh() }, 503, 503),
+            (Health { waiting: waiting(59), ..fresh() }, 200, 200),
+            (Health { waiting: waiting(60), ..fresh() }, 503, 503),
+            (Health { node_eligible: false, ..fresh() }, 503, 200),
         ] {
-            let status = |path| health.answer(path, now).expect("a path").status.as_u16();
-            assert_eq!((status("/healthz"), status("/livez")), (healthz, livez), "{health:?}");
+            let status = |probe| health.answer(probe, SystemTime::now()).status.as_u16();
+            assert_eq!(
+                (status(Probe::Healthz), status(Probe::Livez)),
+                (healthz, livez),
+                "{health:?}"
+            );
         }
-        assert!(fresh.answer("/metrics", now).is_none());
-        let body = fresh.answer("/healthz", now).expect("a path").body;
-        let body: serde_json::Value = serde_json::from_str(&body).expect("JSON");
-        assert_eq!(body["currentTime"], "1970-01-01T00:16:40Z");
-        assert_eq!(body["status"]["IPv6"]["lastUpdated"], "1970-01-01T00:16:30Z");
-        assert_eq!(body["nodeEligible"], true);
+    }
+
+    #[test]
+    fn the_answers_are_kube_proxys_to_the_byte() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_000_000_000_120);
+        let behind = Health { waiting: Some(Duration::from_secs(90)), ..fresh() };
+        let v4 = Health { families: vec![Family::V4], ..fresh() };
+        for (health, probe, expected) in [
+            (
+                fresh(),
+                Probe::Healthz,
+                r#"{"lastUpdated":"1970-01-01T00:16:40.00000012Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
+            ),
+            (
+                behind,
+                Probe::Livez,
+                r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","healthy":false,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false}}}"#,
+            ),
+            (
+                Health { node_eligible: false, ..v4 },
+                Probe::Healthz,
+                r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
+            ),
+            (
+                Health { last_updated: None, ..fresh() },
+                Probe::Healthz,
+                r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":false}"#,
+            ),
+        ] {
+            assert_eq!(health.answer(probe, now).body, expected);
+        }
     }
 }

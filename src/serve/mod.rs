@@ -1,10 +1,18 @@
 //! What the agent tells others over HTTP.
 //!
-//! Owns: the health server and the listeners of `healthCheckNodePort`. Must not know: Services, nf_tables; it is shown a [`Health`] value.
+//! Owns: the health server, the metrics server, and the listeners of `healthCheckNodePort`.
+//!
+//! Must not know: Services, nf_tables. It is shown [`Health`] values and [`Metrics`].
+//!
+//! [`Metrics`]: crate::metrics::Metrics
 
 mod health;
 mod http;
+mod metrics;
+mod server;
 mod service_health;
 
-pub use health::{Health, serve_health};
+pub use health::{Health, HealthSource, serve_health};
+pub use metrics::serve_metrics;
+pub use server::{Bind, Unbound};
 pub use service_health::{ServiceHealth, ServiceHealths, serve_service_health};

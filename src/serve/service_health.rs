@@ -3,18 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
 use hyper::header::HeaderValue;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::Health;
-use super::http::{self, Answer, Handler, LIMITS};
+use super::HealthSource;
+use super::http::{self, Answer, Handler, LIMITS, RETRY};
 use crate::model::ObjectName;
-
-/// The pause before a port that cannot be bound is tried again.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// What is told of one Service at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +34,7 @@ impl ServiceHealth {
             serde_json::Value::from(&*service.namespace),
             serde_json::Value::from(&*service.name),
         );
-        let mut answer = Answer::new(agent_healthy && *local_endpoints > 0, body);
+        let mut answer = Answer::json(agent_healthy && *local_endpoints > 0, body);
         answer
             .headers
             .push(("x-load-balancing-endpoint-weight", HeaderValue::from(*local_endpoints)));
@@ -50,7 +46,7 @@ impl ServiceHealth {
 /// be bound, once each; they are tried again.
 pub async fn serve_service_health(
     mut wanted: watch::Receiver<ServiceHealths>,
-    health: watch::Receiver<Health>,
+    health: HealthSource,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Clone + Send + Sync + 'static,
 ) {
     let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
@@ -77,7 +73,7 @@ pub async fn serve_service_health(
 async fn serve(
     address: SocketAddr,
     wanted: watch::Receiver<ServiceHealths>,
-    health: watch::Receiver<Health>,
+    health: HealthSource,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
 ) {
     let mut reported = false;
@@ -94,8 +90,8 @@ async fn serve(
         }
         tokio::time::sleep(RETRY).await;
     };
-    let handler: Handler = Arc::new(move |_path| {
-        let healthy = health.borrow().is_healthy(SystemTime::now());
+    let handler: Handler = Arc::new(move |_path, _headers| {
+        let healthy = health().is_ready();
         wanted.borrow().get(&address).map(|told| told.answer(healthy))
     });
     http::accept(&listener, handler, LIMITS).await;
@@ -103,7 +99,11 @@ async fn serve(
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::super::Health;
     use super::*;
+    use crate::model::Family;
 
     fn told(local_endpoints: usize) -> ServiceHealth {
         ServiceHealth { service: ObjectName::new("default", "web"), local_endpoints }
@@ -130,11 +130,12 @@ mod tests {
         let taken = blocker.local_addr().expect("an address");
         let (wanted, seen) =
             watch::channel(ServiceHealths::from([(free, told(1)), (taken, told(0))]));
-        let (_health, health) = watch::channel(Health {
+        let health: HealthSource = Arc::new(|| Health {
             last_updated: Some(SystemTime::now()),
-            queued_since: None,
+            waiting: None,
             patience: Duration::from_secs(60),
             node_eligible: false,
+            families: Family::ALL.to_vec(),
         });
         let (reports, mut reported) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(serve_service_health(seen, health, move |service, address, _| {

@@ -1,6 +1,7 @@
 //! What reaches the kernel: the dataplane in a network namespace, with `nft` as the witness.
 
 mod cluster;
+mod counted;
 mod faults;
 mod ownership;
 mod quarantine;

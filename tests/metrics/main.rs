@@ -1,3 +1,7 @@
 //! What the agent tells about itself: metrics and health.
 
+mod health;
 mod names;
+mod ports;
+mod scrape;
+mod world;

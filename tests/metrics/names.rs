@@ -16,6 +16,7 @@ fn everything(families: &[Family]) -> Metrics {
         frontends: [3, 4],
         elements: vec![("service-ips", [5, 6])],
         frontend_conflicts: 7,
+        quarantined_service_ports: 1,
         no_local_internal: [8, 9],
         no_local_external: [10, 11],
     };
@@ -37,6 +38,20 @@ fn nothing_that_is_exported_changes_its_name() -> Result<()> {
     let expected = include_str!("../fixtures/metrics.txt");
     assert_eq!(scraped.outline(), expected);
     Ok(())
+}
+
+#[test]
+fn the_reference_has_all_of_them() {
+    let reference = include_str!("../../docs/metrics.md");
+    for name in include_str!("../fixtures/metrics.txt").lines().filter_map(|l| l.split(' ').next())
+    {
+        let counter =
+            name.strip_suffix("_pending").map(|name| format!("`{name}_total`, `…_pending`"));
+        let written = reference.contains(&format!("`{name}`"))
+            || reference.contains(&format!("`{name}{{"))
+            || counter.is_some_and(|counter| reference.contains(&counter));
+        assert!(written, "docs/metrics.md does not know {name}");
+    }
 }
 
 /// OpenMetrics leaves the suffix of counters out where it names a family, and nothing else differs.

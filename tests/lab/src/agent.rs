@@ -21,6 +21,20 @@ use crate::topology::Host;
 /// How long the agent may take to become ready, to stop, or to log what a test waits for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The port of `/healthz` and `/livez`.
+const HEALTH_PORT: u16 = 10_256;
+
+/// An answer over HTTP.
+#[derive(Debug, Clone)]
+pub struct HttpAnswer {
+    /// The status code.
+    pub status: u16,
+    /// The status line and the headers, one a line.
+    pub headers: String,
+    /// The body.
+    pub body: String,
+}
+
 /// How to start the agent; from [`Agent::builder`].
 pub struct AgentBuilder {
     binary: PathBuf,
@@ -173,8 +187,13 @@ impl Agent {
 
     /// The status code of an HTTP GET on the agent's health port, asked from its node.
     pub fn http_status(&self, path: &str) -> Result<u16> {
+        Ok(self.http_get(HEALTH_PORT, path)?.status)
+    }
+
+    /// The answer to an HTTP GET on a port of the agent, asked from its node.
+    pub fn http_get(&self, port: u16, path: &str) -> Result<HttpAnswer> {
         let answer = self.node.run(|| {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 10_256));
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let mut stream = TcpStream::connect(address)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
@@ -183,7 +202,36 @@ impl Agent {
             Ok(answer)
         })?;
         let code = answer.split_whitespace().nth(1).context("an empty answer")?;
-        code.parse().with_context(|| format!("not an HTTP answer: {answer:?}"))
+        let status = code.parse().with_context(|| format!("not an HTTP answer: {answer:?}"))?;
+        let (headers, body) = answer.split_once("\r\n\r\n").context("an answer without end")?;
+        Ok(HttpAnswer { status, headers: headers.to_owned(), body: body.to_owned() })
+    }
+
+    /// Waits until an HTTP GET on a port of the agent is answered as `accept` wants, and returns
+    /// what that made of it.
+    pub fn wait_for_answer<T>(
+        &self,
+        port: u16,
+        path: &str,
+        accept: impl Fn(&HttpAnswer) -> Option<T>,
+    ) -> Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.http_get(port, path);
+            if let Some(accepted) = answer.as_ref().ok().and_then(&accept) {
+                return Ok(accepted);
+            }
+            if Instant::now() > deadline || self.exit_status().is_some() {
+                bail!("the last answer to {path} was {answer:?}\n{}", self.log());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until the agent has ended by itself, and tells how.
+    pub fn wait_for_end(&self) -> Result<ExitStatus> {
+        let status = self.shared.wait(|state| state.exit);
+        status.with_context(|| format!("the agent does not end\n{}", self.log()))
     }
 
     /// The agent's process.

@@ -33,7 +33,7 @@ mod scratch;
 mod sctp;
 mod topology;
 
-pub use agent::{Agent, AgentBuilder};
+pub use agent::{Agent, AgentBuilder, HttpAnswer};
 pub use echo::Echo;
 pub use expect::{Origin, Probe, Reached, Tally};
 pub use exposition::{Exposition, MetricFamily, Sample};

@@ -1,0 +1,145 @@
+//! The metrics server: what kube-proxy serves on `metricsBindAddress`, but for profiles.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use hyper::header::{ACCEPT, HeaderMap};
+use tokio::sync::watch;
+
+use super::http::{Answer, Handler, JSON, PLAIN_TEXT, RETRY};
+use super::server::{Bind, Server, Unbound};
+use crate::metrics::{Format, Metrics};
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves for ever, wherever `bind` says. `configz` is the body of that page: the configuration in
+/// force as JSON.
+///
+/// # Errors
+/// If a port cannot be bound and is not to be tried again.
+pub async fn serve_metrics(
+    bind: watch::Receiver<Bind>,
+    metrics: Metrics,
+    configz: watch::Receiver<String>,
+) -> Result<Infallible, Unbound> {
+    let server = Server { purpose: "metrics", field: "metricsBindAddress", retry: RETRY };
+    server.serve(bind, handler(metrics, configz)).await
+}
+
+fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
+    Arc::new(move |path, headers| {
+        Some(match path {
+            "/metrics" => exposition(headers, |format| metrics.exposition(format)),
+            "/metrics/slis" => exposition(headers, |format| metrics.slis(format)),
+            // Only that the server is there; how the dataplane is, the health server tells.
+            "/healthz" | "/healthz/ping" => {
+                metrics.pinged();
+                Answer::ok(PLAIN_TEXT, "ok".to_owned())
+            }
+            "/configz" => Answer::ok(JSON, configz.borrow().clone()),
+            "/proxyMode" => Answer::ok(PLAIN_TEXT, "nftables".to_owned()),
+            _ => return None,
+        })
+    })
+}
+
+fn exposition(headers: &HeaderMap, encode: impl FnOnce(Format) -> String) -> Answer {
+    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let format = negotiate(accepts.flat_map(|value| value.split(',')));
+    let content_type = match format {
+        Format::Text => TEXT,
+        Format::OpenMetrics => OPEN_METRICS,
+    };
+    Answer::ok(content_type, encode(format))
+}
+
+/// The format that a client likes best, among those of an `Accept` header. Whoever does not say that
+/// it reads OpenMetrics gets the older format, which everybody reads.
+fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
+    let (mut open_metrics, mut text) = (0.0, 0.0);
+    for accept in accepts {
+        let mut parts = accept.split(';').map(str::trim);
+        let media = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
+        let value = |name: &str| {
+            let found = parameters.iter().find(|(key, _)| key.trim().eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.trim().trim_matches('"'))
+        };
+        let quality: f64 = value("q").and_then(|q| q.parse().ok()).unwrap_or(1.0);
+        let best = match (&*media, value("version")) {
+            ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => &mut open_metrics,
+            ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => &mut text,
+            _ => continue,
+        };
+        *best = quality.max(*best);
+    }
+    if open_metrics > 0.0 && open_metrics >= text { Format::OpenMetrics } else { Format::Text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::http::{self, LIMITS, ask, get};
+    use super::*;
+    use crate::model::Family;
+
+    #[test]
+    fn clients_get_the_format_that_they_ask_for() {
+        // What Prometheus 3 and 2 send.
+        let prometheus_3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+            application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;\
+            escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+        let prometheus_2 = "application/openmetrics-text; version=1.0.0,\
+            application/openmetrics-text; version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        for (accept, expected) in [
+            (prometheus_3, Format::OpenMetrics),
+            (prometheus_2, Format::OpenMetrics),
+            ("", Format::Text),
+            ("*/*", Format::Text),
+            ("text/plain;version=0.0.4;q=1,*/*;q=0.1", Format::Text),
+            ("text/plain, application/openmetrics-text;q=0.5", Format::Text),
+            ("application/openmetrics-text;version=2.0.0", Format::Text),
+            ("application/openmetrics-text;q=0", Format::Text),
+            (
+                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily",
+                Format::Text,
+            ),
+        ] {
+            assert_eq!(negotiate(accept.split(',')), expected, "{accept}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_pages_are_kube_proxys() {
+        let metrics = Metrics::new(&Family::ALL);
+        let listener = http::listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (_configz, shown) = watch::channel("{}".to_owned());
+        let handler = handler(metrics, shown);
+        tokio::spawn(async move { http::accept(&listener, handler, LIMITS).await });
+        for (path, content_type, body) in [
+            ("/healthz", PLAIN_TEXT, "ok"),
+            ("/healthz/ping", PLAIN_TEXT, "ok"),
+            ("/proxyMode", PLAIN_TEXT, "nftables"),
+            ("/configz", JSON, "{}"),
+        ] {
+            let answer = get(address, path).await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            assert!(answer.contains(&format!("Content-Type: {content_type}\r\n")), "{answer}");
+            assert!(answer.contains("X-Content-Type-Options: nosniff\r\n"), "{answer}");
+            assert!(answer.ends_with(&format!("\r\n\r\n{body}")), "{answer}");
+        }
+        let answer = get(address, "/metrics").await;
+        assert!(answer.contains(&format!("Content-Type: {TEXT}\r\n")), "{answer}");
+        assert!(answer.contains("\nshunt_commits_total 0\n"), "{answer}");
+        let accept = "Accept: application/openmetrics-text\r\n";
+        let answer = ask(address, "GET /metrics", accept).await;
+        assert!(answer.contains(&format!("Content-Type: {OPEN_METRICS}\r\n")), "{answer}");
+        assert!(answer.ends_with("# EOF\n"), "{answer}");
+        let answer = get(address, "/metrics/slis").await;
+        let counted =
+            "kubernetes_healthchecks_total{name=\"ping\",type=\"healthz\",status=\"success\"} 2";
+        assert!(answer.contains(counted), "{answer}");
+        assert!(get(address, "/debug/pprof/").await.starts_with("HTTP/1.1 404 "));
+    }
+}
