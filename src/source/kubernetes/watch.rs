@@ -4,6 +4,7 @@
 //! is wrong would keep all others from us; it neither falls back from streamed lists to pages, nor
 //! finds its way out of a watch that is refused with 410, nor hands out `Retry-After`.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -390,12 +391,16 @@ impl Watch {
                 "ADDED" | "MODIFIED" => self.intake.take(event.object).map_err(Failure::Garbage)?,
                 "DELETED" => self.intake.take_gone(event.object).map_err(Failure::Garbage)?,
                 _ => {
-                    self.version = Some(bookmark(&event)?.0);
+                    let (version, _) = bookmark(&event)?;
+                    self.is_news(&version)?;
+                    self.version = Some(version);
                     self.bookmarks = true;
                     None
                 }
             };
-            if let Some(Taken { version, change, trigger, .. }) = taken {
+            if let Some(Taken { version, change, trigger, .. }) = taken
+                && self.is_news(&version)?
+            {
                 let triggers = trigger.into_iter().collect();
                 let delivery = Delivery { changes: vec![change], received, triggers };
                 self.send_news(delivery, false).await?;
@@ -405,6 +410,23 @@ impl Watch {
                 self.settled();
                 patience = SILENCE;
             }
+        }
+    }
+
+    /// False for a version that has come before. Versions are numbers that grow (Kubernetes says so
+    /// since 1.35); a server in which they do not has been set back to an older state, or something
+    /// between us puts events out of order: only a list can tell what there is.
+    fn is_news(&mut self, version: &str) -> Result<bool, Failure> {
+        let number = |version: &str| version.parse::<u64>().ok();
+        let known = self.version.as_deref().and_then(number);
+        match number(version).zip(known).map(|(new, known)| new.cmp(&known)) {
+            Some(Ordering::Less) => {
+                let known = self.version.take().unwrap_or_default();
+                let what = format!("an event of version {version} after one of version {known}");
+                Err(Failure::Garbage(what))
+            }
+            Some(Ordering::Equal) => Ok(false),
+            Some(Ordering::Greater) | None => Ok(true),
         }
     }
 
