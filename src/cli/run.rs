@@ -33,7 +33,8 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = instead::with_settings(arguments, &settings) {
         return done;
     }
-    let objects = Objects::chosen(arguments, &settings.config).map_err(anyhow::Error::from)?;
+    let objects = Objects::chosen(arguments, &settings.config)
+        .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
     let _exclusive = if arguments.once {
         exclusive::try_hold()
