@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::runtime::Runtime;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes connections to the server behind a gate.
 type Connect = Arc<dyn Fn() -> io::Result<std::net::TcpStream> + Send + Sync>;
@@ -38,6 +38,8 @@ struct State {
     flow: Flow,
     /// Connections of an earlier epoch are cut.
     epoch: u64,
+    /// In connections of an earlier age nothing moves.
+    age: u64,
 }
 
 /// What becomes of bytes.
@@ -59,7 +61,7 @@ impl Gate {
     ) -> Result<Self> {
         let first = bind(netns, 0)?;
         let address = first.local_addr()?;
-        let start = State { commands: 0, listener: None, flow: Flow::Open, epoch: 0 };
+        let start = State { commands: 0, listener: None, flow: Flow::Open, epoch: 0, age: 0 };
         let state = watch::Sender::new(start);
         let (carry_out, carried_out) = watch::channel(0);
         let (accept, accepted) = watch::channel(0);
@@ -99,6 +101,12 @@ impl Gate {
     /// Takes connections and keeps those that are open, but lets nothing through.
     pub fn block(&self) -> Result<()> {
         self.command(|state| state.flow = Flow::Blocked)
+    }
+
+    /// Lets nothing more through in connections that are open, without closing them, as when the
+    /// other host is gone. New ones are not affected.
+    pub fn abandon(&self) -> Result<()> {
+        self.command(|state| state.age += 1)
     }
 
     /// Cuts each new connection after the server has sent so many bytes in it.
@@ -198,9 +206,9 @@ async fn relay(
 ) -> io::Result<()> {
     let now = |state: &mut watch::Receiver<State>| {
         let state = state.borrow_and_update();
-        (state.epoch, state.flow)
+        (state.epoch, state.age, state.flow)
     };
-    let (epoch, flow) = now(&mut state);
+    let (epoch, age, flow) = now(&mut state);
     let mut left = match flow {
         Flow::CutAfter(bytes) => Some(bytes),
         Flow::Open | Flow::Blocked => None,
@@ -210,12 +218,12 @@ async fn relay(
     let (mut client, mut server) = (client, TcpStream::from_std(server)?);
     let (mut up, mut down) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
     loop {
-        let (epoch_now, flow) = now(&mut state);
+        let (epoch_now, age_now, flow) = now(&mut state);
         if epoch_now != epoch || left == Some(0) {
             client.set_zero_linger()?;
             return server.set_zero_linger();
         }
-        let moves = flow != Flow::Blocked;
+        let moves = flow != Flow::Blocked && age_now == age;
         let most = left.unwrap_or(down.len()).min(down.len());
         tokio::select! {
             changed = state.changed() => if changed.is_err() { return Ok(()) },

@@ -143,7 +143,8 @@ impl fmt::Display for Key {
 
 /// The objects in a text of YAML documents.
 pub(crate) fn parse(manifest: &str) -> Result<Vec<Value>> {
-    serde_saphyr::from_multiple(manifest).with_context(|| format!("not YAML:\n{manifest}"))
+    let head = || manifest.lines().take(20).collect::<Vec<_>>().join("\n");
+    serde_saphyr::from_multiple(manifest).with_context(|| format!("not YAML:\n{}", head()))
 }
 
 #[cfg(test)]

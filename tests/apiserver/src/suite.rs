@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use anyhow::{Context, Result, bail};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
+use crate::certs::Identity;
 use crate::client::Client;
 use crate::kubernetes::Kubernetes;
 use crate::object::Key;
@@ -66,6 +67,14 @@ impl Api {
         match self {
             Self::Standin(standin) => standin.authority(),
             Self::Kubernetes(kubernetes) => Some(kubernetes.authority().pem()),
+        }
+    }
+
+    /// A certificate for a client of this name, which the server takes for who it says.
+    pub fn client_certificate(&self, name: &str) -> Result<Identity> {
+        match self {
+            Self::Standin(standin) => standin.client_certificate(name),
+            Self::Kubernetes(kubernetes) => kubernetes.authority().client(name),
         }
     }
 

@@ -230,7 +230,7 @@ impl Agent {
 
     /// Waits until the agent has ended by itself, and tells how.
     pub fn wait_for_end(&self) -> Result<ExitStatus> {
-        let status = self.shared.wait(|state| state.exit);
+        let status = self.shared.wait(PATIENCE, |state| state.exit);
         status.with_context(|| format!("the agent does not end\n{}", self.log()))
     }
 
@@ -274,7 +274,12 @@ impl Agent {
 
     /// Waits until a line of the log contains all of these words, and returns that line.
     pub fn wait_for_log(&self, words: &[&str]) -> Result<String> {
-        let found = self.shared.wait(|state| {
+        self.wait_for_log_within(PATIENCE, words)
+    }
+
+    /// The same for what takes longer than usual.
+    pub fn wait_for_log_within(&self, patience: Duration, words: &[&str]) -> Result<String> {
+        let found = self.shared.wait(patience, |state| {
             let mut lines = state.log.lines();
             lines.find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
         });
@@ -283,7 +288,7 @@ impl Agent {
 
     fn end(&self, signal: Signal) -> Result<ExitStatus> {
         self.signal(signal)?;
-        let status = self.shared.wait(|state| state.exit);
+        let status = self.shared.wait(PATIENCE, |state| state.exit);
         status.with_context(|| format!("the agent ignores {signal}\n{}", self.log()))
     }
 
@@ -315,8 +320,8 @@ impl Shared {
 
     /// Waits until `find` finds something in the state. After the agent's end there is nothing
     /// more to wait for.
-    fn wait<T>(&self, find: impl Fn(&State) -> Option<T>) -> Option<T> {
-        let deadline = Instant::now() + PATIENCE;
+    fn wait<T>(&self, patience: Duration, find: impl Fn(&State) -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + patience;
         let mut state = self.lock();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());

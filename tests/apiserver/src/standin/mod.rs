@@ -12,7 +12,7 @@ mod store;
 mod watch;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -44,7 +44,7 @@ pub const TOKEN: &str = "node-token";
 pub struct Standin {
     shared: Arc<Shared>,
     address: SocketAddr,
-    authority: Option<Authority>,
+    authority: Mutex<Option<Authority>>,
     runtime: Runtime,
 }
 
@@ -80,7 +80,7 @@ impl Standin {
                 serve::accept(listener, shared).await
             }
         })?;
-        Ok(Self { shared, address, authority, runtime })
+        Ok(Self { shared, address, authority: Mutex::new(authority), runtime })
     }
 
     /// Where it listens.
@@ -90,20 +90,25 @@ impl Standin {
 
     /// The certificate of its authority in PEM; none if it speaks no TLS.
     pub fn authority(&self) -> Option<String> {
-        self.authority.as_ref().map(Authority::pem)
+        self.lock_authority().as_ref().map(Authority::pem)
     }
 
     /// A client certificate that it takes.
     pub fn client_certificate(&self, name: &str) -> Result<Identity> {
-        self.authority.as_ref().context("without TLS there are no certificates")?.client(name)
+        let authority = self.lock_authority();
+        authority.as_ref().context("without TLS there are no certificates")?.client(name)
     }
 
     /// Gets a new authority and a new certificate. Connections that are open stay.
-    pub fn rotate_authority(&mut self) -> Result<()> {
+    pub fn rotate_authority(&self) -> Result<()> {
         let authority = Authority::new()?;
         self.shared.set_tls(Some(authority.acceptor()?));
-        self.authority = Some(authority);
+        *self.lock_authority() = Some(authority);
         Ok(())
+    }
+
+    fn lock_authority(&self) -> MutexGuard<'_, Option<Authority>> {
+        self.authority.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Changes how it is set up, for requests from now on.
@@ -216,22 +221,16 @@ impl Standin {
         self.shared.requests.borrow().clone()
     }
 
-    /// Waits until at least `count` requests, from the start, are of this sort.
-    pub fn wait_for_requests(
-        &self,
-        count: usize,
-        sort: impl Fn(&Request) -> bool,
-    ) -> Result<Vec<Request>> {
-        let of_sort = |requests: &[Request]| -> Vec<Request> {
-            requests.iter().filter(|request| sort(request)).cloned().collect()
-        };
+    /// Waits until the requests are as `is_so` wants them.
+    pub fn wait_until(&self, is_so: impl Fn(&[Request]) -> bool) -> Result<()> {
         let mut requests = self.shared.requests.subscribe();
-        let enough = async {
-            requests.wait_for(|requests| of_sort(requests).len() >= count).await.map(drop)
-        };
-        let waited = self.runtime.wait(PATIENCE, enough);
-        let seen = self.requests();
-        waited.with_context(|| format!("not {count} such requests in {seen:#?}"))?;
-        Ok(of_sort(&seen))
+        let so = async { requests.wait_for(|requests| is_so(requests)).await.map(drop) };
+        let waited = self.runtime.wait(PATIENCE, so);
+        waited.with_context(|| format!("not so with {:#?}", self.requests()))
+    }
+
+    /// Waits until at least `count` requests, from the start, are of this sort.
+    pub fn wait_for_requests(&self, count: usize, sort: impl Fn(&Request) -> bool) -> Result<()> {
+        self.wait_until(|requests| requests.iter().filter(|request| sort(request)).count() >= count)
     }
 }

@@ -116,7 +116,14 @@ impl Watch {
     /// Sends events until the end. What is sent to nobody is not kept.
     pub(super) async fn run(mut self, shared: &Shared, mut sender: Sender) -> Option<()> {
         let mut position = match self.from {
-            Some(revision) => revision,
+            Some(revision) => {
+                let known = shared.store().check(revision);
+                if let Err(compacted) = known {
+                    sender.line(&compacted.refuse(revision).event()).await?;
+                    return None;
+                }
+                revision
+            }
             None => self.send_all(shared, &mut sender).await?,
         };
         let settings = shared.settings();
@@ -192,27 +199,18 @@ impl Watch {
     ) -> Option<()> {
         let events = self.events(&shared.store(), *position, revision);
         *position = revision.max(*position);
-        match events {
-            Ok(events) => {
-                let times = if shared.settings().twice { 2 } else { 1 };
-                for event in events.iter().flat_map(|event| std::iter::repeat_n(event, times)) {
-                    sender.line(event).await?;
-                }
-                Some(())
-            }
-            Err(refusal) => {
-                sender.line(&refusal.event()).await?;
-                None
-            }
+        let times = if shared.settings().twice { 2 } else { 1 };
+        for event in events.iter().flat_map(|event| std::iter::repeat_n(event, times)) {
+            sender.line(event).await?;
         }
+        Some(())
     }
 
-    fn events(&self, store: &Store, after: u64, until: u64) -> Result<Vec<Value>, Refusal> {
-        let writes = store.since(after).map_err(|compacted| compacted.refuse(after))?;
-        let writes = writes.iter().take_while(|write| write.revision <= until);
+    fn events(&self, store: &Store, after: u64, until: u64) -> Vec<Value> {
+        let writes = store.since(after).iter().take_while(|write| write.revision <= until);
         let writes = writes
             .filter(|write| write.key.kind == self.kind && self.is_in_scope(&write.key.namespace));
-        Ok(writes.filter_map(|write| event(write, &self.selector)).collect())
+        writes.filter_map(|write| event(write, &self.selector)).collect()
     }
 
     fn is_in_scope(&self, namespace: &str) -> bool {

@@ -1,0 +1,101 @@
+//! Who the agent is to the server, and how it finds it.
+
+use std::fs;
+use std::process::Output;
+
+use anyhow::Result;
+use shunt_apiserver::{Api, Authority, Case, Kubeconfig, Standin, TOKEN, both, standin_only};
+
+use crate::world::World;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let both =
+        both![a_client_certificate_will_do, a_wrong_authority_is_named, a_wrong_token_is_named,];
+    let alone =
+        standin_only![a_server_without_tls_will_do, configurations_that_cannot_work_end_the_agent,];
+    [both, alone].concat()
+}
+
+const ALL: [&str; 3] = ["pod-1", "pod-2", "pod-3"];
+
+fn kubeconfig(world: &World) -> Result<Kubeconfig> {
+    Kubeconfig::new(&format!("https://{}", world.gate.address()))
+}
+
+fn authority(world: &World) -> String {
+    world.api.authority().unwrap_or_default()
+}
+
+fn a_client_certificate_will_do(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let identity = world.api.client_certificate("system:kube-proxy")?;
+    let kubeconfig = kubeconfig(&world)?.authority(&authority(&world))?.certificate(&identity)?;
+    let _agent = world.agent_with(&kubeconfig)?.start()?;
+    world.assert_web(&ALL);
+    Ok(())
+}
+
+fn a_wrong_authority_is_named(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let kubeconfig = kubeconfig(&world)?.authority(&Authority::new()?.pem())?.token_file(TOKEN)?;
+    let agent = world.agent_with(&kubeconfig)?.spawn()?;
+    agent.wait_for_log(&["WARN", "the API server cannot be reached", "certificate"])?;
+    // The right one may come yet.
+    kubeconfig.set_authority(&authority(&world))?;
+    agent.wait_ready()?;
+    world.assert_web(&ALL);
+    Ok(())
+}
+
+fn a_wrong_token_is_named(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let kubeconfig = kubeconfig(&world)?.authority(&authority(&world))?.token_file("nobody")?;
+    let agent = world.agent_with(&kubeconfig)?.spawn()?;
+    agent.wait_for_log(&["WARN", "does not accept our credentials", "401"])?;
+    kubeconfig.set_token(TOKEN)?;
+    agent.wait_ready()?;
+    world.assert_web(&ALL);
+    Ok(())
+}
+
+fn a_server_without_tls_will_do(_: Api) -> Result<()> {
+    let world = World::with_web(Api::Standin(Box::new(Standin::start_plain()?)))?;
+    let _agent = world.start()?;
+    world.assert_web(&ALL);
+    world.mark()
+}
+
+/// One sentence, and no waiting for what cannot come.
+fn configurations_that_cannot_work_end_the_agent(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let fails = |kubeconfig: &Kubeconfig, words: &[&str]| -> Result<()> {
+        let output = world.agent_with(kubeconfig)?.once()?;
+        assert!(matches!(output.status.code(), Some(1 | 64)), "{words:?}: {output:?}");
+        assert_one_sentence(&output, words);
+        Ok(())
+    };
+    let exec = kubeconfig(&world)?
+        .user("exec: {apiVersion: client.authentication.k8s.io/v1, command: aws}")?;
+    fails(&exec, &["exec", "starts no programs", "token", "client certificate"])?;
+
+    let no_token = kubeconfig(&world)?.user("tokenFile: /nowhere/token")?;
+    fails(&no_token, &["/nowhere/token"])?;
+
+    let missing = kubeconfig(&world)?;
+    fs::remove_file(missing.path())?;
+    fails(&missing, &["kubeconfig", &missing.path().display().to_string(), "No such file"])?;
+
+    let broken = kubeconfig(&world)?;
+    fs::write(broken.path(), "clusters: [")?;
+    fails(&broken, &["kubeconfig", &broken.path().display().to_string()])?;
+
+    let not_pem = kubeconfig(&world)?.token(TOKEN)?.authority("not a certificate")?;
+    fails(&not_pem, &["certificate"])
+}
+
+fn assert_one_sentence(output: &Output, words: &[&str]) {
+    let log = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
+    assert_eq!(errors.len(), 1, "{words:?}: one error is enough:\n{log}");
+    assert!(words.iter().all(|word| errors[0].contains(word)), "no {words:?}:\n{log}");
+}

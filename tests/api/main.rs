@@ -1,0 +1,25 @@
+//! The agent with an API server: what it lists and watches becomes rules, whatever the server does.
+//!
+//! Each test runs against the stand-in and, where `KUBEBUILDER_ASSETS` names a folder with
+//! kube-apiserver and etcd, against these too, except where a server has to do wrong on command.
+
+mod access;
+mod changes;
+mod faults;
+mod node;
+mod outages;
+mod programs;
+mod world;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    shunt_apiserver::run(&[
+        ("outages", outages::cases()),
+        ("programs", programs::cases()),
+        ("changes", changes::cases()),
+        ("node", node::cases()),
+        ("faults", faults::cases()),
+        ("access", access::cases()),
+    ])
+}

@@ -1,0 +1,84 @@
+//! The agent's own Node.
+
+use anyhow::Result;
+use shunt_apiserver::{Api, Case, Key, Kind, both};
+use shunt_lab::{EndpointSlice, Node, Protocol};
+
+use crate::world::{WEB, World, web};
+
+pub(crate) fn cases() -> Vec<Case> {
+    both![
+        a_node_may_appear_late_and_go,
+        a_label_of_the_node_counts_at_once,
+        other_nodes_do_not_matter,
+    ]
+}
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+fn key() -> Key {
+    Key::new(Kind::Node, "node-1")
+}
+
+/// [`web`] with `pod-1` for zone a and `pod-2` for zone b.
+fn put_zones(world: &World) -> Result<()> {
+    world.api.put(web())?;
+    let lab = &world.lab;
+    for slice in [EndpointSlice::v4("web"), EndpointSlice::v6("web")] {
+        let slice = slice
+            .port("tcp", Protocol::Tcp, 8080)
+            .host(&lab.pod1, "conditions: {ready: true}, hints: {forZones: [{name: a}]}")
+            .host(&lab.pod2, "conditions: {ready: true}, hints: {forZones: [{name: b}]}");
+        world.api.put(slice)?;
+    }
+    Ok(())
+}
+
+fn a_node_may_appear_late_and_go(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    world.api.delete(&key())?;
+    put_zones(&world)?;
+    let agent = world.agent()?.spawn()?;
+    // Without a Node there is no zone, and the node is not fit for load balancers.
+    world.assert_web_becomes(&["pod-1", "pod-2"]);
+    assert_eq!(agent.http_status("/healthz")?, 503);
+    world.api.put(Node::of(&world.lab.node).label(ZONE, "a"))?;
+    world.assert_web_becomes(&["pod-1"]);
+    agent.wait_ready()?;
+    world.api.delete(&key())?;
+    world.assert_web_becomes(&["pod-1", "pod-2"]);
+    Ok(())
+}
+
+fn a_label_of_the_node_counts_at_once(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    put_zones(&world)?;
+    world.api.put(Node::of(&world.lab.node).label(ZONE, "a"))?;
+    let _agent = world.start()?;
+    world.assert_web(&["pod-1"]);
+    world.api.put(Node::of(&world.lab.node).label(ZONE, "b"))?;
+    world.assert_web_becomes(&["pod-2"]);
+    world.api.put(Node::of(&world.lab.node))?;
+    world.assert_web_becomes(&["pod-1", "pod-2"]);
+    Ok(())
+}
+
+fn other_nodes_do_not_matter(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    put_zones(&world)?;
+    world.api.put(Node::of(&world.lab.node).label(ZONE, "a"))?;
+    world.api.put(Node::of(&world.lab.node2).label(ZONE, "b"))?;
+    let _agent = world.start()?;
+    world.assert_web(&["pod-1"]);
+    let generation = world.generation()?;
+    world.api.put(Node::of(&world.lab.node2).label(ZONE, "c"))?;
+    world.api.delete(&Key::new(Kind::Node, "node-2"))?;
+    for to in WEB {
+        world.lab.from(&world.lab.client).tcp(to).reaches(&["pod-1"]);
+    }
+    // Whatever it has not asked for cannot come after this.
+    world.api.put(Node::of(&world.lab.node).label(ZONE, "b"))?;
+    world.assert_web_becomes(&["pod-2"]);
+    assert_eq!(world.generation()?, generation + 1);
+    Ok(())
+}
