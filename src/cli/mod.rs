@@ -9,6 +9,7 @@ mod logging;
 mod netns;
 mod observe;
 mod process;
+mod reload;
 mod render;
 mod run;
 mod settings;

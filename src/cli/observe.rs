@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::PoisonError;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
 use super::health::HealthState;
+use super::reload::PendingSysctls;
 use crate::conntrack::{Sweep, sysctl};
 use crate::dataplane::{Cause, Dataplane, Event, SyncReport, Tally};
 use crate::document::{FieldPath, Problem, Severity};
@@ -28,7 +30,7 @@ pub(super) struct Observer {
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sender<Sweep>>,
     /// To be set after the first commit: connection tracking may be a module that comes with it.
-    pub(super) sysctls: Option<sysctl::Settings>,
+    pub(super) sysctls: PendingSysctls,
 }
 
 impl Observer {
@@ -36,7 +38,7 @@ impl Observer {
         match event {
             Event::Synced { wrote, took, flows, causes, changes, tally, dataplane } => {
                 log_synced(wrote, took, dataplane);
-                self.sysctls.take().iter().for_each(sysctl::apply);
+                self.set_sysctls();
                 self.note_health(dataplane, true);
                 self.service_healths.send_if_modified(|told| {
                     let now = service_healths(dataplane);
@@ -91,6 +93,11 @@ impl Observer {
                 report_conflict(conflict, dataplane.store());
             }
         }
+    }
+
+    fn set_sysctls(&self) {
+        let pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner).take();
+        pending.iter().for_each(sysctl::apply);
     }
 
     fn note_health(&self, dataplane: &Dataplane, synced: bool) {

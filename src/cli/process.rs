@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use crate::config::OOM_SCORE_ADJ;
+
 /// Sets how readily the kernel kills this process when memory is short: less so below 0, which only
 /// root may ask for.
 pub(super) fn set_oom_score_adj(score: i16) {
@@ -13,6 +15,10 @@ pub(super) fn set_oom_score_adj(score: i16) {
     }
     match fs::write(FILE, &wanted) {
         Ok(()) => tracing::debug!(score, "set {FILE}"),
+        // The default is what is wanted of an agent, but nobody asked for it.
+        Err(error) if score == OOM_SCORE_ADJ => {
+            tracing::info!(score, "{FILE} stays as it is: {error}");
+        }
         Err(error) => tracing::warn!(
             value = score,
             field = "oomScoreAdj",

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -13,6 +14,10 @@ use tokio::sync::watch;
 use super::args::Run;
 use super::health::{HealthState, families, health_source};
 use super::observe::{Observer, log_synced, report_conflict, sweep};
+use super::reload::{
+    Occasion, PendingSysctls, Reach, Reload, health_bind, metrics_bind, patience,
+    watch_configuration,
+};
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
 use super::{Failure, exclusive, instead, netns, process};
@@ -21,7 +26,7 @@ use crate::dataplane::{self, ChangeCounts, Dataplane, Order, Orders, Ownership, 
 use crate::metrics::{Changes, Metrics};
 use crate::model::{Family, ObjectName};
 use crate::nft;
-use crate::serve::{Bind, ServiceHealths, serve_health, serve_metrics, serve_service_health};
+use crate::serve::{ServiceHealths, serve_health, serve_metrics, serve_service_health};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
@@ -60,7 +65,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
             min_period: settings.config.min_sync_period,
             check_period: arguments.drift_check_period,
         };
-        keep_running(dataplane, pace, interfaces, &objects, &settings)
+        keep_running(dataplane, pace, interfaces, arguments, objects, settings)
     }
 }
 
@@ -86,25 +91,28 @@ fn keep_running(
     dataplane: Dataplane,
     pace: Pace,
     interfaces: Interfaces,
-    objects: &Objects,
-    settings: &Effective,
+    arguments: &Run,
+    objects: Objects,
+    settings: Effective,
 ) -> Result<(), Failure> {
+    let config = &settings.config;
     let families = families();
     let metrics = Metrics::new(&families);
     let unknown_node_is_eligible = objects.may_lack_a_node();
     let (health, health_seen) = watch::channel(HealthState {
         last_updated: None,
-        patience: 2 * settings.config.sync_period,
+        patience: patience(config),
         node_eligible: unknown_node_is_eligible,
     });
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
+    let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
     let mut observer = Observer {
-        health,
+        health: health.clone(),
         unknown_node_is_eligible,
         metrics: metrics.clone(),
         service_healths,
         sweeps: sweeper(metrics.clone())?,
-        sysctls: Some(settings.config.conntrack.clone()),
+        sysctls: sysctls.clone(),
     };
     let noticed = {
         let metrics = metrics.clone();
@@ -114,37 +122,69 @@ fn keep_running(
     };
     let orders = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
         .context("cannot start a thread for the dataplane")?;
-    let health = health_source(health_seen, orders.backlog(), families);
-    let config = &settings.config;
-    let bind = |address| Bind { address, hard_fail: config.bind_address_hard_fail };
-    let (_health_bind, health_bind) = watch::channel(bind(config.healthz_bind_address));
-    let (_metrics_bind, metrics_bind) = watch::channel(bind(config.metrics_bind_address));
-    let (_configz, configz) = watch::channel(settings.configz());
     spawn("addresses", {
         let orders = orders.clone();
         move || follow_addresses(&interfaces, &orders)
     })?;
+    let health_of = health_source(health_seen, orders.backlog(), families);
+    let (health_bind, health_bound) = watch::channel(health_bind(config));
+    let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
+    let (configz, configz_seen) = watch::channel(settings.configz());
+    let reach = Reach {
+        orders: orders.clone(),
+        health,
+        health_bind,
+        metrics_bind,
+        configz,
+        sysctls,
+        metrics: metrics.clone(),
+    };
+    let mut configuration = Reload::new(arguments.clone(), settings, objects, reach);
+    let (mut changed, _stop) = watch_configuration(arguments)?;
+
     let runtime = runtime()?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
-        let source = objects.follow(&settings.node_name, orders, &metrics)?;
-        let service_health =
-            serve_service_health(service_healths_seen, health.clone(), report_unbound);
-        tokio::spawn(service_health);
-        tokio::select! {
-            _ = terminate.recv() => {}
-            Err(unbound) = serve_health(health_bind, health, metrics.clone()) => {
-                return Err(anyhow::Error::from(unbound).into());
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for signals")?;
+        let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
+        let follow = |configuration: &Reload| {
+            let (settings, objects) = configuration.current();
+            objects.follow(&settings.node_name, orders.clone(), &metrics)
+        };
+        let mut source = follow(&configuration)?;
+        tokio::spawn(serve_service_health(
+            service_healths_seen,
+            health_of.clone(),
+            report_unbound,
+        ));
+        let health_server = serve_health(health_bound, health_of, metrics.clone());
+        let metrics_server = serve_metrics(metrics_bound, metrics.clone(), configz_seen);
+        tokio::pin!(health_server, metrics_server);
+        loop {
+            let occasion = tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hang_up.recv() => Occasion::Asked,
+                Some(()) = changed.recv() => Occasion::Noticed,
+                Err(unbound) = &mut health_server => return Err(anyhow::Error::from(unbound).into()),
+                Err(unbound) = &mut metrics_server => return Err(anyhow::Error::from(unbound).into()),
+                result = &mut source => return Ok(result?),
+            };
+            if configuration.reload(occasion) {
+                match follow(&configuration) {
+                    Ok(other) => source = other,
+                    Err(error) => configuration.refuse(&format_args!(
+                        "objects still come from where they came from before: {error:#}"
+                    )),
+                }
             }
-            Err(unbound) = serve_metrics(metrics_bind, metrics.clone(), configz) => {
-                return Err(anyhow::Error::from(unbound).into());
-            }
-            result = tokio::signal::ctrl_c() => result.context("cannot wait for signals")?,
-            result = source => result?,
         }
         tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
         Ok(())
-    })
+    });
+    // A name that is being looked up is no reason to wait.
+    runtime.shutdown_background();
+    result
 }
 
 /// Starts the thread that deletes stale UDP flows. Without it the agent goes on.

@@ -1,7 +1,5 @@
 //! What the flags and the configuration file together ask for.
 
-use std::path::Path;
-
 use anyhow::Context;
 
 use super::args::{Logging, Settings};
@@ -18,6 +16,8 @@ pub(super) struct Effective {
     /// The same as a file would say it.
     pub(super) full: Configuration,
     pub(super) node_name: String,
+    /// What the configuration file says, if there is one.
+    pub(super) content: Option<Vec<u8>>,
 }
 
 impl Effective {
@@ -44,37 +44,75 @@ const GROUP: &str = "kubeproxy.config.k8s.io";
 /// Reads the configuration file, if there is one, starts logging as it and the flags say, and
 /// reports what is wrong with it.
 pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effective, Failure> {
-    let mut flags = settings.flags.clone();
-    flags.extend(&logging.flags);
     let loaded = match &settings.config {
-        None => config::load(None, &flags),
-        Some(path) => match read(path) {
-            Ok(bytes) => config::load(Some((path, &bytes)), &flags),
-            Err(failure) => {
+        None => load(settings, logging, None),
+        Some(path) => match std::fs::read(path) {
+            Ok(content) => load(settings, logging, Some(content)),
+            Err(error) => {
                 logging::start_with(logging);
-                return Err(failure);
+                let reason = format!("{} cannot be read: {error}", path.display());
+                return Err(Failure::Configuration(reason));
             }
         },
     };
-    let Loaded { config, full, problems } = loaded.map_err(|invalid| {
-        logging::start_with(logging);
-        invalid.0.iter().for_each(Problem::log);
-        let count = invalid.0.iter().filter(|p| p.severity == Severity::Error).count();
-        Failure::Configuration(format!("{count} of its values are wrong, see above"))
-    })?;
-    logging::start(config.log_format, config.verbosity);
+    let (effective, problems) = loaded.inspect_err(|_| logging::start_with(logging))?;
+    logging::start(effective.config.log_format, effective.config.verbosity);
     problems.iter().for_each(Problem::log);
+    Ok(effective)
+}
+
+/// Why settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unusable {
+    /// Values are wrong.
+    #[error("{} of its values are wrong, see above", errors(.0).count())]
+    Values(Vec<Problem>),
+    /// There is something that they do not say and that cannot be found out.
+    #[error("{0:#}")]
+    Other(#[from] anyhow::Error),
+}
+
+fn errors(problems: &[Problem]) -> impl Iterator<Item = &Problem> {
+    problems.iter().filter(|problem| problem.severity == Severity::Error)
+}
+
+impl From<Unusable> for Failure {
+    /// Logs what is wrong.
+    fn from(unusable: Unusable) -> Failure {
+        unusable.log();
+        match unusable {
+            Unusable::Values(_) => Failure::Configuration(unusable.to_string()),
+            Unusable::Other(error) => Failure::Other(error),
+        }
+    }
+}
+
+impl Unusable {
+    /// Logs the values that are wrong.
+    pub(super) fn log(&self) {
+        if let Unusable::Values(problems) = self {
+            problems.iter().for_each(Problem::log);
+        }
+    }
+}
+
+/// Makes settings out of flags and the content of the configuration file, if there is one. They come
+/// with warnings and notes.
+pub(super) fn load(
+    settings: &Settings,
+    logging: &Logging,
+    content: Option<Vec<u8>>,
+) -> Result<(Effective, Vec<Problem>), Unusable> {
+    let mut flags = settings.flags.clone();
+    flags.extend(&logging.flags);
+    let file = settings.config.as_deref().zip(content.as_deref());
+    let Loaded { config, full, problems } =
+        config::load(file, &flags).map_err(|invalid| Unusable::Values(invalid.0))?;
     let node_name = match &config.hostname_override {
         Some(name) => name.clone(),
         None => host_name()?,
     };
-    Ok(Effective { config, full, node_name })
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| {
-        Failure::Configuration(format!("{} cannot be read: {error}", path.display()))
-    })
+    Ok((Effective { config, full, node_name, content }, problems))
 }
 
 /// The host's name as Kubernetes names its Node by default.

@@ -1,5 +1,6 @@
 //! Where `shunt run` gets its objects from.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use super::args::Run;
 use crate::config::Config;
 use crate::dataplane::{Cause, Order, Orders, Update};
 use crate::metrics::Metrics;
-use crate::model::Change;
+use crate::model::{Change, Listed};
 use crate::source::kubernetes::{Access, AccessError, Source};
 use crate::source::manifests::{self, Watcher};
 use crate::source::objects::Kind;
@@ -101,7 +102,13 @@ impl Objects {
                     Watcher::new(paths, node_name).context("cannot watch the manifests")?;
                 let (ended, end) = tokio::sync::oneshot::channel();
                 super::run::spawn("manifests", move || {
-                    let result = watcher.run(|round| flow(Update::now(round.changes)));
+                    let mut first = true;
+                    let result = watcher.run(|mut round| {
+                        if std::mem::take(&mut first) {
+                            forget_others(&mut round.changes);
+                        }
+                        flow(Update::now(round.changes))
+                    });
                     let _ = ended.send(result);
                 })?;
                 Ok(Box::pin(async move {
@@ -128,6 +135,29 @@ impl Objects {
             }
         }
     }
+}
+
+/// Adds to the first changes of a source that there is nothing else: another source may have been at
+/// work before.
+fn forget_others(changes: &mut Vec<Change>) {
+    let (mut services, mut slices, mut cidrs) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut has_node = false;
+    for change in &*changes {
+        match change {
+            Change::Service(service) => drop(services.insert(service.name.clone())),
+            Change::Slice(slice) => drop(slices.insert(slice.name.clone())),
+            Change::ServiceCidr(name, _) => drop(cidrs.insert(name.clone())),
+            Change::Node(_) => has_node = true,
+            _ => {}
+        }
+    }
+    let listed = [
+        Change::Listed(Listed::Services(services)),
+        Change::Listed(Listed::Slices(slices)),
+        Change::Listed(Listed::ServiceCidrs(cidrs)),
+    ];
+    let node_gone = (!has_node).then_some(Change::NodeGone);
+    changes.splice(0..0, listed.into_iter().chain(node_gone));
 }
 
 /// The name of a resource in the API.

@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use super::OOM_SCORE_ADJ;
 use super::raw::{Configuration, Conntrack, FlushFrequency, GoDuration, Logging, OutputRouting};
 use crate::conntrack::sysctl;
 use crate::document::parse_ip;
@@ -13,7 +14,6 @@ use crate::document::parse_ip;
 const HEALTHZ_PORT: u16 = 10_256;
 const METRICS_PORT: u16 = 10_249;
 const MASQUERADE_BIT: i32 = 14;
-const OOM_SCORE_ADJ: i32 = -999;
 const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
 const CONFIG_SYNC_PERIOD: GoDuration = GoDuration::from_secs(900);
 const FLUSH_FREQUENCY: GoDuration = GoDuration::from_secs(5);
@@ -107,7 +107,7 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
     if full.node_port_addresses.is_empty() {
         full.node_port_addresses.push("primary".to_owned());
     }
-    full.oom_score_adj.get_or_insert(OOM_SCORE_ADJ);
+    full.oom_score_adj.get_or_insert(OOM_SCORE_ADJ.into());
     fill_conntrack(&mut full.conntrack);
     fill_period(&mut full.config_sync_period, CONFIG_SYNC_PERIOD);
     full

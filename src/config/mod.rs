@@ -34,6 +34,9 @@ pub use fields::{Effect, FIELDS, Field};
 pub use flags::{Flag, Flags, parse_bool};
 
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+/// The default of `oomScoreAdj`.
+pub const OOM_SCORE_ADJ: i16 = -999;
+
 const KIND: &str = "KubeProxyConfiguration";
 
 /// The configuration in force: defaults filled in, all values valid.

@@ -31,4 +31,4 @@ pub use remove::{Removed, Scope, remove};
 pub use sync::{Dataplane, Quarantined};
 pub use tally::{Commit, Tally};
 pub use transaction::{Prepared, SyncReport};
-pub use worker::{Cause, ChangeCounts, Event, Order, Pace, Update, spawn};
+pub use worker::{Cause, ChangeCounts, Configure, Event, Order, Pace, Update, spawn};

@@ -10,7 +10,7 @@ use super::queue::{Backlog, Orders, queue};
 use super::{Dataplane, Error, Quarantined, SyncReport, Tally};
 use crate::model::{Change, Family};
 use crate::nft::{Listener, Writer};
-use crate::plan::{Conflict, Flows};
+use crate::plan::{Conflict, Flows, Options};
 
 /// How long after the last sync unused chains are deleted: endpoint counts that come and go in a
 /// rollout should find their chains again.
@@ -36,13 +36,26 @@ pub struct Pace {
 pub enum Order {
     /// Objects changed.
     Update(Update),
+    /// The configuration changed.
+    Configure(Configure),
+}
+
+/// What the dataplane is told of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Configure {
+    /// How to plan.
+    pub options: Options,
+    /// The name of our node.
+    pub node_name: String,
+    /// The least time between two commits.
+    pub min_period: Duration,
 }
 
 impl Order {
     /// How many changes come with it.
     pub(super) fn counts(&self) -> ChangeCounts {
-        let Order::Update(update) = self;
         let mut counts = ChangeCounts::default();
+        let Order::Update(update) = self else { return counts };
         for change in &update.changes {
             match change {
                 Change::Service(_) | Change::ServiceGone(_) => counts.services += 1,
@@ -183,6 +196,8 @@ pub fn spawn(
         changes: ChangeCounts::default(),
         conflicts: BTreeSet::new(),
         quarantined: BTreeSet::new(),
+        due: false,
+        last_commit: None,
         retry: FIRST_RETRY,
         retry_at: None,
         tidy_at: None,
@@ -203,6 +218,9 @@ struct Worker<R> {
     changes: ChangeCounts,
     conflicts: BTreeSet<Conflict>,
     quarantined: BTreeSet<Quarantined>,
+    /// A sync is due, if only because another commit was too short ago.
+    due: bool,
+    last_commit: Option<Instant>,
     retry: Duration,
     retry_at: Option<Instant>,
     tidy_at: Option<Instant>,
@@ -215,7 +233,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         self.schedule_check();
         loop {
             let trial = self.dataplane.next_trial();
-            let next = [self.retry_at, self.tidy_at, self.check_at, trial];
+            let next = [self.retry_at, self.tidy_at, self.check_at, trial, self.commit_at()];
             let received = match next.into_iter().flatten().min() {
                 None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => orders.recv_timeout(at.saturating_duration_since(Instant::now())),
@@ -232,7 +250,11 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             if !self.dataplane.store().is_synced() {
                 // What is there waits for the source, and not for us.
                 self.backlog.finish();
-            } else if work {
+                continue;
+            }
+            self.due |= work;
+            if self.commit_at().is_some_and(|at| at <= Instant::now()) {
+                self.due = false;
                 self.sync();
             }
         }
@@ -243,12 +265,28 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         let counts = order.counts();
         self.changes.services += counts.services;
         self.changes.slices += counts.slices;
-        let Order::Update(Update { changes, mut cause }) = order;
-        if !changes.iter().any(|change| is_news(change, &self.dataplane)) {
-            cause.triggers.clear();
+        match order {
+            Order::Update(Update { changes, mut cause }) => {
+                if !changes.iter().any(|change| is_news(change, &self.dataplane)) {
+                    cause.triggers.clear();
+                }
+                changes.into_iter().for_each(|change| self.dataplane.apply(change));
+                self.causes.push(cause);
+            }
+            Order::Configure(Configure { options, node_name, min_period }) => {
+                self.dataplane.configure(options, &node_name);
+                self.pace.min_period = min_period;
+            }
         }
-        changes.into_iter().for_each(|change| self.dataplane.apply(change));
-        self.causes.push(cause);
+    }
+
+    /// When the next commit may be, if one is due.
+    fn commit_at(&self) -> Option<Instant> {
+        match self.last_commit {
+            _ if !self.due => None,
+            None => Some(Instant::now()),
+            Some(last) => last.checked_add(self.pace.min_period),
+        }
     }
 
     /// Does what is due. True if a sync is.
@@ -306,8 +344,8 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                 if let Some(wrote) = wrote.filter(|wrote| wrote.repaired > 0) {
                     self.report_repair(wrote.repaired);
                 }
-                if wrote.is_some() && !self.pace.min_period.is_zero() {
-                    std::thread::sleep(self.pace.min_period.saturating_sub(started.elapsed()));
+                if wrote.is_some() {
+                    self.last_commit = Some(started);
                 }
             }
             Err(error) => {

@@ -1,10 +1,7 @@
 //! `/healthz` and `/livez`, as load balancers and probes see them.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, Stdio};
-
-use anyhow::{Context, Result};
-use shunt_lab::{Exposition, HttpAnswer, Netns, Node};
+use anyhow::Result;
+use shunt_lab::{Exposition, HttpAnswer, Node, Occupier};
 
 use crate::world::{HEALTH, METRICS, World, scrape, service, wait_for_services};
 
@@ -70,39 +67,6 @@ fn a_node_without_ipv6_says_nothing_of_it() -> Result<()> {
     assert!(scraped.value(name, &[("ip_family", "IPv4")]).is_some());
     assert_eq!(scraped.value(name, &[("ip_family", "IPv6")]), None);
     agent.stop()
-}
-
-/// Somebody else whose tables nobody may touch, under our name.
-struct Occupier(Child);
-
-impl Occupier {
-    /// Replaces our table by its own.
-    fn enter(ns: &Netns) -> Result<Occupier> {
-        let mut child = ns
-            .command("nft")
-            .arg("-i")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("cannot start nft")?;
-        let stdin = child.stdin.as_mut().context("no standard input")?;
-        writeln!(stdin, "delete table ip shunt; add table ip shunt {{ flags owner; }}")?;
-        writeln!(stdin, "list tables")?;
-        stdin.flush()?;
-        let stdout = child.stdout.as_mut().context("no standard output")?;
-        let listed = BufReader::new(stdout).lines().map_while(Result::ok);
-        let found = listed.into_iter().any(|line| line.contains("table ip shunt"));
-        anyhow::ensure!(found, "nft ended before it had the table");
-        Ok(Occupier(child))
-    }
-}
-
-impl Drop for Occupier {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

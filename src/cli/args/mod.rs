@@ -33,7 +33,7 @@ pub enum Command {
 }
 
 /// Arguments of `shunt run`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct Run {
     /// Read objects from this file or directory of YAML or JSON; a directory is watched. Can be
     /// given several times.

@@ -42,6 +42,7 @@ pub struct AgentBuilder {
     wrapper: Vec<String>,
     args: Vec<String>,
     config: Option<Scratch>,
+    names_node: bool,
 }
 
 impl AgentBuilder {
@@ -65,6 +66,12 @@ impl AgentBuilder {
         std::fs::write(&file, format!("{head}{settings}"))?;
         self.config = Some(scratch);
         Ok(self.arg("--config").arg(file.display().to_string()))
+    }
+
+    /// Leaves `--hostname-override` out: the configuration has the name of the node.
+    pub fn name_from_configuration(mut self) -> Self {
+        self.names_node = false;
+        self
     }
 
     /// Puts a command in front, such as `strace -D …`. It must replace itself by the agent, so that
@@ -97,13 +104,11 @@ impl AgentBuilder {
     fn command(&self) -> Command {
         let mut words = self.wrapper.iter().map(Into::into).chain([self.binary.clone()]);
         let mut command = leashed(words.next().unwrap_or_default(), None);
-        command
-            .args(words)
-            .args(["run", "--netns"])
-            .arg(self.node.path())
-            .args(["--hostname-override", &self.node.name])
-            .args(&self.args)
-            .stdin(Stdio::null());
+        command.args(words).args(["run", "--netns"]).arg(self.node.path());
+        if self.names_node {
+            command.args(["--hostname-override", &self.node.name]);
+        }
+        command.args(&self.args).stdin(Stdio::null());
         command
     }
 }
@@ -139,6 +144,7 @@ impl Agent {
             wrapper: Vec::new(),
             args: Vec::new(),
             config: None,
+            names_node: true,
         }
     }
 
@@ -265,6 +271,16 @@ impl Agent {
             bail!("the agent had ended before it was killed: {status}\n{}", self.log());
         }
         Ok(())
+    }
+
+    /// Asks the agent to read its configuration again (SIGHUP).
+    pub fn hang_up(&self) -> Result<()> {
+        self.signal(Signal::SIGHUP)
+    }
+
+    /// Asks the agent to end as Ctrl-C does (SIGINT).
+    pub fn interrupt(&self) -> Result<()> {
+        self.signal(Signal::SIGINT)
     }
 
     /// All that the agent has logged.

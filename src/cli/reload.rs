@@ -1,0 +1,276 @@
+//! A configuration that changes while the agent runs: what changed is applied in place, at once.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context;
+use tokio::sync::{mpsc, watch};
+
+use super::args::Run;
+use super::health::HealthState;
+use super::settings::{Effective, load};
+use super::sources::Objects;
+use super::{logging, process};
+use crate::config::Config;
+use crate::conntrack::sysctl;
+use crate::dataplane::{Configure, Order, Orders};
+use crate::document::Problem;
+use crate::files::{Paths, Stop};
+use crate::metrics::Metrics;
+use crate::serve::Bind;
+
+/// What a change of the configuration has to reach.
+pub(super) struct Reach {
+    pub(super) orders: Orders,
+    pub(super) health: watch::Sender<HealthState>,
+    pub(super) health_bind: watch::Sender<Bind>,
+    pub(super) metrics_bind: watch::Sender<Bind>,
+    pub(super) configz: watch::Sender<String>,
+    pub(super) sysctls: PendingSysctls,
+    pub(super) metrics: Metrics,
+}
+
+/// Sysctls that are to be set after the first commit; none once that was done.
+pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
+
+/// Why the configuration is looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// The file may have changed.
+    Noticed,
+    /// Somebody asked for it (SIGHUP).
+    Asked,
+}
+
+/// What is in force, and how to replace it.
+pub(super) struct Reload {
+    arguments: Run,
+    current: Effective,
+    objects: Objects,
+    reach: Reach,
+    /// The content that was looked at last, whether it could be used or not.
+    seen: Option<Vec<u8>>,
+    /// The file could not be read, last time.
+    unreadable: Option<Unreadable>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unreadable {
+    /// It may be on its way: an editor may move the old one aside first.
+    NotSaid,
+    Said,
+}
+
+impl Reload {
+    pub(super) fn new(
+        arguments: Run,
+        current: Effective,
+        objects: Objects,
+        reach: Reach,
+    ) -> Reload {
+        let seen = current.content.clone();
+        Reload { arguments, current, objects, reach, seen, unreadable: None }
+    }
+
+    /// What is in force.
+    pub(super) fn current(&self) -> (&Effective, &Objects) {
+        (&self.current, &self.objects)
+    }
+
+    /// Reads the configuration again and applies what changed; what cannot be used changes nothing.
+    /// True if objects come from another source from now on, or are those of another node: for that,
+    /// the source has to be started anew.
+    pub(super) fn reload(&mut self, occasion: Occasion) -> bool {
+        let Some(path) = &self.arguments.settings.config else {
+            tracing::info!("asked to read the configuration again, but there is no --config");
+            return false;
+        };
+        let content = match std::fs::read(path) {
+            Ok(content) => content,
+            Err(error) => {
+                self.say_unreadable(occasion, &error);
+                return false;
+            }
+        };
+        self.unreadable = None;
+        if occasion == Occasion::Noticed && self.seen.as_ref() == Some(&content) {
+            return false;
+        }
+        self.seen = Some(content.clone());
+        let found = load(&self.arguments.settings, &self.arguments.logging, Some(content));
+        let new = match found {
+            Ok(found) => found,
+            Err(unusable) => {
+                unusable.log();
+                self.refuse(&unusable);
+                return false;
+            }
+        };
+        match Objects::chosen(&self.arguments, &new.0.config) {
+            Ok(objects) => self.take(new, objects),
+            Err(error) => {
+                self.refuse(&error);
+                false
+            }
+        }
+    }
+
+    fn take(&mut self, (new, problems): (Effective, Vec<Problem>), objects: Objects) -> bool {
+        let old = std::mem::replace(&mut self.current, new);
+        let new = &self.current;
+        logging::start(new.config.log_format, new.config.verbosity);
+        problems.iter().for_each(Problem::log);
+        let changed = changed_fields(&old, new);
+        if changed.is_empty() {
+            tracing::info!("read the configuration again; it says what is in force");
+        } else {
+            self.reach.apply(&old, new);
+            tracing::info!(changed = changed.join(", "), "applied the changed configuration");
+        }
+        self.reach.metrics.config_reloaded(true);
+        let other_source = objects != self.objects || old.node_name != new.node_name;
+        self.objects = objects;
+        other_source
+    }
+
+    /// Says that a changed configuration cannot be used.
+    pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
+        tracing::error!("the changed configuration is not used, the one before stays: {error}");
+        self.reach.metrics.config_reloaded(false);
+    }
+
+    fn say_unreadable(&mut self, occasion: Occasion, error: &io::Error) {
+        let is_gone = error.kind() == io::ErrorKind::NotFound && occasion == Occasion::Noticed;
+        match self.unreadable {
+            None if is_gone => self.unreadable = Some(Unreadable::NotSaid),
+            Some(Unreadable::Said) if occasion == Occasion::Noticed => {}
+            _ => {
+                self.unreadable = Some(Unreadable::Said);
+                self.refuse(&format_args!("the file cannot be read: {error}"));
+            }
+        }
+    }
+}
+
+impl Reach {
+    fn apply(&self, old: &Effective, new: &Effective) {
+        let order = |of: &Effective| Configure {
+            options: of.options(),
+            node_name: of.node_name.clone(),
+            min_period: of.config.min_sync_period,
+        };
+        if order(old) != order(new) {
+            // The dataplane is gone only when the process is ending.
+            let _ = self.orders.send(Order::Configure(order(new)));
+        }
+        let patience = patience(&new.config);
+        self.health.send_if_modified(|health| {
+            std::mem::replace(&mut health.patience, patience) != patience
+        });
+        for (sender, bind) in [
+            (&self.health_bind, health_bind(&new.config)),
+            (&self.metrics_bind, metrics_bind(&new.config)),
+        ] {
+            sender.send_if_modified(|now| std::mem::replace(now, bind) != bind);
+        }
+        self.configz.send_replace(new.configz());
+        if old.config.conntrack != new.config.conntrack {
+            self.set_sysctls(&new.config.conntrack);
+        }
+        if old.config.oom_score_adj != new.config.oom_score_adj {
+            process::set_oom_score_adj(new.config.oom_score_adj);
+        }
+    }
+
+    fn set_sysctls(&self, settings: &sysctl::Settings) {
+        let mut pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *pending {
+            Some(pending) => pending.clone_from(settings),
+            None => sysctl::apply(settings),
+        }
+    }
+}
+
+/// How long a change may wait before the agent counts as unhealthy.
+pub(super) fn patience(config: &Config) -> std::time::Duration {
+    2 * config.sync_period
+}
+
+/// Where to serve health.
+pub(super) fn health_bind(config: &Config) -> Bind {
+    Bind { address: config.healthz_bind_address, hard_fail: config.bind_address_hard_fail }
+}
+
+/// Where to serve metrics.
+pub(super) fn metrics_bind(config: &Config) -> Bind {
+    Bind { address: config.metrics_bind_address, hard_fail: config.bind_address_hard_fail }
+}
+
+/// The fields that say something else than before.
+fn changed_fields(old: &Effective, new: &Effective) -> Vec<String> {
+    let (Ok(old), Ok(new)) = (serde_json::to_value(&old.full), serde_json::to_value(&new.full))
+    else {
+        return Vec::new();
+    };
+    let mut changed = Vec::new();
+    compare(&old, &new, "", &mut changed);
+    changed
+}
+
+fn compare(
+    old: &serde_json::Value,
+    new: &serde_json::Value,
+    path: &str,
+    changed: &mut Vec<String>,
+) {
+    let (serde_json::Value::Object(old_fields), serde_json::Value::Object(new_fields)) = (old, new)
+    else {
+        if old != new {
+            changed.push(path.to_owned());
+        }
+        return;
+    };
+    let names: BTreeSet<&String> = old_fields.keys().chain(new_fields.keys()).collect();
+    let nothing = serde_json::Value::Null;
+    for name in names {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let value = |fields: &serde_json::Map<String, serde_json::Value>| {
+            fields.get(name).cloned().unwrap_or_else(|| nothing.clone())
+        };
+        compare(&value(old_fields), &value(new_fields), &path, changed);
+    }
+}
+
+/// Tells whenever the configuration file may have changed, in a thread of its own; for ever, if there
+/// is none.
+pub(super) fn watch_configuration(
+    arguments: &Run,
+) -> anyhow::Result<(mpsc::UnboundedReceiver<()>, Option<Stop>)> {
+    let (changes, changed) = mpsc::unbounded_channel();
+    let Some(path) = &arguments.settings.config else {
+        return Ok((changed, None));
+    };
+    let (mut paths, stop) =
+        Paths::new(std::slice::from_ref(path), |_| false).context("see --config")?;
+    super::run::spawn("configuration", move || {
+        loop {
+            paths.watch(0);
+            if changes.send(()).is_err() {
+                return;
+            }
+            match paths.wait() {
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(
+                        "changes of the configuration file are not noticed any more: {error}; send \
+                         SIGHUP to have it read"
+                    );
+                    return;
+                }
+            }
+        }
+    })?;
+    Ok((changed, Some(stop)))
+}
