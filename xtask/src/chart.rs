@@ -9,9 +9,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use sha2::{Digest as _, Sha256};
 
 use crate::command::{command, find, repository, run, stdout};
+use crate::digest::sha256;
 
 const CHART: &str = "deploy/chart";
 const KUSTOMIZE: &str = "deploy/kustomize";
@@ -150,22 +150,17 @@ impl Rendering {
             }
             Renderer::Kustomize(_) => collect(Path::new(KUSTOMIZE), &mut files)?,
         }
-        let mut hash = Sha256::new();
+        let mut all = Vec::new();
         for file in &files {
             let text = if file.starts_with("--") { String::new() } else { read(file)? };
             for part in [file.as_str(), &text] {
-                hash.update((part.len() as u64).to_be_bytes());
-                hash.update(part);
+                all.extend((part.len() as u64).to_be_bytes());
+                all.extend(part.as_bytes());
             }
         }
-        hash.update(body);
-        Ok(hex(&hash.finalize()))
+        all.extend(body.as_bytes());
+        Ok(sha256(&all))
     }
-}
-
-/// Two digits for each byte.
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn without_traces_of_helm(text: &str) -> String {

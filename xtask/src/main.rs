@@ -12,8 +12,11 @@ mod chart;
 mod ci;
 mod command;
 mod demo;
+mod digest;
+mod image;
 mod packages;
 mod privilege;
+mod release;
 mod style;
 mod suite;
 mod tidy;
@@ -60,6 +63,8 @@ enum Task {
         #[arg(long, hide = true)]
         agent: Option<PathBuf>,
     },
+    /// Make a container image of the agent, as an OCI image layout, without a container engine
+    Image(image::Arguments),
     /// Render the Helm chart and the kustomizations again, after changing them; needs helm and kubectl
     Chart,
     /// Everything that must pass before a change is taken
@@ -78,6 +83,7 @@ fn main() -> ExitCode {
         Task::Bench { args } => suite::bench(&installer, args),
         Task::Demo { agent: None } => demo::prepare(&installer),
         Task::Demo { agent: Some(agent) } => demo::run(agent),
+        Task::Image(arguments) => image::run(&installer, arguments),
         Task::Chart => chart::render(),
         Task::Ci => ci::run(&installer),
     };

@@ -10,20 +10,21 @@ mod page;
 mod traffic;
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use shunt_lab::Agent;
 
 use self::cluster::{BACKENDS, Cluster, ENDPOINTS, EXAMPLE, GONE, REMAINING, Target};
 use self::page::Page;
 use self::traffic::Tally;
-use crate::command::{cargo, run as run_command};
+use crate::command::run as run_command;
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
+use crate::release;
 use crate::style::Style;
 
 /// Connections to each address.
@@ -42,19 +43,9 @@ const READY: Duration = Duration::from_secs(5);
 pub(crate) fn prepare(installer: &Installer) -> Result<()> {
     installer.ensure(&[Purpose::Build, Purpose::Demo])?;
     let privilege = Privilege::probe()?;
-    run_command(cargo().args(["build", "--release", "--package", "shunt"]))?;
+    let agent = release::build()?;
     let xtask = env::current_exe().context("cannot find the program that runs")?;
-    let agent = release_agent(&xtask)?;
     run_command(privilege.isolated(&xtask).args(["demo", "--agent"]).arg(agent))
-}
-
-/// The agent that cargo has just built, beside the folder that it built us into: that folder may
-/// be set in more places than one could ask.
-fn release_agent(xtask: &Path) -> Result<PathBuf> {
-    let target = xtask.parent().and_then(Path::parent).context("xtask is in no target folder")?;
-    let agent = target.join("release/shunt");
-    ensure!(agent.is_file(), "cargo has built no {}", agent.display());
-    Ok(agent)
 }
 
 /// The demo proper, with this binary as the agent.
