@@ -8,6 +8,7 @@ pub mod config;
 pub mod conntrack;
 pub mod dataplane;
 pub mod document;
+pub mod events;
 pub mod files;
 pub mod metrics;
 pub mod model;

@@ -2,6 +2,7 @@
 
 pub mod args;
 mod cleanup;
+mod events;
 mod exclusive;
 mod health;
 mod instead;

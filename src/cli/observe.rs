@@ -9,11 +9,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::events;
 use super::health::HealthState;
 use super::reload::PendingSysctls;
 use crate::conntrack::{Sweep, sysctl};
 use crate::dataplane::{Cause, Dataplane, Event, SyncReport, Tally};
 use crate::document::{FieldPath, Problem, Severity};
+use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::model::{Family, Store};
 use crate::plan::{Conflict, Flows, FrontendKey, Set, Surroundings};
@@ -26,6 +28,7 @@ pub(super) struct Observer {
     /// one, in a cluster each has one.
     pub(super) unknown_node_is_eligible: bool,
     pub(super) metrics: Metrics,
+    pub(super) events: Recorder,
     pub(super) service_healths: watch::Sender<ServiceHealths>,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sender<Sweep>>,
@@ -80,17 +83,22 @@ impl Observer {
                     repaired, %writers,
                     "somebody else changed shunt's tables; they are as planned again"
                 );
+                self.events.record(events::repaired(repaired, &writers));
             }
-            Event::Quarantined { quarantined, .. } => tracing::error!(
-                frontend = %quarantined.what,
-                "the kernel refuses it, so it stays as it was while all else is programmed; tried \
-                 again now and then, and when it changes: {}", quarantined.reason
-            ),
+            Event::Quarantined { quarantined, dataplane } => {
+                tracing::error!(
+                    frontend = %quarantined.what,
+                    "the kernel refuses it, so it stays as it was while all else is programmed; \
+                     tried again now and then, and when it changes: {}", quarantined.reason
+                );
+                self.events.record(events::refused(quarantined, dataplane));
+            }
             Event::Released { released } => {
                 tracing::info!(frontend = %released.what, "no longer refused by the kernel");
             }
             Event::Conflict { conflict, dataplane } => {
                 report_conflict(conflict, dataplane.store());
+                self.events.record(events::conflict(conflict));
             }
         }
     }

@@ -20,9 +20,10 @@ use super::reload::{
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
-use super::{Failure, exclusive, instead, netns, process};
+use super::{Failure, events, exclusive, instead, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Update};
+use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics};
 use crate::model::{Family, ObjectName};
 use crate::nft;
@@ -95,6 +96,8 @@ fn keep_running(
     objects: Objects,
     settings: Effective,
 ) -> Result<(), Failure> {
+    let (events, notices) = Recorder::new();
+    events.record(events::starting());
     let config = &settings.config;
     let families = families();
     let metrics = Metrics::new(&families);
@@ -110,6 +113,7 @@ fn keep_running(
         health: health.clone(),
         unknown_node_is_eligible,
         metrics: metrics.clone(),
+        events: events.clone(),
         service_healths,
         sweeps: sweeper(metrics.clone())?,
         sysctls: sysctls.clone(),
@@ -149,13 +153,16 @@ fn keep_running(
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
         let follow = |configuration: &Reload| {
             let (settings, objects) = configuration.current();
-            objects.follow(&settings.node_name, orders.clone(), &metrics)
+            objects.follow(&settings.node_name, orders.clone(), &metrics, &notices)
         };
         let mut source = follow(&configuration)?;
         tokio::spawn(serve_service_health(
             service_healths_seen,
             health_of.clone(),
-            report_unbound,
+            move |service, address, error| {
+                report_unbound(service, address, error);
+                events.record(events::unbound(service, address, error));
+            },
         ));
         let health_server = serve_health(health_bound, health_of, metrics.clone());
         let metrics_server = serve_metrics(metrics_bound, metrics.clone(), configz_seen);

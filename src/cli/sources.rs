@@ -12,9 +12,10 @@ use anyhow::{Context, anyhow};
 use super::args::Run;
 use crate::config::Config;
 use crate::dataplane::{Cause, Order, Orders, Update};
+use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
 use crate::model::{Change, Listed};
-use crate::source::kubernetes::{Access, AccessError, Source};
+use crate::source::kubernetes::{Access, AccessError, Connection, Source};
 use crate::source::manifests::{self, Watcher};
 use crate::source::objects::Kind;
 
@@ -83,13 +84,15 @@ impl Objects {
         }
     }
 
-    /// Sends what there is and what changes to the dataplane. To be called where tokio runs; what
+    /// Sends what there is and what changes to the dataplane, and notices to an API server, where
+    /// there is one. To be called where tokio runs; what
     /// comes back has to be polled, and stops the source when it is dropped.
     pub(super) fn follow(
         &self,
         node_name: &str,
         orders: Orders,
         metrics: &Metrics,
+        notices: &Notices,
     ) -> anyhow::Result<Following> {
         // The dataplane is gone only when the process is ending.
         let flow = move |update| match orders.send(Order::Update(update)) {
@@ -122,14 +125,19 @@ impl Objects {
                 let metrics = metrics.clone();
                 let restarted = move |kind| metrics.watch_restarted(resource(kind));
                 let source = Source::new(access.clone(), node_name, restarted)?;
+                let events = Connection::open(access.clone())?;
+                let events = publish(notices.clone(), events, node_name.to_owned());
                 Ok(Box::pin(async move {
-                    source
-                        .run(|delivery| {
-                            let received = delivery.received;
-                            let cause = Cause { received, triggers: delivery.triggers };
-                            flow(Update { changes: delivery.changes, cause })
-                        })
-                        .await;
+                    let objects = source.run(|delivery| {
+                        let received = delivery.received;
+                        let cause = Cause { received, triggers: delivery.triggers };
+                        flow(Update { changes: delivery.changes, cause })
+                    });
+                    // Both end only with the process.
+                    tokio::select! {
+                        () = objects => {}
+                        () = events => {}
+                    }
                     Ok(())
                 }))
             }

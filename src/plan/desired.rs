@@ -226,6 +226,12 @@ impl Desired {
         plan.frontend(key)
     }
 
+    /// The Service that has a frontend.
+    #[must_use]
+    pub fn service_of(&self, key: FrontendKey) -> Option<&ObjectName> {
+        self.claims.winner(key)
+    }
+
     /// All frontends that the kernel should hold, in order.
     #[must_use]
     pub fn frontends(&self) -> BTreeMap<FrontendKey, &Frontend> {

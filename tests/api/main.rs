@@ -5,6 +5,7 @@
 
 mod access;
 mod changes;
+mod events;
 mod faults;
 mod node;
 mod outages;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         ("outages", outages::cases()),
         ("programs", programs::cases()),
         ("changes", changes::cases()),
+        ("events", events::cases()),
         ("node", node::cases()),
         ("faults", faults::cases()),
         ("access", access::cases()),

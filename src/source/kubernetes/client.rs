@@ -15,7 +15,7 @@ use kube::client::{Body, ConfigExt};
 use kube::{Client, Config, Error};
 use tower::{BoxError, Service, ServiceBuilder};
 
-use super::AccessError;
+use super::{Access, AccessError};
 
 /// How long a TCP connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -80,12 +80,20 @@ where
 
 /// The client in use, with the means to make a new one: certificates, keys and addresses may have
 /// changed when the server does not take us any more.
-pub(super) struct Connection {
+pub struct Connection {
     make: Box<dyn Fn() -> Result<Client, AccessError> + Send + Sync>,
     current: Mutex<(u64, Client)>,
 }
 
 impl Connection {
+    /// Prepares a client; nothing is requested yet. To be called where tokio runs.
+    ///
+    /// # Errors
+    /// If the credentials or the server's address cannot be read or used.
+    pub fn open(access: Access) -> Result<Connection, AccessError> {
+        Connection::new(move || client(access.config()?))
+    }
+
     pub(super) fn new(
         make: impl Fn() -> Result<Client, AccessError> + Send + Sync + 'static,
     ) -> Result<Connection, AccessError> {
@@ -94,13 +102,14 @@ impl Connection {
     }
 
     /// The client, with its number.
-    pub(super) fn client(&self) -> (u64, Client) {
+    #[must_use]
+    pub fn client(&self) -> (u64, Client) {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The client with this number did not get through: make a new one, unless another watch has
     /// done so.
-    pub(super) fn renew(&self, failed: u64) {
+    pub fn renew(&self, failed: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.0 != failed {
             return;

@@ -35,7 +35,7 @@ use crate::model::{Change, Family};
 use crate::source::objects::{Kind, Names};
 
 pub use access::{Access, AccessError};
-use client::Connection;
+pub use client::Connection;
 pub use contact::Contact;
 use intake::Intake;
 use resource::Resource;
@@ -87,7 +87,7 @@ impl Source {
         on_restart: impl Fn(Kind) + Send + Sync + 'static,
     ) -> Result<Source, AccessError> {
         tracing::info!(server = %access.config()?.cluster_url, "taking objects from an API server");
-        let connection = Connection::new(move || client::client(access.config()?))?;
+        let connection = Connection::open(access)?;
         Ok(Source::with(connection, node_name, on_restart))
     }
 

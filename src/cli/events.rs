@@ -1,0 +1,76 @@
+//! What people are told by Events. Reasons and actions are names that programs may rely on.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::dataplane::{Dataplane, Quarantined, Suspect};
+use crate::events::{Notice, Regarding};
+use crate::model::ObjectName;
+use crate::plan::Conflict;
+
+/// What is done to Services.
+const PROGRAM: &str = "ProgramService";
+
+/// The agent starts.
+pub(super) fn starting() -> Notice {
+    Notice {
+        regarding: Regarding::Node,
+        is_warning: false,
+        reason: "Starting",
+        action: "StartShunt",
+        note: format!("shunt {} programs Services on this node", env!("CARGO_PKG_VERSION")),
+    }
+}
+
+/// A Service goes without a frontend that another one has.
+pub(super) fn conflict(conflict: &Conflict) -> Notice {
+    let Conflict { frontend, winner, loser } = conflict;
+    Notice {
+        regarding: Regarding::Service(loser.clone()),
+        is_warning: true,
+        reason: "FrontendConflict",
+        action: PROGRAM,
+        note: format!(
+            "{frontend} belongs to the older Service {winner} until that one gives it up"
+        ),
+    }
+}
+
+/// The kernel refuses a frontend.
+pub(super) fn refused(quarantined: &Quarantined, dataplane: &Dataplane) -> Notice {
+    let service = match quarantined.suspect {
+        Suspect::Frontend(key) => dataplane.desired().service_of(key),
+        Suspect::Member(..) => None,
+    };
+    Notice {
+        regarding: service.cloned().map_or(Regarding::Node, Regarding::Service),
+        is_warning: true,
+        reason: "FrontendRefused",
+        action: PROGRAM,
+        note: format!("the kernel refuses {}: {}", quarantined.what, quarantined.reason),
+    }
+}
+
+/// Somebody else changed our tables.
+pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
+    Notice {
+        regarding: Regarding::Node,
+        is_warning: true,
+        reason: "DriftRepaired",
+        action: "RepairTables",
+        note: format!(
+            "somebody else had changed shunt's tables in {repaired} places; writers: {writers}"
+        ),
+    }
+}
+
+/// Load balancers cannot be told about a Service. Reason and action are kube-proxy's.
+pub(super) fn unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) -> Notice {
+    Notice {
+        regarding: Regarding::Service(service.clone()),
+        is_warning: true,
+        reason: "FailedToStartServiceHealthcheck",
+        action: "Listen",
+        note: format!("cannot listen for health checks on {address}: {error}"),
+    }
+}

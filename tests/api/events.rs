@@ -1,0 +1,94 @@
+//! What `kubectl get events` tells.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use shunt_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
+
+use crate::world::{World, cluster_ip_service};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = both![the_start_is_told, a_conflict_is_told, a_repair_is_told];
+    cases.extend(standin_only![
+        events_that_are_forbidden_are_in_nobodys_way,
+        events_that_nobody_answers_are_in_nobodys_way,
+    ]);
+    cases
+}
+
+/// Waits for an Event with that reason.
+fn wait_for(world: &World, reason: &str) -> Result<Value> {
+    let client = world.api.client()?;
+    let start = Instant::now();
+    loop {
+        let reply = client.get("/apis/events.k8s.io/v1/namespaces/default/events")?;
+        let events = reply.body["items"].as_array().cloned().unwrap_or_default();
+        if let Some(event) = events.into_iter().find(|event| event["reason"] == reason) {
+            return Ok(event);
+        }
+        ensure!(start.elapsed() < Duration::from_secs(20), "no {reason} in {reply:?}");
+    }
+}
+
+fn the_start_is_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let _agent = world.start()?;
+    let event = wait_for(&world, "Starting")?;
+    assert_eq!(event["type"], "Normal");
+    assert_eq!(event["regarding"]["kind"], "Node");
+    assert_eq!(event["regarding"]["name"], "node-1");
+    assert_eq!(event["reportingController"], "shunt");
+    assert_eq!(event["reportingInstance"], "shunt-node-1");
+    Ok(())
+}
+
+fn a_conflict_is_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    for (name, ip) in [("a-first", "10.96.0.31"), ("b-second", "10.96.0.32")] {
+        world.api.put(cluster_ip_service(name, ip).external_ips(&["198.51.100.7"]))?;
+    }
+    let _agent = world.start()?;
+    let event = wait_for(&world, "FrontendConflict")?;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["kind"], "Service");
+    assert_eq!(event["regarding"]["name"], "b-second");
+    let note = event["note"].as_str().unwrap_or_default();
+    assert!(note.contains("198.51.100.7:80") && note.contains("default/a-first"), "{note}");
+    Ok(())
+}
+
+fn a_repair_is_told(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let _agent = world.start()?;
+    world.assert_web(&["pod-1", "pod-2", "pod-3"]);
+    world.lab.node.nft("flush ruleset")?;
+    let event = wait_for(&world, "DriftRepaired")?;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["name"], "node-1");
+    world.assert_web(&["pod-1", "pod-2", "pod-3"]);
+    Ok(())
+}
+
+/// Everything works while the server answers like this when it is given an Event.
+fn works_with(api: Api, answer: Answer) -> Result<String> {
+    let world = World::with_web(api)?;
+    world.standin()?.misbehave(Fault::new(answer).on(Verb::Create).of(Kind::Event));
+    let agent = world.start()?;
+    world.standin()?.wait_for_requests(1, |request| request.verb == Verb::Create)?;
+    world.assert_web(&["pod-1", "pod-2", "pod-3"]);
+    world.mark()?;
+    let log = agent.log();
+    agent.stop()?;
+    Ok(log)
+}
+
+fn events_that_are_forbidden_are_in_nobodys_way(api: Api) -> Result<()> {
+    let log = works_with(api, Answer::Status(403))?;
+    assert_eq!(log.matches("takes no Events from us").count(), 1, "{log}");
+    Ok(())
+}
+
+fn events_that_nobody_answers_are_in_nobodys_way(api: Api) -> Result<()> {
+    works_with(api, Answer::Silence).map(|_| ())
+}
