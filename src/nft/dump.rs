@@ -29,7 +29,9 @@ pub struct DumpedTable {
 }
 
 impl DumpedTable {
-    pub(super) fn parse(attrs: &Attrs<'_>) -> Option<DumpedTable> {
+    /// Reads a table from the attributes of its message.
+    #[must_use]
+    pub fn parse(attrs: &Attrs<'_>) -> Option<DumpedTable> {
         Some(DumpedTable {
             name: attrs.find(NFTA_TABLE_NAME)?.text()?.to_owned(),
             flags: attrs.find(NFTA_TABLE_FLAGS).and_then(|a| a.be32()).unwrap_or(0),
@@ -54,7 +56,8 @@ pub struct DumpedChain {
 
 impl DumpedChain {
     /// Reads a chain; `None` if it belongs to another table.
-    pub(super) fn parse(attrs: &Attrs<'_>, table: &str) -> Option<DumpedChain> {
+    #[must_use]
+    pub fn parse(attrs: &Attrs<'_>, table: &str) -> Option<DumpedChain> {
         if attrs.find(NFTA_CHAIN_TABLE)?.text()? != table {
             return None;
         }
@@ -82,7 +85,9 @@ pub struct DumpedSet {
 }
 
 impl DumpedSet {
-    pub(super) fn parse(attrs: &Attrs<'_>) -> Option<DumpedSet> {
+    /// Reads a set from the attributes of its message.
+    #[must_use]
+    pub fn parse(attrs: &Attrs<'_>) -> Option<DumpedSet> {
         let number = |kind| attrs.find(kind).and_then(|a| a.be32());
         Some(DumpedSet {
             name: attrs.find(NFTA_SET_NAME)?.text()?.to_owned(),
@@ -206,7 +211,9 @@ pub struct Age {
 }
 
 impl<'a> DumpedElement<'a> {
-    pub(super) fn parse(element: &Attr<'a>) -> Option<DumpedElement<'a>> {
+    /// Reads an element from its attribute in the list.
+    #[must_use]
+    pub fn parse(element: &Attr<'a>) -> Option<DumpedElement<'a>> {
         let attrs = element.children();
         let key = attrs.find(NFTA_SET_ELEM_KEY)?.children().find(NFTA_DATA_VALUE)?.payload;
         let key_end = attrs.find(NFTA_SET_ELEM_KEY_END);

@@ -1,0 +1,101 @@
+//! A kernel that fails when it is told to.
+
+use shunt::nft::{
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
+    Generation, Kernel, TableFamily,
+};
+
+/// What a kernel is asked for.
+#[derive(Clone, Copy)]
+pub enum Call<'a> {
+    /// To commit a transaction.
+    Commit(&'a FinishedBatch),
+    /// The generation.
+    Generation,
+    /// A new connection.
+    Reconnect,
+    /// A list of tables, chains, sets, rules or elements.
+    List,
+}
+
+/// What becomes of a call.
+pub enum Fault {
+    /// It fails, and does nothing.
+    Before(Error),
+    /// It does what it should, and then fails: the answer of a transaction is lost, or a listing
+    /// turns out to be worth nothing at its end.
+    After(Error),
+}
+
+/// A kernel that fails when it is told to.
+pub struct Faulty<K> {
+    kernel: K,
+    decide: Box<dyn FnMut(Call<'_>) -> Option<Fault> + Send>,
+}
+
+impl<K: Kernel> Faulty<K> {
+    /// Lets `decide` look at each call first; it may also do something to the kernel by another
+    /// socket.
+    pub fn new(
+        kernel: K,
+        decide: impl FnMut(Call<'_>) -> Option<Fault> + Send + 'static,
+    ) -> Faulty<K> {
+        Faulty { kernel, decide: Box::new(decide) }
+    }
+
+    fn call<T>(
+        &mut self,
+        call: Call<'_>,
+        perform: impl FnOnce(&mut K) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        match (self.decide)(call) {
+            None => perform(&mut self.kernel),
+            Some(Fault::Before(error)) => Err(error),
+            Some(Fault::After(error)) => perform(&mut self.kernel).and(Err(error)),
+        }
+    }
+}
+
+impl<K: Kernel> Kernel for Faulty<K> {
+    fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
+        self.call(Call::Commit(batch), |kernel| kernel.commit(batch))
+    }
+
+    fn generation(&mut self) -> Result<Generation, Error> {
+        self.call(Call::Generation, Kernel::generation)
+    }
+
+    fn port(&self) -> u32 {
+        self.kernel.port()
+    }
+
+    fn reconnect(&mut self) -> Result<(), Error> {
+        self.call(Call::Reconnect, Kernel::reconnect)
+    }
+
+    fn table(&mut self, family: TableFamily, table: &str) -> Result<Option<DumpedTable>, Error> {
+        self.call(Call::List, |kernel| kernel.table(family, table))
+    }
+
+    fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedChain>, Error> {
+        self.call(Call::List, |kernel| kernel.chains(family, table))
+    }
+
+    fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error> {
+        self.call(Call::List, |kernel| kernel.sets(family, table))
+    }
+
+    fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {
+        self.call(Call::List, |kernel| kernel.rules(family, table))
+    }
+
+    fn elements(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        set: &str,
+        each: &mut dyn FnMut(DumpedElement<'_>),
+    ) -> Result<(), Error> {
+        self.call(Call::List, |kernel| kernel.elements(family, table, set, each))
+    }
+}

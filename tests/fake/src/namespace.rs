@@ -1,0 +1,198 @@
+//! The nf_tables of a namespace that does not exist, and the sockets that speak to it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use shunt::nft::{
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
+    Generation, Kernel, TableFamily,
+};
+
+use crate::objects::{Set, Table, Tables};
+use crate::transaction::{Transaction, number};
+use crate::uapi::{BATCH_GENID, TABLE_F_OWNER, TABLE_F_PERSIST};
+use crate::wire::Message;
+
+/// The nf_tables of a namespace that does not exist. A copy is another handle to the same.
+#[derive(Clone)]
+pub struct Namespace {
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    tables: Tables,
+    generation: u32,
+    next_port: u32,
+}
+
+impl Namespace {
+    /// One without tables. The generation is that of a new namespace of the kernel.
+    #[must_use]
+    pub fn new() -> Namespace {
+        Namespace::at_generation(1)
+    }
+
+    /// One without tables, at that generation.
+    #[must_use]
+    pub fn at_generation(generation: u32) -> Namespace {
+        let state = State { tables: Tables::default(), generation, next_port: 1_000 };
+        Namespace { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Opens a socket.
+    #[must_use]
+    pub fn open(&self) -> Socket {
+        let mut state = self.lock();
+        state.next_port += 1;
+        Socket { port: state.next_port, namespace: self.clone() }
+    }
+
+    /// Opens a socket with that netlink port, which no other one may have.
+    #[must_use]
+    pub fn open_at(&self, port: u32) -> Socket {
+        Socket { port, namespace: self.clone() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Namespace {
+        Namespace::new()
+    }
+}
+
+/// A socket of a [`Namespace`]; what it owns is an orphan, or gone, when it is dropped.
+pub struct Socket {
+    namespace: Namespace,
+    port: u32,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Socket {
+    /// What becomes of tables when the socket of their owner closes (`nft_rcv_nl_event`).
+    fn close(&self) {
+        let mut state = self.namespace.lock();
+        let persists = |table: &Table| table.flags & TABLE_F_PERSIST != 0;
+        state.tables.0.retain(|_, table| table.owner != Some(self.port) || persists(table));
+        for table in state.tables.0.values_mut().filter(|t| t.owner == Some(self.port)) {
+            table.owner = None;
+            table.flags &= !TABLE_F_OWNER;
+        }
+    }
+
+    /// Hands a table to `look`; `None` if there is none of that name.
+    fn look<R>(
+        &self,
+        family: TableFamily,
+        name: &str,
+        look: impl FnOnce(&Table) -> R,
+    ) -> Option<R> {
+        let key = (family_number(family), name.to_owned());
+        self.namespace.lock().tables.0.get(&key).map(look)
+    }
+}
+
+/// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
+fn family_number(family: TableFamily) -> u8 {
+    match family {
+        TableFamily::Ip => libc::NFPROTO_IPV4 as u8,
+        TableFamily::Ip6 => libc::NFPROTO_IPV6 as u8,
+    }
+}
+
+/// What a listing answers that asks for the content of something that is not there.
+fn missing(request: &'static str) -> Error {
+    Error::Request { request, errno: Errno::ENOENT }
+}
+
+impl Kernel for Socket {
+    fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
+        let mut state = self.namespace.lock();
+        let messages: Vec<Message<'_>> = Message::all(batch.bytes()).collect();
+        let [begin, messages @ .., end] = &messages[..] else {
+            return Err(Error::Malformed("a transaction without beginning or end"));
+        };
+        assert_eq!(i32::from(begin.kind()), libc::NFNL_MSG_BATCH_BEGIN);
+        assert_eq!(i32::from(end.kind()), libc::NFNL_MSG_BATCH_END);
+        // 0 is no generation, and asks for none (`nf_tables_valid_genid`).
+        let wanted = number(&begin.attrs(), BATCH_GENID).filter(|id| *id != 0);
+        if wanted.is_some_and(|id| id != state.generation) {
+            return Err(Error::StaleGeneration);
+        }
+        let transaction =
+            Transaction::run(&state.tables, self.port, messages).map_err(|refused| {
+                let refusal =
+                    |r: &crate::transaction::Refused| batch.refusal(r.sequence, r.errno, r.offset);
+                Error::Refused(refused.iter().map(refusal).collect())
+            })?;
+        state.tables = transaction.tables;
+        if transaction.changed {
+            state.generation = state.generation.wrapping_add(1).max(1);
+        }
+        Ok(())
+    }
+
+    fn generation(&mut self) -> Result<Generation, Error> {
+        let id = self.namespace.lock().generation;
+        Ok(Generation { id, pid: std::process::id(), process: "fake".to_owned() })
+    }
+
+    fn port(&self) -> u32 {
+        self.port
+    }
+
+    fn reconnect(&mut self) -> Result<(), Error> {
+        *self = self.namespace.open();
+        Ok(())
+    }
+
+    fn table(&mut self, family: TableFamily, table: &str) -> Result<Option<DumpedTable>, Error> {
+        Ok(self.look(family, table, |found| found.dumped(table)).flatten())
+    }
+
+    fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedChain>, Error> {
+        let listed = self.look(family, table, |found| {
+            found.chains.iter().filter_map(|chain| chain.dumped(table)).collect()
+        });
+        Ok(listed.unwrap_or_default())
+    }
+
+    fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error> {
+        self.look(family, table, |found| found.sets.iter().filter_map(|set| set.dumped()).collect())
+            .ok_or(missing("list sets"))
+    }
+
+    fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {
+        let listed = self.look(family, table, |found| {
+            let rules = found
+                .chains
+                .iter()
+                .flat_map(|chain| chain.rules.iter().filter_map(|rule| rule.dumped(&chain.name)));
+            rules.collect()
+        });
+        Ok(listed.unwrap_or_default())
+    }
+
+    fn elements(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        set: &str,
+        each: &mut dyn FnMut(DumpedElement<'_>),
+    ) -> Result<(), Error> {
+        // A copy, so that whoever looks at elements can speak to the namespace meanwhile.
+        let found: Option<Set> =
+            self.look(family, table, |found| found.set(set).cloned()).flatten();
+        let found = found.ok_or(missing("list elements"))?;
+        found.elements.values().filter_map(|element| element.dumped()).for_each(each);
+        Ok(())
+    }
+}

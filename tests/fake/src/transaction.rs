@@ -1,0 +1,405 @@
+//! What a transaction does to the tables, message by message (`net/netfilter/nf_tables_api.c`).
+//!
+//! Messages are applied to a copy, in order, and an error does not end the transaction: the
+//! messages after it are judged too, with what the refused one had done before it failed.
+
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use shunt::nft::{Attr, Attrs};
+
+use crate::objects::{Base, Chain, Data, Kind, Rule, Set, Table, Tables};
+use crate::uapi::*;
+use crate::wire::Message;
+
+/// A message that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// `nlmsg_seq` of the message.
+    pub(crate) sequence: u32,
+    pub(crate) errno: Errno,
+    /// Where in the message the attribute begins that the kernel points at.
+    pub(crate) offset: Option<usize>,
+}
+
+/// Why a message is refused.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Failure {
+    errno: Errno,
+    offset: Option<usize>,
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure { errno, offset: None }
+    }
+}
+
+/// A failure that points at an attribute.
+pub(crate) fn at(message: &Message<'_>, attr: &Attr<'_>, errno: Errno) -> Failure {
+    Failure { errno, offset: Some(message.offset(attr)) }
+}
+
+/// A transaction under way.
+pub(crate) struct Transaction {
+    pub(crate) tables: Tables,
+    /// The netlink port that sends it.
+    port: u32,
+    /// Look after every message whether packets can still be sent through.
+    strict: bool,
+    /// Something will be different after it.
+    pub(crate) changed: bool,
+}
+
+impl Transaction {
+    /// Runs all messages on a copy of the tables. The first run looks at the end whether there are
+    /// circles; if so, the second one finds out which messages close them (`nfnetlink_rcv_batch`
+    /// replays after `EAGAIN`).
+    pub(crate) fn run(
+        tables: &Tables,
+        port: u32,
+        messages: &[Message<'_>],
+    ) -> Result<Transaction, Vec<Refused>> {
+        for strict in [false, true] {
+            let mut transaction =
+                Transaction { tables: tables.clone(), port, strict, changed: false };
+            let mut refused = Vec::new();
+            for message in messages {
+                if let Err(failure) = transaction.apply(message) {
+                    let Failure { errno, offset } = failure;
+                    refused.push(Refused { sequence: message.sequence(), errno, offset });
+                }
+            }
+            if !refused.is_empty() {
+                return Err(refused);
+            }
+            if strict || transaction.tables.0.values().all(Table::is_walkable) {
+                for table in transaction.tables.0.values_mut() {
+                    (table.updating, table.chains_changed) = (false, false);
+                }
+                return Ok(transaction);
+            }
+        }
+        unreachable!("the second run returns");
+    }
+
+    fn apply(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        let [subsystem, kind] = message.kind().to_be_bytes();
+        assert_eq!(i32::from(subsystem), libc::NFNL_SUBSYS_NFTABLES, "a message for nf_tables");
+        let foreign = libc::NLM_F_REPLACE | if kind == NEWRULE { 0 } else { libc::NLM_F_EXCL };
+        assert!(!message.has_flag(foreign), "flags that the agent does not use");
+        match kind {
+            NEWTABLE => self.new_table(message),
+            DELTABLE => self.delete_table(message),
+            NEWCHAIN => self.new_chain(message),
+            DELCHAIN => self.delete_chain(message),
+            NEWRULE => self.new_rule(message),
+            DELRULE => self.delete_rule(message),
+            NEWSET => self.new_set(message),
+            NEWSETELEM | DELSETELEM => self.elements(message, kind == NEWSETELEM),
+            other => unreachable!("the fake does not know message {other} of nf_tables"),
+        }
+    }
+
+    /// The table that a message names, if its owner lets this port at it.
+    fn table(&mut self, message: &Message<'_>, attribute: u16) -> Result<&mut Table, Failure> {
+        let name = message.attrs().find(attribute).ok_or(Errno::EINVAL)?;
+        let key = (message.family(), text(&name));
+        let port = self.port;
+        let table = self.tables.0.get_mut(&key).ok_or(at(message, &name, Errno::ENOENT))?;
+        match table.owner {
+            Some(owner) if owner != port => Err(at(message, &name, Errno::EPERM)),
+            _ => Ok(table),
+        }
+    }
+
+    fn new_table(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        let attrs = message.attrs();
+        let name = attrs.find(TABLE_NAME).ok_or(Errno::EINVAL)?;
+        let flags = number(&attrs, TABLE_FLAGS);
+        let port = self.port;
+        if self.tables.0.contains_key(&(message.family(), text(&name))) {
+            let table = self.table(message, TABLE_NAME)?;
+            self.changed |= update_table(table, flags, port)?;
+            return Ok(());
+        }
+        let flags = flags.unwrap_or(0);
+        if flags & !TABLE_F_MASK != 0 {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let table = Table {
+            flags,
+            owner: (flags & TABLE_F_OWNER != 0).then_some(port),
+            userdata: attrs.find(TABLE_USERDATA).map(|a| a.payload.to_vec()).unwrap_or_default(),
+            ..Table::default()
+        };
+        self.tables.0.insert((message.family(), text(&name)), table);
+        self.changed = true;
+        Ok(())
+    }
+
+    fn delete_table(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        self.table(message, TABLE_NAME)?;
+        let name = message.attrs().find(TABLE_NAME).ok_or(Errno::EINVAL)?;
+        self.tables.0.remove(&(message.family(), text(&name)));
+        self.changed = true;
+        Ok(())
+    }
+
+    fn new_chain(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        let table = self.table(message, CHAIN_TABLE)?;
+        let attrs = message.attrs();
+        let name = attrs.find(CHAIN_NAME).ok_or(Errno::EINVAL)?;
+        let policy = attrs.find(CHAIN_POLICY);
+        let found = table.chain_mut(&text(&name));
+        if let Some(policy) = &policy {
+            let is_base = match &found {
+                Some(chain) => chain.base.is_some(),
+                None => attrs.find(CHAIN_HOOK).is_some(),
+            };
+            if !is_base {
+                return Err(at(message, policy, Errno::EOPNOTSUPP));
+            }
+        }
+        match found {
+            Some(chain) => {
+                let clash = || at(message, &name, Errno::EEXIST);
+                if let Some(hook) = attrs.find(CHAIN_HOOK) {
+                    let old = chain.base.as_ref().ok_or_else(clash)?;
+                    let new = base(message, &hook, old.policy)?;
+                    if (new.hook, new.priority) != (old.hook, old.priority) {
+                        return Err(Errno::EOPNOTSUPP.into());
+                    }
+                    if new.kind != old.kind {
+                        return Err(clash());
+                    }
+                }
+                if let (Some(base), Some(policy)) = (&mut chain.base, policy) {
+                    base.policy = policy.be32().unwrap_or(base.policy);
+                }
+                table.chains_changed = true;
+            }
+            None => {
+                let accept = libc::NF_ACCEPT as u32;
+                let hook = attrs.find(CHAIN_HOOK);
+                if hook.is_some() && table.updating {
+                    return Err(Errno::EINVAL.into());
+                }
+                let base = hook.map(|hook| base(message, &hook, accept));
+                let chain = Chain { name: text(&name), base: base.transpose()?, rules: Vec::new() };
+                table.chains.push(Arc::new(chain));
+            }
+        }
+        self.changed = true;
+        Ok(())
+    }
+
+    fn delete_chain(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        let table = self.table(message, CHAIN_TABLE)?;
+        let attr = message.attrs().find(CHAIN_NAME).ok_or(Errno::EINVAL)?;
+        let name = text(&attr);
+        // Its own rules count if they go back to it.
+        let used = table.uses(&name) > 0;
+        let chain = table.chain_mut(&name).ok_or(at(message, &attr, Errno::ENOENT))?;
+        // They go first, and stay gone should it turn out that the chain is in use.
+        let had_rules = !std::mem::take(&mut chain.rules).is_empty();
+        let is_base = chain.base.is_some();
+        if !used {
+            table.chains_changed |= is_base;
+            table.chains.retain(|chain| chain.name != name);
+        }
+        self.changed |= had_rules || !used;
+        if used { Err(Errno::EBUSY.into()) } else { Ok(()) }
+    }
+
+    fn new_rule(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        let strict = self.strict;
+        let table = self.table(message, RULE_TABLE)?;
+        let attrs = message.attrs();
+        let chain = attrs.find(RULE_CHAIN).ok_or(Errno::EINVAL)?;
+        let name = text(&chain);
+        table.chain(&name).ok_or(at(message, &chain, Errno::ENOENT))?;
+        let list = attrs.find(RULE_EXPRESSIONS);
+        let expressions = list.map_or(Attrs::new(&[]), |list| list.children());
+        let mut rule = Rule {
+            handle: 0,
+            expressions: list.map(|list| list.payload.to_vec()).unwrap_or_default(),
+            targets: Vec::new(),
+            sets: Vec::new(),
+        };
+        for expression in expressions {
+            refer(table, &expression, &mut rule).map_err(|e| at(message, &expression, e))?;
+        }
+        table.handles += 1;
+        rule.handle = table.handles;
+        if let Some(chain) = table.chain_mut(&name) {
+            chain.rules.push(rule);
+        }
+        let walkable = !strict || table.is_walkable();
+        self.changed = true;
+        if walkable { Ok(()) } else { Err(Errno::EMLINK.into()) }
+    }
+
+    fn delete_rule(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        let table = self.table(message, RULE_TABLE)?;
+        let attrs = message.attrs();
+        let name = attrs.find(RULE_CHAIN).ok_or(Errno::EINVAL)?;
+        let chain = table.chain_mut(&text(&name)).ok_or(at(message, &name, Errno::ENOENT))?;
+        let before = chain.rules.len();
+        match attrs.find(RULE_HANDLE) {
+            None => chain.rules.clear(),
+            Some(handle) => {
+                chain.rules.retain(|rule| Some(rule.handle) != handle.be64());
+                if chain.rules.len() == before {
+                    return Err(at(message, &handle, Errno::ENOENT));
+                }
+            }
+        }
+        self.changed |= before > 0;
+        Ok(())
+    }
+
+    fn new_set(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        let (kind, size) = definition(&message.attrs())?;
+        let table = self.table(message, SET_TABLE)?;
+        let name = message.attrs().find(SET_NAME).ok_or(Errno::EINVAL)?;
+        match table.set(&text(&name)) {
+            Some(set) if set.kind != kind => {
+                return Err(at(message, &name, Errno::EEXIST));
+            }
+            Some(_) => {}
+            None => {
+                let (elements, targets) = Default::default();
+                let set = Set { name: text(&name), kind, size, elements, targets, added: 0 };
+                table.sets.push(Arc::new(set));
+            }
+        }
+        self.changed = true;
+        Ok(())
+    }
+
+    fn elements(&mut self, message: &Message<'_>, add: bool) -> Result<(), Failure> {
+        let strict = self.strict;
+        let mut changed = false;
+        let table = self.table(message, ELEM_LIST_TABLE)?;
+        let attrs = message.attrs();
+        let name = attrs.find(ELEM_LIST_SET).ok_or(Errno::EINVAL)?;
+        table.set(&text(&name)).ok_or(at(message, &name, Errno::ENOENT))?;
+        let list = attrs.find(ELEM_LIST_ELEMENTS).ok_or(Errno::EINVAL)?;
+        let result = list.children().try_for_each(|element| {
+            let result = if add {
+                table.add_element(&text(&name), &element)
+            } else {
+                table.delete_element(&text(&name), &element)
+            };
+            changed |= result.map_err(|errno| at(message, &element, errno))?;
+            Ok(())
+        });
+        let walkable = !strict || !add || table.is_walkable();
+        self.changed |= changed;
+        result.and(if walkable { Ok(()) } else { Err(Errno::EMLINK.into()) })
+    }
+}
+
+/// Sets the flags of a table that is there (`nf_tables_updtable`). True if something changes.
+fn update_table(table: &mut Table, flags: Option<u32>, port: u32) -> Result<bool, Errno> {
+    let Some(flags) = flags.filter(|flags| *flags != table.flags) else { return Ok(false) };
+    let is_orphan = table.flags & (TABLE_F_OWNER | TABLE_F_PERSIST) == TABLE_F_PERSIST;
+    let gives_up = table.owner.is_some() && flags & TABLE_F_OWNER == 0;
+    let takes = flags & TABLE_F_OWNER != 0 && !is_orphan;
+    if flags & !TABLE_F_MASK != 0
+        || gives_up
+        || takes
+        || (flags ^ table.flags) & TABLE_F_PERSIST != 0
+    {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    // `nft_table_pending_update`.
+    if table.updating || table.chains_changed {
+        return Err(Errno::EINVAL);
+    }
+    table.updating = true;
+    table.flags = flags;
+    table.owner = (flags & TABLE_F_OWNER != 0).then_some(port);
+    Ok(true)
+}
+
+/// What makes a base chain (`nft_chain_parse_hook`).
+fn base(message: &Message<'_>, hook: &Attr<'_>, policy: u32) -> Result<Base, Failure> {
+    /// `NF_INET_FORWARD`, and `NF_IP_PRI_CONNTRACK`, before which nothing is translated.
+    const FORWARD: u32 = 2;
+    const CONNTRACK: i32 = -200;
+    let attrs = message.attrs();
+    let kind = attrs.find(CHAIN_TYPE).map_or_else(|| "filter".to_owned(), |a| text(&a));
+    let place = hook.children();
+    let hook = number(&place, HOOK_HOOKNUM).ok_or(Errno::EINVAL)?;
+    let priority = number(&place, HOOK_PRIORITY).ok_or(Errno::EINVAL)? as i32;
+    if kind == "nat" && (hook == FORWARD || priority <= CONNTRACK) {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    let policy = number(&attrs, CHAIN_POLICY).unwrap_or(policy);
+    Ok(Base { kind, hook, priority, policy })
+}
+
+/// Notes what an expression refers to, which must be there. What it computes is not looked at.
+fn refer(table: &Table, expression: &Attr<'_>, rule: &mut Rule) -> Result<(), Errno> {
+    let attrs = expression.children();
+    let name = attrs.find(EXPR_NAME).map(|a| text(&a)).ok_or(Errno::EINVAL)?;
+    let data = attrs.find(EXPR_DATA).map(|data| data.children());
+    let data = data.unwrap_or(Attrs::new(&[]));
+    match name.as_str() {
+        "immediate" => {
+            let value = data.find(IMMEDIATE_DATA).and_then(|data| Data::parse(&data.children()));
+            if let Some(Data::Verdict(_, Some(chain))) = value {
+                table.target(&chain)?;
+                rule.targets.push(chain);
+            }
+        }
+        "lookup" | "dynset" => {
+            let attribute = if name == "lookup" { LOOKUP_SET } else { DYNSET_SET_NAME };
+            let set = data.find(attribute).map(|a| text(&a)).ok_or(Errno::EINVAL)?;
+            let found = table.set(&set).ok_or(Errno::ENOENT)?;
+            if name == "lookup" && !found.answers(number(&data, LOOKUP_DREG)) {
+                return Err(Errno::EINVAL);
+            }
+            rule.sets.push(set);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Reads the definition of a set, and how many elements it can have.
+fn definition(attrs: &Attrs<'_>) -> Result<(Kind, Option<u32>), Errno> {
+    let flags = number(attrs, SET_FLAGS).unwrap_or(0);
+    let length = |attribute: u16| {
+        number(attrs, attribute).filter(|length| (1..=VALUE_MAX as u32).contains(length))
+    };
+    let key = (number(attrs, SET_KEY_TYPE).unwrap_or(0), length(SET_KEY_LEN).ok_or(Errno::EINVAL)?);
+    let data = match (flags & SET_F_MAP != 0, number(attrs, SET_DATA_TYPE)) {
+        (false, None) => None,
+        (true, Some(TYPE_VERDICT)) => Some((TYPE_VERDICT, VERDICT_LEN)),
+        (true, Some(kind)) => Some((kind, length(SET_DATA_LEN).ok_or(Errno::EINVAL)?)),
+        _ => return Err(Errno::EINVAL),
+    };
+    let description = attrs.find(SET_DESC).map(|a| a.children()).unwrap_or(Attrs::new(&[]));
+    let fields = description.find(SET_DESC_CONCAT).map(|a| a.children());
+    let fields = fields.into_iter().flatten().filter_map(|f| number(&f.children(), SET_FIELD_LEN));
+    let expression = attrs.find(SET_EXPR).and_then(|a| a.children().find(EXPR_NAME));
+    let kind = Kind {
+        flags,
+        key,
+        data,
+        fields: fields.collect(),
+        expression: expression.map(|a| text(&a)),
+    };
+    Ok((kind, number(&description, SET_DESC_SIZE)))
+}
+
+pub(crate) fn number(attrs: &Attrs<'_>, kind: u16) -> Option<u32> {
+    attrs.find(kind).and_then(|a| a.be32())
+}
+
+fn text(attr: &Attr<'_>) -> String {
+    attr.text().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,287 @@
+//! What a random transaction consists of: things that fit together often, but not always.
+
+use anyhow::Result;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use shunt::nft::{
+    BaseChain, Batch, ChainKind, ElementData, Elements, Expr, Hook, Kernel, Register, SetData,
+    SetType, TABLE_OWNER, TABLE_PERSIST, TableFamily, VerdictCode,
+};
+
+pub(crate) const FAMILIES: [TableFamily; 2] = [TableFamily::Ip, TableFamily::Ip6];
+pub(crate) const TABLES: [&str; 2] = ["a", "b"];
+const CHAINS: [&str; 6] = ["one", "two", "three", "four", "base", "nat"];
+const SETS: [&str; 5] = ["numbers", "verdicts", "values", "ranges", "few"];
+
+/// Most of what happens does so in one table.
+type Place = (TableFamily, &'static str);
+
+fn place() -> impl Strategy<Value = Place> {
+    prop_oneof![
+        20 => Just((TableFamily::Ip, "a")),
+        1 => Just((TableFamily::Ip, "b")),
+        1 => Just((TableFamily::Ip6, "a")),
+        1 => Just((TableFamily::Ip6, "b")),
+    ]
+}
+
+/// What one or more messages ask for.
+#[derive(Debug, Clone)]
+pub(crate) enum Operation {
+    AddTable(Place, u32),
+    DeleteTable(Place),
+    AddChain(Place, &'static str, Option<BaseChain>),
+    DeleteChain(Place, &'static str),
+    FlushChain(Place, &'static str),
+    AddRule(Place, &'static str, Vec<Expr>),
+    /// The n-th rule of the table.
+    DeleteRule(Place, usize),
+    AddSet(Place, &'static str, SetType),
+    AddElements(Place, &'static str, Vec<Element>),
+    DeleteElements(Place, &'static str, Vec<Element>),
+}
+
+/// An element.
+#[derive(Debug, Clone)]
+pub(crate) struct Element {
+    key: Vec<u8>,
+    key_end: Option<Vec<u8>>,
+    data: Option<Data>,
+    comment: Option<&'static str>,
+}
+
+#[derive(Debug, Clone)]
+enum Data {
+    Value(Vec<u8>),
+    Verdict(VerdictCode, Option<&'static str>),
+}
+
+/// The definition that a set of that name mostly has.
+fn usual(set: &str) -> SetType {
+    let plain = SetType {
+        key_type: 4,
+        key_length: 4,
+        data: None,
+        range_fields: None,
+        learned: None,
+        counter: false,
+        type_of: None,
+    };
+    match set {
+        "verdicts" => SetType { data: Some(SetData::Verdict), counter: true, ..plain },
+        "values" => {
+            let data = SetData::Value { type_id: 0x1cd, length: 8 };
+            SetType { data: Some(data), ..plain }
+        }
+        "ranges" => SetType {
+            key_type: 13 << 6 | 7,
+            key_length: 8,
+            range_fields: Some([2, 4, 0, 0]),
+            ..plain
+        },
+        "few" => SetType { learned: Some(4), ..plain },
+        _ => plain,
+    }
+}
+
+/// Flags of a table, the last of which the kernel does not know.
+fn flags() -> impl Strategy<Value = u32> {
+    let owned = TABLE_OWNER | TABLE_PERSIST;
+    prop_oneof![
+        10 => Just(0),
+        10 => Just(owned),
+        1 => select(vec![TABLE_OWNER, TABLE_PERSIST, owned | 0x80]),
+    ]
+}
+
+fn chain() -> impl Strategy<Value = &'static str> {
+    prop_oneof![8 => select(&CHAINS[..4]), 1 => select(&CHAINS[..])]
+}
+
+fn base(chain: &'static str) -> BoxedStrategy<Option<BaseChain>> {
+    let usual = match chain {
+        "base" => Some((ChainKind::Filter, Hook::Input, 0)),
+        "nat" => Some((ChainKind::Nat, Hook::Output, -100)),
+        _ => None,
+    };
+    let usual = usual.map(|(kind, hook, priority)| BaseChain { kind, hook, priority });
+    let kind = select(vec![ChainKind::Filter, ChainKind::Nat]);
+    let hook = select(vec![Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output]);
+    let other = (kind, hook, select(vec![0, -100, -300]))
+        .prop_map(|(kind, hook, priority)| Some(BaseChain { kind, hook, priority }));
+    prop_oneof![20 => Just(usual), 1 => Just(None), 1 => other].boxed()
+}
+
+/// A set, mostly with its usual definition.
+fn set() -> impl Strategy<Value = (&'static str, SetType)> {
+    (select(&SETS[..]), select(&SETS[..]), prop::bool::weighted(0.1))
+        .prop_map(|(name, other, odd)| (name, usual(if odd { other } else { name })))
+}
+
+/// Few keys, so that elements meet; now and then one of another length.
+fn key(length: usize) -> impl Strategy<Value = Vec<u8>> {
+    let length = prop_oneof![80 => Just(length), 1 => select(vec![2, 4, 8, 12, 68])];
+    (0_u8..6, length).prop_map(|(key, length)| {
+        let mut bytes = vec![0; length];
+        bytes[0] = key;
+        bytes
+    })
+}
+
+/// Ranges of ports and addresses. None holds another one whole that is there before it: the kernel
+/// does not notice that, and what it does afterwards is its own affair.
+fn range() -> impl Strategy<Value = (Vec<u8>, Option<Vec<u8>>)> {
+    (0_u8..3, 0_u8..8, 0_u8..3, prop::bool::weighted(0.95)).prop_map(
+        |(port, first, length, has_end)| {
+            let key = |address: u8| vec![0, port, 0, 0, 10, 0, 0, address];
+            (key(first * 4), has_end.then(|| key(first * 4 + length * 3)))
+        },
+    )
+}
+
+fn data(set: &'static str) -> BoxedStrategy<Option<Data>> {
+    let value = key(8).prop_map(|value| Some(Data::Value(value))).boxed();
+    let verdict = prop_oneof![
+        6 => (chain(), any::<bool>()).prop_map(|(chain, jump)| {
+            let code = if jump { VerdictCode::Jump } else { VerdictCode::Goto };
+            Some(Data::Verdict(code, Some(chain)))
+        }),
+        2 => Just(Some(Data::Verdict(VerdictCode::Drop, None))),
+    ]
+    .boxed();
+    let usual = match set {
+        "verdicts" => verdict.clone(),
+        "values" => value.clone(),
+        _ => Just(None).boxed(),
+    };
+    prop_oneof![80 => usual, 1 => value, 1 => verdict, 1 => Just(None)].boxed()
+}
+
+fn element(set: &'static str) -> BoxedStrategy<Element> {
+    let plain = key(usual(set).key_length as usize).prop_map(|key| (key, None));
+    let keys = match set {
+        "ranges" => prop_oneof![40 => range(), 1 => plain].boxed(),
+        _ => prop_oneof![40 => plain, 1 => range()].boxed(),
+    };
+    let comment = prop_oneof![Just(None), Just(Some("default/service-1:http"))];
+    (keys, data(set), comment)
+        .prop_map(|((key, key_end), data, comment)| Element { key, key_end, data, comment })
+        .boxed()
+}
+
+/// A set with elements for it.
+fn elements() -> impl Strategy<Value = (&'static str, Vec<Element>)> {
+    let set = prop_oneof![3 => select(&SETS[..]), 2 => Just("verdicts")];
+    set.prop_flat_map(|set| (Just(set), vec(element(set), 1..4)))
+}
+
+fn rule() -> impl Strategy<Value = Vec<Expr>> {
+    const FIRST: Register = Register(0);
+    let set = || select(&SETS[..]).prop_map(str::to_owned);
+    let end = prop_oneof![
+        4 => chain().prop_map(|chain| Expr::Jump(chain.to_owned())),
+        2 => chain().prop_map(|chain| Expr::Goto(chain.to_owned())),
+        1 => Just(Expr::Drop),
+        3 => Just(Expr::MapVerdict { map: "verdicts".to_owned(), key: FIRST }),
+        2 => Just(Expr::MapValue { map: "values".to_owned(), key: FIRST, to: FIRST }),
+        2 => (set(), any::<bool>())
+            .prop_map(|(set, negate)| Expr::InSet { set, key: FIRST, negate }),
+        1 => set().prop_map(|map| Expr::MapVerdict { map, key: FIRST }),
+        1 => set().prop_map(|map| Expr::MapValue { map, key: FIRST, to: FIRST }),
+    ];
+    let load = Expr::NetworkHeader { offset: 0, length: 16, to: FIRST };
+    end.prop_map(move |end| vec![load.clone(), end])
+}
+
+/// Anything.
+pub(crate) fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        4 => (place(), flags()).prop_map(|(place, flags)| Operation::AddTable(place, flags)),
+        1 => place().prop_map(Operation::DeleteTable),
+        6 => (place(), select(&CHAINS[..]))
+            .prop_flat_map(|(place, chain)| (Just(place), Just(chain), base(chain)))
+            .prop_map(|(place, chain, base)| Operation::AddChain(place, chain, base)),
+        2 => (place(), select(&CHAINS[..])).prop_map(|(p, chain)| Operation::DeleteChain(p, chain)),
+        1 => (place(), select(&CHAINS[..])).prop_map(|(p, chain)| Operation::FlushChain(p, chain)),
+        10 => (place(), select(&CHAINS[..5]), rule())
+            .prop_map(|(place, chain, rule)| Operation::AddRule(place, chain, rule)),
+        2 => (place(), 0_usize..6).prop_map(|(place, number)| Operation::DeleteRule(place, number)),
+        4 => (place(), set()).prop_map(|(place, (set, kind))| Operation::AddSet(place, set, kind)),
+        14 => (place(), elements()).prop_map(|(p, (set, list))| Operation::AddElements(p, set, list)),
+        8 => (place(), elements())
+            .prop_map(|(p, (set, list))| Operation::DeleteElements(p, set, list)),
+    ]
+}
+
+/// A table with all its chains and sets, so that what comes later finds something.
+pub(crate) fn whole_tables() -> impl Strategy<Value = Vec<Operation>> {
+    (place(), flags()).prop_map(|(place, flags)| {
+        let usual_base = |chain| match chain {
+            "base" => Some((ChainKind::Filter, Hook::Input, 0)),
+            "nat" => Some((ChainKind::Nat, Hook::Output, -100)),
+            _ => None,
+        };
+        let chains = CHAINS.map(|chain| {
+            let base = usual_base(chain);
+            let base = base.map(|(kind, hook, priority)| BaseChain { kind, hook, priority });
+            Operation::AddChain(place, chain, base)
+        });
+        let sets = SETS.map(|set| Operation::AddSet(place, set, usual(set)));
+        [Operation::AddTable(place, flags)].into_iter().chain(chains).chain(sets).collect()
+    })
+}
+
+impl Operation {
+    /// Adds the messages for it. A rule is found by asking the kernel for its number.
+    pub(crate) fn write(&self, kernel: &mut dyn Kernel, batch: &mut Batch) -> Result<()> {
+        match self {
+            Operation::AddTable((family, table), flags) => {
+                batch.add_table(*family, table, *flags, "a comment");
+            }
+            Operation::DeleteTable((family, table)) => batch.delete_table(*family, table),
+            Operation::AddChain((family, table), chain, base) => {
+                batch.add_chain(*family, table, chain, *base);
+            }
+            Operation::DeleteChain((family, table), chain) => {
+                batch.delete_chain(*family, table, chain);
+            }
+            Operation::FlushChain((family, table), chain) => {
+                batch.flush_chain(*family, table, chain);
+            }
+            Operation::AddRule((family, table), chain, exprs) => {
+                batch.add_rule(*family, table, chain, exprs, None);
+            }
+            Operation::DeleteRule((family, table), number) => {
+                let rules = kernel.rules(*family, table)?;
+                let (chain, handle) = match rules.get(*number) {
+                    Some(rule) => (rule.chain.as_str(), rule.handle),
+                    None => ("one", None),
+                };
+                batch.delete_rule(*family, table, chain, handle.unwrap_or(1 << 40));
+            }
+            Operation::AddSet((family, table), set, kind) => {
+                batch.add_set(*family, table, set, kind);
+            }
+            Operation::AddElements((family, table), set, elements) => {
+                batch.add_elements(*family, table, set, &encoded(elements));
+            }
+            Operation::DeleteElements((family, table), set, elements) => {
+                batch.delete_elements(*family, table, set, &encoded(elements));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn encoded(elements: &[Element]) -> Elements {
+    let mut encoded = Elements::new();
+    for Element { key, key_end, data, comment } in elements {
+        let data = data.as_ref().map(|data| match data {
+            Data::Value(value) => ElementData::Value(value),
+            Data::Verdict(code, chain) => ElementData::Verdict(*code, *chain),
+        });
+        encoded.push_range(key, key_end.as_deref(), data, *comment);
+    }
+    encoded
+}
