@@ -116,7 +116,6 @@ impl Dataplane {
                 }
                 Some(hold) => {
                     if hold == Hold::Orphan && self.ownership == Ownership::Own {
-                        batch.add_table(table, TABLE, OWNED, LAYOUT_COMMENT);
                         taken_over.push(family);
                     }
                     if forget.families.contains(&family) {
@@ -138,6 +137,10 @@ impl Dataplane {
                 .filter(|chain| committed.chain(family, chain.name) != Some(Some(chain)))
                 .collect();
             write_chains(family, &wanted, committed, &mut batch);
+            if taken_over.contains(&family) {
+                // Behind it the kernel adds no base chain (`__NFT_TABLE_F_UPDATE`).
+                batch.add_table(table, TABLE, OWNED, LAYOUT_COMMENT);
+            }
             chains.extend(wanted.into_iter().map(|chain| (family, chain)));
             delta.write(family, &mut batch);
         }

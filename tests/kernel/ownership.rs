@@ -124,6 +124,32 @@ fn the_next_agent_takes_the_tables_over_and_writes_nothing_else() -> Result<()> 
 }
 
 #[test]
+fn what_was_done_to_tables_while_nobody_had_them_is_repaired() -> Result<()> {
+    for damage in [
+        "flush map ip shunt service-ips",
+        "delete table ip6 shunt",
+        // The kernel adds no base chain behind a message that takes the table over.
+        "flush chain ip shunt nat-prerouting; delete chain ip shunt nat-prerouting",
+        "flush chain ip shunt filter-input; delete chain ip shunt filter-input; \
+         add chain ip shunt filter-input { type filter hook input priority 7; }",
+    ] {
+        let ns = Netns::new()?;
+        owner(&ns)?.sync()?;
+        let wanted = ns.ruleset()?;
+        // The socket of the owner may be open for a moment longer: see `sync_after`.
+        let start = Instant::now();
+        while ns.nft(damage).is_err() {
+            ensure!(start.elapsed() < Duration::from_secs(10), "{damage}");
+        }
+        let mut next = owner(&ns)?;
+        sync_after(&mut next)?;
+        assert_eq!(ns.ruleset()?, wanted, "{damage}");
+        assert_eq!(next.is_owner(), kernel_can()?);
+    }
+    Ok(())
+}
+
+#[test]
 fn tables_without_an_owner_are_replaced_in_one_transaction_and_clients_stay() -> Result<()> {
     let ns = Netns::new()?;
     let mut changes = some_cluster();
