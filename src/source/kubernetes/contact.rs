@@ -21,6 +21,7 @@ pub struct Contact {
 struct Trouble {
     since: Instant,
     text: String,
+    lasting: bool,
 }
 
 impl Contact {
@@ -46,20 +47,23 @@ impl Contact {
         (self.on_restart)(kind);
     }
 
-    /// An attempt failed.
-    pub(super) fn lost(&self, kind: Kind, failure: &Failure) {
+    /// A request or a watch failed. `lasting` if that is more than what happens to healthy servers.
+    pub(super) fn lost(&self, kind: Kind, failure: &Failure, lasting: bool) {
         let text = failure.told(kind);
         let mut troubles = self.troubles();
-        let known = troubles.contains_key(&kind) || troubles.values().any(|t| t.text == text);
-        if known {
-            tracing::debug!("{text}");
-        } else {
-            tracing::warn!("{text}; what is programmed stays, trying again");
+        let same = |(other, trouble): (&Kind, &Trouble)| {
+            (*other == kind || trouble.text == text) && (trouble.lasting || !lasting)
+        };
+        match (troubles.iter().any(same), lasting) {
+            (true, _) => tracing::debug!("{text}"),
+            (false, false) => tracing::info!("{text}; connecting again"),
+            (false, true) => tracing::warn!("{text}; what is programmed stays, trying again"),
         }
-        let since = Instant::now();
-        let trouble =
-            troubles.entry(kind).or_insert_with(|| Trouble { since, text: String::new() });
-        trouble.text = text;
+        let (since, before) = match troubles.get(&kind) {
+            Some(trouble) => (trouble.since, trouble.lasting),
+            None => (Instant::now(), false),
+        };
+        troubles.insert(kind, Trouble { since, text, lasting: lasting || before });
     }
 
     /// The server answers as it should.

@@ -6,14 +6,18 @@ use std::time::Duration;
 use hyper::StatusCode;
 use kube::core::Status;
 
-use crate::document::excerpt;
 use crate::source::objects::Kind;
+
+/// Long enough for a sentence about what is forbidden to whom.
+const MESSAGE_CHARS: usize = 300;
 
 /// Why a request or a watch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// The server ended the watch, which it does now and then, or the connection was cut.
+    /// The server ended the watch, which it does now and then.
     Ended,
+    /// The connection broke while it was in use.
+    Broken(String),
     /// Nothing came for longer than a server that is alive stays silent.
     Silent,
     /// The server does not know any more what happened since the version that we know.
@@ -48,18 +52,19 @@ impl Failure {
             (404, _) => Failure::Absent,
             (code, reason) => {
                 let said = if status.message.is_empty() { reason } else { &status.message };
-                Failure::Refused { code, message: excerpt(said), retry_after }
+                Failure::Refused { code, message: one_line(said), retry_after }
             }
         }
     }
 
-    /// The connection failed: the innermost reason is the one that says something.
-    pub(super) fn from_error(error: &(dyn Error + 'static)) -> Failure {
-        let mut innermost = error;
-        while let Some(source) = innermost.source() {
-            innermost = source;
-        }
-        Failure::Unreachable(excerpt(&innermost.to_string()))
+    /// No answer, for this reason.
+    pub(super) fn unreachable(error: &(dyn Error + 'static)) -> Failure {
+        Failure::Unreachable(innermost(error))
+    }
+
+    /// Half an answer, for this reason.
+    pub(super) fn broken(error: &(dyn Error + 'static)) -> Failure {
+        Failure::Broken(innermost(error))
     }
 
     /// True if new credentials, certificates or another address of the server might help.
@@ -91,8 +96,26 @@ impl Failure {
             Failure::Refused { code, message, .. } => {
                 format!("the API server refuses to list or watch: {message} ({code})")
             }
+            Failure::Broken(reason) => {
+                format!("the connection to the API server broke: {reason}")
+            }
             Failure::Unreachable(reason) => format!("the API server cannot be reached: {reason}"),
             Failure::Garbage(what) => format!("the API server sends what makes no sense: {what}"),
         }
     }
+}
+
+/// The innermost reason is the one that says something.
+fn innermost(mut error: &(dyn Error + 'static)) -> String {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    one_line(&error.to_string())
+}
+
+/// What a server or a library says, fit for a line of the log.
+fn one_line(text: &str) -> String {
+    // rustls refers to its manual.
+    let text = text.split(": https://docs.rs").next().unwrap_or_default().trim();
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MESSAGE_CHARS).collect()
 }

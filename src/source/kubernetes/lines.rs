@@ -47,7 +47,7 @@ impl Lines {
             }
             match self.body.frame().await {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(Failure::from_error(&error)),
+                Some(Err(error)) => return Err(Failure::broken(&error)),
                 Some(Ok(frame)) => {
                     if let Some(data) = frame.data_ref() {
                         self.buffer.extend_from_slice(data);

@@ -51,7 +51,7 @@ const SILENCE: Duration = Duration::from_secs(90);
 /// After so many attempts to go on from a version that fail for no reason that would pass, all is
 /// listed anew; after so many to have a list streamed, pages are asked for.
 const STUCK: u32 = 8;
-/// Watches that end at once are worth a word after so many in a row.
+/// Watches that end at once, and lists that expire, are worth a word after so many in a row.
 const SHORT_LIVED: u32 = 4;
 /// How often we look whether a server without ServiceCIDRs has learned about them: not earlier than
 /// after this time, nor later than after twice of it.
@@ -67,6 +67,8 @@ pub(super) struct Watch {
     intake: Intake,
     news: mpsc::Sender<News>,
     backoff: Backoff,
+    /// For lists that have to be made again: a list that goes well says nothing about the watch.
+    relist: Backoff,
     /// The version up to which everything is known; none if there has to be a list first.
     version: Option<String>,
     /// The server streams lists, as far as we know.
@@ -151,6 +153,7 @@ impl Watch {
             intake,
             news,
             backoff: Backoff::default(),
+            relist: Backoff::default(),
             version: None,
             streaming: true,
             bookmarks: false,
@@ -185,16 +188,18 @@ impl Watch {
     async fn recover(&mut self, failure: Failure) -> Result<(), NobodyListens> {
         let kind = self.resource.kind;
         match &failure {
-            Failure::Ended | Failure::Silent => {
-                tracing::debug!("{}", failure.told(kind));
+            Failure::Ended | Failure::Silent | Failure::Broken(_) => {
+                let lasting = self.backoff.failures() >= SHORT_LIVED;
+                if lasting {
+                    self.count_as_stuck();
+                }
+                if lasting || matches!(failure, Failure::Broken(_)) {
+                    self.contact.lost(kind, &failure, lasting);
+                }
                 if matches!(failure, Failure::Silent) && self.bookmarks {
                     // It has lost our place: a server that was set back to an older state waits for
                     // a version that will not come.
                     self.version = None;
-                }
-                if self.backoff.failures() >= SHORT_LIVED {
-                    self.contact.lost(kind, &failure);
-                    self.count_as_stuck();
                 }
             }
             Failure::NoStreaming => {
@@ -204,7 +209,13 @@ impl Watch {
             }
             Failure::Expired => {
                 tracing::info!("{}; listing them again", failure.told(kind));
+                if self.relist.failures() >= SHORT_LIVED {
+                    self.contact.lost(kind, &failure, true);
+                }
                 self.version = None;
+                // However long it was away: it is there now.
+                sleep(self.relist.next()).await;
+                return Ok(());
             }
             Failure::Absent if kind == Kind::ServiceCidr => return self.without().await,
             Failure::Refused { code: 400, .. } if self.resource.widen() => return Ok(()),
@@ -213,10 +224,10 @@ impl Watch {
                 return Ok(());
             }
             Failure::Refused { code: 401 | 403 | 429, .. } | Failure::Unreachable(_) => {
-                self.contact.lost(kind, &failure);
+                self.contact.lost(kind, &failure, true);
             }
             Failure::Absent | Failure::Refused { .. } | Failure::Garbage(_) => {
-                self.contact.lost(kind, &failure);
+                self.contact.lost(kind, &failure, true);
                 self.count_as_stuck();
             }
         }
@@ -297,7 +308,7 @@ impl Watch {
                 let reason = format!("no answer within {} s", ANSWER.as_secs());
                 return Err(Failure::Unreachable(reason));
             }
-            Ok(Err(error)) => return Err(Failure::from_error(&error)),
+            Ok(Err(error)) => return Err(Failure::unreachable(&error)),
             Ok(Ok(answer)) => answer,
         };
         match answer.status() {
@@ -318,7 +329,7 @@ impl Watch {
                     let reason = format!("no whole list within {} s", PAGE.as_secs());
                     return Err(Failure::Unreachable(reason).into());
                 }
-                Ok(Err(error)) => return Err(Failure::from_error(&*error).into()),
+                Ok(Err(error)) => return Err(Failure::broken(&*error).into()),
                 Ok(Ok(body)) => body.to_bytes(),
             };
             let page: Page<'_> = serde_json::from_slice(&body).map_err(|e| garbage(&e, &body))?;
@@ -379,6 +390,7 @@ impl Watch {
                 Ok(line) => line?,
                 Err(_) if patience == SETTLED => {
                     self.settled();
+                    self.relist.reset();
                     patience = SILENCE;
                     continue;
                 }
@@ -408,6 +420,7 @@ impl Watch {
             }
             if patience == SETTLED {
                 self.settled();
+                self.relist.reset();
                 patience = SILENCE;
             }
         }
