@@ -14,6 +14,7 @@ use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, NodePortAddresses};
 use crate::conntrack::sysctl;
 use crate::document::{At, Problem, Severity, parse_ip, parse_net};
+use crate::model::Family;
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
@@ -295,14 +296,17 @@ fn cluster_cidrs(full: &Configuration, check: &mut Check<'_>) -> Vec<IpNet> {
         let Some(net) = check.value(at, text, parse_net(text)) else {
             continue;
         };
-        let is_v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
-        if nets.iter().any(|other| is_v4(other) == is_v4(&net)) {
+        if nets.iter().any(|other| Family::of_net(other) == Family::of_net(&net)) {
             check.error(at, written, "two prefixes of one family; write at most one of each");
             break;
         }
         nets.push(net);
     }
     nets
+}
+
+fn is_of_both_families(nets: &[IpNet]) -> bool {
+    Family::ALL.iter().all(|family| nets.iter().any(|net| Family::of_net(net) == *family))
 }
 
 fn node_port_addresses(full: &Configuration, check: &mut Check<'_>) -> NodePortAddresses {
@@ -318,6 +322,13 @@ fn node_port_addresses(full: &Configuration, check: &mut Check<'_>) -> NodePortA
         } else if let Some(net) = check.value(at.index(i), text, parse_net(text)) {
             nets.push(net);
         }
+    }
+    let cluster = text(&full.cluster_cidr).unwrap_or_default().split(',');
+    let cluster: Vec<IpNet> = cluster.filter_map(|net| parse_net(net).ok()).collect();
+    if is_of_both_families(&cluster) && !is_of_both_families(&nets) {
+        let reason = "of one family only, while clusterCIDR is of both: node ports of the other \
+                      family are offered on all addresses; write prefixes for it, too";
+        check.add(Severity::Warning, at, None, reason);
     }
     NodePortAddresses::Cidrs(nets)
 }

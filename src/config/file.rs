@@ -19,8 +19,15 @@ pub(super) fn read<'a>(
     problems: &mut Vec<Problem>,
 ) -> Option<(Configuration, Node<'a>)> {
     let error = |field: FieldPath, reason: &str| Problem::new(Severity::Error, field, reason);
-    let mut documents = match document::parse(bytes) {
-        Ok(documents) => documents,
+    let mut documents = match document::parse_leniently(bytes) {
+        Ok((documents, overridden)) => {
+            // kube-proxy takes it, so we do.
+            problems.extend(overridden.into_iter().map(|e| {
+                let problem = Problem::new(Severity::Warning, FieldPath::default(), e.reason);
+                problem.in_file(path, Some(e.line))
+            }));
+            documents
+        }
         Err(e) => {
             let reason = format!("not YAML or JSON, in column {}: {}", e.column, e.reason);
             problems.push(error(FieldPath::default(), &reason).in_file(path, Some(e.line)));

@@ -319,6 +319,40 @@ fn prefixes_of_pods() {
 }
 
 #[test]
+fn a_family_without_node_port_addresses_is_said_in_clusters_of_both() {
+    let said = |rest: &str| texts(&of_file(rest).unwrap().problems);
+    let both = "clusterCIDR: 10.0.0.0/8,fd00::/8";
+    assert_eq!(said(both), [""; 0]);
+    assert_eq!(said(&format!("{both}\nnodePortAddresses: [10.0.0.0/8, 'fd00::/8']")), [""; 0]);
+    assert_eq!(said("clusterCIDR: 10.0.0.0/8\nnodePortAddresses: [10.0.0.0/8]"), [""; 0]);
+    assert_eq!(
+        said(&format!("{both}\nnodePortAddresses: [10.0.0.0/8]")),
+        ["config.conf:4: nodePortAddresses: of one family only, while clusterCIDR is of both: \
+             node ports of the other family are offered on all addresses; write prefixes for it, \
+             too"]
+    );
+}
+
+#[test]
+fn of_a_field_that_is_written_twice_the_last_one_counts() {
+    let loaded = of_file(
+        "healthzBindAddress: 127.0.0.1:1\nnftables: {masqueradeBit: 1, masqueradeBit: 2}\n\
+         healthzBindAddress: 127.0.0.1:3\nhealthzBindAddress: 127.0.0.1:2\n",
+    )
+    .unwrap();
+    assert_eq!(loaded.config.masquerade_bit, 2);
+    assert_eq!(loaded.config.healthz_bind_address, Some("127.0.0.1:2".parse().unwrap()));
+    assert_eq!(
+        texts(&loaded.problems),
+        [
+            "config.conf:3: the key healthzBindAddress comes again in line 6, and that one counts",
+            "config.conf:4: the key masqueradeBit comes again in line 4, and that one counts",
+            "config.conf:5: the key healthzBindAddress comes again in line 6, and that one counts",
+        ]
+    );
+}
+
+#[test]
 fn files_that_are_something_else() {
     for (text, expected) in [
         ("", "config.conf: the file is empty"),

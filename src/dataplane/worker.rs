@@ -265,6 +265,12 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         let counts = order.counts();
         self.changes.services += counts.services;
         self.changes.slices += counts.slices;
+        tracing::trace!(
+            services = counts.services,
+            endpoint_slices = counts.slices,
+            configuration = matches!(order, Order::Configure(_)),
+            "took changes"
+        );
         match order {
             Order::Update(Update { changes, mut cause }) => {
                 if !changes.iter().any(|change| is_news(change, &self.dataplane)) {

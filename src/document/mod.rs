@@ -9,6 +9,7 @@
 mod address;
 mod path;
 mod problem;
+mod read;
 mod tree;
 mod typed;
 mod write;
@@ -19,6 +20,7 @@ mod tests;
 pub use address::{parse_ip, parse_net};
 pub use path::{At, FieldPath, Segment};
 pub use problem::{Problem, Severity, excerpt};
-pub use tree::{Entry, Node, Scalar, SyntaxError, Value, documents, parse};
+pub use read::{SyntaxError, documents, parse, parse_leniently};
+pub use tree::{Entry, Node, Scalar, Value};
 pub use typed::{TypeError, typed, typed_reporting_unknown};
 pub use write::to_yaml;
