@@ -88,8 +88,12 @@ impl Sender {
         let to = format!("dst={} ", to.ip());
         let from = format!("src={} ", from.ip());
         let line = list.lines().find(|line| line.contains(&to) && line.contains(&from));
-        // "udp 17 <seconds> src=… … id=…"
-        Ok(line.map(|line| line.split_whitespace().skip(3).collect::<Vec<_>>().join(" ")))
+        // "udp 17 <seconds> src=… … [ASSURED] … id=…", where the mark comes with time.
+        let lasting = |word: &&str| *word != "[ASSURED]";
+        let words = |line: &str| {
+            line.split_whitespace().skip(3).filter(lasting).collect::<Vec<_>>().join(" ")
+        };
+        Ok(line.map(words))
     }
 }
 

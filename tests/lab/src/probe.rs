@@ -1,12 +1,14 @@
 //! One question to a server, and what became of it.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::BuildHasher;
 use std::io::{BufRead, BufReader, ErrorKind, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -215,7 +217,8 @@ fn sctp(source: IpAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
     if let Err(errno) = connect(socket.as_raw_fd(), &peer) {
         return Ok(failure(errno));
     }
-    let init = Init { source_port: next_port(), destination_port: to.port(), tag: random().max(1) };
+    let init =
+        Init { source_port: next_port()?, destination_port: to.port(), tag: random().max(1) };
     if let Err(errno) = send(socket.as_raw_fd(), &init.encode(), MsgFlags::empty())
         && !dropped_on_output(errno)
     {
@@ -298,7 +301,7 @@ fn bound_socket(kind: SockType, source: IpAddr) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(family_of(source), kind, flags, None)?;
     loop {
-        let source = SocketAddr::new(source, next_port());
+        let source = SocketAddr::new(source, next_port()?);
         match bind(socket.as_raw_fd(), &SockaddrStorage::from(source)) {
             Ok(()) => return Ok(socket),
             Err(Errno::EADDRINUSE) => {}
@@ -311,13 +314,20 @@ fn cannot_use(source: IpAddr) -> String {
     format!("cannot use the source address {source}")
 }
 
-/// The next source port. The kernel would choose at random, and sometimes one that was used a
-/// moment ago: connection tracking would take the probe for more of the earlier one, and send it to
-/// the same server.
-fn next_port() -> u16 {
+/// The next source port in the network namespace of this thread. The kernel would choose at random,
+/// and sometimes one that was used a moment ago: connection tracking would take the probe for more of
+/// the earlier one, and send it to the same server. So each namespace has a sequence of its own,
+/// which comes around only after more probes than a test sends.
+fn next_port() -> Result<u16> {
     const FIRST: u16 = 32_768;
-    static COUNT: AtomicU16 = AtomicU16::new(0);
-    FIRST + COUNT.fetch_add(1, Ordering::Relaxed) % (u16::MAX - FIRST)
+    static USED: Mutex<BTreeMap<u64, u16>> = Mutex::new(BTreeMap::new());
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net")
+        .context("cannot tell in which network namespace this is")?
+        .ino();
+    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = used.entry(namespace).or_default();
+    *count = (*count + 1) % (u16::MAX - FIRST);
+    Ok(FIRST + *count)
 }
 
 /// Also reports ICMP errors that a datagram socket would not consider final.
