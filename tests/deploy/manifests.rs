@@ -164,14 +164,17 @@ fn assert_selects(
 fn probes_ask_for_what_the_agent_serves() -> Result<()> {
     for (path, daemon_set) in daemon_sets()? {
         let agent = agent(&daemon_set)?;
-        let get = |probe: &Option<Probe>| {
+        let get = |probe: &Option<Probe>, url: &str| {
             let get = probe.as_ref().and_then(|probe| probe.http_get.as_ref()).context(path)?;
-            assert_eq!(get.path.as_deref(), Some("/livez"), "{path}");
+            assert_eq!(get.path.as_deref(), Some(url), "{path}");
             assert_eq!(get.port, IntOrString::String("healthz".to_owned()), "{path}");
             anyhow::Ok(get.host.clone())
         };
-        let hosts =
-            [get(&agent.startup_probe)?, get(&agent.liveness_probe)?, get(&agent.readiness_probe)?];
+        let hosts = [
+            get(&agent.startup_probe, "/healthz")?,
+            get(&agent.liveness_probe, "/livez")?,
+            get(&agent.readiness_probe, "/livez")?,
+        ];
         // Only one rendering binds to the loopback address.
         let host = path.contains("everything").then(|| "::1".to_owned());
         assert_eq!(hosts, [host.clone(), host.clone(), host], "{path}");

@@ -46,12 +46,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if or (hasPrefix "127." .) (eq "[::1]" .) (eq "localhost" .) -}}true{{- end -}}
 {{- end -}}
 
-{{/* A probe of the agent: 200 while the kernel holds what is planned. */}}
-{{- define "shunt.livez" -}}
-httpGet:
-  path: /livez
-  port: healthz
-  {{- if include "shunt.isLoopback" .Values.healthz.bindAddress }}
-  host: {{ .Values.healthz.bindAddress | trimAll "[]" | quote }}
-  {{- end }}
+{{/* Where a probe finds the agent: behind the path. */}}
+{{- define "shunt.health" -}}
+port: healthz
+{{- if include "shunt.isLoopback" .Values.healthz.bindAddress }}
+host: {{ .Values.healthz.bindAddress | trimAll "[]" | quote }}
+{{- end }}
 {{- end -}}
