@@ -107,7 +107,7 @@ impl Reload {
                 return false;
             }
         };
-        match Objects::chosen(&self.arguments, &new.0.config) {
+        match Objects::chosen(&self.arguments, &new.0.config, self.objects.dialer()) {
             Ok(objects) => self.take(new, objects),
             Err(error) => {
                 self.refuse(&error);

@@ -29,17 +29,22 @@ use crate::model::{Family, ObjectName};
 use crate::nft;
 use crate::serve::{ServiceHealths, serve_health, serve_metrics, serve_service_health};
 use crate::source::interfaces::{Interfaces, interface_addresses};
+use crate::source::kubernetes::Dialer;
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = instead::print_version(arguments) {
         return done;
     }
     let settings = effective(&arguments.settings, &arguments.logging)?;
+    let dialer = match &arguments.netns {
+        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
+        None => None,
+    };
     netns::enter(arguments.netns.as_deref())?;
     if let Some(done) = instead::with_settings(arguments, &settings) {
         return done;
     }
-    let objects = Objects::chosen(arguments, &settings.config)
+    let objects = Objects::chosen(arguments, &settings.config, dialer.as_ref())
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
     let _exclusive = if arguments.once {

@@ -15,7 +15,7 @@ use crate::dataplane::{Cause, Order, Orders, Update};
 use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
 use crate::model::{Change, Listed};
-use crate::source::kubernetes::{Access, AccessError, Connection, Source};
+use crate::source::kubernetes::{Access, AccessError, Connection, Dialer, Source};
 use crate::source::manifests::{self, Watcher};
 use crate::source::objects::Kind;
 
@@ -37,15 +37,31 @@ pub(super) type Following = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 impl Objects {
     /// The source that was asked for: manifests, or a kubeconfig on the command line or in the
     /// configuration; without any, the API server of the cluster that we run in.
-    pub(super) fn chosen(arguments: &Run, config: &Config) -> Result<Objects, AccessError> {
+    /// `dialer` makes connections from where the agent was started, if it works elsewhere.
+    pub(super) fn chosen(
+        arguments: &Run,
+        config: &Config,
+        dialer: Option<&Dialer>,
+    ) -> Result<Objects, AccessError> {
         if !arguments.manifests.is_empty() {
             return Ok(Objects::Manifests(arguments.manifests.clone()));
         }
-        let access =
-            Access { kubeconfig: config.kubeconfig.clone(), master: config.master.clone() };
+        let access = Access {
+            kubeconfig: config.kubeconfig.clone(),
+            master: config.master.clone(),
+            dialer: dialer.cloned(),
+        };
         // What is wrong with it is better said before anything is started.
         access.config()?;
         Ok(Objects::Api(access))
+    }
+
+    /// What it was chosen with.
+    pub(super) fn dialer(&self) -> Option<&Dialer> {
+        match self {
+            Objects::Manifests(_) => None,
+            Objects::Api(access) => access.dialer.as_ref(),
+        }
     }
 
     /// Whether nothing may ever be said about our Node. In a cluster, each node has one; manifests

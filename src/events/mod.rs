@@ -53,7 +53,7 @@ pub struct Notices(Arc<Mutex<mpsc::Receiver<Notice>>>);
 pub struct Recorder(mpsc::Sender<Notice>);
 
 impl Recorder {
-    /// A recorder, and the queue to be handed to [`publish`].
+    /// A recorder, and the queue to be handed to [`publish()`].
     #[must_use]
     pub fn new() -> (Recorder, Notices) {
         let (sender, queue) = mpsc::channel(QUEUE);

@@ -11,8 +11,11 @@ use crate::world::World;
 pub(crate) fn cases() -> Vec<Case> {
     let both =
         both![a_client_certificate_will_do, a_wrong_authority_is_named, a_wrong_token_is_named,];
-    let alone =
-        standin_only![a_server_without_tls_will_do, configurations_that_cannot_work_end_the_agent,];
+    let alone = standin_only![
+        a_server_without_tls_will_do,
+        a_server_where_the_agent_was_started_will_do,
+        configurations_that_cannot_work_end_the_agent,
+    ];
     [both, alone].concat()
 }
 
@@ -33,6 +36,18 @@ fn a_client_certificate_will_do(api: Api) -> Result<()> {
     let _agent = world.agent_with(&kubeconfig)?.start()?;
     world.assert_web(&ALL);
     Ok(())
+}
+
+/// The agent works in the node's namespace, which does not reach the server; but it was started in
+/// ours, which does.
+fn a_server_where_the_agent_was_started_will_do(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let address = world.standin()?.address();
+    let kubeconfig = Kubeconfig::new(&format!("https://{address}"))?;
+    let kubeconfig = kubeconfig.authority(&authority(&world))?.token_file(TOKEN)?;
+    let _agent = world.agent_with(&kubeconfig)?.start()?;
+    world.assert_web(&ALL);
+    world.mark()
 }
 
 fn a_wrong_authority_is_named(api: Api) -> Result<()> {

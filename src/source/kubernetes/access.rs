@@ -6,6 +6,8 @@ use hyper::http::uri::InvalidUri;
 use kube::Config;
 use kube::config::{AuthInfo, InClusterError, Kubeconfig, KubeconfigError};
 
+use super::Dialer;
+
 /// How to reach the API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
@@ -14,6 +16,8 @@ pub struct Access {
     /// The URL of the server, if it is another one than the kubeconfig or the Pod's environment
     /// says.
     pub master: Option<String>,
+    /// Makes connections from another network namespace than ours, which is tried first.
+    pub dialer: Option<Dialer>,
 }
 
 /// The server cannot be reached as it was asked for; trying again would not help.

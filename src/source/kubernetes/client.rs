@@ -15,6 +15,7 @@ use kube::client::{Body, ConfigExt};
 use kube::{Client, Config, Error};
 use tower::{BoxError, Service, ServiceBuilder};
 
+use super::dial::Connector;
 use super::{Access, AccessError};
 
 /// How long a TCP connection may take to be made.
@@ -30,7 +31,8 @@ const KEEPALIVE_PROBES: u32 = 3;
 
 /// Makes a client. kube's own one speaks HTTP/1 only: a connection for each watch, and none of them
 /// would notice for minutes that the server's host is gone.
-pub(super) fn client(mut config: Config) -> Result<Client, AccessError> {
+fn client(access: &Access) -> Result<Client, AccessError> {
+    let mut config = access.config()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
     let mut tcp = HttpConnector::new();
@@ -40,6 +42,7 @@ pub(super) fn client(mut config: Config) -> Result<Client, AccessError> {
     tcp.set_keepalive(Some(KEEPALIVE_AFTER));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    let tcp = Connector { there: access.dialer.clone(), here: tcp };
     let Some(proxy) = config.proxy_url.clone() else { return client_over(tcp, &config) };
     match proxy.scheme_str() {
         Some("http") => client_over(Tunnel::new(proxy, tcp), &config),
@@ -91,7 +94,7 @@ impl Connection {
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
     pub fn open(access: Access) -> Result<Connection, AccessError> {
-        Connection::new(move || client(access.config()?))
+        Connection::new(move || client(&access))
     }
 
     pub(super) fn new(
