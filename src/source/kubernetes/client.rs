@@ -16,6 +16,7 @@ use kube::{Client, Config, Error};
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::dial::Connector;
+use super::failure::innermost;
 use super::{Access, AccessError};
 
 /// How long a TCP connection may take to be made.
@@ -28,6 +29,14 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
+
+/// Which server did not answer, and why: a name that does not resolve is not told by the system.
+#[derive(Debug, thiserror::Error)]
+#[error("{server}: {reason}")]
+struct NoAnswer {
+    server: String,
+    reason: String,
+}
 
 /// Makes a client. kube's own one speaks HTTP/1 only: a connection for each watch, and none of them
 /// would notice for minutes that the server's host is gone.
@@ -65,6 +74,7 @@ where
         let name = name.clone().try_into().map_err(|error| Error::Service(Box::new(error)))?;
         https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
+    let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let https = https.enable_all_versions().wrap_connector(connector);
     let http = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -76,7 +86,10 @@ where
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
+        .map_err(move |error: legacy::Error| -> BoxError {
+            let (server, reason) = (server.clone(), innermost(&error));
+            Box::new(NoAnswer { server, reason })
+        })
         .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
 }

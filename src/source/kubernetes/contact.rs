@@ -1,6 +1,6 @@
 //! How it goes with the server: told once per outage, not once per attempt.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -11,17 +11,24 @@ use crate::source::objects::Kind;
 
 /// What all watches together know about the server.
 pub struct Contact {
-    troubles: Mutex<BTreeMap<Kind, Trouble>>,
+    troubles: Mutex<Troubles>,
     /// Somebody got through after a time without contact.
     back: Notify,
     on_restart: Box<dyn Fn(Kind) + Send + Sync>,
+}
+
+#[derive(Debug, Default)]
+struct Troubles {
+    of: BTreeMap<Kind, Trouble>,
+    /// The lasting ones that have been told. A server on its way back gives one reason after the
+    /// other: each is worth a line, none is worth one for each attempt.
+    told: BTreeSet<String>,
 }
 
 #[derive(Debug)]
 struct Trouble {
     since: Instant,
     text: String,
-    lasting: bool,
 }
 
 impl Contact {
@@ -37,7 +44,7 @@ impl Contact {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let troubles = self.troubles();
-        let mut texts: Vec<&str> = troubles.values().map(|trouble| &*trouble.text).collect();
+        let mut texts: Vec<&str> = troubles.of.values().map(|trouble| &*trouble.text).collect();
         texts.dedup();
         (!texts.is_empty()).then(|| texts.join("; "))
     }
@@ -51,26 +58,26 @@ impl Contact {
     pub(super) fn lost(&self, kind: Kind, failure: &Failure, lasting: bool) {
         let text = failure.told(kind);
         let mut troubles = self.troubles();
-        let same = |(other, trouble): (&Kind, &Trouble)| {
-            (*other == kind || trouble.text == text) && (trouble.lasting || !lasting)
-        };
-        match (troubles.iter().any(same), lasting) {
-            (true, _) => tracing::debug!("{text}"),
-            (false, false) => tracing::info!("{text}; connecting again"),
-            (false, true) => tracing::warn!("{text}; what is programmed stays, trying again"),
+        let known = |(other, trouble): (&Kind, &Trouble)| *other == kind || trouble.text == text;
+        if lasting && troubles.told.insert(text.clone()) {
+            tracing::warn!("{text}; what is programmed stays, trying again");
+        } else if lasting || troubles.of.iter().any(known) {
+            tracing::debug!("{text}");
+        } else {
+            tracing::info!("{text}; connecting again");
         }
-        let (since, before) = match troubles.get(&kind) {
-            Some(trouble) => (trouble.since, trouble.lasting),
-            None => (Instant::now(), false),
-        };
-        troubles.insert(kind, Trouble { since, text, lasting: lasting || before });
+        let since = troubles.of.get(&kind).map_or_else(Instant::now, |trouble| trouble.since);
+        troubles.of.insert(kind, Trouble { since, text });
     }
 
     /// The server answers as it should.
     pub(super) fn well(&self, kind: Kind) {
         let mut troubles = self.troubles();
-        let Some(trouble) = troubles.remove(&kind) else { return };
-        if troubles.values().all(|other| other.text != trouble.text) {
+        let Some(trouble) = troubles.of.remove(&kind) else { return };
+        let Troubles { of, told } = &mut *troubles;
+        let lasts = |text: &String| of.values().any(|other| other.text == *text);
+        told.retain(lasts);
+        if !lasts(&trouble.text) {
             let after = trouble.since.elapsed();
             tracing::info!(?after, "the API server answers again ({})", trouble.text);
         }
@@ -82,7 +89,7 @@ impl Contact {
         self.back.notified().await;
     }
 
-    fn troubles(&self) -> MutexGuard<'_, BTreeMap<Kind, Trouble>> {
+    fn troubles(&self) -> MutexGuard<'_, Troubles> {
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

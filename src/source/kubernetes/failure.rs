@@ -106,7 +106,7 @@ impl Failure {
 }
 
 /// The innermost reason is the one that says something.
-fn innermost(mut error: &(dyn Error + 'static)) -> String {
+pub(super) fn innermost(mut error: &(dyn Error + 'static)) -> String {
     while let Some(source) = error.source() {
         error = source;
     }
