@@ -12,8 +12,12 @@ pub(crate) fn cases() -> Vec<Case> {
     let both =
         both![a_client_certificate_will_do, a_wrong_authority_is_named, a_wrong_token_is_named,];
     let alone = standin_only![
-        a_server_without_tls_will_do,
         a_server_where_the_agent_was_started_will_do,
+        a_new_token_is_read,
+        a_new_authority_is_read,
+        a_reason_that_changes_is_told,
+        a_server_without_tls_will_do,
+        a_host_that_is_not_there_is_named,
         configurations_that_cannot_work_end_the_agent,
     ];
     [both, alone].concat()
@@ -73,11 +77,66 @@ fn a_wrong_token_is_named(api: Api) -> Result<()> {
     Ok(())
 }
 
+fn a_new_token_is_read(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let agent = world.start()?;
+    let standin = world.standin()?;
+    standin.configure(|settings| settings.tokens = vec!["another".to_owned()]);
+    standin.cut();
+    agent.wait_for_log(&["WARN", "does not accept our credentials", "401"])?;
+    world.assert_web(&ALL);
+    world.kubeconfig.set_token("another")?;
+    agent.wait_for_log(&["INFO", "answers again"])?;
+    world.mark()?;
+
+    // And when the file is there first.
+    world.kubeconfig.set_token("a third")?;
+    standin.configure(|settings| settings.tokens = vec!["a third".to_owned()]);
+    standin.cut();
+    world.mark()
+}
+
+/// A server that comes back is not the same in all respects: the reason that counts is the last.
+fn a_reason_that_changes_is_told(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let agent = world.start()?;
+    world.gate.refuse()?;
+    agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
+    world.standin()?.configure(|settings| settings.tokens.clear());
+    world.gate.reopen()?;
+    agent.wait_for_log(&["WARN", "does not accept our credentials", "401"])?;
+    world.standin()?.configure(|settings| settings.tokens.push(TOKEN.to_owned()));
+    agent.wait_for_log(&["INFO", "answers again"])?;
+    world.mark()
+}
+
+fn a_new_authority_is_read(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let agent = world.start()?;
+    let standin = world.standin()?;
+    standin.rotate_authority()?;
+    standin.cut();
+    agent.wait_for_log(&["WARN", "the API server cannot be reached", "certificate"])?;
+    world.assert_web(&ALL);
+    world.kubeconfig.set_authority(&authority(&world))?;
+    agent.wait_for_log(&["INFO", "answers again"])?;
+    world.mark()
+}
+
 fn a_server_without_tls_will_do(_: Api) -> Result<()> {
     let world = World::with_web(Api::Standin(Box::new(Standin::start_plain()?)))?;
     let _agent = world.start()?;
     world.assert_web(&ALL);
     world.mark()
+}
+
+fn a_host_that_is_not_there_is_named(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let kubeconfig = Kubeconfig::new("https://no-such-host.invalid:6443")?.token(TOKEN)?;
+    let agent = world.agent_with(&kubeconfig)?.spawn()?;
+    agent.wait_for_log(&["WARN", "the API server", "no-such-host.invalid"])?;
+    assert!(agent.is_running());
+    Ok(())
 }
 
 /// One sentence, and no waiting for what cannot come.

@@ -12,7 +12,6 @@ use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
     standin_only![
-        a_request_that_is_never_answered_is_given_up,
         a_server_that_ignores_streaming_lists_is_asked_for_pages,
         servers_that_refuse_streaming_lists_are_asked_for_pages,
         a_slow_start_is_waited_for,
@@ -54,16 +53,6 @@ fn use_pages(world: &World) -> Result<()> {
     let refused = StreamingLists::Refused(422);
     world.standin()?.configure(|settings| settings.streaming_lists = refused);
     Ok(())
-}
-
-fn a_request_that_is_never_answered_is_given_up(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    world.standin()?.misbehave(Fault::new(Answer::Silence).of(Kind::Service).times(1));
-    let agent = world.agent()?.spawn()?;
-    agent.wait_for_log_within(Duration::from_secs(60), &["WARN", "the API server", "no answer"])?;
-    agent.wait_ready()?;
-    world.assert_web(&ALL);
-    world.mark()
 }
 
 fn a_server_that_ignores_streaming_lists_is_asked_for_pages(api: Api) -> Result<()> {
@@ -131,7 +120,7 @@ fn a_watch_that_is_refused_with_410_begins_anew(api: Api) -> Result<()> {
     let (standin, generation) = (world.standin()?, world.generation()?);
     standin.misbehave(Fault::new(Answer::Status(410)).on(Verb::Watch).of(Kind::Service).times(1));
     standin.end_watches(Kind::Service)?;
-    agent.wait_for_log(&["INFO", "forgotten", "Service objects", "listing them again"])?;
+    agent.wait_for_log(&["forgotten", "Service objects", "listing them again"])?;
     standin.wait_for_requests(2, |request| is_service(request) && request.starts_list())?;
     standin.wait_for_watch(Kind::Service)?;
     assert_eq!(world.generation()?, generation);
@@ -147,7 +136,7 @@ fn a_watch_that_ends_with_410_begins_anew(api: Api) -> Result<()> {
         \"reason\":\"Expired\",\"code\":410}}\n";
     for kind in [Kind::Service, Kind::EndpointSlice] {
         standin.say(kind, gone)?;
-        agent.wait_for_log(&["INFO", "forgotten", kind.as_str(), "listing them again"])?;
+        agent.wait_for_log(&["forgotten", kind.as_str(), "listing them again"])?;
         let begins = |request: &Request| request.kind == Some(kind) && request.starts_list();
         standin.wait_for_requests(2, begins)?;
     }
@@ -166,7 +155,7 @@ fn a_list_that_expires_between_pages_begins_anew(api: Api) -> Result<()> {
     standin.misbehave(of_lists(Answer::Late(Duration::ZERO)));
     standin.misbehave(of_lists(Answer::Status(410)));
     let agent = start_with_pages(&world)?;
-    agent.wait_for_log(&["INFO", "forgotten", "Service objects", "listing them again"])?;
+    agent.wait_for_log(&["forgotten", "Service objects", "listing them again"])?;
     world.assert_web(&ALL);
     world.lab.from(&world.lab.client).tcp("10.96.21.50:80").refused();
     world.mark()

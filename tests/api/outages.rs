@@ -1,12 +1,16 @@
 //! The way to the server is cut, closed or blocked: rules stay, and afterwards they are right.
 
+use std::time::Duration;
+
 use anyhow::Result;
-use shunt_apiserver::{Api, Case, both};
+use shunt_apiserver::{Answer, Api, Case, Fault, Kind, both, standin_only};
 
 use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
-    both![
+    // First those that take half a minute, beside which all others run.
+    let alone = standin_only![a_request_that_is_never_answered_is_given_up];
+    let both = both![
         a_dead_connection_is_given_up,
         rules_stay_while_the_server_is_away_and_are_right_afterwards,
         nothing_is_lost_while_nothing_gets_through,
@@ -14,7 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
         answers_that_are_cut_anywhere_do_no_harm,
         a_server_that_restarts_and_forgets_is_listed_anew,
         an_agent_that_starts_without_a_server_leaves_the_rules,
-    ]
+    ];
+    [alone, both].concat()
 }
 
 const ALL: [&str; 3] = ["pod-1", "pod-2", "pod-3"];
@@ -56,6 +61,16 @@ fn a_dead_connection_is_given_up(api: Api) -> Result<()> {
     assert_unchanged(&world);
     world.gate.wait_for_accepted(accepted + 1)?;
     assert_changed(&world);
+    world.mark()
+}
+
+fn a_request_that_is_never_answered_is_given_up(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    world.standin()?.misbehave(Fault::new(Answer::Silence).of(Kind::Service).times(1));
+    let agent = world.agent()?.spawn()?;
+    agent.wait_for_log_within(Duration::from_secs(60), &["WARN", "the API server", "no answer"])?;
+    agent.wait_ready()?;
+    world.assert_web(&ALL);
     world.mark()
 }
 
@@ -135,7 +150,7 @@ fn a_server_that_restarts_and_forgets_is_listed_anew(api: Api) -> Result<()> {
     world.api.forget()?;
     assert_unchanged(&world);
     world.gate.reopen()?;
-    agent.wait_for_log(&["INFO", "forgotten", "listing them again"])?;
+    agent.wait_for_log(&["forgotten", "listing them again"])?;
     assert_changed(&world);
     world.mark()
 }

@@ -80,7 +80,9 @@ impl World {
         let path = kubeconfig.path();
         let config = format!("{CONFIG}clientConnection: {{kubeconfig: {path:?}}}\n");
         // Who owns its tables has to say so at each start, which is one transaction more.
-        Agent::builder(SHUNT, &self.lab.node).arg("--own-tables=false").config(&config)
+        let agent = Agent::builder(SHUNT, &self.lab.node).arg("--own-tables=false");
+        // What is no concern of an operator shows that a test has made happen what it meant to.
+        agent.arg("-v=4").config(&config)
     }
 
     /// An agent without a configuration file.

@@ -26,9 +26,9 @@ const PING_AFTER: Duration = Duration::from_secs(20);
 /// … and the connection is given up when none comes (client-go: 15 s).
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// HTTP/1 has no such question; there the kernel asks the other host.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-const KEEPALIVE_PROBES: u32 = 3;
+pub(super) const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
+pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const KEEPALIVE_PROBES: u32 = 3;
 
 /// Which server did not answer, and why: a name that does not resolve is not told by the system.
 #[derive(Debug, thiserror::Error)]

@@ -18,10 +18,8 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::sync::{mpsc, oneshot};
 use tower::{BoxError, Service};
 
-/// As for connections that are made here, in seconds.
-const KEEPALIVE_AFTER: u32 = 20;
-const KEEPALIVE_INTERVAL: u32 = 5;
-const KEEPALIVE_PROBES: u32 = 3;
+use super::client::{KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
+
 /// How long the namespace of the start is tried.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -75,8 +73,8 @@ fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
                 setsockopt(&stream, sockopt::KeepAlive, &true)?;
-                setsockopt(&stream, sockopt::TcpKeepIdle, &KEEPALIVE_AFTER)?;
-                setsockopt(&stream, sockopt::TcpKeepInterval, &KEEPALIVE_INTERVAL)?;
+                setsockopt(&stream, sockopt::TcpKeepIdle, &seconds(KEEPALIVE_AFTER))?;
+                setsockopt(&stream, sockopt::TcpKeepInterval, &seconds(KEEPALIVE_INTERVAL))?;
                 setsockopt(&stream, sockopt::TcpKeepCount, &KEEPALIVE_PROBES)?;
                 return Ok(stream);
             }
@@ -84,6 +82,10 @@ fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
         }
     }
     Err(failure)
+}
+
+fn seconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// Connects from where the dialer is, if there is one, and else from here.
