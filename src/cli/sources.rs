@@ -52,7 +52,7 @@ impl Objects {
             dialer: dialer.cloned(),
         };
         // What is wrong with it is better said before anything is started.
-        access.config()?;
+        access.check()?;
         Ok(Objects::Api(access))
     }
 
@@ -139,7 +139,7 @@ impl Objects {
             }
             Objects::Api(access) => {
                 let metrics = metrics.clone();
-                let restarted = move |kind| metrics.watch_restarted(resource(kind));
+                let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
                 let source = Source::new(access.clone(), node_name, restarted)?;
                 let events = Connection::open(access.clone())?;
                 let events = publish(notices.clone(), events, node_name.to_owned());
@@ -182,16 +182,6 @@ fn forget_others(changes: &mut Vec<Change>) {
     ];
     let node_gone = (!has_node).then_some(Change::NodeGone);
     changes.splice(0..0, listed.into_iter().chain(node_gone));
-}
-
-/// The name of a resource in the API.
-fn resource(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Service => "services",
-        Kind::EndpointSlice => "endpointslices",
-        Kind::Node => "nodes",
-        Kind::ServiceCidr => "servicecidrs",
-    }
 }
 
 /// The runtime for all that waits: requests, health checks, signals.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use hyper::http::uri::InvalidUri;
 use kube::Config;
+use kube::client::ConfigExt;
 use kube::config::{AuthInfo, InClusterError, Kubeconfig, KubeconfigError};
 
 use super::Dialer;
@@ -24,12 +25,12 @@ pub struct Access {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kubeconfig cannot be used.
-    #[error("the kubeconfig {path} cannot be used: {source}")]
+    #[error("the kubeconfig {path} cannot be used: {reason}")]
     Kubeconfig {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: Box<KubeconfigError>,
+        reason: Box<KubeconfigError>,
     },
     /// The user has credentials of a kind that we do not support.
     #[error(
@@ -47,18 +48,18 @@ pub enum AccessError {
         "no API server: give --kubeconfig FILE or --manifests PATH, or run in a Pod with a service \
          account ({0})"
     )]
-    InCluster(#[source] InClusterError),
+    InCluster(InClusterError),
     /// The URL is none.
-    #[error("--master {url:?} is not a URL: {source}")]
+    #[error("--master {url:?} is not a URL: {reason}")]
     Master {
         /// What was given.
         url: String,
         /// Why.
-        source: InvalidUri,
+        reason: InvalidUri,
     },
     /// A certificate, a key or a token cannot be read or used.
     #[error("the credentials for the API server cannot be used: {0}")]
-    Credentials(#[source] Box<kube::Error>),
+    Credentials(Box<kube::Error>),
 }
 
 impl From<kube::Error> for AccessError {
@@ -68,6 +69,18 @@ impl From<kube::Error> for AccessError {
 }
 
 impl Access {
+    /// Finds out what is wrong with it, certificates, keys and tokens included, without asking the
+    /// server.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), AccessError> {
+        let config = self.config()?;
+        config.rustls_client_config()?;
+        config.auth_layer()?;
+        Ok(())
+    }
+
     /// Reads the files as they are now.
     ///
     /// # Errors
@@ -75,7 +88,7 @@ impl Access {
     pub fn config(&self) -> Result<Config, AccessError> {
         let master = self.master.as_deref().filter(|master| !master.is_empty());
         let uri = |url: &str| {
-            url.parse().map_err(|source| AccessError::Master { url: url.to_owned(), source })
+            url.parse().map_err(|reason| AccessError::Master { url: url.to_owned(), reason })
         };
         let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
         match (&self.kubeconfig, master) {
@@ -95,7 +108,7 @@ impl Access {
 
 fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Config, AccessError> {
     let unusable =
-        |source| AccessError::Kubeconfig { path: path.to_owned(), source: Box::new(source) };
+        |reason| AccessError::Kubeconfig { path: path.to_owned(), reason: Box::new(reason) };
     let mut file = Kubeconfig::read_from(path).map_err(unusable)?;
     let context = file.contexts.iter().find(|c| Some(&c.name) == file.current_context.as_ref());
     let context = context.and_then(|named| named.context.clone());
