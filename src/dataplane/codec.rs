@@ -139,7 +139,9 @@ impl Reader<'_> {
         let padded = N.next_multiple_of(4);
         let (field, rest) = self.0.split_at_checked(padded)?;
         self.0 = rest;
-        field.get(..N)?.try_into().ok()
+        let (field, padding) = field.split_at_checked(N)?;
+        // To the kernel keys with something else there are others.
+        padding.iter().all(|byte| *byte == 0).then(|| field.try_into().ok()).flatten()
     }
 
     fn address(&mut self, family: Family) -> Option<IpAddr> {
@@ -346,6 +348,17 @@ mod tests {
                 assert_eq!(decode_key(family, set, bytes.as_slice(), end), Some(key));
                 assert_eq!(decode_key(family, set, &bytes.as_slice()[1..], None), None);
             }
+        }
+    }
+
+    #[test]
+    fn a_key_with_something_in_its_padding_is_another_key() {
+        let set = Set::MasqueradeNodeports;
+        let key = encode_key(sample(set, Family::V4));
+        for place in [3, 7] {
+            let mut bytes = key.as_slice().to_vec();
+            bytes[place] = 1;
+            assert_eq!(decode_key(Family::V4, set, &bytes, None), None);
         }
     }
 

@@ -358,10 +358,15 @@ impl Dataplane {
         for (family, name) in &unused {
             batch.delete_chain(table_family(*family), TABLE, &name.to_string());
         }
-        if self.tally.commit(&mut *self.kernel, &batch.finish()).is_err() {
-            // Refused, or somebody else wrote: an unused chain does no harm, a later sync finds
-            // out what is there.
-            return true;
+        match self.tally.commit(&mut *self.kernel, &batch.finish()) {
+            Ok(()) => {}
+            // An unused chain does no harm.
+            Err(nft::Error::Refused(_) | nft::Error::StaleGeneration) => return true,
+            Err(_) => {
+                // Nobody knows whether they are gone.
+                self.committed = None;
+                return true;
+            }
         }
         *generation = next_generation(*generation);
         for (family, name) in unused {

@@ -262,7 +262,10 @@ impl Batch {
         unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, kind) };
         let length = u32_at(&self.scratch, 0) as usize;
         let start = self.buffer.len();
-        self.buffer.extend_from_slice(&self.scratch[..super::attr::align(length)]);
+        let written = &mut self.scratch[..super::attr::align(length)];
+        self.buffer.extend_from_slice(written);
+        // libmnl 1.0.4 leaves padding as it was: without this an earlier message would show there.
+        written.fill(0);
         // nftnl asks for an acknowledgement of every message: with many messages these overrun
         // the receive buffer. Errors are reported without asking.
         let ack = libc::NLM_F_ACK as u16;

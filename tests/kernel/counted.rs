@@ -6,9 +6,10 @@ use shunt::dataplane::{Dataplane, Ownership, Tally};
 use shunt::model::{Change, Family};
 use shunt::nft::{Kernel, Socket, TableFamily};
 use shunt::plan::{Options, Set};
+use shunt_fake::{NODE, name, service, slice};
 use shunt_lab::Netns;
 
-use crate::cluster::{NODE, dataplane, name, service, slice};
+use crate::cluster::dataplane;
 use crate::faults::Faults;
 
 /// Asserts that as many elements are in the kernel as were counted.

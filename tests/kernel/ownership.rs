@@ -7,9 +7,10 @@ use shunt::dataplane::{Dataplane, Ownership, SyncReport};
 use shunt::model::Change;
 use shunt::nft::{Error, Kernel, Socket, TableFamily};
 use shunt::plan::Options;
+use shunt_fake::{NODE, service};
 use shunt_lab::Netns;
 
-use crate::cluster::{NODE, dataplane, service};
+use crate::cluster::dataplane;
 use crate::faults::Faults;
 use crate::start::some_cluster;
 

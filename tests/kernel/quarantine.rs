@@ -6,9 +6,9 @@ use shunt::dataplane::{Dataplane, Ownership};
 use shunt::model::{Change, Family};
 use shunt::nft::{Refusal, Socket};
 use shunt::plan::Options;
+use shunt_fake::{NODE, service, slice};
 use shunt_lab::Netns;
 
-use crate::cluster::{NODE, service, slice};
 use crate::faults::Faults;
 
 /// The Service that the kernel shall refuse. Nobody else has as many endpoints.

@@ -8,9 +8,8 @@ use anyhow::Result;
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt::model::{Change, Family, Node, TrafficPolicy};
 use shunt::plan::{DetectLocal, NodePortAddresses, Options};
+use shunt_fake::{NODE, service, slice};
 use shunt_lab::Netns;
-
-use crate::cluster::{NODE, service, slice};
 
 fn cluster() -> Vec<Change> {
     let mut changes = vec![

@@ -4,9 +4,10 @@ use anyhow::Result;
 use shunt::dataplane::{Removed, Scope, remove};
 use shunt::model::Change;
 use shunt::nft::Socket;
+use shunt_fake::service;
 use shunt_lab::Netns;
 
-use crate::cluster::{dataplane, service};
+use crate::cluster::dataplane;
 
 const KUBE_PROXY: Scope = Scope { own: false, kube_proxy: true };
 

@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use shunt::model::{Change, Family};
+use shunt_fake::{service, slice};
 use shunt_lab::Netns;
 
-use crate::cluster::{dataplane, service, slice};
+use crate::cluster::dataplane;
 
 pub(crate) fn some_cluster() -> Vec<Change> {
     let mut changes = Vec::new();

@@ -3,6 +3,7 @@
 use nix::errno::Errno;
 use shunt::nft::{Attr, Attrs};
 
+use crate::namespace::Refuse;
 use crate::objects::{Data, Element, Set, Table};
 use crate::uapi::*;
 
@@ -14,7 +15,12 @@ impl Table {
     }
 
     /// Adds an element; true if it was not there.
-    pub(crate) fn add_element(&mut self, set: &str, element: &Attr<'_>) -> Result<bool, Errno> {
+    pub(crate) fn add_element(
+        &mut self,
+        set: &str,
+        element: &Attr<'_>,
+        refuse: Option<&Refuse>,
+    ) -> Result<bool, Errno> {
         let attrs = element.children();
         let of = self.set(set).ok_or(Errno::ENOENT)?;
         let data = attrs.find(ELEM_DATA);
@@ -37,6 +43,9 @@ impl Table {
             Some(old) if old.data != new.data => return Err(Errno::EEXIST),
             Some(_) => return Ok(false),
             None => {}
+        }
+        if let Some(errno) = refuse.and_then(|refuse| refuse(set, &new.key)) {
+            return Err(errno);
         }
         let is_full = of.size.is_some_and(|size| of.elements.len() >= size as usize);
         // One too many is there all the same for the rest of the transaction, which is doomed.

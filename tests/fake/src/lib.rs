@@ -1,22 +1,26 @@
 //! nf_tables without a kernel, for tests: a [`Namespace`] that judges and applies the very bytes
-//! that would be sent to the kernel, and [`Faulty`] kernels.
+//! that would be sent to the kernel, [`Faulty`] kernels, and random clusters.
 //!
 //! The model knows what the agent uses, and of that what decides whether a transaction is taken and
 //! what a listing says afterwards. It does not know what packets make of it: registers, hooks of
 //! expressions, time. `tests/differential` holds it against the real kernel.
 
+mod cluster;
 mod element;
 mod faulty;
 mod listing;
 mod namespace;
 mod objects;
+mod random;
 mod transaction;
 mod uapi;
 mod wire;
 
+pub use cluster::{NODE, Objects, name, service, slice};
 pub use faulty::{Call, Fault, Faulty};
 pub use listing::{ListedElement, Listing};
 pub use namespace::{Namespace, Socket};
+pub use random::{change, options};
 
 /// How many times as long as usual a test should go on, with other random numbers each time:
 /// `SHUNT_SOAK`. Without it a run is as long as CI can bear, and each is like the other.

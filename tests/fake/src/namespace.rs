@@ -8,7 +8,7 @@ use shunt::nft::{
     Generation, Kernel, TableFamily,
 };
 
-use crate::objects::{Set, Table, Tables};
+use crate::objects::{Element, Set, Table, Tables};
 use crate::transaction::{Transaction, number};
 use crate::uapi::{BATCH_GENID, TABLE_F_OWNER, TABLE_F_PERSIST};
 use crate::wire::Message;
@@ -23,7 +23,11 @@ struct State {
     tables: Tables,
     generation: u32,
     next_port: u32,
+    refuse: Option<Box<Refuse>>,
 }
+
+/// What the kernel would say to a new element, by the name of the set and the key.
+pub(crate) type Refuse = dyn Fn(&str, &[u8]) -> Option<Errno> + Send;
 
 impl Namespace {
     /// One without tables. The generation is that of a new namespace of the kernel.
@@ -35,7 +39,7 @@ impl Namespace {
     /// One without tables, at that generation.
     #[must_use]
     pub fn at_generation(generation: u32) -> Namespace {
-        let state = State { tables: Tables::default(), generation, next_port: 1_000 };
+        let state = State { tables: Tables::default(), generation, next_port: 1_000, refuse: None };
         Namespace { state: Arc::new(Mutex::new(state)) }
     }
 
@@ -51,6 +55,27 @@ impl Namespace {
     #[must_use]
     pub fn open_at(&self, port: u32) -> Socket {
         Socket { port, namespace: self.clone() }
+    }
+
+    /// From now on refuses new elements for which there is an error: for want of memory, say.
+    pub fn refuse(&self, what: impl Fn(&str, &[u8]) -> Option<Errno> + Send + 'static) {
+        self.lock().refuse = Some(Box::new(what));
+    }
+
+    /// From now on refuses nothing any more that the kernel would not.
+    pub fn relent(&self) {
+        self.lock().refuse = None;
+    }
+
+    /// Adds an element as a packet does (`dynset`), where the map is and does not have it: without a
+    /// transaction, and nobody is told.
+    pub fn learn(&self, family: TableFamily, table: &str, map: &str, key: &[u8], data: &[u8]) {
+        let mut state = self.lock();
+        let table = state.tables.0.get_mut(&(family_number(family), table.to_owned()));
+        let Some(map) = table.and_then(|table| table.set_mut(map)) else { return };
+        if !map.elements.contains_key(key) {
+            map.insert(Element::learned(key, data));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -127,14 +152,17 @@ impl Kernel for Socket {
         if wanted.is_some_and(|id| id != state.generation) {
             return Err(Error::StaleGeneration);
         }
-        let transaction =
-            Transaction::run(&state.tables, self.port, messages).map_err(|refused| {
-                let refusal =
-                    |r: &crate::transaction::Refused| batch.refusal(r.sequence, r.errno, r.offset);
-                Error::Refused(refused.iter().map(refusal).collect())
-            })?;
-        state.tables = transaction.tables;
-        if transaction.changed {
+        let (tables, changed) =
+            Transaction::run(&state.tables, self.port, state.refuse.as_deref(), messages).map_err(
+                |refused| {
+                    let refusal = |r: &crate::transaction::Refused| {
+                        batch.refusal(r.sequence, r.errno, r.offset)
+                    };
+                    Error::Refused(refused.iter().map(refusal).collect())
+                },
+            )?;
+        state.tables = tables;
+        if changed {
             state.generation = state.generation.wrapping_add(1).max(1);
         }
         Ok(())

@@ -261,6 +261,24 @@ impl Set {
 }
 
 impl Element {
+    /// One that a packet adds, with an hour to go.
+    pub(crate) fn learned(key: &[u8], data: &[u8]) -> Element {
+        const HOUR: u64 = 3_600_000;
+        let value = |value: &[u8]| Writer::default().put(DATA_VALUE, value);
+        let raw = Writer::default()
+            .nest(ELEM_KEY, value(key))
+            .nest(ELEM_DATA, value(data))
+            .long(ELEM_TIMEOUT, 3 * HOUR)
+            .long(ELEM_EXPIRATION, HOUR);
+        Element {
+            key: key.to_vec(),
+            key_end: None,
+            data: Some(Data::Value(data.to_vec())),
+            raw: raw.into_bytes(),
+            order: 0,
+        }
+    }
+
     /// The end of its range; the key itself, where it is no range.
     pub(crate) fn end(&self) -> &[u8] {
         self.key_end.as_deref().unwrap_or(&self.key)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use shunt::nft::{Attr, Attrs};
 
+use crate::namespace::Refuse;
 use crate::objects::{Base, Chain, Data, Kind, Rule, Set, Table, Tables};
 use crate::uapi::*;
 use crate::wire::Message;
@@ -41,28 +42,31 @@ pub(crate) fn at(message: &Message<'_>, attr: &Attr<'_>, errno: Errno) -> Failur
 }
 
 /// A transaction under way.
-pub(crate) struct Transaction {
-    pub(crate) tables: Tables,
+pub(crate) struct Transaction<'a> {
+    tables: Tables,
     /// The netlink port that sends it.
     port: u32,
+    /// What is refused for no reason that the tables know.
+    refuse: Option<&'a Refuse>,
     /// Look after every message whether packets can still be sent through.
     strict: bool,
     /// Something will be different after it.
-    pub(crate) changed: bool,
+    changed: bool,
 }
 
-impl Transaction {
-    /// Runs all messages on a copy of the tables. The first run looks at the end whether there are
+impl<'a> Transaction<'a> {
+    /// Runs all messages on a copy of the tables; true with it if that makes a difference. The first run looks at the end whether there are
     /// circles; if so, the second one finds out which messages close them (`nfnetlink_rcv_batch`
     /// replays after `EAGAIN`).
     pub(crate) fn run(
         tables: &Tables,
         port: u32,
+        refuse: Option<&'a Refuse>,
         messages: &[Message<'_>],
-    ) -> Result<Transaction, Vec<Refused>> {
+    ) -> Result<(Tables, bool), Vec<Refused>> {
         for strict in [false, true] {
             let mut transaction =
-                Transaction { tables: tables.clone(), port, strict, changed: false };
+                Transaction { tables: tables.clone(), port, refuse, strict, changed: false };
             let mut refused = Vec::new();
             for message in messages {
                 if let Err(failure) = transaction.apply(message) {
@@ -77,7 +81,7 @@ impl Transaction {
                 for table in transaction.tables.0.values_mut() {
                     (table.updating, table.chains_changed) = (false, false);
                 }
-                return Ok(transaction);
+                return Ok((transaction.tables, transaction.changed));
             }
         }
         unreachable!("the second run returns");
@@ -279,7 +283,7 @@ impl Transaction {
     }
 
     fn elements(&mut self, message: &Message<'_>, add: bool) -> Result<(), Failure> {
-        let strict = self.strict;
+        let (strict, refuse) = (self.strict, self.refuse);
         let mut changed = false;
         let table = self.table(message, ELEM_LIST_TABLE)?;
         let attrs = message.attrs();
@@ -288,7 +292,7 @@ impl Transaction {
         let list = attrs.find(ELEM_LIST_ELEMENTS).ok_or(Errno::EINVAL)?;
         let result = list.children().try_for_each(|element| {
             let result = if add {
-                table.add_element(&text(&name), &element)
+                table.add_element(&text(&name), &element, refuse)
             } else {
                 table.delete_element(&text(&name), &element)
             };

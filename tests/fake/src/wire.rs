@@ -88,4 +88,8 @@ impl Writer {
     pub(crate) fn attrs(&self) -> Attrs<'_> {
         Attrs::new(&self.bytes)
     }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
 }

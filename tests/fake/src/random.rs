@@ -1,0 +1,161 @@
+//! Random changes of a small cluster.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use proptest::collection::{btree_set, vec};
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use shunt::model::{
+    Change, EndpointPort, Family, Listed, Node, Protocol, Service, ServicePort, TrafficPolicy,
+};
+use shunt::plan::{DetectLocal, NodePortAddresses, Options};
+
+use crate::cluster::{NODE, name, service, slice};
+
+/// Few Services and few addresses, so that changes meet: the same frontend is wanted by several.
+const SERVICES: u16 = 6;
+const ENDPOINTS: u16 = 12;
+
+/// What happens to a cluster.
+pub fn change() -> impl Strategy<Value = Change> {
+    let n = || 0..SERVICES;
+    prop_oneof![
+        40 => random_service().prop_map(Change::Service),
+        10 => n().prop_map(|n| Change::ServiceGone(name(n))),
+        60 => random_slice(),
+        10 => (n(), family()).prop_map(|(n, family)| Change::SliceGone(slice(n, family, &[]).name)),
+        6 => node().prop_map(Change::Node),
+        1 => Just(Change::NodeGone),
+        3 => (select(vec!["kubernetes", "more"]), subsequence(nets(), 1..3))
+            .prop_map(|(name, nets)| Change::ServiceCidr(name.into(), nets)),
+        1 => Just(Change::ServiceCidrGone("more".into())),
+        3 => subsequence(addresses().to_vec(), 0..6)
+            .prop_map(|addresses| Change::InterfaceAddresses(addresses.into_iter().collect())),
+        1 => btree_set(n(), 0..6).prop_map(|services| {
+            Change::Listed(Listed::Services(services.into_iter().map(name).collect()))
+        }),
+    ]
+}
+
+fn family() -> impl Strategy<Value = Family> {
+    select(&Family::ALL[..])
+}
+
+fn policy() -> impl Strategy<Value = TrafficPolicy> {
+    prop_oneof![2 => Just(TrafficPolicy::Cluster), 1 => Just(TrafficPolicy::Local)]
+}
+
+fn random_service() -> impl Strategy<Value = Service> {
+    let numbers = (0..SERVICES, 0..SERVICES / 2);
+    (numbers, policy(), policy(), any::<[bool; 6]>()).prop_map(
+        |((n, address), internal_policy, external_policy, flags)| {
+            let [has_node_port, has_dns, has_vip, is_restricted, is_sticky, is_single] = flags;
+            let mut service = Service { internal_policy, external_policy, ..service(n) };
+            service.cluster_ips = crate::cluster::service(address).cluster_ips;
+            if is_single {
+                service.cluster_ips.remove(usize::from(address % 2));
+            }
+            if !has_node_port {
+                service.ports[0].node_port = None;
+            }
+            if has_dns {
+                service.ports.push(ServicePort {
+                    name: "dns".into(),
+                    protocol: Protocol::Udp,
+                    port: 53,
+                    node_port: has_node_port.then_some(30_053),
+                });
+            }
+            if has_vip {
+                service.load_balancer_ips = vec![
+                    Ipv4Addr::new(203, 0, 113, 1).into(),
+                    Ipv6Addr::new(0x2001, 0xdb8, 0x113, 0, 0, 0, 0, 1).into(),
+                ];
+            }
+            if is_sticky {
+                service.affinity_seconds = Some(10_800 + u32::from(address));
+            }
+            if is_restricted {
+                let ranges = ["192.0.2.0/25", "192.0.2.64/26", "10.0.0.0/9", "2001:db8::/64"];
+                service.source_ranges = ranges.iter().flat_map(|range| range.parse()).collect();
+            }
+            service
+        },
+    )
+}
+
+fn random_slice() -> impl Strategy<Value = Change> {
+    let condition = (prop::bool::weighted(0.8), prop::bool::weighted(0.8));
+    let endpoints = (btree_set(0..ENDPOINTS, 0..8), vec(condition, 8));
+    (0..SERVICES, family(), endpoints).prop_map(|(n, family, (endpoints, conditions))| {
+        let endpoints: Vec<u16> = endpoints.into_iter().collect();
+        let mut slice = slice(n, family, &endpoints);
+        for (endpoint, (ready, serving)) in slice.endpoints.iter_mut().zip(conditions) {
+            endpoint.ready = ready;
+            endpoint.serving = ready || serving;
+            endpoint.terminating = !ready;
+        }
+        slice.ports.push(EndpointPort { name: "dns".into(), protocol: Protocol::Udp, port: 5353 });
+        Change::Slice(slice)
+    })
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    (subsequence(addresses().to_vec(), 0..4), subsequence(nets(), 0..3)).prop_map(
+        |(addresses, pod_cidrs)| Node {
+            name: NODE.into(),
+            addresses,
+            pod_cidrs,
+            zone: None,
+            eligible: true,
+        },
+    )
+}
+
+/// Addresses of the node, one of which may use the restricted VIPs.
+fn addresses() -> [IpAddr; 6] {
+    [
+        Ipv4Addr::LOCALHOST.into(),
+        Ipv6Addr::LOCALHOST.into(),
+        Ipv4Addr::new(192, 0, 2, 1).into(),
+        Ipv4Addr::new(198, 18, 0, 1).into(),
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+        Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1).into(),
+    ]
+}
+
+fn nets() -> Vec<ipnet::IpNet> {
+    ["10.96.0.0/16", "10.244.0.0/24", "fd00:96::/112", "fd00:244::/64"]
+        .iter()
+        .flat_map(|net| net.parse())
+        .collect()
+}
+
+/// What a configuration may say.
+pub fn options() -> impl Strategy<Value = Options> {
+    let detect_local = prop_oneof![
+        Just(DetectLocal::Off),
+        subsequence(nets(), 0..3).prop_map(DetectLocal::ClusterCidr),
+        Just(DetectLocal::NodeCidr),
+        Just(DetectLocal::BridgeInterface("cni0".into())),
+        Just(DetectLocal::InterfaceNamePrefix("veth".into())),
+    ];
+    let node_port_addresses = prop_oneof![
+        Just(NodePortAddresses::Primary),
+        subsequence(vec!["0.0.0.0/0", "192.0.2.0/24", "2001:db8::/32"], 1..3).prop_map(|nets| {
+            NodePortAddresses::Cidrs(nets.iter().flat_map(|net| net.parse()).collect())
+        }),
+    ];
+    let node_address = proptest::option::of(select(addresses()[2..].to_vec()));
+    (0_u8..32, any::<bool>(), detect_local, node_port_addresses, node_address).prop_map(
+        |(masquerade_bit, masquerade_all, detect_local, node_port_addresses, node_address)| {
+            Options {
+                masquerade_bit,
+                masquerade_all,
+                detect_local,
+                node_port_addresses,
+                node_address,
+            }
+        },
+    )
+}
