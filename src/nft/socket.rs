@@ -183,10 +183,17 @@ impl Kernel for Socket {
         // cannot be read now will never come: no error is success.
         let mut refusals = Vec::new();
         let mut stale = false;
+        let mut overrun = false;
         loop {
             let length = match self.receive(MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => length,
                 Err(Errno::EAGAIN) => break,
+                // More refusals than there is room for. The kernel says nothing any more, not even
+                // to what is asked next, until those that are there are read.
+                Err(Errno::ENOBUFS) => {
+                    overrun = true;
+                    continue;
+                }
                 Err(errno) => return Err(Error::Receive(errno.into())),
             };
             for message in messages(&self.buffer[..length]) {
@@ -204,6 +211,7 @@ impl Kernel for Socket {
         }
         match (stale, refusals.is_empty()) {
             (true, _) => Err(Error::StaleGeneration),
+            (false, true) if overrun => Err(Error::Receive(Errno::ENOBUFS.into())),
             (false, true) => Ok(()),
             (false, false) => Err(Error::Refused(refusals)),
         }

@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 use shunt::nft::{
-    Batch, ElementData, Elements, Error, Kernel, SetData, SetType, Socket, TableFamily, VerdictCode,
+    Batch, ElementData, Elements, Error, Kernel, Refusal, SetData, SetType, Socket, TableFamily,
+    VerdictCode,
 };
 use shunt_lab::Netns;
 
@@ -165,6 +166,29 @@ fn many_refused_messages_do_not_overrun_the_socket() -> Result<()> {
         assert!(matches!(&error, Error::Refused(r) if r.len() == 2_000), "{error}");
         assert!(error.to_string().len() < 1_000, "{error}");
         // And nothing of it is left to be taken for the answer to the next one.
+        socket.commit(&begin(&NUMBERS).finish())?;
+        assert_eq!(count(&mut socket)?, 0);
+        Ok(())
+    })
+}
+
+/// More than the receive buffer takes: the kernel says so once and then says nothing at all until
+/// everything is read.
+#[test]
+fn refusals_that_overrun_the_socket_are_no_answers_to_what_is_asked_next() -> Result<()> {
+    let ns = Netns::new()?;
+    ns.run(|| {
+        let mut socket = Socket::open()?;
+        let mut batch = begin(&NUMBERS);
+        for n in 0..20_000 {
+            batch.delete_chain(TableFamily::Ip, TABLE, &format!("missing-{n}"));
+        }
+        let error = socket.commit(&batch.finish()).expect_err("missing chains");
+        let some = |refusals: &Vec<Refusal>| {
+            refusals.len() < 20_000 && refusals.iter().all(|one| one.object.starts_with("missing-"))
+        };
+        assert!(matches!(&error, Error::Refused(refusals) if some(refusals)), "{error}");
+        socket.generation()?;
         socket.commit(&begin(&NUMBERS).finish())?;
         assert_eq!(count(&mut socket)?, 0);
         Ok(())
