@@ -257,7 +257,9 @@ impl Batch {
 
     /// Adds an object that libnftnl encodes.
     fn object(&mut self, object: &impl NlMsg, kind: MsgType) {
-        self.scratch.resize(nftnl::nft_nlmsg_maxsize() as usize, 0);
+        if self.scratch.is_empty() {
+            self.scratch = vec![0; nftnl::nft_nlmsg_maxsize() as usize];
+        }
         // SAFETY: the scratch buffer has the size that the trait asks for.
         unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, kind) };
         let length = u32_at(&self.scratch, 0) as usize;

@@ -2,6 +2,7 @@
 
 mod content;
 mod damage;
+mod steps;
 mod trouble;
 mod world;
 
@@ -42,7 +43,7 @@ enum Step {
     /// Somebody else does something.
     Damage(TableFamily, Damage),
     /// A client learns which backend it has.
-    Learn(Index, u8),
+    Learn(usize, u8),
     /// The kernel begins to refuse new elements of a frontend.
     Refuse(Index, Errno),
     /// The kernel does not do that any more.
@@ -66,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => ownership.prop_map(Step::Restart),
         4 => Just(Step::Tidy),
         6 => damage().prop_map(|(family, damage)| Step::Damage(family, damage)),
-        6 => (any::<Index>(), 1..4_u8).prop_map(|(pick, client)| Step::Learn(pick, client)),
+        6 => (0..64_usize, 1..4_u8).prop_map(|(pick, client)| Step::Learn(pick, client)),
         1 => (any::<Index>(), errno).prop_map(|(pick, errno)| Step::Refuse(pick, errno)),
         2 => Just(Step::Relent),
     ]

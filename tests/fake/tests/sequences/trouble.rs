@@ -30,6 +30,10 @@ pub(crate) enum Trouble {
     Disconnected,
     /// Somebody else does something at this very moment.
     Foreign(TableFamily, Damage),
+    /// The agent is killed, before the kernel does what it was asked for or after.
+    Killed {
+        done: bool,
+    },
 }
 
 pub(crate) fn trouble() -> impl Strategy<Value = Trouble> {
@@ -44,6 +48,7 @@ pub(crate) fn trouble() -> impl Strategy<Value = Trouble> {
         2 => Just(Trouble::Interrupted),
         1 => Just(Trouble::Disconnected),
         1 => damage().prop_map(|(family, damage)| Trouble::Foreign(family, damage)),
+        1 => any::<bool>().prop_map(|done| Trouble::Killed { done }),
     ]
 }
 
@@ -56,11 +61,18 @@ struct Script {
     coming: VecDeque<Trouble>,
     /// Somebody else did something since the last question.
     foreign: bool,
+    /// The agent was killed since the last question.
+    killed: bool,
 }
 
 impl Troubles {
     pub(crate) fn set(&self, troubles: &[Trouble]) {
         self.lock().coming = troubles.iter().cloned().collect();
+    }
+
+    /// True if there is more to come than there was to disturb.
+    pub(crate) fn are_left(&self) -> bool {
+        !self.lock().coming.is_empty()
     }
 
     pub(crate) fn note_foreign(&self) {
@@ -71,11 +83,26 @@ impl Troubles {
         std::mem::take(&mut self.lock().foreign)
     }
 
+    pub(crate) fn take_killed(&self) -> bool {
+        std::mem::take(&mut self.lock().killed)
+    }
+
     /// What becomes of the next call.
     pub(crate) fn decide(&self, namespace: &Namespace, call: Call<'_>) -> Option<Fault> {
-        let trouble = self.lock().coming.pop_front()?;
         let os = |errno: Errno| io::Error::from(errno);
+        let gone = || Error::Receive(os(Errno::EBADF));
+        let trouble = {
+            let mut script = self.lock();
+            if script.killed {
+                return Some(Fault::Before(gone()));
+            }
+            let trouble = script.coming.pop_front()?;
+            script.killed = matches!(trouble, Trouble::Killed { .. });
+            trouble
+        };
         Some(match (trouble, call) {
+            (Trouble::Killed { done: false }, _) => Fault::Before(gone()),
+            (Trouble::Killed { done: true }, _) => Fault::After(gone()),
             (Trouble::Foreign(family, damage), _) => {
                 self.note_foreign();
                 damage.inflict(family, namespace).err().map(Fault::Before)?

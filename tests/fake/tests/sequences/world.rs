@@ -50,8 +50,9 @@ impl World {
         self.dataplane.as_mut().context("there is one now")
     }
 
-    /// Lets something happen amid troubles, and looks what there is when they are over.
-    pub(crate) fn round(&mut self, round: &Round) -> Result<()> {
+    /// Lets something happen amid troubles, and looks what there is when they are over. True if
+    /// all troubles came to pass.
+    pub(crate) fn round(&mut self, round: &Round) -> Result<bool> {
         let before = Content::of(&self.namespace, &[])?;
         let settled = self.dataplane.as_ref().is_some_and(|d| d.quarantined().next().is_none());
         let shared = flags(&self.namespace)?.contains(&0);
@@ -61,7 +62,11 @@ impl World {
             _ = dataplane.check();
             _ = dataplane.sync();
         }
+        let disturbed = !self.troubles.are_left();
         self.troubles.set(&[]);
+        if self.troubles.take_killed() {
+            self.dataplane = None;
+        }
         let foreign = self.troubles.take_foreign();
         let dataplane = self.dataplane()?;
         if foreign {
@@ -77,6 +82,13 @@ impl World {
             let after = Content::of(&self.namespace, &[])?;
             after.equals(&before, false).context("a restart changes nothing")?;
         }
+        Ok(disturbed)
+    }
+
+    /// Lets something happen, and nothing else.
+    pub(crate) fn calm(&mut self, step: &Step) -> Result<()> {
+        self.happen(step)?;
+        self.dataplane()?.sync()?;
         Ok(())
     }
 
@@ -118,7 +130,7 @@ impl World {
                 });
                 let served: Vec<_> = served.collect();
                 if !served.is_empty() {
-                    let (key, backend) = *pick.get(&served);
+                    let (key, backend) = served[pick % served.len()];
                     let (family, map) = (table_family(key.family()), Set::Affinity.name());
                     let (key, data) = affinity(key, *client, backend);
                     self.namespace.learn(family, TABLE, map, &key, &data);
