@@ -13,6 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(standin_only![
         events_that_are_forbidden_are_in_nobodys_way,
         events_that_nobody_answers_are_in_nobodys_way,
+        an_event_goes_without_the_uid_that_nobody_tells,
     ]);
     cases
 }
@@ -42,6 +43,7 @@ fn the_start_is_told(api: Api) -> Result<()> {
     assert_eq!(event["type"], "Normal");
     assert_eq!(event["regarding"]["kind"], "Node");
     assert_eq!(event["regarding"]["name"], "node-1");
+    assert_eq!(event["regarding"]["uid"], "node-1");
     assert_eq!(event["reportingController"], "shunt");
     assert_eq!(event["reportingInstance"], "shunt-node-1");
     Ok(())
@@ -59,6 +61,12 @@ fn a_conflict_is_told(api: Api) -> Result<()> {
     assert_eq!(event["regarding"]["name"], "b-second");
     let note = event["note"].as_str().unwrap_or_default();
     assert!(note.contains("198.51.100.7:80") && note.contains("default/a-first"), "{note}");
+    // By this `kubectl describe service` finds it.
+    let services = world.api.client()?.get("/api/v1/services")?;
+    let services = services.body["items"].as_array().cloned().unwrap_or_default();
+    let loser = services.iter().find(|service| service["metadata"]["name"] == "b-second");
+    let uid = loser.map(|loser| &loser["metadata"]["uid"]);
+    assert_eq!(Some(&event["regarding"]["uid"]), uid, "{services:?}");
     Ok(())
 }
 
@@ -95,4 +103,17 @@ fn events_that_are_forbidden_are_in_nobodys_way(api: Api) -> Result<()> {
 
 fn events_that_nobody_answers_are_in_nobodys_way(api: Api) -> Result<()> {
     works_with(api, Answer::Silence).map(|_| ())
+}
+
+fn an_event_goes_without_the_uid_that_nobody_tells(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let service = |name, ip| cluster_ip_service(name, ip).external_ips(&["198.51.100.7"]);
+    world.api.put(service("a-first", "10.96.0.31"))?;
+    let _agent = world.start()?;
+    world.standin()?.misbehave(Fault::new(Answer::Status(403)).on(Verb::List).of(Kind::Service));
+    world.api.put(service("b-second", "10.96.0.32"))?;
+    let event = wait_for(&world, "FrontendConflict")?;
+    assert_eq!(event["regarding"]["name"], "b-second");
+    assert!(event["regarding"].get("uid").is_none(), "{event:?}");
+    Ok(())
 }
