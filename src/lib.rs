@@ -17,3 +17,4 @@ pub mod nft;
 pub mod plan;
 pub mod serve;
 pub mod source;
+pub mod status;

@@ -15,9 +15,12 @@ mod render;
 mod run;
 mod settings;
 mod sources;
+mod status;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 
 /// Exit code for a configuration that cannot be used (`EX_USAGE` of sysexits.h, as documented).
@@ -41,6 +44,7 @@ pub fn main() -> ExitCode {
     let result = match arguments.command {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),
+        args::Command::Status(status) => status::status(&status),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
     };
     match result {
@@ -52,5 +56,14 @@ pub fn main() -> ExitCode {
                 Failure::Other(_) => ExitCode::FAILURE,
             }
         }
+    }
+}
+
+/// Writes data to stdout.
+fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to stdout"),
     }
 }

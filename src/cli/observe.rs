@@ -20,6 +20,7 @@ use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::model::{Family, Store};
 use crate::plan::{Conflict, Flows, FrontendKey, Set, Surroundings};
 use crate::serve::{ServiceHealth, ServiceHealths};
+use crate::status::Known;
 
 /// Hands on what the dataplane reports.
 pub(super) struct Observer {
@@ -29,6 +30,7 @@ pub(super) struct Observer {
     pub(super) unknown_node_is_eligible: bool,
     pub(super) metrics: Metrics,
     pub(super) events: Recorder,
+    pub(super) known: Known,
     pub(super) service_healths: watch::Sender<ServiceHealths>,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sender<Sweep>>,
@@ -57,11 +59,13 @@ impl Observer {
                 self.metrics.changes_synced(changes);
                 // Last: whoever sees gauges move finds the sync counted with the next scrape.
                 let sync = Sync { took, full: tally.full };
+                self.known.synced(wrote, took, dataplane);
                 self.metrics.sync_succeeded(sync, &state(dataplane));
             }
             Event::Failed { error, retry_in, took, tally, dataplane } => {
                 tracing::error!(?retry_in, "nothing was programmed, what was there stays: {error}");
                 self.note_health(dataplane, false);
+                self.known.failed(error);
                 self.count(&tally);
                 self.metrics.sync_failed(Sync { took, full: tally.full });
             }
@@ -83,6 +87,7 @@ impl Observer {
                     repaired, %writers,
                     "somebody else changed shunt's tables; they are as planned again"
                 );
+                self.known.repaired(&writers);
                 self.events.record(events::repaired(repaired, &writers));
             }
             Event::Quarantined { quarantined, dataplane } => {

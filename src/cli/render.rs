@@ -1,7 +1,6 @@
 //! `shunt render`: the planned ruleset as text, without a kernel.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 
 use anyhow::Context;
 
@@ -31,11 +30,7 @@ pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
         Output::Nft => nft(&desired),
         Output::Json => json(&desired),
     };
-    match std::io::stdout().write_all(output.as_bytes()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => Ok(result.context("cannot write the ruleset")?),
-    }
+    Ok(super::print(&output)?)
 }
 
 fn nft(desired: &Desired) -> String {

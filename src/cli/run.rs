@@ -27,9 +27,12 @@ use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics};
 use crate::model::{Family, ObjectName};
 use crate::nft;
-use crate::serve::{ServiceHealths, serve_health, serve_metrics, serve_service_health};
+use crate::serve::{
+    ServiceHealths, UnboundPorts, serve_health, serve_metrics, serve_service_health,
+};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
+use crate::status::{self, Known};
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = instead::print_version(arguments) {
@@ -112,6 +115,7 @@ fn keep_running(
         patience: patience(config),
         node_eligible: unknown_node_is_eligible,
     });
+    let (known, unbound) = (Known::default(), UnboundPorts::default());
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
     let mut observer = Observer {
@@ -119,6 +123,7 @@ fn keep_running(
         unknown_node_is_eligible,
         metrics: metrics.clone(),
         events: events.clone(),
+        known: known.clone(),
         service_healths,
         sweeps: sweeper(metrics.clone())?,
         sysctls: sysctls.clone(),
@@ -136,6 +141,8 @@ fn keep_running(
         move || follow_addresses(&interfaces, &orders)
     })?;
     let health_of = health_source(health_seen, orders.backlog(), families);
+    let status = known.clone().teller(health_of.clone(), unbound.clone());
+    spawn("status", move || status::serve(status))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
     let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
     let (configz, configz_seen) = watch::channel(settings.configz());
@@ -158,12 +165,13 @@ fn keep_running(
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
         let follow = |configuration: &Reload| {
             let (settings, objects) = configuration.current();
-            objects.follow(&settings.node_name, orders.clone(), &metrics, &notices)
+            objects.follow(&settings.node_name, orders.clone(), &metrics, &notices, &known)
         };
         let mut source = follow(&configuration)?;
         tokio::spawn(serve_service_health(
             service_healths_seen,
             health_of.clone(),
+            unbound,
             move |service, address, error| {
                 report_unbound(service, address, error);
                 events.record(events::unbound(service, address, error));

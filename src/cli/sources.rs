@@ -18,6 +18,7 @@ use crate::model::{Change, Listed};
 use crate::source::kubernetes::{Access, AccessError, Connection, Dialer, Source};
 use crate::source::manifests::{self, Watcher};
 use crate::source::objects::Kind;
+use crate::status::{Following, Known};
 
 /// How long `--once` waits for the API server to list everything.
 const ONCE: Duration = Duration::from_secs(60);
@@ -32,7 +33,7 @@ pub(super) enum Objects {
 }
 
 /// A source at work. It ends only if it cannot go on, or if the dataplane is gone.
-pub(super) type Following = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
+pub(super) type Work = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
 impl Objects {
     /// The source that was asked for: manifests, or a kubeconfig on the command line or in the
@@ -93,7 +94,8 @@ impl Objects {
                     if synced { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 });
                 tokio::time::timeout(ONCE, listing).await.map_err(|_| {
-                    let why = contact.trouble().unwrap_or_else(|| "it takes its time".to_owned());
+                    let trouble = contact.trouble().map(|(reason, _)| reason);
+                    let why = trouble.unwrap_or_else(|| "it takes its time".to_owned());
                     anyhow!("the API server has not listed everything within {ONCE:?}: {why}")
                 })
             }),
@@ -109,7 +111,8 @@ impl Objects {
         orders: Orders,
         metrics: &Metrics,
         notices: &Notices,
-    ) -> anyhow::Result<Following> {
+        known: &Known,
+    ) -> anyhow::Result<Work> {
         // The dataplane is gone only when the process is ending.
         let flow = move |update| match orders.send(Order::Update(update)) {
             Ok(()) => ControlFlow::Continue(()),
@@ -119,6 +122,7 @@ impl Objects {
             Objects::Manifests(paths) => {
                 let (watcher, stop) =
                     Watcher::new(paths, node_name).context("cannot watch the manifests")?;
+                known.follow(node_name, Following::Manifests(paths.clone()));
                 let (ended, end) = tokio::sync::oneshot::channel();
                 super::run::spawn("manifests", move || {
                     let mut first = true;
@@ -141,6 +145,8 @@ impl Objects {
                 let metrics = metrics.clone();
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
                 let source = Source::new(access.clone(), node_name, restarted)?;
+                let server = access.config()?.cluster_url.to_string();
+                known.follow(node_name, Following::Api { server, contact: source.contact() });
                 let events = Connection::open(access.clone())?;
                 let events = publish(notices.clone(), events, node_name.to_owned());
                 Ok(Box::pin(async move {

@@ -87,9 +87,9 @@ impl Quarantine {
         self.entries.values().filter(|entry| !entry.on_trial).map(|entry| entry.until).min()
     }
 
-    /// Everything that is set aside, with the kernel's reason.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (Suspect, &Arc<str>)> {
-        self.entries.iter().map(|(suspect, entry)| (*suspect, &entry.reason))
+    /// Everything that is set aside, with the kernel's reason and when it is tried again.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Suspect, &Arc<str>, Instant)> {
+        self.entries.iter().map(|(suspect, entry)| (*suspect, &entry.reason, entry.until))
     }
 }
 

@@ -68,6 +68,8 @@ pub struct Quarantined {
     pub what: String,
     /// The kernel's reason.
     pub reason: Arc<str>,
+    /// When it is tried again.
+    pub retry_at: Instant,
 }
 
 impl Dataplane {
@@ -170,10 +172,11 @@ impl Dataplane {
 
     /// What the kernel refuses, as of the last sync, in order.
     pub fn quarantined(&self) -> impl Iterator<Item = Quarantined> {
-        self.quarantine.entries().map(|(suspect, reason)| Quarantined {
+        self.quarantine.entries().map(|(suspect, reason, retry_at)| Quarantined {
             suspect,
             what: describe(suspect, &self.desired),
             reason: reason.clone(),
+            retry_at,
         })
     }
 
@@ -191,9 +194,16 @@ impl Dataplane {
             Suspect::Frontend(key) => self.desired.frontend(key).map(|frontend| &frontend.label),
             Suspect::Member(..) => None,
         };
-        let suspects = || self.quarantine.entries().map(|(suspect, _)| suspect);
+        let suspects = || self.quarantine.entries().map(|(suspect, ..)| suspect);
         let ports: BTreeSet<_> = suspects().filter_map(label).collect();
         if ports.is_empty() { suspects().count() } else { ports.len() }
+    }
+
+    /// The generation of nf_tables that the record of what the kernel holds is about, if there is
+    /// a record.
+    #[must_use]
+    pub fn generation(&self) -> Option<u32> {
+        self.committed.as_ref().map(|known| known.generation)
     }
 
     /// True if nobody else can change our tables.

@@ -20,7 +20,7 @@ use crate::plan::{
 };
 
 /// What a sync wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SyncReport {
     /// The generation that it made.
     pub generation: u32,

@@ -73,6 +73,8 @@ pub struct Store {
     service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
     interface_addresses: BTreeSet<IpAddr>,
     synced: bool,
+    service_ports: usize,
+    endpoints: usize,
 }
 
 impl Store {
@@ -89,17 +91,21 @@ impl Store {
             Change::Service(service) => {
                 if self.services.get(&service.name) != Some(&service) {
                     dirty.services.insert(service.name.clone());
-                    self.services.insert(service.name.clone(), service);
+                    self.service_ports += service.ports.len();
+                    let old = self.services.insert(service.name.clone(), service);
+                    self.service_ports -= old.map_or(0, |old| old.ports.len());
                 }
             }
             Change::ServiceGone(name) => {
-                if self.services.remove(&name).is_some() {
+                if let Some(old) = self.services.remove(&name) {
+                    self.service_ports -= old.ports.len();
                     dirty.services.insert(name);
                 }
             }
             Change::Slice(slice) => self.apply_slice(slice, dirty),
             Change::SliceGone(name) => {
                 if let Some(old) = self.slices.remove(&name) {
+                    self.endpoints -= old.endpoints.len();
                     self.unlink(&old, dirty);
                 }
             }
@@ -155,6 +161,7 @@ impl Store {
             _ => {
                 // A slice that changes its Service leaves the old one at once.
                 if let Some(old) = self.slices.remove(&slice.name) {
+                    self.endpoints -= old.endpoints.len();
                     self.unlink(&old, dirty);
                 }
                 if let Some(service) = slice.service_name() {
@@ -163,7 +170,9 @@ impl Store {
                 }
             }
         }
-        self.slices.insert(slice.name.clone(), slice);
+        self.endpoints += slice.endpoints.len();
+        let old = self.slices.insert(slice.name.clone(), slice);
+        self.endpoints -= old.map_or(0, |old| old.endpoints.len());
     }
 
     fn unlink(&mut self, slice: &EndpointSlice, dirty: &mut Dirty) {
@@ -201,6 +210,18 @@ impl Store {
     #[must_use]
     pub fn service_count(&self) -> usize {
         self.services.len()
+    }
+
+    /// How many ports the Services have.
+    #[must_use]
+    pub fn service_port_count(&self) -> usize {
+        self.service_ports
+    }
+
+    /// How many endpoints the EndpointSlices have.
+    #[must_use]
+    pub fn endpoint_count(&self) -> usize {
+        self.endpoints
     }
 
     /// How many EndpointSlices there are.

@@ -15,4 +15,4 @@ mod service_health;
 pub use health::{Health, HealthSource, serve_health};
 pub use metrics::serve_metrics;
 pub use server::{Bind, Unbound};
-pub use service_health::{ServiceHealth, ServiceHealths, serve_service_health};
+pub use service_health::{ServiceHealth, ServiceHealths, UnboundPorts, serve_service_health};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::header::HeaderValue;
 use tokio::sync::watch;
@@ -42,11 +42,39 @@ impl ServiceHealth {
     }
 }
 
+/// The addresses that cannot be bound at the moment. Clones show the same.
+#[derive(Debug, Clone, Default)]
+pub struct UnboundPorts(Arc<Mutex<BTreeMap<SocketAddr, (ObjectName, String)>>>);
+
+impl UnboundPorts {
+    /// Each with its Service and the reason.
+    #[must_use]
+    pub fn list(&self) -> Vec<(SocketAddr, ObjectName, String)> {
+        let ports = self.lock();
+        let ports = ports.iter();
+        ports.map(|(address, (service, why))| (*address, service.clone(), why.clone())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, (ObjectName, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An address is listed as long as this lives: until it is bound, or is not wanted any more.
+struct Listed<'a>(&'a UnboundPorts, SocketAddr);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.0.lock().remove(&self.1);
+    }
+}
+
 /// Keeps one listener per address that is wanted, for ever. `report` is told of ports that cannot
-/// be bound, once each; they are tried again.
+/// be bound, once each; they are tried again and listed in `unbound` meanwhile.
 pub async fn serve_service_health(
     mut wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
+    unbound: UnboundPorts,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Clone + Send + Sync + 'static,
 ) {
     let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
@@ -61,7 +89,8 @@ pub async fn serve_service_health(
         });
         for address in addresses {
             listeners.entry(address).or_insert_with(|| {
-                tokio::spawn(serve(address, wanted.clone(), health.clone(), report.clone()))
+                let (wanted, health) = (wanted.clone(), health.clone());
+                tokio::spawn(serve(address, wanted, health, unbound.clone(), report.clone()))
             });
         }
         if wanted.changed().await.is_err() {
@@ -74,22 +103,25 @@ async fn serve(
     address: SocketAddr,
     wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
+    unbound: UnboundPorts,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
 ) {
-    let mut reported = false;
+    let mut listed = None;
     let listener = loop {
         match http::listen(address, true) {
             Ok(listener) => break listener,
-            Err(error) if !reported => {
+            Err(error) if listed.is_none() => {
                 if let Some(told) = wanted.borrow().get(&address) {
                     report(&told.service, address, &error);
+                    unbound.lock().insert(address, (told.service.clone(), error.to_string()));
                 }
-                reported = true;
+                listed = Some(Listed(&unbound, address));
             }
             Err(_) => {}
         }
         tokio::time::sleep(RETRY).await;
     };
+    drop(listed);
     let handler: Handler = Arc::new(move |_path, _headers| {
         let healthy = health().is_ready();
         wanted.borrow().get(&address).map(|told| told.answer(healthy))
@@ -138,9 +170,14 @@ mod tests {
             families: Family::ALL.to_vec(),
         });
         let (reports, mut reported) = tokio::sync::mpsc::unbounded_channel();
-        tokio::spawn(serve_service_health(seen, health, move |service, address, _| {
-            let _ = reports.send((service.clone(), address));
-        }));
+        tokio::spawn(serve_service_health(
+            seen,
+            health,
+            UnboundPorts::default(),
+            move |service, address, _| {
+                let _ = reports.send((service.clone(), address));
+            },
+        ));
         assert_eq!(reported.recv().await, Some((ObjectName::new("default", "web"), taken)));
         let answer = http::get(free, "/any/path").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

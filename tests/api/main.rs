@@ -10,6 +10,7 @@ mod faults;
 mod node;
 mod outages;
 mod programs;
+mod status;
 mod world;
 
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         ("events", events::cases()),
         ("node", node::cases()),
         ("faults", faults::cases()),
+        ("status", status::cases()),
         ("access", access::cases()),
     ])
 }

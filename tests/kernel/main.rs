@@ -10,4 +10,5 @@ mod removal;
 mod rendered;
 mod sequences;
 mod start;
+mod status;
 mod transactions;

@@ -8,6 +8,7 @@ mod lifecycle;
 mod masquerade;
 mod matrix;
 mod node_ports;
+mod status;
 mod transactions;
 mod watching;
 mod world;

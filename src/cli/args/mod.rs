@@ -28,6 +28,8 @@ pub enum Command {
     Run(Run),
     /// Print the ruleset that would be programmed, as nft would list it. Needs no kernel.
     Render(Render),
+    /// Tell how the running agent is: what is wrong first.
+    Status(Status),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
 }
@@ -120,6 +122,29 @@ pub struct Render {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub logging: Logging,
+}
+
+/// Arguments of `shunt status`.
+#[derive(Debug, Args)]
+pub struct Status {
+    /// How to print it.
+    #[arg(long, value_enum, default_value_t = StatusOutput::Text)]
+    pub output: StatusOutput,
+    /// Ask the agent of this network namespace: a name as in `ip netns`, or a path.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub netns: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: Logging,
+}
+
+/// How `shunt status` prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StatusOutput {
+    /// For people.
+    Text,
+    /// As JSON, with everything.
+    Json,
 }
 
 /// Arguments of `shunt cleanup`.

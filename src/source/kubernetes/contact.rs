@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -40,13 +41,14 @@ impl Contact {
         }
     }
 
-    /// What is in the way at the moment, for a person; none if all is well.
+    /// What is in the way at the moment, for a person, and for how long; none if all is well.
     #[must_use]
-    pub fn trouble(&self) -> Option<String> {
+    pub fn trouble(&self) -> Option<(String, Duration)> {
         let troubles = self.troubles();
+        let since = troubles.of.values().map(|trouble| trouble.since).min()?;
         let mut texts: Vec<&str> = troubles.of.values().map(|trouble| &*trouble.text).collect();
         texts.dedup();
-        (!texts.is_empty()).then(|| texts.join("; "))
+        Some((texts.join("; "), since.elapsed()))
     }
 
     /// A watch was opened again.

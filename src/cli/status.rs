@@ -1,0 +1,23 @@
+//! `shunt status`: what the running agent tells of itself.
+
+use anyhow::Context;
+
+use super::args::{Status as Arguments, StatusOutput};
+use super::{Failure, logging, netns};
+use crate::status::ask;
+
+/// Asks the agent and prints what it tells.
+pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
+    logging::start_with(&arguments.logging);
+    netns::enter(arguments.netns.as_deref())?;
+    let status = ask().map_err(anyhow::Error::from)?;
+    let text = match arguments.output {
+        StatusOutput::Text => status.to_string(),
+        StatusOutput::Json => {
+            let json = serde_json::to_string_pretty(&status);
+            json.context("the status cannot be written as JSON")? + "\n"
+        }
+    };
+    super::print(&text)?;
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! What the agent notes of itself, so that it can be told whenever somebody asks.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{
+    Conflict, Counts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure, Time, Trouble,
+    UnboundPort,
+};
+use crate::dataplane::{self, Dataplane, SyncReport};
+use crate::model::Family;
+use crate::plan::Set;
+use crate::serve::{HealthSource, UnboundPorts};
+use crate::source::kubernetes::Contact;
+
+/// So many of the same sort are kept at the most, for each sync has to note them.
+const MOST: usize = 1_000;
+
+/// What the agent knows of itself. Clones show the same.
+#[derive(Clone, Default)]
+pub struct Known(Arc<Mutex<Inner>>);
+
+#[derive(Default)]
+struct Inner {
+    node: String,
+    source: Following,
+    rules: Rules,
+}
+
+/// Where objects come from at the moment.
+#[derive(Default)]
+pub enum Following {
+    /// Nowhere yet.
+    #[default]
+    Nothing,
+    /// From files and folders.
+    Manifests(Vec<PathBuf>),
+    /// From an API server.
+    Api {
+        /// Its URL.
+        server: String,
+        /// How it goes with it.
+        contact: Arc<Contact>,
+    },
+}
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Each value is whole by itself.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Objects come from there from now on, for that node.
+    pub fn follow(&self, node: &str, source: Following) {
+        let mut inner = self.lock();
+        node.clone_into(&mut inner.node);
+        inner.source = source;
+    }
+
+    /// The kernel holds what is planned.
+    pub fn synced(&self, wrote: Option<SyncReport>, took: Duration, dataplane: &Dataplane) {
+        let report = wrote.unwrap_or_default();
+        let sync = Sync {
+            at: Time::now(),
+            seconds: took.as_secs_f64(),
+            added: report.added,
+            deleted: report.deleted,
+            bytes: report.bytes,
+        };
+        let rules = &mut self.lock().rules;
+        if wrote.is_some() {
+            rules.last_commit = Some(sync.clone());
+        }
+        rules.last_sync = Some(sync);
+        rules.failure = None;
+        rules.generation = dataplane.generation();
+        rules.owns_tables = dataplane.is_owner();
+        rules.counts = counts(dataplane);
+        rules.quarantined = dataplane.quarantined().take(MOST).map(quarantined).collect();
+        rules.conflicts = dataplane.conflicts().take(MOST).map(conflict).collect();
+    }
+
+    /// The kernel does not hold what is planned.
+    pub fn failed(&self, error: &dataplane::Error) {
+        self.lock().rules.failure =
+            Some(SyncFailure { at: Time::now(), reason: error.to_string() });
+    }
+
+    /// What somebody else had changed is as planned again.
+    pub fn repaired(&self, writers: &str) {
+        let rules = &mut self.lock().rules;
+        rules.drift_repairs += 1;
+        rules.last_drift_repair = Some(Repair { at: Time::now(), writers: writers.to_owned() });
+    }
+
+    /// Puts together what is told, whenever somebody asks.
+    pub fn teller(self, health: HealthSource, unbound: UnboundPorts) -> impl Fn() -> Status {
+        let started = Time::now();
+        move || {
+            let health = health();
+            let inner = self.lock();
+            Status {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                process: std::process::id(),
+                started,
+                told: Time::now(),
+                node: inner.node.clone(),
+                healthy: health.is_live(),
+                waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
+                source: source(&inner.source),
+                rules: inner.rules.clone(),
+                unbound_health_ports: unbound_ports(&unbound),
+            }
+        }
+    }
+}
+
+fn source(following: &Following) -> Source {
+    match following {
+        Following::Nothing => Source::None,
+        Following::Manifests(paths) => Source::Manifests { paths: paths.clone() },
+        Following::Api { server, contact } => Source::Api {
+            server: server.clone(),
+            trouble: contact
+                .trouble()
+                .map(|(reason, lasts)| Trouble { reason, seconds: lasts.as_secs_f64() }),
+        },
+    }
+}
+
+/// All of it has been counted already.
+fn counts(dataplane: &Dataplane) -> Counts {
+    let store = dataplane.store();
+    let of = Family::ALL.map(|family| dataplane.counts(family));
+    let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
+    let elements = |set: Set| of.map(|(_, elements)| elements[set as usize]).into();
+    Counts {
+        services: store.service_count(),
+        service_ports: store.service_port_count(),
+        endpoint_slices: store.slice_count(),
+        endpoints: store.endpoint_count(),
+        frontends: of.map(|(frontends, _)| frontends).into(),
+        elements: sets.map(|set| (set.name().to_owned(), elements(set))).collect(),
+    }
+}
+
+fn quarantined(quarantined: dataplane::Quarantined) -> Quarantined {
+    let wait = quarantined.retry_at.saturating_duration_since(Instant::now());
+    Quarantined {
+        what: quarantined.what,
+        reason: quarantined.reason.to_string(),
+        retry_at: Time(SystemTime::now() + wait),
+    }
+}
+
+fn conflict(conflict: &crate::plan::Conflict) -> Conflict {
+    Conflict {
+        frontend: conflict.frontend.to_string(),
+        winner: conflict.winner.to_string(),
+        loser: conflict.loser.to_string(),
+    }
+}
+
+fn unbound_ports(unbound: &UnboundPorts) -> Vec<UnboundPort> {
+    let ports = unbound.list().into_iter();
+    let told = ports.map(|(address, service, reason)| UnboundPort {
+        service: service.to_string(),
+        address: address.to_string(),
+        reason,
+    });
+    told.collect()
+}

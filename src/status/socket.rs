@@ -1,0 +1,135 @@
+//! From the agent to whoever asks on its node.
+//!
+//! An abstract address (unix(7)): there is one per network namespace, like the rules; it needs no
+//! folder that both can reach; and it is gone with the agent. Whoever connects is told the status as
+//! JSON, if it is root or the agent's own user, and the connection ends.
+
+use std::io::{self, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::unistd::Uid;
+
+use super::Status;
+
+const NAME: &str = "shunt/status";
+/// How long the agent may take to answer, and the command to read it.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause before the name is tried again: an agent that is just ending may still have it.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Why there is no status.
+#[derive(Debug, thiserror::Error)]
+pub enum NoStatus {
+    /// No agent runs in this network namespace.
+    #[error("no shunt runs in this network namespace")]
+    NoAgent,
+    /// The agent takes connections, but does not answer.
+    #[error("shunt runs (process {0}), but does not answer within {PATIENCE:?}: it hangs")]
+    Silent(i32),
+    /// Somebody has taken the name who may not run an agent here.
+    #[error("process {process} of user {user} pretends to be shunt: end it")]
+    Impostor {
+        /// The process.
+        process: i32,
+        /// Its user.
+        user: u32,
+    },
+    /// We may not ask.
+    #[error("shunt (process {0}) tells its status only to root")]
+    Refused(i32),
+    /// The answer cannot be read.
+    #[error(
+        "shunt (process {process}) is of another version: its status cannot be read ({reason})"
+    )]
+    Unreadable {
+        /// The process.
+        process: i32,
+        /// Why.
+        reason: serde_json::Error,
+    },
+    /// The kernel does not let us ask.
+    #[error("cannot ask for the status: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Tells the status to whoever asks, for ever.
+pub fn serve(status: impl Fn() -> Status) {
+    let listener = listen();
+    loop {
+        let told = listener.accept().and_then(|(stream, _)| tell(stream, &status));
+        if let Err(error) = told {
+            tracing::debug!(%error, "somebody who asked for the status did not get it");
+            // Without file descriptors the next attempt would fail as fast.
+            std::thread::sleep(RETRY);
+        }
+    }
+}
+
+fn listen() -> UnixListener {
+    let mut told = false;
+    loop {
+        let bound =
+            SocketAddr::from_abstract_name(NAME).and_then(|name| UnixListener::bind_addr(&name));
+        match bound {
+            Ok(listener) => return listener,
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::debug!(%error, "`shunt status` finds nobody yet; trying again");
+                }
+                std::thread::sleep(RETRY);
+            }
+        }
+    }
+}
+
+fn tell(mut stream: UnixStream, status: impl Fn() -> Status) -> io::Result<()> {
+    let (_, user) = peer(&stream)?;
+    if may_talk_to(user) {
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all(serde_json::to_string(&status())?.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Asks the agent of this network namespace.
+///
+/// # Errors
+/// If there is none, or it does not answer.
+pub fn ask() -> Result<Status, NoStatus> {
+    let name = SocketAddr::from_abstract_name(NAME)?;
+    let mut stream = match UnixStream::connect_addr(&name) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            return Err(NoStatus::NoAgent);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (process, user) = peer(&stream)?;
+    if !may_talk_to(user) {
+        return Err(NoStatus::Impostor { process, user: user.as_raw() });
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut json = Vec::new();
+    match stream.read_to_end(&mut json) {
+        Ok(0) => return Err(NoStatus::Refused(process)),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            return Err(NoStatus::Silent(process));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    serde_json::from_slice(&json).map_err(|reason| NoStatus::Unreadable { process, reason })
+}
+
+fn peer(stream: &UnixStream) -> io::Result<(i32, Uid)> {
+    let peer = getsockopt(stream, PeerCredentials)?;
+    Ok((peer.pid(), Uid::from_raw(peer.uid())))
+}
+
+/// Whether that user may be an agent here, or ask one.
+fn may_talk_to(user: Uid) -> bool {
+    user.is_root() || user == Uid::effective()
+}

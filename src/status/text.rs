@@ -1,0 +1,167 @@
+//! The status for people: first what is wrong, then how it is.
+
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use super::{Families, Rules, Source, Status, Sync, Time};
+
+/// So many of the same sort are shown; JSON has all.
+const SHOWN: usize = 10;
+
+impl Display for Status {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.wrong(f)?;
+        let Status { version, process, node, .. } = self;
+        let since = span(self.started.before(self.told));
+        writeln!(f, "shunt {version} on node {node}, process {process}, running for {since}\n")?;
+        row(f, "source", &self.source)?;
+        self.rules.describe(f, self.told)
+    }
+}
+
+impl Status {
+    /// A line for each thing that somebody should look at; one that says so if there is none.
+    fn wrong(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Rules { failure, quarantined, conflicts, last_sync, .. } = &self.rules;
+        let mut problems: Vec<String> = Vec::new();
+        if let Some(failure) = failure {
+            let since = span(failure.at.before(self.told));
+            problems.push(format!(
+                "the last sync failed {since} ago, what was programmed before stays: {}",
+                failure.reason
+            ));
+        } else if !self.healthy {
+            let waited = Duration::from_secs_f64(self.waiting_seconds.unwrap_or_default().max(0.0));
+            problems.push(format!(
+                "a change has been waiting for {}: the dataplane is stuck",
+                span(waited)
+            ));
+        }
+        if let Source::Api { trouble: Some(trouble), .. } = &self.source {
+            let lasts = Duration::from_secs_f64(trouble.seconds.max(0.0));
+            problems.push(format!(
+                "{}, for {}; what is programmed stays",
+                trouble.reason,
+                span(lasts)
+            ));
+        }
+        if last_sync.is_none() && failure.is_none() {
+            problems.push("nothing has been programmed yet: not all objects are known".to_owned());
+        }
+        some(&mut problems, quarantined, "that the kernel refuses", |refused| {
+            let wait = refused.retry_at.0.duration_since(self.told.0).unwrap_or_default();
+            format!(
+                "the kernel refuses {}: {}; tried again in {}",
+                refused.what,
+                refused.reason,
+                span(wait)
+            )
+        });
+        let mut warnings = Vec::new();
+        some(&mut warnings, conflicts, "such conflicts", |conflict| {
+            let super::Conflict { frontend, winner, loser } = conflict;
+            format!("Service {loser} goes without {frontend}, which the older {winner} has")
+        });
+        some(&mut warnings, &self.unbound_health_ports, "such ports", |port| {
+            let super::UnboundPort { service, address, reason } = port;
+            format!("load balancers get no answer about Service {service} on {address}: {reason}")
+        });
+        for problem in &problems {
+            writeln!(f, "PROBLEM  {problem}")?;
+        }
+        for warning in &warnings {
+            writeln!(f, "WARNING  {warning}")?;
+        }
+        if problems.is_empty() && warnings.is_empty() {
+            writeln!(f, "OK  the kernel holds what is planned")?;
+        }
+        writeln!(f)
+    }
+}
+
+/// Adds a line for each, or for the first of many.
+fn some<T>(lines: &mut Vec<String>, all: &[T], what: &str, line: impl Fn(&T) -> String) {
+    lines.extend(all.iter().take(SHOWN).map(line));
+    if let more @ 1.. = all.len().saturating_sub(SHOWN) {
+        lines.push(format!("… and {more} more {what} (--output json)"));
+    }
+}
+
+impl Rules {
+    fn describe(&self, f: &mut Formatter<'_>, now: Time) -> fmt::Result {
+        let sync = |sync: &Option<Sync>| match sync {
+            None => "never".to_owned(),
+            Some(sync) => {
+                let Sync { seconds, added, deleted, bytes, .. } = sync;
+                let took = Duration::from_secs_f64(seconds.max(0.0));
+                let wrote = match bytes {
+                    0 => "nothing to write".to_owned(),
+                    _ => format!("{added} elements added, {deleted} deleted, {bytes} bytes"),
+                };
+                format!("{} ago, in {took:.1?}: {wrote}", span(sync.at.before(now)))
+            }
+        };
+        row(f, "last sync", &sync(&self.last_sync))?;
+        row(f, "last commit", &sync(&self.last_commit))?;
+        let owner = if self.owns_tables { "nobody else can change them" } else { "shared" };
+        let generation = self.generation.map_or("not known".to_owned(), |g| g.to_string());
+        row(f, "tables", &format_args!("{owner}; nf_tables' generation {generation}"))?;
+        match &self.last_drift_repair {
+            None => row(f, "repairs", &"none")?,
+            Some(repair) => {
+                let (times, ago) = (self.drift_repairs, span(repair.at.before(now)));
+                let text = format!("{times}, the last {ago} ago; written by: {}", repair.writers);
+                row(f, "repairs", &text)?;
+            }
+        }
+        let super::Counts { services, service_ports, endpoint_slices, endpoints, .. } = self.counts;
+        let objects = format!(
+            "{services} Services with {service_ports} ports, {endpoints} endpoints in \
+             {endpoint_slices} EndpointSlices"
+        );
+        row(f, "objects", &objects)?;
+        writeln!(f, "\n{:<22} {:>9} {:>9}", "in the kernel", "IPv4", "IPv6")?;
+        let line = |f: &mut Formatter<'_>, name: &str, Families { v4, v6 }: Families| {
+            writeln!(f, "  {name:<20} {v4:>9} {v6:>9}")
+        };
+        line(f, "frontends", self.counts.frontends)?;
+        for (set, count) in self.counts.elements.iter().filter(|(_, count)| count.v4 + count.v6 > 0)
+        {
+            line(f, set, *count)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Source {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::None => f.write_str("none yet"),
+            Source::Manifests { paths } => {
+                let paths: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
+                write!(f, "manifests in {}", paths.join(", "))
+            }
+            Source::Api { server, trouble: None } => write!(f, "API server {server}, answers"),
+            Source::Api { server, .. } => {
+                write!(f, "API server {server}, does not answer as it should")
+            }
+        }
+    }
+}
+
+fn row(f: &mut Formatter<'_>, name: &str, value: &dyn Display) -> fmt::Result {
+    writeln!(f, "{name:<12} {value}")
+}
+
+/// A time span in its two largest units.
+fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) if seconds == 0 => "less than a second".to_owned(),
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}

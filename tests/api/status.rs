@@ -1,0 +1,55 @@
+//! What `shunt status` tells of the server.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use shunt_apiserver::{Api, Case, both};
+
+use crate::world::World;
+
+pub(crate) fn cases() -> Vec<Case> {
+    both![an_outage_is_told_as_long_as_it_lasts, an_agent_that_has_not_begun_says_so]
+}
+
+/// Waits until the first line has all of these parts.
+fn wait_for(world: &World, parts: &[&str]) -> Result<String> {
+    let start = Instant::now();
+    loop {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shunt"));
+        let output = command.args(["status", "--netns"]).arg(world.lab.node.path()).output()?;
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let first = told.lines().next().unwrap_or_default();
+        if parts.iter().all(|part| first.contains(part)) {
+            return Ok(told);
+        }
+        ensure!(start.elapsed() < Duration::from_secs(30), "no {parts:?} in\n{told}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn an_outage_is_told_as_long_as_it_lasts(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let _agent = world.start()?;
+    let told = wait_for(&world, &["OK  "])?;
+    let address = world.gate.address().to_string();
+    assert!(told.contains(&format!("API server https://{address}/, answers")), "{told}");
+    assert!(told.contains(" 6 endpoints in 2 EndpointSlices"), "{told}");
+    world.gate.refuse()?;
+    wait_for(&world, &["PROBLEM  the API server", &address, "what is programmed stays"])?;
+    world.gate.reopen()?;
+    wait_for(&world, &["OK  "])?;
+    Ok(())
+}
+
+fn an_agent_that_has_not_begun_says_so(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    world.gate.refuse()?;
+    let _agent = world.agent()?.spawn()?;
+    let told = wait_for(&world, &["PROBLEM  the API server"])?;
+    assert!(told.contains("PROBLEM  nothing has been programmed yet"), "{told}");
+    world.gate.reopen()?;
+    wait_for(&world, &["OK  "])?;
+    Ok(())
+}

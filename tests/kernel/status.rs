@@ -1,0 +1,88 @@
+//! What the kernel refuses is the first thing that `shunt status` tells.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Result, ensure};
+use nix::errno::Errno;
+use shunt::dataplane::{Dataplane, Ownership};
+use shunt::model::{Change, Family};
+use shunt::nft::Socket;
+use shunt::plan::Options;
+use shunt::serve::{Health, HealthSource, UnboundPorts};
+use shunt::status::{self, Following, Known};
+use shunt_fake::{NODE, service, slice};
+use shunt_lab::Netns;
+
+use crate::faults::Faults;
+
+fn health() -> HealthSource {
+    Arc::new(|| Health {
+        last_updated: Some(SystemTime::now()),
+        waiting: None,
+        patience: Duration::from_secs(60),
+        node_eligible: true,
+        families: Family::ALL.to_vec(),
+    })
+}
+
+fn ask(ns: &Netns, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shunt"));
+    let output = command.args(["status", "--netns"]).arg(ns.path()).args(arguments).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<()> {
+    let ns = Netns::new()?;
+    let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
+    let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
+    let known = Known::default();
+    known.follow(NODE, Following::Manifests(vec!["/etc/shunt".into()]));
+    let teller = known.clone().teller(health(), UnboundPorts::default());
+    let inside = ns.clone();
+    // Ends with the process, as the agent's does.
+    std::thread::spawn(move || {
+        inside.run(|| {
+            status::serve(teller);
+            Ok(())
+        })
+    });
+
+    faults.refuse(|refusal| {
+        let it = refusal.object == "service-ips"
+            && refusal.keys.iter().any(|key| key.starts_with(&[10, 96, 0, 7]));
+        it.then_some(Errno::ENFILE)
+    });
+    for n in [1, 7] {
+        dataplane.apply(Change::Service(service(n)));
+        dataplane.apply(Change::Slice(slice(n, Family::V4, &[n * 64])));
+    }
+    dataplane.apply(Change::Synced);
+    let wrote = dataplane.sync()?;
+    known.synced(wrote, Duration::from_millis(3), &dataplane);
+    let start = std::time::Instant::now();
+    let text = loop {
+        match ask(&ns, &[]) {
+            // The thread may not listen yet.
+            Err(error) => ensure!(start.elapsed() < Duration::from_secs(20), "{error:#}"),
+            Ok(text) => break text,
+        }
+    };
+    let first = text.lines().next().unwrap_or_default();
+    assert!(first.starts_with("PROBLEM  the kernel refuses 10.96.0.7:80/tcp of "), "{text}");
+    assert!(first.contains("(23)") && first.contains("; tried again in "), "{text}");
+    assert!(text.contains("in 3.0ms: "), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&ask(&ns, &["--output=json"])?)?;
+    assert_eq!(json["quarantined"].as_array().map(Vec::len), Some(1), "{json:#}");
+
+    faults.refuse(|_| None);
+    dataplane.apply(Change::Slice(slice(7, Family::V4, &[7 * 64, 7 * 64 + 1])));
+    let wrote = dataplane.sync()?;
+    known.synced(wrote, Duration::from_millis(1), &dataplane);
+    let text = ask(&ns, &[])?;
+    assert!(text.starts_with("OK  "), "{text}");
+    Ok(())
+}
