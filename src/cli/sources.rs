@@ -5,6 +5,7 @@ use std::future::Future;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -15,7 +16,7 @@ use crate::dataplane::{Cause, Order, Orders, Update};
 use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
 use crate::model::{Change, Listed};
-use crate::source::kubernetes::{Access, AccessError, Connection, Dialer, Source};
+use crate::source::kubernetes::{Access, AccessError, Asked, Connection, Dialer, OnAsked, Source};
 use crate::source::manifests::{self, Watcher};
 use crate::source::objects::Kind;
 use crate::status::{Following, Known};
@@ -86,7 +87,7 @@ impl Objects {
                 Ok(())
             }
             Objects::Api(access) => runtime()?.block_on(async {
-                let source = Source::new(access.clone(), node_name, |_| {})?;
+                let source = Source::new(access.clone(), node_name, |_| {}, Arc::new(|_| {}))?;
                 let contact = source.contact();
                 let listing = source.run(|delivery| {
                     let synced = delivery.changes.contains(&Change::Synced);
@@ -142,12 +143,13 @@ impl Objects {
                 }))
             }
             Objects::Api(access) => {
+                let asked = count_requests(metrics.clone());
                 let metrics = metrics.clone();
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
-                let source = Source::new(access.clone(), node_name, restarted)?;
+                let source = Source::new(access.clone(), node_name, restarted, asked.clone())?;
                 let server = access.config()?.cluster_url.to_string();
                 known.follow(node_name, Following::Api { server, contact: source.contact() });
-                let events = Connection::open(access.clone())?;
+                let events = Connection::open(access.clone(), asked)?;
                 let events = publish(notices.clone(), events, node_name.to_owned());
                 Ok(Box::pin(async move {
                     let objects = source.run(|delivery| {
@@ -165,6 +167,14 @@ impl Objects {
             }
         }
     }
+}
+
+/// Counts the requests to an API server.
+fn count_requests(metrics: Metrics) -> OnAsked {
+    Arc::new(move |asked: &Asked<'_>| {
+        let status = asked.status.map(|status| status.as_u16());
+        metrics.api_asked(asked.method.as_str(), asked.host, status, asked.took);
+    })
 }
 
 /// Adds to the first changes of a source that there is nothing else: another source may have been at

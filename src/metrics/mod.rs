@@ -11,6 +11,7 @@ mod exposition;
 mod kube_proxy;
 mod own;
 mod process;
+mod rest_client;
 mod slis;
 mod vector;
 
@@ -21,6 +22,7 @@ use prometheus_client::registry::Registry;
 
 use self::kube_proxy::KubeProxy;
 use self::own::Own;
+use self::rest_client::RestClient;
 use self::slis::Slis;
 use crate::model::Family;
 
@@ -36,6 +38,7 @@ struct Inner {
     registry: Registry,
     kube_proxy: KubeProxy,
     own: Own,
+    rest_client: RestClient,
     slis: Slis,
 }
 
@@ -98,8 +101,9 @@ impl Metrics {
         let mut registry = Registry::default();
         let kube_proxy = KubeProxy::register(families, &mut registry);
         let own = Own::register(families, &mut registry);
+        let rest_client = RestClient::register(&mut registry);
         process::register(&mut registry);
-        Metrics(Arc::new(Inner { registry, kube_proxy, own, slis: Slis::new() }))
+        Metrics(Arc::new(Inner { registry, kube_proxy, own, rest_client, slis: Slis::new() }))
     }
 
     /// All metrics in a text format.
@@ -189,6 +193,12 @@ impl Metrics {
     /// The watch of a resource, by its plural name (`services`), was begun again.
     pub fn watch_restarted(&self, resource: &'static str) {
         self.0.own.watch_restarted(resource);
+    }
+
+    /// The API server at `host` was asked with this HTTP method. `status`: of its answer, if there
+    /// was one; `took`: how long it took to begin, unless it was a watch.
+    pub fn api_asked(&self, method: &str, host: &str, status: Option<u16>, took: Option<Duration>) {
+        self.0.rest_client.asked(method, host, status, took);
     }
 
     /// A changed configuration was taken, or it was not because something in it is wrong.

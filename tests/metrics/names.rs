@@ -26,6 +26,8 @@ fn everything(families: &[Family]) -> Metrics {
     metrics.sync_failed(Sync { took, full: false });
     metrics.changes_synced(Changes { services: 1, endpoint_slices: 1 });
     metrics.watch_restarted("services");
+    metrics.api_asked("POST", "10.0.0.1:6443", Some(201), Some(took));
+    metrics.api_asked("GET", "10.0.0.1:6443", None, None);
     metrics.probed(Probe::Healthz, 200);
     metrics.network_programmed(Family::V6, took);
     metrics
@@ -97,6 +99,16 @@ fn values_are_those_that_were_counted() -> Result<()> {
         ("shunt_elements", &[v6, ("map", "service-ips")], 6.0),
         ("shunt_frontends", &[v4], 3.0),
         ("shunt_watch_restarts_total", &[("resource", "services")], 1.0),
+        (
+            "rest_client_requests_total",
+            &[("code", "<error>"), ("host", "10.0.0.1:6443"), ("method", "GET")],
+            1.0,
+        ),
+        (
+            "rest_client_request_duration_seconds_count",
+            &[("host", "10.0.0.1:6443"), ("verb", "POST")],
+            1.0,
+        ),
         ("shunt_config_reloads_total", &[("result", "failure")], 0.0),
         ("shunt_config_last_reload_successful", &[], 1.0),
     ] {

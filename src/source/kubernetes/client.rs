@@ -17,6 +17,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 use super::dial::Connector;
 use super::failure::innermost;
+use super::requests::{OnAsked, Tell};
 use super::{Access, AccessError};
 
 /// How long a TCP connection may take to be made.
@@ -40,7 +41,7 @@ struct NoAnswer {
 
 /// Makes a client. kube's own one speaks HTTP/1 only: a connection for each watch, and none of them
 /// would notice for minutes that the server's host is gone.
-fn client(access: &Access) -> Result<Client, AccessError> {
+fn client(access: &Access, on_asked: &OnAsked) -> Result<Client, AccessError> {
     let mut config = access.config()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
@@ -52,15 +53,17 @@ fn client(access: &Access) -> Result<Client, AccessError> {
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     let tcp = Connector { there: access.dialer.clone(), here: tcp };
-    let Some(proxy) = config.proxy_url.clone() else { return client_over(tcp, &config) };
+    let Some(proxy) = config.proxy_url.clone() else {
+        return client_over(tcp, &config, on_asked);
+    };
     match proxy.scheme_str() {
-        Some("http") => client_over(Tunnel::new(proxy, tcp), &config),
-        Some("socks5") => client_over(SocksV5::new(proxy, tcp), &config),
+        Some("http") => client_over(Tunnel::new(proxy, tcp), &config, on_asked),
+        Some("socks5") => client_over(SocksV5::new(proxy, tcp), &config, on_asked),
         _ => Err(Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy) }.into()),
     }
 }
 
-fn client_over<C>(connector: C, config: &Config) -> Result<Client, AccessError>
+fn client_over<C>(connector: C, config: &Config, on_asked: &OnAsked) -> Result<Client, AccessError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connected + Read + Write + Send + Unpin + 'static,
@@ -75,6 +78,7 @@ where
         https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+    let tell = Tell { host: server.as_str().into(), on_asked: on_asked.clone() };
     let https = https.enable_all_versions().wrap_connector(connector);
     let http = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -83,6 +87,7 @@ where
         .http2_keep_alive_timeout(PING_TIMEOUT)
         .build::<_, Body>(https);
     let service = ServiceBuilder::new()
+        .layer(tell)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
@@ -102,12 +107,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Prepares a client; nothing is requested yet. To be called where tokio runs.
+    /// Prepares a client; nothing is requested yet. To be called where tokio runs. `on_asked` is
+    /// told of each request.
     ///
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
-    pub fn open(access: Access) -> Result<Connection, AccessError> {
-        Connection::new(move || client(&access))
+    pub fn open(access: Access, on_asked: OnAsked) -> Result<Connection, AccessError> {
+        Connection::new(move || client(&access, &on_asked))
     }
 
     pub(super) fn new(

@@ -19,6 +19,7 @@ mod dial;
 mod failure;
 mod intake;
 mod lines;
+mod requests;
 mod resource;
 mod watch;
 
@@ -40,6 +41,7 @@ pub use client::Connection;
 pub use contact::Contact;
 pub use dial::Dialer;
 use intake::Intake;
+pub use requests::{Asked, OnAsked};
 use resource::Resource;
 use watch::Watch;
 
@@ -79,7 +81,7 @@ pub struct Source {
 
 impl Source {
     /// Prepares everything; nothing is requested yet. To be called where tokio runs. `on_restart` is
-    /// called whenever the watch of a kind is opened again.
+    /// called whenever the watch of a kind is opened again, `on_asked` of each request.
     ///
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
@@ -87,9 +89,10 @@ impl Source {
         access: Access,
         node_name: &str,
         on_restart: impl Fn(Kind) + Send + Sync + 'static,
+        on_asked: OnAsked,
     ) -> Result<Source, AccessError> {
         tracing::info!(server = %access.config()?.cluster_url, "taking objects from an API server");
-        let connection = Connection::open(access)?;
+        let connection = Connection::open(access, on_asked)?;
         Ok(Source::with(connection, node_name, on_restart))
     }
 

@@ -1,0 +1,60 @@
+//! Requests to the API server, as client-go counts them in kube-proxy.
+
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family as Vector;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// client-go's, in seconds.
+const BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
+/// What client-go says where there was no answer.
+const NO_ANSWER: &str = "<error>";
+
+type Labels<const N: usize> = [(&'static str, String); N];
+
+#[derive(Debug)]
+pub(super) struct RestClient {
+    requests: Vector<Labels<3>, Counter>,
+    latency: Vector<Labels<2>, Histogram>,
+}
+
+impl RestClient {
+    pub(super) fn register(registry: &mut Registry) -> RestClient {
+        let registry = registry.sub_registry_with_prefix("rest_client");
+        let requests = Vector::default();
+        registry.register(
+            "requests",
+            "Requests to the API server, by HTTP status, method and host",
+            requests.clone(),
+        );
+        let latency: Vector<_, _> = Vector::new_with_constructor(buckets as fn() -> Histogram);
+        registry.register(
+            "request_duration_seconds",
+            "Time until the API server began to answer a request other than a watch",
+            latency.clone(),
+        );
+        RestClient { requests, latency }
+    }
+
+    pub(super) fn asked(
+        &self,
+        method: &str,
+        host: &str,
+        status: Option<u16>,
+        took: Option<Duration>,
+    ) {
+        let code = status.map_or(NO_ANSWER.to_owned(), |status| status.to_string());
+        let labels = [("code", code), ("host", host.to_owned()), ("method", method.to_owned())];
+        self.requests.get_or_create(&labels).inc();
+        if let Some(took) = took {
+            let labels = [("host", host.to_owned()), ("verb", method.to_owned())];
+            self.latency.get_or_create(&labels).observe(took.as_secs_f64());
+        }
+    }
+}
+
+fn buckets() -> Histogram {
+    Histogram::new(BUCKETS)
+}

@@ -1,0 +1,81 @@
+//! What is asked of the server, for those who count it.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::http::{Request, Response};
+use hyper::{Method, StatusCode};
+use tower::{Layer, Service};
+
+/// A request to which an answer has begun, or none has come.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// How it asked.
+    pub method: &'a Method,
+    /// The server, as `host:port` where the URL has a port.
+    pub host: &'a str,
+    /// The answer's status.
+    pub status: Option<StatusCode>,
+    /// How long that took; none for a watch, which begins to answer at once and goes on for minutes.
+    pub took: Option<Duration>,
+}
+
+/// Who is told of each request.
+pub type OnAsked = Arc<dyn Fn(&Asked<'_>) + Send + Sync>;
+
+/// Tells of the requests that go through it.
+#[derive(Clone)]
+pub(super) struct Tell {
+    pub(super) host: Arc<str>,
+    pub(super) on_asked: OnAsked,
+}
+
+impl<S> Layer<S> for Tell {
+    type Service = Telling<S>;
+
+    fn layer(&self, inner: S) -> Telling<S> {
+        Telling { tell: self.clone(), inner }
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Telling<S> {
+    tell: Tell,
+    inner: S,
+}
+
+impl<S, A, B> Service<Request<A>> for Telling<S>
+where
+    S: Service<Request<A>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = std::pin::Pin<
+        Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send + 'static>,
+    >;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let method = request.method().clone();
+        let query = request.uri().query().unwrap_or_default();
+        let is_watch = query.split('&').any(|parameter| parameter.starts_with("watch="));
+        let Tell { host, on_asked } = self.tell.clone();
+        let started = Instant::now();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            on_asked(&Asked {
+                method: &method,
+                host: &host,
+                status: answer.as_ref().ok().map(Response::status),
+                took: (!is_watch).then(|| started.elapsed()),
+            });
+            answer
+        })
+    }
+}
