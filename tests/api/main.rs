@@ -7,9 +7,11 @@ mod access;
 mod changes;
 mod events;
 mod faults;
+mod kubeadm;
 mod node;
 mod outages;
 mod programs;
+mod replaced;
 mod status;
 mod world;
 
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
         ("changes", changes::cases()),
         ("events", events::cases()),
         ("node", node::cases()),
+        ("kubeadm", kubeadm::cases()),
+        ("replaced", replaced::cases()),
         ("faults", faults::cases()),
         ("status", status::cases()),
         ("access", access::cases()),

@@ -2,6 +2,7 @@
 //! gate on the node's loopback address, and a Service in it.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 
 use anyhow::Result;
 use shunt_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
@@ -10,7 +11,7 @@ use shunt_lab::{
 };
 
 /// The agent's binary.
-const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
+pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 
 /// The port that the servers in the pods listen on.
 const TARGET: u16 = 8080;
@@ -77,10 +78,19 @@ impl World {
 
     /// An agent for the node with this kubeconfig.
     pub(crate) fn agent_with(&self, kubeconfig: &Kubeconfig) -> Result<AgentBuilder> {
+        // Who owns its tables has to say so at each start, which is one transaction more.
+        Ok(self.agent_of(SHUNT, kubeconfig)?.arg("--own-tables=false"))
+    }
+
+    /// An agent for the node of this build.
+    pub(crate) fn agent_of(
+        &self,
+        build: impl Into<PathBuf>,
+        kubeconfig: &Kubeconfig,
+    ) -> Result<AgentBuilder> {
         let path = kubeconfig.path();
         let config = format!("{CONFIG}clientConnection: {{kubeconfig: {path:?}}}\n");
-        // Who owns its tables has to say so at each start, which is one transaction more.
-        let agent = Agent::builder(SHUNT, &self.lab.node).arg("--own-tables=false");
+        let agent = Agent::builder(build, &self.lab.node);
         // What is no concern of an operator shows that a test has made happen what it meant to.
         agent.arg("-v=4").config(&config)
     }

@@ -33,6 +33,7 @@ mod ruleset;
 mod scratch;
 mod sctp;
 mod topology;
+mod traffic;
 
 pub use agent::{Agent, AgentBuilder, HttpAnswer};
 pub use echo::Echo;
@@ -44,3 +45,4 @@ pub use occupier::Occupier;
 pub use probe::{Connection, Outcome, Protocol, probe};
 pub use scratch::Scratch;
 pub use topology::{Host, Topology};
+pub use traffic::{Delivered, Traffic};

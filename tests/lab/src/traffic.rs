@@ -1,0 +1,199 @@
+//! Traffic that goes on while something happens, of which nothing may be lost.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::probe::{Connection, Outcome, Protocol, probe};
+use crate::topology::Host;
+
+/// Less than the second after which a lost SYN would be sent again, and hide the loss.
+const PATIENCE: Duration = Duration::from_millis(900);
+/// How long [`Traffic::more`] waits.
+const STUCK: Duration = Duration::from_secs(60);
+/// So many failures of a flow are kept in words.
+const KEPT: usize = 20;
+
+/// Flows that ask again and again until they are stopped, each in a thread of its own: a new
+/// connection or datagram each time, and for TCP also a line on a connection that stays open all the
+/// time.
+pub struct Traffic {
+    over: Arc<AtomicBool>,
+    flows: Vec<Running>,
+}
+
+struct Running {
+    sent: Arc<AtomicUsize>,
+    failures: Arc<Mutex<Failures>>,
+    keeps_one_open: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Failures {
+    count: usize,
+    texts: Vec<String>,
+}
+
+/// What became of all flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Questions on new connections, and datagrams.
+    pub new: usize,
+    /// Connections that stayed open all the time.
+    pub kept: usize,
+    /// What went wrong, of both sorts.
+    pub failed: usize,
+    /// The first failures of each flow, in words.
+    pub failures: Vec<String>,
+}
+
+impl Traffic {
+    /// Starts flows from hosts to addresses and ports where echo servers answer. Between two
+    /// questions a flow pauses that long.
+    pub fn start<'a>(
+        flows: impl IntoIterator<Item = (&'a Host, Protocol, &'a str)>,
+        pause: Duration,
+    ) -> Result<Self> {
+        let over = Arc::new(AtomicBool::new(false));
+        let mut traffic = Self { over, flows: Vec::new() };
+        for (host, protocol, to) in flows {
+            let to = to.parse().with_context(|| format!("not an address: {to}"))?;
+            let flow = Flow {
+                host: host.clone(),
+                protocol,
+                to,
+                pause,
+                started: Instant::now(),
+                over: Arc::clone(&traffic.over),
+                sent: Arc::default(),
+                failures: Arc::default(),
+            };
+            let (sent, failures) = (Arc::clone(&flow.sent), Arc::clone(&flow.failures));
+            let thread = thread::Builder::new().name("traffic".into()).spawn(move || flow.run())?;
+            let keeps_one_open = protocol == Protocol::Tcp;
+            let thread = Some(thread);
+            traffic.flows.push(Running { sent, failures, keeps_one_open, thread });
+        }
+        Ok(traffic)
+    }
+
+    /// Waits until each flow has asked that often once more.
+    pub fn more(&self, times: usize) -> Result<()> {
+        let goals: Vec<usize> =
+            self.flows.iter().map(|flow| flow.sent.load(Ordering::Relaxed) + times).collect();
+        let started = Instant::now();
+        for (flow, goal) in self.flows.iter().zip(goals) {
+            while flow.sent.load(Ordering::Relaxed) < goal {
+                ensure!(started.elapsed() < STUCK, "the traffic is stuck: {:?}", self.delivered());
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// What became of the flows so far.
+    pub fn delivered(&self) -> Delivered {
+        let mut delivered = Delivered::default();
+        for flow in &self.flows {
+            let failures = lock(&flow.failures);
+            delivered.new += flow.sent.load(Ordering::Relaxed);
+            delivered.kept += usize::from(flow.keeps_one_open);
+            delivered.failed += failures.count;
+            delivered.failures.extend(failures.texts.iter().cloned());
+        }
+        delivered
+    }
+
+    /// Stops the flows and tells what became of them.
+    pub fn stop(mut self) -> Delivered {
+        self.end();
+        self.delivered()
+    }
+
+    fn end(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        for flow in &mut self.flows {
+            let _ = flow.thread.take().map(JoinHandle::join);
+        }
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Delivered {
+    /// Fails unless everything was delivered.
+    pub fn all(&self) -> Result<()> {
+        ensure!(self.failed == 0, "{} failures of {}: {:#?}", self.failed, self.new, self.failures);
+        Ok(())
+    }
+}
+
+/// What asks, in its thread.
+struct Flow {
+    host: Host,
+    protocol: Protocol,
+    to: SocketAddr,
+    pause: Duration,
+    started: Instant,
+    over: Arc<AtomicBool>,
+    sent: Arc<AtomicUsize>,
+    failures: Arc<Mutex<Failures>>,
+}
+
+impl Flow {
+    fn run(&self) {
+        let asked = self.host.run(|| {
+            let mut open = self.open();
+            while !self.over.load(Ordering::Relaxed) {
+                match probe(self.protocol, None, self.to, PATIENCE)? {
+                    Outcome::Reached { .. } => {}
+                    other => self.fail(&other),
+                }
+                if let Some(connection) = &mut open
+                    && let Err(error) = connection.echo("still there?")
+                {
+                    self.fail(&format_args!("the open connection: {error:#}"));
+                    open = self.open();
+                }
+                self.sent.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(self.pause);
+            }
+            Ok(())
+        });
+        if let Err(error) = asked {
+            self.fail(&format_args!("cannot ask any more: {error:#}"));
+        }
+    }
+
+    fn open(&self) -> Option<Connection> {
+        if self.protocol != Protocol::Tcp {
+            return None;
+        }
+        let opened = Connection::open(self.to);
+        opened.inspect_err(|error| self.fail(&format_args!("to stay open: {error:#}"))).ok()
+    }
+
+    fn fail(&self, what: &dyn fmt::Display) {
+        let Self { host, protocol, to, .. } = self;
+        let after = self.started.elapsed().as_secs_f64();
+        let mut failures = lock(&self.failures);
+        failures.count += 1;
+        if failures.texts.len() < KEPT {
+            failures.texts.push(format!("after {after:.3} s, {host} to {to}/{protocol}: {what}"));
+        }
+    }
+}
+
+fn lock(failures: &Mutex<Failures>) -> MutexGuard<'_, Failures> {
+    failures.lock().unwrap_or_else(PoisonError::into_inner)
+}
