@@ -51,6 +51,16 @@ enum Task {
     },
     /// Check the structure of the source: module borders, licences, file lengths, stray paths
     Tidy,
+    /// Run the agent for minutes with everything that happens to a node at once, and clients all the
+    /// time: as root, or in a user namespace
+    Soak {
+        /// For how long
+        #[arg(long, default_value_t = 10)]
+        minutes: u64,
+        /// Lets the same happen again, in the same order: the number that a run prints
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Run the benchmarks: as root, or in a user namespace
     Bench {
         /// Handed to `cargo bench`
@@ -80,6 +90,7 @@ fn main() -> ExitCode {
             .map(|()| println!("everything that shunt needs from the system is there")),
         Task::Test { args } => suite::test(&installer, args),
         Task::Tidy => tidy::run(),
+        Task::Soak { minutes, seed } => suite::soak(&installer, *minutes, *seed),
         Task::Bench { args } => suite::bench(&installer, args),
         Task::Demo { agent: None } => demo::prepare(&installer),
         Task::Demo { agent: Some(agent) } => demo::run(agent),

@@ -1,5 +1,7 @@
-//! `cargo xtask test` and `cargo xtask bench`: cargo's own runs, with what they need installed and
-//! with the rights that talking to a kernel takes.
+//! `cargo xtask test`, `cargo xtask soak` and `cargo xtask bench`: cargo's own runs, with what they
+//! need installed and with the rights that talking to a kernel takes.
+
+use std::process::Command;
 
 use anyhow::Result;
 
@@ -12,6 +14,17 @@ use crate::privilege::Privilege;
 pub(crate) fn test(installer: &Installer, args: &[String]) -> Result<()> {
     let subcommand: &[_] = if selects_package(args) { &["test"] } else { &["test", "--workspace"] };
     run_programs(installer, subcommand, args)
+}
+
+/// Run the soak for so many minutes, in the order of events that follows from `seed`, if it is given.
+pub(crate) fn soak(installer: &Installer, minutes: u64, seed: Option<u64>) -> Result<()> {
+    let mut soak = prepared(installer)?;
+    soak.args(["test", "--release", "--package", "shunt", "--test", "soak"]);
+    soak.env("SHUNT_SOAK_SECONDS", (minutes * 60).to_string());
+    if let Some(seed) = seed {
+        soak.env("SHUNT_SOAK_SEED", seed.to_string());
+    }
+    run(&mut soak)
 }
 
 /// Run the benchmarks; `args` go to `cargo bench`.
@@ -28,6 +41,11 @@ fn selects_package(args: &[String]) -> bool {
 }
 
 fn run_programs(installer: &Installer, subcommand: &[&str], args: &[String]) -> Result<()> {
+    run(prepared(installer)?.args(subcommand).args(args))
+}
+
+/// A cargo that has what it needs, and whose programs get the rights that they need.
+fn prepared(installer: &Installer) -> Result<Command> {
     installer.ensure(&[Purpose::Build, Purpose::Test])?;
     let privilege = Privilege::probe()?;
 
@@ -37,7 +55,7 @@ fn run_programs(installer: &Installer, subcommand: &[&str], args: &[String]) -> 
         // where the files that it writes belong to the user and the network is reachable.
         cargo.args(["--config", &runner(&privilege.isolation())]);
     }
-    run(cargo.args(subcommand).args(args))
+    Ok(cargo)
 }
 
 /// The cargo setting that puts `words` before every program it runs, whatever the target.

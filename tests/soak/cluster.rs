@@ -1,0 +1,187 @@
+//! The laboratory with an API server, Services that nobody touches, and many that change.
+
+use anyhow::Result;
+use shunt_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
+use shunt_lab::{Echo, EndpointSlice, Host, Node, Protocol, Service, Topology};
+
+use crate::random::Random;
+
+/// The port that the servers in the pods listen on.
+const TARGET: u16 = 8080;
+
+const SERVICE_CIDR: &str = "---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\n\
+    metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, 'fd00:96::/108']}\n";
+
+pub(crate) struct Cluster {
+    pub(crate) lab: Topology,
+    pub(crate) api: Api,
+    /// On the node's loopback address: the way that is cut and closed.
+    pub(crate) gate: Gate,
+    pub(crate) kubeconfig: Kubeconfig,
+    /// Straight to the server.
+    pub(crate) direct: Kubeconfig,
+    _servers: Vec<Echo>,
+}
+
+impl Cluster {
+    /// With so many Services that change.
+    pub(crate) fn new(api: Api, services: usize) -> Result<Self> {
+        let lab = Topology::new()?;
+        let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
+        let servers = pods.iter().map(|pod| Echo::on(pod, TARGET)).collect::<Result<_>>()?;
+        let standin = api.standin()?;
+        standin.put(SERVICE_CIDR)?;
+        standin.configure(|settings| {
+            settings.bookmarks = Some(std::time::Duration::from_secs(2));
+        });
+        let gate = Gate::open(&lab.node, api.connector())?;
+        let kubeconfig = |address: String| -> Result<Kubeconfig> {
+            let authority = api.authority().unwrap_or_default();
+            let kubeconfig = Kubeconfig::new(&format!("https://{address}"))?;
+            kubeconfig.authority(&authority)?.token_file(TOKEN)
+        };
+        let (through_gate, direct) =
+            (kubeconfig(gate.address().to_string())?, kubeconfig(standin.address().to_string())?);
+        let cluster = Self { lab, api, gate, kubeconfig: through_gate, direct, _servers: servers };
+        cluster.put_node("a")?;
+        cluster.api.put(stable())?;
+        cluster.put_slices("stable", &[&cluster.lab.pod1, &cluster.lab.pod2, &cluster.lab.pod3])?;
+        let mut random = Random::new(0);
+        for n in 0..services {
+            cluster.api.put(changing(n, &mut random))?;
+            cluster.api.put(endpoints(n, &mut random))?;
+        }
+        Ok(cluster)
+    }
+
+    pub(crate) fn standin(&self) -> Result<&Standin> {
+        self.api.standin()
+    }
+
+    /// Our Node, in that zone.
+    pub(crate) fn put_node(&self, zone: &str) -> Result<()> {
+        self.api.put(Node::of(&self.lab.node).label("topology.kubernetes.io/zone", zone))
+    }
+
+    /// From where clients ask the Service that nobody touches, and under which address.
+    pub(crate) fn stable_flows(&self) -> Vec<(&Host, Protocol, &'static str)> {
+        let lab = &self.lab;
+        vec![
+            (&lab.client, Protocol::Tcp, "10.96.0.10:80"),
+            (&lab.client, Protocol::Tcp, "[2001:db8:2::10]:30080"),
+            (&lab.client, Protocol::Udp, "203.0.113.10:80"),
+            (&lab.client, Protocol::Udp, "[fd00:96::10]:80"),
+            (&lab.pod2, Protocol::Tcp, "[fd00:96::10]:80"),
+            (&lab.pod2, Protocol::Udp, "10.96.0.10:80"),
+            (&lab.node, Protocol::Tcp, "192.0.2.10:30080"),
+            (&lab.node, Protocol::Udp, "[2001:db8:2::10]:30080"),
+        ]
+    }
+
+    fn put_slices(&self, service: &str, pods: &[&Host]) -> Result<()> {
+        for slice in [EndpointSlice::v4(service), EndpointSlice::v6(service)] {
+            self.api.put(
+                slice
+                    .port("tcp", Protocol::Tcp, TARGET)
+                    .port("udp", Protocol::Udp, TARGET)
+                    .hosts(pods),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Makes a Service and waits until it works, and until it is gone again: by then the agent has
+    /// seen all that was written before.
+    pub(crate) fn mark(&self) -> Result<()> {
+        let marker = Service::new("marker")
+            .port("tcp", Protocol::Tcp, 80)
+            .port("udp", Protocol::Udp, 80)
+            .cluster_ips(&["10.96.0.99"]);
+        let probe = || self.lab.from(&self.lab.client).tcp("10.96.0.99:80");
+        let patience = std::time::Duration::from_secs(60);
+        self.put_slices("marker", &[&self.lab.pod3])?;
+        self.api.put(marker)?;
+        probe().within(patience).reaches(&["pod-3"]);
+        self.put_slices("marker", &[&self.lab.pod1])?;
+        probe().within(patience).reaches(&["pod-1"]);
+        self.api.delete(&Key::new(Kind::Service, "marker"))?;
+        self.api.delete(&Key::new(Kind::EndpointSlice, "marker-v4"))?;
+        self.api.delete(&Key::new(Kind::EndpointSlice, "marker-v6"))?;
+        probe().within(patience).dropped();
+        Ok(())
+    }
+}
+
+/// The Service that nobody touches, with every kind of frontend.
+fn stable() -> Service {
+    Service::new("stable")
+        .node_port("tcp", Protocol::Tcp, 80, 30_080)
+        .node_port("udp", Protocol::Udp, 80, 30_080)
+        .cluster_ips(&["10.96.0.10", "fd00:96::10"])
+        .spec("ipFamilyPolicy: RequireDualStack")
+        .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
+}
+
+/// The name of the n-th Service that changes.
+pub(crate) fn name(n: usize) -> String {
+    format!("changing-{n:05}")
+}
+
+/// The n-th Service that changes, in one of its shapes.
+pub(crate) fn changing(n: usize, random: &mut Random) -> Service {
+    let service = Service::new(&name(n));
+    let node_port = 31_000 + n as u16 * 2 % 1_600;
+    let service = match random.below(4) {
+        // More than there are node ports want one: some of them go without, in turn.
+        0 => service.node_port("tcp", Protocol::Tcp, 80, node_port).node_port(
+            "udp",
+            Protocol::Udp,
+            80,
+            node_port,
+        ),
+        1 => service.port("udp", Protocol::Udp, 53),
+        _ => service.port("tcp", Protocol::Tcp, 80).port("udp", Protocol::Udp, 80),
+    };
+    let v4 = format!("10.97.{}.{}", n / 250, 1 + n % 250);
+    let service = match random.below(2) {
+        0 => service.cluster_ips(&[&v4, &format!("fd00:96::97:{n:x}")]),
+        _ => service.cluster_ips(&[&v4]),
+    };
+    match random.below(8) {
+        0 => service.spec("sessionAffinity: ClientIP"),
+        1 => service.spec("internalTrafficPolicy: Local"),
+        2 => service.spec("externalTrafficPolicy: Local"),
+        3 => service
+            .load_balancer(&[&format!("203.0.113.{}", 20 + n % 200)])
+            .spec("loadBalancerSourceRanges: [192.0.2.0/24, 10.244.0.0/16]"),
+        _ => service,
+    }
+}
+
+/// A slice of the n-th Service, with some endpoints of all sorts.
+pub(crate) fn endpoints(n: usize, random: &mut Random) -> EndpointSlice {
+    let mut slice = EndpointSlice::v4(&name(n)).port("tcp", Protocol::Tcp, TARGET).port(
+        "udp",
+        Protocol::Udp,
+        TARGET,
+    );
+    for e in 0..random.below(8) {
+        let node = if random.below(4) == 0 { "node-1" } else { "node-2" };
+        let state = random.one_of(&[
+            "ready: true",
+            "ready: true",
+            "ready: true",
+            "ready: false",
+            "ready: false, serving: true, terminating: true",
+        ]);
+        let zone = random.one_of(&["a", "b"]);
+        let address = format!("10.244.{}.{}", 10 + n % 200, 1 + (e * 16 + random.below(16)) % 250);
+        slice = slice.endpoint(
+            &address,
+            &format!(
+                "nodeName: {node}, conditions: {{{state}}}, hints: {{forZones: [{{name: {zone}}}]}}"
+            ),
+        );
+    }
+    slice
+}
