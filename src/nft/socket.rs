@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 use nix::sys::socket::{self, MsgFlags, NetlinkAddr, sockopt};
+use nix::sys::time::TimeVal;
 
 use super::attr::{Attrs, put_text};
 use super::batch::{HEADERS, put_message, put_set_name, u32_at};
@@ -26,6 +27,8 @@ const SEND_MARGIN: usize = 64 * 1024;
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 /// The kernel cuts the answers of a dump to at most 32 KiB (`netlink_dump`).
 const READ_BUFFER: usize = 64 * 1024;
+/// Answers are there by the time a request is sent. One that got lost must not be waited for.
+const PATIENCE: TimeVal = TimeVal::new(10, 0);
 
 /// A netlink socket to nf_tables in the network namespace of the thread that opened it.
 pub struct Socket {
@@ -67,6 +70,8 @@ impl Socket {
         if socket::setsockopt(&Fd(&mnl), sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
             let _ = socket::setsockopt(&Fd(&mnl), sockopt::RcvBuf, &RECEIVE_BUFFER);
         }
+        socket::setsockopt(&Fd(&mnl), sockopt::ReceiveTimeout, &PATIENCE)
+            .map_err(|errno| Error::Open(errno.into()))?;
         Ok(Socket {
             mnl,
             send_buffer: 0,
@@ -103,14 +108,16 @@ impl Socket {
         put_message(&mut request, kind, flags, self.sequence, family, 0, ask);
         self.send(&request)?;
         let is_dump = flags != 0;
-        let mut interrupted = false;
-        loop {
+        let (mut interrupted, mut answered) = (false, false);
+        while is_dump || !answered {
             let length =
                 self.receive(MsgFlags::empty()).map_err(|errno| Error::Receive(errno.into()))?;
             for message in messages(&self.buffer[..length]) {
+                // What an earlier request left unread is no answer to this one.
                 if u32_at(message, 8) != self.sequence {
                     continue;
                 }
+                answered = true;
                 interrupted |= message_flags(message) & libc::NLM_F_DUMP_INTR as u16 != 0;
                 match i32::from(message_type(message)) {
                     libc::NLMSG_ERROR | libc::NLMSG_DONE => {
@@ -127,10 +134,8 @@ impl Socket {
                     _ => each(message),
                 }
             }
-            if !is_dump {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {

@@ -10,7 +10,7 @@ use shunt_lab::{Host, Outcome, Protocol, Tally, probe};
 use crate::world::{World, cluster_ip_service, manifest};
 
 /// Services that are rewritten.
-const OTHERS: u8 = 40;
+pub(crate) const OTHERS: u8 = 40;
 /// Less than the second after which a lost SYN would be sent again, and hide the loss.
 const PATIENCE: Duration = Duration::from_millis(900);
 
@@ -29,6 +29,16 @@ fn an_untouched_service_never_fails_while_others_change() -> Result<()> {
     }
     let agent = world.start()?;
 
+    while_asking(&world, |sent| rewrite_others(&world, &pods, sent))?;
+    agent.stop()
+}
+
+/// Asks the servers of [`web`](crate::world::web) without end while something is done, which is
+/// told how often; fails if they could not be reached once.
+pub(crate) fn while_asking(
+    world: &World,
+    work: impl FnOnce(&AtomicUsize) -> Result<()>,
+) -> Result<()> {
     let over = &AtomicBool::new(false);
     let sent = &AtomicUsize::new(0);
     let tallies = thread::scope(|scope| -> Result<Vec<Tally>> {
@@ -44,22 +54,22 @@ fn an_untouched_service_never_fails_while_others_change() -> Result<()> {
                 scope.spawn(move || ask_until(over, sent, host, protocol, to))
             })
             .collect();
-        let rewritten = rewrite_others(&world, &pods, sent);
+        let done = work(sent);
         over.store(true, Ordering::Relaxed);
         let tallies = senders
             .into_iter()
             .map(|sender| sender.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect();
-        rewritten?;
+        done?;
         tallies
     })?;
 
     for tally in &tallies {
         let all_reached =
             tally.counts.iter().all(|(outcome, _)| matches!(outcome, Outcome::Reached { .. }));
-        assert!(all_reached, "failures while other Services changed:\n{tally}");
+        assert!(all_reached, "failures meanwhile:\n{tally}");
     }
-    agent.stop()
+    Ok(())
 }
 
 fn ask_until(
@@ -106,7 +116,7 @@ fn rewrite_others(world: &World, pods: &[&Host; 3], sent: &AtomicUsize) -> Resul
 }
 
 /// Every round gives it other endpoints, every second round another address.
-fn other_service(number: u8, pods: &[&Host; 3], round: usize) -> String {
+pub(crate) fn other_service(number: u8, pods: &[&Host; 3], round: usize) -> String {
     let third = 96 + round / 2 % 2;
     let ips = [format!("10.{third}.1.{number}"), format!("fd00:96::{third}:{number:x}")];
     let name = format!("other-{number}");
@@ -114,6 +124,6 @@ fn other_service(number: u8, pods: &[&Host; 3], round: usize) -> String {
     manifest(&service, &name, &pods[..round % 4])
 }
 
-fn file(number: u8) -> String {
+pub(crate) fn file(number: u8) -> String {
     format!("other-{number}.yaml")
 }

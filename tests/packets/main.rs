@@ -4,6 +4,8 @@
 mod atomicity;
 mod bad_input;
 mod drift;
+mod failing;
+mod killed;
 mod lifecycle;
 mod masquerade;
 mod matrix;

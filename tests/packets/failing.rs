@@ -1,0 +1,46 @@
+//! System calls that fail under the running agent.
+
+use anyhow::Result;
+
+use crate::world::{CLUSTER_CIDR, World, manifest, web};
+
+/// Calls of the thread that commits, an error of theirs, which calls fail, and what the log says.
+const FAULTS: [(&str, &str, &str, Option<&str>); 9] = [
+    ("sendmsg", "EINTR", "3..300", None),
+    ("recvfrom", "EINTR", "3..300", None),
+    ("sendmsg", "ENOBUFS", "2..4", Some("No buffer space")),
+    ("recvfrom", "ENOBUFS", "2..4", Some("No buffer space")),
+    ("sendmsg", "ENOMEM", "7..8", Some("Cannot allocate memory")),
+    ("recvfrom", "ENOMEM", "9", Some("Cannot allocate memory")),
+    // The socket is closed; one that is opened instead takes over at once.
+    ("sendmsg", "EBADF", "5", None),
+    ("sendmsg", "ENOTSOCK", "20", None),
+    ("recvfrom", "EBADF", "11", None),
+];
+
+#[test]
+fn the_agent_gets_over_system_calls_that_fail() -> Result<()> {
+    let world = World::with_web()?;
+    let pods = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
+    let names = ["pod-1", "pod-2", "pod-3"];
+    world.start()?.stop()?;
+    for (number, (call, errno, when, said)) in FAULTS.into_iter().enumerate() {
+        let count = 1 + number % 2;
+        world.manifests.write("web.yaml", manifest(&web(), "web", &pods[..count]))?;
+        let trace = format!("trace={call}");
+        let inject = format!("inject={call}:error={errno}:when={when}");
+        let trace_name = world.manifests.path().with_file_name("trace").display().to_string();
+        // With `-D` the tracer is the child, so the process that was started becomes the agent.
+        let strace = ["strace", "-D", "-f", "-qq", "-o", &trace_name, "-e", &trace, "-e", &inject];
+        let agent = world.agent(CLUSTER_CIDR)?.wrapper(&strace).start()?;
+        if let Some(said) = said {
+            agent.wait_for_log(&[said])?;
+        }
+        world.lab.from(&world.lab.client).tcp("10.96.0.10:80").reaches(&names[..count]);
+        world.lab.from(&world.lab.pod2).udp("[fd00:96::10]:80").reaches(&names[..count]);
+        agent.stop()?;
+        let trace = std::fs::read_to_string(&trace_name)?;
+        assert!(trace.contains("(INJECTED)"), "{inject}: nothing failed in\n{trace}");
+    }
+    Ok(())
+}
