@@ -11,4 +11,5 @@ mod rendered;
 mod sequences;
 mod start;
 mod status;
+mod storm;
 mod transactions;
