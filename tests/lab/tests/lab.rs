@@ -10,7 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use shunt_lab::{Agent, Echo, Host, ManifestDir, Netns, Outcome, Protocol, Topology, probe};
+use shunt_lab::{
+    Agent, Echo, Host, ManifestDir, Netns, Outcome, Protocol, Topology, Traffic, probe,
+};
 
 /// What the agent would do for a Service: port 80 goes to one pod of the node or the other, 81 to
 /// the pod on the other node, 82 to the first pod; 83 is rejected, 84 is dropped.
@@ -352,5 +354,36 @@ fn wait_to_be_killed() -> Result<()> {
     println!("made /proc/{}", command.id());
     println!("ready");
     command.wait()?;
+    Ok(())
+}
+
+#[test]
+fn traffic_tells_what_was_lost_and_nothing_else() -> Result<()> {
+    let lab = Topology::new()?;
+    let _server = Echo::on(&lab.node, 8080)?;
+    let flows = [
+        (&lab.client, Protocol::Tcp, "192.0.2.10:8080"),
+        (&lab.client, Protocol::Udp, "[2001:db8:2::10]:8080"),
+    ];
+    let traffic = Traffic::start(flows, Duration::from_millis(1))?;
+    traffic.more(20)?;
+    let delivered = traffic.delivered();
+    assert_eq!((delivered.failed, delivered.kept), (0, 1), "{delivered:?}");
+    assert!(delivered.new >= 40 && delivered.all().is_ok(), "{delivered:?}");
+
+    // What the first flow sends is refused, and its connection that is open ended.
+    lab.node.nft(
+        "table inet f { chain c { type filter hook input priority 0; \
+         tcp dport 8080 reject with tcp reset; }; }",
+    )?;
+    traffic.more(5)?;
+    lab.node.nft("delete table inet f")?;
+    traffic.more(5)?;
+    let delivered = traffic.stop();
+    assert!(delivered.failed >= 5 && delivered.all().is_err(), "{delivered:?}");
+    let told = |part: &str| delivered.failures.iter().any(|failure| failure.contains(part));
+    assert!(told("client to 192.0.2.10:8080/TCP: refused"), "{delivered:?}");
+    assert!(told("TCP: the open connection: "), "{delivered:?}");
+    assert!(!told("UDP"), "{delivered:?}");
     Ok(())
 }
