@@ -19,6 +19,7 @@ use crate::document::Problem;
 use crate::files::{Paths, Stop};
 use crate::metrics::Metrics;
 use crate::serve::Bind;
+use crate::status::Known;
 
 /// What a change of the configuration has to reach.
 pub(super) struct Reach {
@@ -29,6 +30,7 @@ pub(super) struct Reach {
     pub(super) configz: watch::Sender<String>,
     pub(super) sysctls: PendingSysctls,
     pub(super) metrics: Metrics,
+    pub(super) known: Known,
 }
 
 /// Sysctls that are to be set after the first commit; none once that was done.
@@ -129,6 +131,7 @@ impl Reload {
             tracing::info!(changed = changed.join(", "), "applied the changed configuration");
         }
         self.reach.metrics.config_reloaded(true);
+        self.reach.known.reconfigured(None);
         let other_source = objects != self.objects || old.node_name != new.node_name;
         self.objects = objects;
         other_source
@@ -138,6 +141,7 @@ impl Reload {
     pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
         tracing::error!("the changed configuration is not used, the one before stays: {error}");
         self.reach.metrics.config_reloaded(false);
+        self.reach.known.reconfigured(Some(error.to_string()));
     }
 
     fn say_unreadable(&mut self, occasion: Occasion, error: &io::Error) {

@@ -154,6 +154,7 @@ fn keep_running(
         configz,
         sysctls,
         metrics: metrics.clone(),
+        known: known.clone(),
     };
     let mut configuration = Reload::new(arguments.clone(), settings, objects, reach);
     let (mut changed, _stop) = watch_configuration(arguments)?;

@@ -25,6 +25,7 @@ pub struct Known(Arc<Mutex<Inner>>);
 struct Inner {
     node: String,
     source: Following,
+    refused_configuration: Option<String>,
     rules: Rules,
 }
 
@@ -56,6 +57,11 @@ impl Known {
         let mut inner = self.lock();
         node.clone_into(&mut inner.node);
         inner.source = source;
+    }
+
+    /// A changed configuration was taken, or it was not for this reason.
+    pub fn reconfigured(&self, refused: Option<String>) {
+        self.lock().refused_configuration = refused;
     }
 
     /// The kernel holds what is planned.
@@ -109,6 +115,7 @@ impl Known {
                 healthy: health.is_live(),
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
                 source: source(&inner.source),
+                refused_configuration: inner.refused_configuration.clone(),
                 rules: inner.rules.clone(),
                 unbound_health_ports: unbound_ports(&unbound),
             }

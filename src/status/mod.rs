@@ -42,6 +42,8 @@ pub struct Status {
     pub waiting_seconds: Option<f64>,
     /// Where objects come from.
     pub source: Source,
+    /// Why the configuration that was last written is not in force; none if it is.
+    pub refused_configuration: Option<String>,
     /// The kernel, as of the last sync.
     #[serde(flatten)]
     pub rules: Rules,

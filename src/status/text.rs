@@ -58,6 +58,11 @@ impl Status {
             )
         });
         let mut warnings = Vec::new();
+        if let Some(reason) = &self.refused_configuration {
+            warnings.push(format!(
+                "the configuration that was last written is not in force (see the log): {reason}"
+            ));
+        }
         some(&mut warnings, conflicts, "such conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser } = conflict;
             format!("Service {loser} goes without {frontend}, which the older {winner} has")

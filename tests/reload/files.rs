@@ -52,6 +52,11 @@ fn what_cannot_be_used_changes_nothing_and_is_said() -> Result<()> {
     agent.wait_for_log(&["ERROR", "field=mode"])?;
     agent.wait_for_log(&["ERROR", "the one before stays", "3 of its values are wrong"])?;
     assert_eq!(reloads(&agent)?, (0.0, 1.0, false));
+    let told = world.status()?;
+    assert!(
+        told.starts_with("WARNING  the configuration that was last written is not in"),
+        "{told}"
+    );
     assert!(world.rules()?.contains(&mark(1)));
 
     world.config.write("{")?;
@@ -64,6 +69,8 @@ fn what_cannot_be_used_changes_nothing_and_is_said() -> Result<()> {
     agent.wait_for_log(&["applied", "changed=\"nftables.masqueradeBit\""])?;
     assert_eq!(reloads(&agent)?, (2.0, 2.0, true));
     world.wait_for_rules(&mark(2), true)?;
+    let told = world.status()?;
+    assert!(told.starts_with("OK  "), "{told}");
     agent.stop()
 }
 

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use shunt_lab::{
     Agent, AgentBuilder, Echo, EndpointSlice, Exposition, Host, ManifestDir, Node, Protocol,
     Service, Topology,
@@ -64,6 +65,14 @@ impl World {
         wait_until(&format!("rules with {text}: {there}"), || {
             Ok(self.rules()?.contains(text) == there)
         })
+    }
+
+    /// What `shunt status` tells.
+    pub(crate) fn status(&self) -> Result<String> {
+        let output =
+            Command::new(SHUNT).args(["status", "--netns"]).arg(self.lab.node.path()).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Adds a Service `NAME` on the first pod.
