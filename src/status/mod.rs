@@ -28,7 +28,7 @@ pub use time::Time;
 pub struct Status {
     /// The agent's version.
     pub version: String,
-    /// Its process.
+    /// Its process; to the command, in the numbers of whoever asks.
     pub process: u32,
     /// Since when it runs.
     pub started: Time,

@@ -13,6 +13,7 @@ use crate::cluster::Cluster;
 use crate::report::{Growth, Sample};
 
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
+const HEALTH: u16 = 10_256;
 const METRICS: u16 = 10_249;
 const CONFIG: &str = "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 /// Chains that nothing needs are deleted a second after the last commit.
@@ -173,7 +174,11 @@ impl Inner {
         self.commits += self.current().and_then(commits).unwrap_or_default();
         let agent = self.current.take().context("no agent runs")?;
         match end {
-            End::Stopped => agent.stop(),
+            End::Stopped => {
+                // Until it listens, it does not ask to be told of signals, and ends by them.
+                agent.wait_for_answer(HEALTH, "/livez", |_| Some(()))?;
+                agent.stop()
+            }
             End::Killed => agent.kill(),
         }
     }
