@@ -41,8 +41,8 @@ fn nft(desired: &Desired) -> String {
         let own = frontends.iter().filter(|(key, _)| key.family() == family);
         let mut elements: Vec<Element<'_>> =
             own.clone().flat_map(|(key, frontend)| frontend.elements(*key)).collect();
-        let members = desired.members().into_iter().filter(|(_, key)| key.family() == family);
-        elements.extend(members.map(|(set, key)| Element { set, key, value: None, comment: None }));
+        let members = desired.members().into_iter().filter(|member| member.family() == family);
+        elements.extend(members.map(|member| member.element()));
         elements.sort();
         let on_demand: BTreeSet<ChainName> =
             own.flat_map(|(key, frontend)| frontend.chains(*key)).collect();

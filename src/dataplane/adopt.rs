@@ -1,7 +1,9 @@
 //! Reading what the kernel holds of us: at the start, and whenever somebody else wrote.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
 
 use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
 use super::committed::{Committed, Stray, TableState};
@@ -10,8 +12,8 @@ use super::translate::{base_chain, expressions};
 use crate::model::{Backend, Family};
 use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel};
 use crate::plan::{
-    Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Outcome, Pools, Set,
-    Surroundings, TABLE, Value, base_chains, on_demand_chain,
+    Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Member, Outcome, Pools,
+    Set, Surroundings, TABLE, Value, base_chains, on_demand_chain,
 };
 
 /// How often a listing is tried again because the rules changed under it.
@@ -66,7 +68,7 @@ fn read_table(
     else {
         return Ok(TableState::Unusable);
     };
-    let mut rules: HashMap<String, Vec<DumpedRule>> = HashMap::new();
+    let mut rules: HashMap<String, Vec<DumpedRule>> = HashMap::default();
     for rule in kernel.rules(table, TABLE)? {
         rules.entry(rule.chain.clone()).or_default().push(rule);
     }
@@ -131,8 +133,8 @@ fn read_elements(
     family: Family,
     committed: &mut Committed,
 ) -> Result<(), Error> {
-    let mut frontends: HashMap<FrontendKey, Vec<Found>> = HashMap::new();
-    let mut labels: HashSet<Arc<str>> = HashSet::new();
+    let mut frontends: HashMap<FrontendKey, Vec<Found>> = HashMap::default();
+    let mut labels: HashSet<Arc<str>> = HashSet::default();
     for set in Set::ALL.into_iter().filter(|set| !set.is_learned()) {
         kernel.elements(table_family(family), TABLE, set.name(), &mut |element| {
             let Some(key) = decode_key(family, set, element.key, element.key_end) else {
@@ -144,9 +146,13 @@ fn read_elements(
                 });
                 return;
             };
-            let (Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _)) = key
-            else {
-                return committed.set_member(set, key, true);
+            let frontend = match key {
+                Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _) => {
+                    frontend
+                }
+                Key::Address(address) | Key::Hairpin(address) => {
+                    return committed.set_member(Member { set, address }, true);
+                }
             };
             let value = element.data.and_then(|data| decode_value(family, data));
             let label = element.comment.map(|comment| {

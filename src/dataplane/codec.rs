@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use foldhash::HashMap;
+
 use crate::model::{Backend, Family, Protocol};
 use crate::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, VerdictCode};
 use crate::plan::{
@@ -32,18 +34,18 @@ impl Bytes {
         Bytes { bytes: [0; 40], length: 0 }
     }
 
-    fn push(&mut self, field: &[u8]) {
-        let end = self.length + field.len();
+    fn push<const N: usize>(&mut self, field: [u8; N]) {
+        let end = self.length + N;
         if let Some(target) = self.bytes.get_mut(self.length..end) {
-            target.copy_from_slice(field);
+            target.copy_from_slice(&field);
             self.length = end.next_multiple_of(4);
         }
     }
 
     fn push_address(&mut self, address: IpAddr) {
         match address {
-            IpAddr::V4(v4) => self.push(&v4.octets()),
-            IpAddr::V6(v6) => self.push(&v6.octets()),
+            IpAddr::V4(v4) => self.push(v4.octets()),
+            IpAddr::V6(v6) => self.push(v6.octets()),
         }
     }
 
@@ -55,8 +57,8 @@ impl Bytes {
             }
             FrontendKey::NodePort(_, protocol, port) => (protocol, port),
         };
-        self.push(&[protocol.number()]);
-        self.push(&port.to_be_bytes());
+        self.push([protocol.number()]);
+        self.push(port.to_be_bytes());
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -71,7 +73,7 @@ pub(super) fn encode_key(key: Key) -> Bytes {
         Key::Frontend(frontend) => bytes.push_frontend(frontend),
         Key::Pool(frontend, index) => {
             bytes.push_frontend(frontend);
-            bytes.push(&index.to_ne_bytes());
+            bytes.push(index.to_ne_bytes());
         }
         Key::Source(frontend, range) => {
             bytes.push_frontend(frontend);
@@ -96,7 +98,7 @@ pub(super) fn encode_key_end(key: Key) -> Option<Bytes> {
 pub(super) fn encode_backend(backend: Backend) -> Bytes {
     let mut bytes = Bytes::new();
     bytes.push_address(backend.address);
-    bytes.push(&backend.port.to_be_bytes());
+    bytes.push(backend.port.to_be_bytes());
     bytes
 }
 
@@ -122,7 +124,7 @@ pub(super) fn with_data<R>(
 /// Names of chains, written once instead of for every element.
 #[derive(Debug, Default)]
 pub(super) struct ChainNames {
-    names: std::collections::HashMap<ChainName, String>,
+    names: HashMap<ChainName, String>,
 }
 
 impl ChainNames {

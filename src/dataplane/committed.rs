@@ -1,10 +1,12 @@
 //! The record of what the kernel holds.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldhash::{HashMap, HashSet};
 
 use super::ownership::Hold;
 use crate::model::Family;
-use crate::plan::{Chain, ChainName, Frontend, FrontendKey, Key, Set, Touched};
+use crate::plan::{Chain, ChainName, Frontend, FrontendKey, Member, Set, Touched};
 
 /// One family's table, as far as the kernel has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub(super) struct Committed {
     tables: [TableState; 2],
     counts: [Counts; 2],
     frontends: HashMap<FrontendKey, Frontend>,
-    members: HashSet<(Set, Key)>,
+    members: HashSet<Member>,
     /// How many frontends need a chain that is there on demand.
     users: HashMap<(Family, ChainName), usize>,
     pub(super) strays: Vec<Stray>,
@@ -65,7 +67,7 @@ impl Committed {
         self.set_table(family, TableState::Unusable);
         self.counts[family as usize] = Counts::default();
         self.frontends.retain(|key, _| key.family() != family);
-        self.members.retain(|(_, key)| key.family() != family);
+        self.members.retain(|member| member.family() != family);
         self.users.retain(|(of, _), _| *of != family);
         self.strays.retain(|stray| stray.family != family);
     }
@@ -104,23 +106,25 @@ impl Committed {
     }
 
     pub(super) fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Frontend>) {
-        if let Some(old) = self.frontends.remove(&key) {
-            self.count(key, &old, |count, by| *count -= by);
-            for place in on_demand(key, &old) {
-                if let Some(count) = self.users.get_mut(&place) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.users.remove(&place);
-                    }
-                }
-            }
-        }
-        if let Some(new) = frontend {
-            for place in on_demand(key, &new) {
+        if let Some(new) = &frontend {
+            for place in on_demand(key, new) {
                 *self.users.entry(place).or_insert(0) += 1;
             }
-            self.count(key, &new, |count, by| *count += by);
-            self.frontends.insert(key, new);
+            self.count(key, new, |count, by| *count += by);
+        }
+        let old = match frontend {
+            Some(new) => self.frontends.insert(key, new),
+            None => self.frontends.remove(&key),
+        };
+        let Some(old) = old else { return };
+        self.count(key, &old, |count, by| *count -= by);
+        for place in on_demand(key, &old) {
+            if let Some(count) = self.users.get_mut(&place) {
+                *count -= 1;
+                if *count == 0 {
+                    self.users.remove(&place);
+                }
+            }
         }
     }
 
@@ -141,17 +145,24 @@ impl Committed {
         &self.counts[family as usize]
     }
 
-    pub(super) fn has_member(&self, set: Set, key: Key) -> bool {
-        self.members.contains(&(set, key))
+    pub(super) fn has_member(&self, member: Member) -> bool {
+        self.members.contains(&member)
     }
 
-    pub(super) fn set_member(&mut self, set: Set, key: Key, present: bool) {
-        let count = &mut self.counts[key.family() as usize].elements[set as usize];
+    pub(super) fn set_member(&mut self, member: Member, present: bool) {
+        let elements = &mut self.counts[member.family() as usize].elements;
+        let count = &mut elements[member.set as usize];
         if present {
-            *count += usize::from(self.members.insert((set, key)));
+            *count += usize::from(self.members.insert(member));
         } else {
-            *count -= usize::from(self.members.remove(&(set, key)));
+            *count -= usize::from(self.members.remove(&member));
         }
+    }
+
+    /// Makes room for so many more frontends and members.
+    pub(super) fn reserve(&mut self, frontends: usize, members: usize) {
+        self.frontends.reserve(frontends);
+        self.members.reserve(members);
     }
 
     pub(super) fn frontend_keys(&self) -> impl Iterator<Item = FrontendKey> {
@@ -192,11 +203,8 @@ impl Committed {
 
     /// Everything that is there: for comparing all of it with the plan.
     pub(super) fn everything(&self) -> Touched {
-        Touched {
-            frontends: self.frontends.keys().copied().collect(),
-            members: self.members.iter().copied().collect(),
-            chains: true,
-        }
+        let (frontends, members) = (self.frontends.keys(), self.members.iter());
+        Touched::new(frontends.copied().collect(), members.copied().collect(), true)
     }
 }
 

@@ -10,7 +10,7 @@ use super::quarantine::{Quarantine, Suspect};
 use crate::model::{Backend, Family};
 use crate::nft::{Batch, Elements};
 use crate::plan::{
-    ChainName, Desired, Element, Frontend, FrontendKey, Key, Outcome, Pools, Set, TABLE, Touched,
+    ChainName, Desired, Element, Frontend, FrontendKey, Member, Outcome, Pools, Set, TABLE, Touched,
 };
 
 const SETS: usize = Set::ALL.len();
@@ -24,7 +24,7 @@ pub(super) struct Delta {
     /// Where clients may have to forget backends.
     pub(super) forget: Forget,
     frontends: Vec<(FrontendKey, Option<Frontend>)>,
-    members: Vec<(Set, Key, bool)>,
+    members: Vec<(Member, bool)>,
     names: ChainNames,
 }
 
@@ -68,25 +68,27 @@ impl Delta {
             );
         }
         let held = |key: &&FrontendKey| quarantine.holds(Suspect::Frontend(**key));
-        for key in touched.frontends.iter().filter(|key| !held(key)) {
+        delta.frontends.reserve(touched.frontends().len());
+        for key in touched.frontends().iter().filter(|key| !held(key)) {
             delta.frontend(*key, committed.frontend(*key), desired.frontend(*key));
         }
-        let held = |(set, key): &&(Set, Key)| quarantine.holds(Suspect::Member(*set, *key));
-        for (set, key) in touched.members.iter().filter(|member| !held(member)) {
-            let element = Element { set: *set, key: *key, value: None, comment: None };
-            match (committed.has_member(*set, *key), desired.has_member(*set, *key)) {
-                (false, true) => delta.add(&element),
-                (true, false) => delta.delete(&element),
+        let held = |member: &&Member| quarantine.holds(Suspect::Member(**member));
+        delta.members.reserve(touched.members().len());
+        for member in touched.members().iter().filter(|member| !held(member)) {
+            let wanted = desired.has_member(*member);
+            match (committed.has_member(*member), wanted) {
+                (false, true) => delta.add(&member.element()),
+                (true, false) => delta.delete(&member.element()),
                 _ => continue,
             }
-            delta.members.push((*set, *key, desired.has_member(*set, *key)));
+            delta.members.push((*member, wanted));
         }
         delta
     }
 
     fn frontend(&mut self, key: FrontendKey, old: Option<&Frontend>, new: Option<&Frontend>) {
-        let new = new.map(|new| keeping_places(key, old, new));
-        let new = new.as_ref();
+        let placed = new.map(|new| keeping_places(key, old, new));
+        let new = placed.as_ref();
         if old == new {
             return;
         }
@@ -99,16 +101,7 @@ impl Delta {
                 self.forget.families.insert(key.family());
             }
         }
-        let old_decisions: Vec<Element<'_>> =
-            old.map(|f| f.decisions(key).collect()).unwrap_or_default();
-        let new_decisions: Vec<Element<'_>> =
-            new.map(|f| f.decisions(key).collect()).unwrap_or_default();
-        for element in old_decisions.iter().filter(|old| !new_decisions.contains(old)) {
-            self.delete(element);
-        }
-        for element in new_decisions.iter().filter(|new| !old_decisions.contains(new)) {
-            self.add(element);
-        }
+        self.decisions(key, old, new);
         let (main, short_circuit) = Frontend::pools_of(key);
         for pools in [main, short_circuit] {
             let old_pool = old.map_or(&[][..], |f| f.pool(key, pools));
@@ -117,7 +110,25 @@ impl Delta {
         }
         let chains = new.into_iter().flat_map(|frontend| frontend.chains(key));
         self.chains.extend(chains.map(|name| (key.family(), name)));
-        self.frontends.push((key, new.cloned()));
+        self.frontends.push((key, placed));
+    }
+
+    fn decisions(&mut self, key: FrontendKey, old: Option<&Frontend>, new: Option<&Frontend>) {
+        let (Some(old), Some(new)) = (old, new) else {
+            old.into_iter().flat_map(|f| f.decisions(key)).for_each(|e| self.delete(&e));
+            new.into_iter().flat_map(|f| f.decisions(key)).for_each(|e| self.add(&e));
+            return;
+        };
+        let mut old: Vec<Element<'_>> = old.decisions(key).collect();
+        let mut new: Vec<Element<'_>> = new.decisions(key).collect();
+        old.sort_unstable();
+        new.sort_unstable();
+        for element in old.iter().filter(|element| new.binary_search(element).is_err()) {
+            self.delete(element);
+        }
+        for element in new.iter().filter(|element| old.binary_search(element).is_err()) {
+            self.add(element);
+        }
     }
 
     fn pool(&mut self, key: FrontendKey, pools: Pools, old: &[Backend], new: &[Backend]) {
@@ -172,20 +183,23 @@ impl Delta {
 
     /// How many frontends and members change that are not named there.
     pub(super) fn beside(&self, named: &Touched) -> usize {
-        let frontends = self.frontends.iter().filter(|(key, _)| !named.frontends.contains(key));
-        let members =
-            self.members.iter().filter(|(set, key, _)| !named.members.contains(&(*set, *key)));
+        let frontends = self.frontends.iter().filter(|(key, _)| !named.has_frontend(*key));
+        let members = self.members.iter().filter(|(member, _)| !named.has_member(*member));
         frontends.count() + members.count()
     }
 
     /// Brings the record up to date after the commit.
     pub(super) fn record(self, committed: &mut Committed) {
         committed.strays.clear();
+        committed.reserve(
+            self.frontends.len().saturating_sub(committed.frontend_count()),
+            self.members.len(),
+        );
         for (key, frontend) in self.frontends {
             committed.set_frontend(key, frontend);
         }
-        for (set, key, present) in self.members {
-            committed.set_member(set, key, present);
+        for (member, present) in self.members {
+            committed.set_member(member, present);
         }
     }
 }

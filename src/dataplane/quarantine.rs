@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::plan::{FrontendKey, Key, Set, Touched};
+use crate::plan::{FrontendKey, Member, Touched};
 
 /// The pause before something refused is tried again: doubled with each refusal, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ pub enum Suspect {
     /// A frontend with all of its elements.
     Frontend(FrontendKey),
     /// A member of a plain set.
-    Member(Set, Key),
+    Member(Member),
 }
 
 #[derive(Debug)]
@@ -58,23 +58,23 @@ impl Quarantine {
     pub(super) fn release(&mut self, changed: &Touched) {
         if !self.entries.is_empty() {
             self.entries.retain(|suspect, _| match suspect {
-                Suspect::Frontend(key) => !changed.frontends.contains(key),
-                Suspect::Member(set, key) => !changed.members.contains(&(*set, *key)),
+                Suspect::Frontend(key) => !changed.has_frontend(*key),
+                Suspect::Member(member) => !changed.has_member(*member),
             });
         }
     }
 
     /// Puts on trial what has waited long enough; it has to be compared again.
     pub(super) fn try_again(&mut self, now: Instant) -> Touched {
-        let mut again = Touched::default();
+        let (mut frontends, mut members) = (Vec::new(), Vec::new());
         for (suspect, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.until <= now) {
             entry.on_trial = true;
             match suspect {
-                Suspect::Frontend(key) => again.frontends.insert(*key),
-                Suspect::Member(set, key) => again.members.insert((*set, *key)),
-            };
+                Suspect::Frontend(key) => frontends.push(*key),
+                Suspect::Member(member) => members.push(*member),
+            }
         }
-        again
+        Touched::new(frontends, members, false)
     }
 
     /// The kernel took everything that took part.
@@ -98,9 +98,14 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
+    use crate::plan::Set;
+
+    fn member(n: u8) -> Member {
+        Member { set: Set::ClusterIps, address: Ipv4Addr::new(10, 96, 0, n).into() }
+    }
 
     fn suspect(n: u8) -> Suspect {
-        Suspect::Member(Set::ClusterIps, Key::Address(Ipv4Addr::new(10, 96, 0, n).into()))
+        Suspect::Member(member(n))
     }
 
     #[test]
@@ -115,7 +120,7 @@ mod tests {
             assert_eq!(quarantine.next_trial(), Some(now + pause));
             assert!(quarantine.try_again(now + pause - Duration::from_millis(1)).is_empty());
             now += pause;
-            assert_eq!(quarantine.try_again(now).members.len(), 1);
+            assert_eq!(quarantine.try_again(now).members().len(), 1);
             assert!(!quarantine.holds(suspect(1)));
         }
         quarantine.committed();
@@ -128,8 +133,7 @@ mod tests {
         let reason: Arc<str> = "no".into();
         quarantine.add(suspect(1), &reason, Instant::now());
         quarantine.add(suspect(2), &reason, Instant::now());
-        let Suspect::Member(set, key) = suspect(1) else { unreachable!() };
-        quarantine.release(&Touched { members: [(set, key)].into(), ..Touched::default() });
+        quarantine.release(&Touched::new(Vec::new(), vec![member(1)], false));
         assert!(!quarantine.holds(suspect(1)) && quarantine.holds(suspect(2)));
     }
 }

@@ -8,7 +8,7 @@ use super::codec::decode_key;
 use super::quarantine::Suspect;
 use crate::model::Family;
 use crate::nft::{self, Refusal, TableFamily};
-use crate::plan::{ChainName, Desired, FrontendKey, Key, Set};
+use crate::plan::{ChainName, Desired, FrontendKey, Key, Member, Set};
 
 /// How many refused frontends are named in a message.
 const NAMED: usize = 20;
@@ -73,7 +73,7 @@ pub(super) fn describe(suspect: Suspect, desired: &Desired) -> String {
             Some(frontend) => format!("{key} of {}", frontend.label),
             None => key.to_string(),
         },
-        Suspect::Member(set, key) => format!("{key:?} in {}", set.name()),
+        Suspect::Member(Member { set, address }) => format!("{address} in {}", set.name()),
     }
 }
 
@@ -86,7 +86,9 @@ fn suspects(refusal: &Refusal) -> Vec<Suspect> {
             Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _) => {
                 Suspect::Frontend(frontend)
             }
-            key @ (Key::Address(_) | Key::Hairpin(_)) => Suspect::Member(set, key),
+            Key::Address(address) | Key::Hairpin(address) => {
+                Suspect::Member(Member { set, address })
+            }
         })
     };
     refusal.keys.iter().filter_map(suspect).collect()

@@ -309,7 +309,7 @@ impl Dataplane {
 
     /// The planned frontends that wait to be committed and need a chain.
     fn users(&self, family: Family, chain: ChainName) -> Vec<FrontendKey> {
-        let waiting = self.pending.frontends.iter().copied();
+        let waiting = self.pending.frontends().iter().copied();
         let of_family = waiting.filter(|key| key.family() == family);
         let uses = |key: &FrontendKey| {
             let frontend = self.desired.frontend(*key);

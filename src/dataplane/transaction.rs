@@ -205,7 +205,10 @@ impl Dataplane {
     fn read(&mut self) -> Result<(), Error> {
         let Some(surroundings) = self.desired.surroundings() else { return Ok(()) };
         let (generation, mut holds) = adopt(&mut *self.kernel, surroundings)?;
-        self.pending.merge(self.desired.everything());
+        // Before the first commit all that is planned is pending.
+        if self.was_known {
+            self.pending.merge(self.desired.everything());
+        }
         self.pending.merge(holds.everything());
         // Frontends that went while nobody looked: no flow may stay there.
         let udp = holds.frontend_keys().filter(|key| key.protocol() == Protocol::Udp);

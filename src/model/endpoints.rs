@@ -28,9 +28,9 @@ pub struct Locality<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// Those that policy Cluster may use. Empty only if the service port has no endpoint at all.
-    pub cluster: Vec<Backend>,
+    pub cluster: Arc<[Backend]>,
     /// Those that policy Local may use.
-    pub local: Vec<Backend>,
+    pub local: Arc<[Backend]>,
     /// Addresses of the endpoints on this node that are ready; with `publishNotReadyAddresses` also
     /// those that are terminating.
     pub local_ready: Vec<IpAddr>,
@@ -65,19 +65,20 @@ pub fn select<'a>(
     locality: Locality<'_>,
 ) -> Selection {
     let candidates = candidates(slices, port, family, locality.node);
-    let ready = |c: &&Candidate<'_>| c.endpoint.ready;
-    let fallback = |c: &&Candidate<'_>| c.is_fallback();
-    let backends = |list: &[&Candidate<'_>]| list.iter().map(|c| c.backend).collect::<Vec<_>>();
+    let ready = || candidates.iter().filter(|c| c.endpoint.ready);
+    let fallback = || candidates.iter().filter(|c| c.is_fallback());
+    let backends = |list: &[&Candidate<'_>]| list.iter().map(|c| c.backend).collect();
 
-    let all_ready: Vec<&Candidate<'_>> = candidates.iter().filter(ready).collect();
-    let mut cluster = by_topology(&all_ready, locality);
+    let mut cluster = Vec::with_capacity(candidates.len());
+    cluster.extend(ready());
+    keep_near(&mut cluster, locality);
     if cluster.is_empty() {
-        cluster = candidates.iter().filter(fallback).collect();
+        cluster.extend(fallback());
     }
-    let mut local: Vec<&Candidate<'_>> = all_ready.iter().copied().filter(|c| c.local).collect();
+    let mut local: Vec<&Candidate<'_>> = ready().filter(|c| c.local).collect();
     let local_ready = local.iter().map(|c| c.backend.address).collect();
     if local.is_empty() {
-        local = candidates.iter().filter(|c| c.local).filter(fallback).collect();
+        local = fallback().filter(|c| c.local).collect();
     }
     let mut local_addresses: Vec<IpAddr> =
         cluster.iter().chain(&local).filter(|c| c.local).map(|c| c.backend.address).collect();
@@ -118,36 +119,34 @@ fn candidates<'a>(
     }
     // Among copies: not terminating before terminating, ready before not ready; the slices come in
     // the order of their names, so that equal copies have a stable winner too.
-    candidates.sort_by_key(|c| (c.backend, c.endpoint.terminating, !c.endpoint.ready));
-    candidates.dedup_by_key(|c| c.backend);
+    if !candidates.is_sorted_by(|a, b| a.backend < b.backend) {
+        candidates.sort_by_key(|c| (c.backend, c.endpoint.terminating, !c.endpoint.ready));
+        candidates.dedup_by_key(|c| c.backend);
+    }
     candidates
 }
 
 /// Applies the topology hints, which count only if every ready endpoint has them (KEP-2433).
-fn by_topology<'b, 'a>(
-    ready: &[&'b Candidate<'a>],
-    locality: Locality<'_>,
-) -> Vec<&'b Candidate<'a>> {
-    hinted(ready, |e| &e.node_hints, Some(locality.node))
-        .or_else(|| hinted(ready, |e| &e.zone_hints, locality.zone))
-        .unwrap_or_else(|| ready.to_vec())
+fn keep_near(ready: &mut Vec<&Candidate<'_>>, locality: Locality<'_>) {
+    if !keep_hinted(ready, |e| &e.node_hints, Some(locality.node)) {
+        keep_hinted(ready, |e| &e.zone_hints, locality.zone);
+    }
 }
 
-fn hinted<'b, 'a>(
-    ready: &[&'b Candidate<'a>],
+/// Leaves those that are meant for here. False if the hints do not count, and nothing changed.
+fn keep_hinted(
+    ready: &mut Vec<&Candidate<'_>>,
     hints: impl Fn(&Endpoint) -> &[Arc<str>],
     here: Option<&str>,
-) -> Option<Vec<&'b Candidate<'a>>> {
-    let here = here.filter(|h| !h.is_empty())?;
-    if ready.iter().any(|c| hints(c.endpoint).is_empty()) {
-        return None;
+) -> bool {
+    let Some(here) = here.filter(|h| !h.is_empty()) else { return false };
+    let is_ours = |c: &Candidate<'_>| hints(c.endpoint).iter().any(|hint| &**hint == here);
+    let counts = ready.iter().all(|c| !hints(c.endpoint).is_empty());
+    if counts && ready.iter().any(|c| is_ours(c)) {
+        ready.retain(|c| is_ours(c));
+        return true;
     }
-    let ours: Vec<_> = ready
-        .iter()
-        .copied()
-        .filter(|c| hints(c.endpoint).iter().any(|hint| &**hint == here))
-        .collect();
-    (!ours.is_empty()).then_some(ours)
+    false
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The objects that are known at this moment, and what has to be planned again after a change.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use ipnet::IpNet;
 
 use super::{EndpointSlice, Node, ObjectName, Service};
@@ -50,7 +51,7 @@ pub enum Listed {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
     /// The Services whose service ports may have changed.
-    pub services: BTreeSet<ObjectName>,
+    pub services: foldhash::HashSet<ObjectName>,
     /// Something that all of them depend on changed: the Node, the ServiceCIDRs, the addresses.
     pub surroundings: bool,
 }
@@ -66,7 +67,7 @@ impl Dirty {
 /// All objects that are known at this moment.
 #[derive(Debug, Default)]
 pub struct Store {
-    services: BTreeMap<ObjectName, Service>,
+    services: HashMap<ObjectName, Service>,
     slices: HashMap<ObjectName, EndpointSlice>,
     slices_of: HashMap<ObjectName, BTreeSet<ObjectName>>,
     node: Option<Node>,
@@ -201,7 +202,7 @@ impl Store {
         self.synced
     }
 
-    /// All Services by name.
+    /// All Services, in no order.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.values()
     }
@@ -237,7 +238,7 @@ impl Store {
     }
 
     /// The EndpointSlices of a Service, by name.
-    pub fn slices(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> {
+    pub fn slices(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> + Clone {
         self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.get(name))
     }
 
@@ -283,7 +284,9 @@ mod tests {
     fn dirtied(store: &mut Store, change: Change) -> Vec<String> {
         let mut dirty = Dirty::default();
         store.apply(change, &mut dirty);
-        dirty.services.iter().map(ToString::to_string).collect()
+        let mut names: Vec<String> = dirty.services.iter().map(ToString::to_string).collect();
+        names.sort();
+        names
     }
 
     #[test]

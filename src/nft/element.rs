@@ -2,7 +2,7 @@
 //! there may be hundreds of thousands.
 
 use super::Age;
-use super::attr::{close, open, put, put_be32, put_be64, put_text};
+use super::attr::{align, close, open, put, put_be32, put_be64, put_text};
 use super::uapi::{
     NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
     NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT,
@@ -51,11 +51,20 @@ pub struct Elements {
     list_start: usize,
     count: usize,
     limit: usize,
+    /// The lengths of key and value of the last element, if it has nothing else.
+    plain: Option<(usize, usize)>,
 }
 
 impl Default for Elements {
     fn default() -> Elements {
-        Elements { bytes: Vec::new(), cuts: Vec::new(), list_start: 0, count: 0, limit: LIST_LIMIT }
+        Elements {
+            bytes: Vec::new(),
+            cuts: Vec::new(),
+            list_start: 0,
+            count: 0,
+            limit: LIST_LIMIT,
+            plain: None,
+        }
     }
 }
 
@@ -97,11 +106,38 @@ impl Elements {
         data: Option<ElementData<'_>>,
         comment: Option<&str>,
     ) {
+        let plain = match data {
+            Some(ElementData::Value(value)) if key_end.is_none() && comment.is_none() => {
+                Some((key.len(), value.len()))
+            }
+            _ => None,
+        };
+        if let (Some(shape), Some(ElementData::Value(value))) = (plain, data)
+            && self.plain == plain
+        {
+            return self.like_the_last(shape, key, value);
+        }
         self.element(key, key_end, data, |buffer| {
             if let Some(comment) = comment {
                 userdata::put_element_comment(buffer, NFTA_SET_ELEM_USERDATA, comment);
             }
         });
+        self.plain = plain;
+    }
+
+    /// Adds an element as long as the one before, with nothing but key and value. Most elements are
+    /// places of pools, which are like that; to copy one takes a fifth of the time.
+    fn like_the_last(&mut self, shape: (usize, usize), key: &[u8], value: &[u8]) {
+        /// Of an attribute.
+        const HEADER: usize = 4;
+        let start = self.bytes.len();
+        let key_at = 3 * HEADER;
+        let value_at = key_at + align(shape.0) + 2 * HEADER;
+        self.bytes.extend_from_within(start - value_at - align(shape.1)..);
+        let element = &mut self.bytes[start..];
+        element[key_at..][..key.len()].copy_from_slice(key);
+        element[value_at..][..value.len()].copy_from_slice(value);
+        self.finish_element(start);
     }
 
     fn element(
@@ -111,6 +147,7 @@ impl Elements {
         data: Option<ElementData<'_>>,
         more: impl FnOnce(&mut Vec<u8>),
     ) {
+        self.plain = None;
         let start = self.bytes.len();
         let buffer = &mut self.bytes;
         let element = open(buffer, NFTA_LIST_ELEM);

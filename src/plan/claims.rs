@@ -1,6 +1,8 @@
 //! Who owns a frontend when several Services want it.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use foldhash::HashMap;
 
 use super::FrontendKey;
 use crate::model::{ObjectName, Service};
@@ -30,40 +32,61 @@ pub struct Conflict {
     pub loser: ObjectName,
 }
 
-/// All claims to all frontends, each list in rank order. Nearly all have one entry.
+/// All claims to all frontends. Nearly all frontends have one.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    claims: HashMap<FrontendKey, Vec<Rank>>,
+    first: HashMap<FrontendKey, Rank>,
+    /// Those that come after the first, in order.
+    others: HashMap<FrontendKey, Vec<Rank>>,
 }
 
 impl Claims {
+    /// Makes room for so many more frontends.
+    pub(super) fn reserve(&mut self, more: usize) {
+        self.first.reserve(more);
+    }
+
     pub(super) fn add(&mut self, key: FrontendKey, rank: &Rank) {
-        let ranks = self.claims.entry(key).or_default();
-        if let Err(place) = ranks.binary_search(rank) {
-            ranks.insert(place, rank.clone());
+        let later = match self.first.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(rank.clone());
+                return;
+            }
+            Entry::Occupied(first) if first.get() == rank => return,
+            Entry::Occupied(first) if first.get() < rank => rank.clone(),
+            Entry::Occupied(mut first) => first.insert(rank.clone()),
+        };
+        let others = self.others.entry(key).or_default();
+        if let Err(place) = others.binary_search(&later) {
+            others.insert(place, later);
         }
     }
 
     pub(super) fn remove(&mut self, key: FrontendKey, rank: &Rank) {
-        if let Some(ranks) = self.claims.get_mut(&key) {
-            ranks.retain(|other| other != rank);
-            if ranks.is_empty() {
-                self.claims.remove(&key);
-            }
+        let others = self.others.get_mut(&key);
+        if self.first.get(&key) == Some(rank) {
+            match others.filter(|others| !others.is_empty()) {
+                Some(others) => self.first.insert(key, others.remove(0)),
+                None => self.first.remove(&key),
+            };
+        } else if let Some(others) = others {
+            others.retain(|other| other != rank);
+        }
+        if self.others.get(&key).is_some_and(Vec::is_empty) {
+            self.others.remove(&key);
         }
     }
 
     pub(super) fn winner(&self, key: FrontendKey) -> Option<&ObjectName> {
-        self.claims.get(&key)?.first().map(|rank| &rank.service)
+        self.first.get(&key).map(|rank| &rank.service)
     }
 
     pub(super) fn conflicts(&self, key: FrontendKey) -> impl Iterator<Item = Conflict> {
-        let ranks = self.claims.get(&key).map_or(&[][..], Vec::as_slice);
-        let winner = ranks.first();
-        ranks.iter().skip(1).filter_map(move |loser| {
+        let losers = self.others.get(&key).map_or(&[][..], Vec::as_slice);
+        losers.iter().filter_map(move |loser| {
             Some(Conflict {
                 frontend: key,
-                winner: winner?.service.clone(),
+                winner: self.winner(key)?.clone(),
                 loser: loser.service.clone(),
             })
         })

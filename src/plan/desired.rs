@@ -1,39 +1,23 @@
 //! The plans of all Services together: what the kernel should hold, and where that has changed.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+
+use foldhash::HashMap;
 
 use super::claims::{Claims, Rank};
 use super::{
-    Conflict, Flows, Frontend, FrontendKey, HealthCheck, Key, NoLocal, Options, ServicePlan, Set,
-    Surroundings, plan_service,
+    Conflict, Flows, Frontend, FrontendKey, HealthCheck, Member, NoLocal, Options, ServicePlan,
+    Set, Surroundings, Touched, plan_service,
 };
 use crate::model::{Dirty, Family, ObjectName, Store};
 
-/// Where the plan changed since it was last asked: only there can the kernel differ from it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Touched {
-    /// Frontends that are new, different or gone.
-    pub frontends: BTreeSet<FrontendKey>,
-    /// Members of the plain sets that are new or gone.
-    pub members: BTreeSet<(Set, Key)>,
-    /// The chains may be different.
-    pub chains: bool,
-}
-
-impl Touched {
-    /// True if nothing changed.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.frontends.is_empty() && self.members.is_empty() && !self.chains
-    }
-
-    /// Adds what another one names.
-    pub fn merge(&mut self, other: Touched) {
-        self.frontends.extend(other.frontends);
-        self.members.extend(other.members);
-        self.chains |= other.chains;
-    }
+/// Where the plan changed, as it comes.
+#[derive(Debug, Default)]
+struct Touching {
+    frontends: Vec<FrontendKey>,
+    members: Vec<Member>,
+    chains: bool,
 }
 
 /// What the kernel should hold.
@@ -45,12 +29,12 @@ pub struct Desired {
     plans: HashMap<ObjectName, (Rank, ServicePlan)>,
     claims: Claims,
     /// Members of plain sets with the number of Services (or surroundings) that want them.
-    members: HashMap<(Set, Key), usize>,
+    members: HashMap<Member, usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
     health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
     /// The sum of all plans.
     no_local: NoLocal,
-    touched: Touched,
+    touched: Touching,
     flows: Flows,
 }
 
@@ -62,13 +46,13 @@ impl Desired {
             options,
             node_name: node_name.to_owned(),
             surroundings: None,
-            plans: HashMap::new(),
+            plans: HashMap::default(),
             claims: Claims::default(),
-            members: HashMap::new(),
+            members: HashMap::default(),
             conflicts: BTreeMap::new(),
             health_checks: BTreeMap::new(),
             no_local: NoLocal::default(),
-            touched: Touched::default(),
+            touched: Touching::default(),
             flows: Flows::new(),
         }
     }
@@ -86,9 +70,13 @@ impl Desired {
             let new = Surroundings::of(store, &self.options, &self.node_name);
             if self.surroundings.as_ref() != Some(&new) {
                 self.set_surroundings(new);
-                let known: Vec<ObjectName> = self.plans.keys().cloned().collect();
-                let all = store.services().map(|s| s.name.clone()).chain(known);
-                return self.plan_services(store, all.collect::<BTreeSet<_>>().iter());
+                let gone = self.plans.keys().filter(|name| store.service(name).is_none());
+                let gone: Vec<ObjectName> = gone.cloned().collect();
+                let missing = store.service_count().saturating_sub(self.plans.len());
+                self.plans.reserve(missing);
+                self.claims.reserve(missing);
+                let known = store.services().map(|service| &service.name);
+                return self.plan_services(store, known.chain(&gone));
             }
         }
         self.plan_services(store, dirty.services.iter());
@@ -100,10 +88,10 @@ impl Desired {
         };
         let old = self.surroundings.as_ref().map(members).unwrap_or_default();
         for address in members(&new) {
-            self.add_member(Set::NodeportIps, Key::Address(address));
+            self.add_member(Member { set: Set::NodeportIps, address });
         }
         for address in old {
-            self.remove_member(Set::NodeportIps, Key::Address(address));
+            self.remove_member(Member { set: Set::NodeportIps, address });
         }
         self.surroundings = Some(new);
         self.touched.chains = true;
@@ -116,9 +104,7 @@ impl Desired {
         };
         for name in names {
             let new = store.service(name).map(|service| {
-                let slices = store.slices(name).collect::<Vec<_>>();
-                let plan = plan_service(service, slices.iter().copied(), &surroundings);
-                (Rank::of(service), plan)
+                (Rank::of(service), plan_service(service, store.slices(name), &surroundings))
             });
             self.replace_plan(name, new);
         }
@@ -131,7 +117,7 @@ impl Desired {
             self.plans.extend(new.map(|new| (name.clone(), new)));
             return;
         }
-        let mut keys: BTreeSet<FrontendKey> = BTreeSet::new();
+        let mut keys: Vec<FrontendKey> = Vec::new();
         if let Some((rank, plan)) = &new {
             self.no_local.add(&plan.no_local);
             for (key, frontend) in &plan.frontends {
@@ -139,11 +125,11 @@ impl Desired {
                 let before =
                     old.as_ref().filter(|(r, _)| r == rank).and_then(|(_, p)| p.frontend(*key));
                 if before != Some(frontend) {
-                    keys.insert(*key);
+                    keys.push(*key);
                 }
             }
             for member in plan.members() {
-                self.add_member(member.0, member.1);
+                self.add_member(member);
             }
         }
         if let Some((rank, plan)) = &old {
@@ -153,15 +139,15 @@ impl Desired {
                     new.as_ref().is_some_and(|(r, p)| r == rank && p.frontend(*key).is_some());
                 if !kept {
                     self.claims.remove(*key, rank);
-                    keys.insert(*key);
+                    keys.push(*key);
                 }
             }
             for member in plan.members() {
-                self.remove_member(member.0, member.1);
+                self.remove_member(member);
             }
         }
-        for family in Family::ALL {
-            self.health_checks.remove(&(name.clone(), family));
+        for check in old.iter().flat_map(|(_, plan)| &plan.health_checks) {
+            self.health_checks.remove(&(name.clone(), check.family));
         }
         let checks = new.iter().flat_map(|(_, plan)| &plan.health_checks).cloned();
         self.health_checks.extend(checks.map(|check| ((name.clone(), check.family), check)));
@@ -184,7 +170,7 @@ impl Desired {
 
     /// Notes where UDP flows may stay from now on, for frontends where that may have changed: by
     /// itself, or because another Service has the frontend now.
-    fn note_flows(&mut self, old: &Flows, new: &Flows, touched: &BTreeSet<FrontendKey>) {
+    fn note_flows(&mut self, old: &Flows, new: &Flows, touched: &[FrontendKey]) {
         let known = old.keys().chain(new.keys());
         let changed = known.filter(|key| touched.contains(key) || old.get(key) != new.get(key));
         for key in changed.copied().collect::<BTreeSet<_>>() {
@@ -195,20 +181,20 @@ impl Desired {
         }
     }
 
-    fn add_member(&mut self, set: Set, key: Key) {
-        let count = self.members.entry((set, key)).or_insert(0);
+    fn add_member(&mut self, member: Member) {
+        let count = self.members.entry(member).or_insert(0);
         *count += 1;
         if *count == 1 {
-            self.touched.members.insert((set, key));
+            self.touched.members.push(member);
         }
     }
 
-    fn remove_member(&mut self, set: Set, key: Key) {
-        if let Some(count) = self.members.get_mut(&(set, key)) {
+    fn remove_member(&mut self, member: Member) {
+        if let Some(count) = self.members.get_mut(&member) {
             *count -= 1;
             if *count == 0 {
-                self.members.remove(&(set, key));
-                self.touched.members.insert((set, key));
+                self.members.remove(&member);
+                self.touched.members.push(member);
             }
         }
     }
@@ -241,13 +227,13 @@ impl Desired {
 
     /// True if the kernel should hold that member.
     #[must_use]
-    pub fn has_member(&self, set: Set, key: Key) -> bool {
-        self.members.contains_key(&(set, key))
+    pub fn has_member(&self, member: Member) -> bool {
+        self.members.contains_key(&member)
     }
 
     /// All members of plain sets that the kernel should hold, in order.
     #[must_use]
-    pub fn members(&self) -> BTreeSet<(Set, Key)> {
+    pub fn members(&self) -> BTreeSet<Member> {
         self.members.keys().copied().collect()
     }
 
@@ -274,17 +260,16 @@ impl Desired {
 
     /// Where the plan changed since the last call.
     pub fn take_touched(&mut self) -> Touched {
-        std::mem::take(&mut self.touched)
+        let Touching { frontends, members, chains } = std::mem::take(&mut self.touched);
+        Touched::new(frontends, members, chains)
     }
 
     /// Everything that is planned: for comparing with a kernel of which nothing is known.
     #[must_use]
     pub fn everything(&self) -> Touched {
-        Touched {
-            frontends: self.frontends().into_keys().collect(),
-            members: self.members(),
-            chains: true,
-        }
+        let plans = self.plans.values();
+        let frontends = plans.flat_map(|(_, plan)| &plan.frontends).map(|(key, _)| *key);
+        Touched::new(frontends.collect(), self.members.keys().copied().collect(), true)
     }
 }
 
@@ -294,10 +279,10 @@ impl ServicePlan {
         Some(&self.frontends[place].1)
     }
 
-    fn members(&self) -> impl Iterator<Item = (Set, Key)> {
-        let cluster_ips = self.cluster_ips.iter().map(|ip| (Set::ClusterIps, Key::Address(*ip)));
-        let hairpins = self.hairpins.iter().map(|ip| (Set::Hairpin, Key::Hairpin(*ip)));
-        cluster_ips.chain(hairpins)
+    fn members(&self) -> impl Iterator<Item = Member> {
+        let of = |set| move |address: &IpAddr| Member { set, address: *address };
+        let cluster_ips = self.cluster_ips.iter().map(of(Set::ClusterIps));
+        cluster_ips.chain(self.hairpins.iter().map(of(Set::Hairpin)))
     }
 }
 
@@ -367,7 +352,7 @@ mod tests {
 
     type State = (
         Vec<(FrontendKey, Frontend)>,
-        BTreeSet<(Set, Key)>,
+        BTreeSet<Member>,
         BTreeSet<Conflict>,
         Vec<HealthCheck>,
         NoLocal,

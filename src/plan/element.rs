@@ -33,6 +33,33 @@ impl Key {
     }
 }
 
+/// A member of one of the plain sets: an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Member {
+    /// The set.
+    pub set: Set,
+    /// The address.
+    pub address: IpAddr,
+}
+
+impl Member {
+    /// The family whose table it is in.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(self.address)
+    }
+
+    /// The element.
+    #[must_use]
+    pub fn element(&self) -> Element<'static> {
+        let key = match self.set {
+            Set::Hairpin => Key::Hairpin(self.address),
+            _ => Key::Address(self.address),
+        };
+        Element { set: self.set, key, value: None, comment: None }
+    }
+}
+
 /// The right side of a map element.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
@@ -120,12 +147,10 @@ impl Frontend {
         ChainName::Balancer { pools, sticky: self.affinity.is_some(), count: count as u32 }
     }
 
-    /// The chains that the frontend needs and that are there only for those that need them.
+    /// The chains that its decisions lead to and that are there only for those that need them.
     pub fn chains(&self, key: FrontendKey) -> impl Iterator<Item = ChainName> {
-        self.decisions(key).filter_map(|element| match element.value {
-            Some(Value::Goto(chain)) if chain.is_on_demand() => Some(chain),
-            _ => None,
-        })
+        let balancers = self.pools(key).map(|(pools, pool)| self.balancer(pools, pool.len()));
+        balancers.chain(self.affinity.map(ChainName::Learn))
     }
 
     fn balanced(&self, key: FrontendKey, pools: Pools, count: usize) -> Element<'_> {

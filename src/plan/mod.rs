@@ -17,10 +17,11 @@ mod ruleset;
 mod service;
 mod surroundings;
 mod text;
+mod touched;
 
 pub use claims::Conflict;
-pub use desired::{Desired, Touched};
-pub use element::{Element, Key, Value};
+pub use desired::Desired;
+pub use element::{Element, Key, Member, Value};
 pub use frontend::{Frontend, FrontendKey, Outcome, SourceRange};
 pub use layout::{AFFINITY_SIZE, Field, Pools, Set, SetValue};
 pub use options::{DetectLocal, NodePortAddresses, Options};
@@ -31,3 +32,4 @@ pub use ruleset::{
 pub use service::{Flows, HealthCheck, NoLocal, ServicePlan, plan_service};
 pub use surroundings::Surroundings;
 pub use text::{render, rule_text};
+pub use touched::Touched;

@@ -122,6 +122,8 @@ pub fn plan_service<'a>(
     // may be restricted.
     plan.frontends.sort_by_key(|(key, _)| *key);
     plan.frontends.dedup_by_key(|(key, _)| *key);
+    // There are many of these, and a Vec that grew once has room for four.
+    plan.frontends.shrink_to_fit();
     plan
 }
 
@@ -135,23 +137,29 @@ fn plan_port(
 ) {
     let family = Family::of(cluster_ip);
     let label = label(service, port);
-    let cluster: Arc<[Backend]> = selection.cluster.as_slice().into();
+    let cluster = &selection.cluster;
     let outcome = |policy| match policy {
         _ if cluster.is_empty() => Outcome::Reject,
         TrafficPolicy::Cluster => Outcome::Balance(cluster.clone()),
         TrafficPolicy::Local if selection.local.is_empty() => Outcome::Drop,
-        TrafficPolicy::Local => Outcome::Balance(selection.local.as_slice().into()),
+        TrafficPolicy::Local => Outcome::Balance(selection.local.clone()),
     };
     let internal = Frontend {
         label: label.clone(),
         outcome: outcome(service.internal_policy),
         masquerade: false,
         short_circuit: Arc::default(),
-        affinity: affinity(service, &cluster),
+        affinity: affinity(service, cluster),
         sources: None,
     };
     plan.frontends.push((FrontendKey::Address(cluster_ip, port.protocol, port.port), internal));
 
+    let of_family = |address: &&IpAddr| Family::of(**address) == family;
+    let vips = || service.load_balancer_ips.iter().filter(of_family);
+    let external_ips = || service.external_ips.iter().filter(of_family);
+    if port.node_port.is_none() && vips().next().is_none() && external_ips().next().is_none() {
+        return;
+    }
     let external_outcome = outcome(service.external_policy);
     let balanced = matches!(external_outcome, Outcome::Balance(_));
     let external = Frontend {
@@ -162,16 +170,15 @@ fn plan_port(
             TrafficPolicy::Cluster => Arc::default(),
             TrafficPolicy::Local => cluster.clone(),
         },
-        affinity: affinity(service, &cluster),
+        affinity: affinity(service, cluster),
         sources: None,
     };
-    let of_family = |address: &&IpAddr| Family::of(**address) == family;
     let sources = allowed_sources(service, family, surroundings);
-    for address in service.load_balancer_ips.iter().filter(of_family) {
+    for address in vips() {
         let key = FrontendKey::Address(*address, port.protocol, port.port);
         plan.frontends.push((key, Frontend { sources: sources.clone(), ..external.clone() }));
     }
-    for address in service.external_ips.iter().filter(of_family) {
+    for address in external_ips() {
         let key = FrontendKey::Address(*address, port.protocol, port.port);
         plan.frontends.push((key, external.clone()));
     }
@@ -213,9 +220,10 @@ fn allowed_sources(
 
 /// How people refer to a service port: `namespace/name:port`, without the port if it has no name.
 fn label(service: &Service, port: &ServicePort) -> Arc<str> {
+    let ObjectName { namespace, name } = &service.name;
     if port.name.is_empty() {
-        service.name.to_string().into()
+        [namespace, "/", name].concat().into()
     } else {
-        format!("{}:{}", service.name, port.name).into()
+        [namespace, "/", name, ":", &*port.name].concat().into()
     }
 }
