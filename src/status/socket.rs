@@ -121,8 +121,8 @@ pub fn ask() -> Result<Status, NoStatus> {
         }
         Err(error) => return Err(error.into()),
     }
-    let mut status: Status = serde_json::from_slice(&json)
-        .map_err(|reason| NoStatus::Unreadable { process, reason })?;
+    let mut status: Status =
+        serde_json::from_slice(&json).map_err(|reason| NoStatus::Unreadable { process, reason })?;
     // In its container the agent has another number than out here.
     if let Ok(visible @ 1..) = u32::try_from(process) {
         status.process = visible;
