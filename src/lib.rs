@@ -10,6 +10,8 @@ pub mod dataplane;
 pub mod document;
 pub mod events;
 pub mod files;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 pub mod metrics;
 pub mod model;
 mod netlink;

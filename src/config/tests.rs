@@ -535,17 +535,3 @@ fn leaves(value: &serde_json::Value, path: &str, paths: &mut Vec<String>) {
         _ => paths.push(path.to_owned()),
     }
 }
-
-proptest::proptest! {
-    #[test]
-    fn mutated_files_never_crash(
-        edits in proptest::collection::vec((proptest::prelude::any::<proptest::sample::Index>(), proptest::prelude::any::<u8>()), 1..20),
-    ) {
-        let mut bytes = include_bytes!("../../tests/fixtures/kubeadm-kube-proxy.yaml").to_vec();
-        for (at, byte) in edits {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-        }
-        let _ = load(Some((Path::new("config.conf"), &bytes)), &Flags::default());
-    }
-}

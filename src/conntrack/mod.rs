@@ -16,6 +16,8 @@
 //! of flows to anything but the frontends it is told.
 
 mod entry;
+#[cfg(any(test, feature = "fuzz"))]
+mod fuzz;
 mod socket;
 mod sweep;
 pub mod sysctl;
@@ -23,6 +25,8 @@ mod uapi;
 mod worker;
 
 pub use entry::{Entry, Tuple};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use fuzz::fuzz;
 pub use socket::{Conntrack, Error, Report};
 pub use sweep::Sweep;
 pub use worker::spawn;

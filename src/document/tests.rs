@@ -207,11 +207,6 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_crash(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = parse(&bytes);
-    }
-
-    #[test]
     fn no_yaml_like_text_crashes(text in "([a-c0-9&*!|>%@`\"'#,:?\\[\\]{}~<. \n-]|: |\n  |\n- |---\n){0,60}") {
         if let Ok(documents) = parse(text.as_bytes()) {
             for node in documents {

@@ -15,6 +15,8 @@ mod dump;
 mod element;
 mod error;
 mod expr;
+#[cfg(any(test, feature = "fuzz"))]
+mod fuzz;
 mod kernel;
 mod listener;
 mod objects;
@@ -30,6 +32,8 @@ pub use dump::{Age, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTab
 pub use element::{ElementData, Elements, VerdictCode};
 pub use error::{Error, Refusal};
 pub use expr::{Expr, Register};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use fuzz::fuzz;
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
 pub use objects::{

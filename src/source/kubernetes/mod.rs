@@ -17,6 +17,8 @@ mod client;
 mod contact;
 mod dial;
 mod failure;
+#[cfg(any(test, feature = "fuzz"))]
+mod fuzz;
 mod intake;
 mod lines;
 mod requests;
@@ -40,6 +42,8 @@ pub use access::{Access, AccessError};
 pub use client::Connection;
 pub use contact::Contact;
 pub use dial::Dialer;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use fuzz::fuzz;
 use intake::Intake;
 pub use requests::{Asked, OnAsked};
 use resource::Resource;

@@ -104,20 +104,20 @@ impl From<NobodyListens> for End {
 
 /// An event of a watch.
 #[derive(Deserialize)]
-struct Event<'a> {
+pub(super) struct Event<'a> {
     #[serde(rename = "type", default)]
-    type_: &'a str,
+    pub(super) type_: &'a str,
     #[serde(borrow)]
-    object: &'a RawValue,
+    pub(super) object: &'a RawValue,
 }
 
 /// A page of a list.
 #[derive(Deserialize)]
-struct Page<'a> {
+pub(super) struct Page<'a> {
     #[serde(default)]
     metadata: PageMetadata,
     #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
+    pub(super) items: Option<Vec<&'a RawValue>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -477,13 +477,13 @@ impl Watch {
 }
 
 /// A line of a watch.
-fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
+pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
     serde_json::from_slice(line).map_err(|error| garbage(&error, line))
 }
 
 /// The version that a bookmark names, and whether it ends a streamed list. Other events than
 /// bookmarks are failures.
-fn bookmark(event: &Event<'_>) -> Result<(String, bool), Failure> {
+pub(super) fn bookmark(event: &Event<'_>) -> Result<(String, bool), Failure> {
     let json = event.object.get();
     let failed = |error| garbage(&error, json.as_bytes());
     match event.type_ {

@@ -142,20 +142,6 @@ fn a_file_of_garbage_is_a_short_message() {
 }
 
 proptest! {
-    #[test]
-    fn mutated_manifests_never_crash(
-        edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
-        cut in any::<prop::sample::Index>(),
-    ) {
-        let mut text = include_bytes!("../../../tests/fixtures/everything.yaml").to_vec();
-        for (at, byte) in edits {
-            let at = at.index(text.len());
-            text[at] = byte;
-        }
-        let _ = read(&text);
-        let _ = read(&text[..cut.index(text.len())]);
-    }
-
     /// Whatever order files are looked at in, the same comes out; and the changes of each round
     /// lead from what was known to what is there.
     #[test]

@@ -1,0 +1,85 @@
+//! What must hold for any bytes that come from outside: the bodies of the targets in `fuzz/`, which
+//! the tests here drive with seeds, parts of them and random changes.
+//!
+//! Besides that nothing crashes: what is planned does not depend on when it was planned, and a
+//! configuration that we write is read as what it was.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::config::{self, Flags};
+use crate::document::to_yaml;
+use crate::model::{Change, Dirty, Store};
+use crate::plan::{Desired, Options};
+use crate::source::{kubernetes, manifests};
+use crate::{conntrack, nft};
+
+/// The name of our Node in the seeds.
+const NODE: &str = "node-1";
+
+/// A target: its name, and what is done with the bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All of them.
+pub const TARGETS: [Target; 4] = [
+    ("manifests", manifests),
+    ("configuration", configuration),
+    ("objects", objects),
+    ("netlink", netlink),
+];
+
+/// A file of manifests.
+pub fn manifests(bytes: &[u8]) {
+    let file: Arc<Path> = Path::new("file").into();
+    let mut context = manifests::Context { node_name: NODE.into(), ..Default::default() };
+    let Ok(manifest) = manifests::parse(&file, bytes, &mut context) else { return };
+    for problem in &manifest.problems {
+        assert!(problem.to_string().len() < 2_000, "too much to say");
+    }
+    plan(manifest.objects.into_iter().filter_map(|object| object.change));
+}
+
+/// A `KubeProxyConfiguration`.
+pub fn configuration(bytes: &[u8]) {
+    let load = |bytes| config::load(Some((Path::new("file"), bytes)), &Flags::default());
+    let Ok(loaded) = load(bytes) else { return };
+    let Ok(full) = serde_json::to_value(&loaded.full) else { return };
+    let written = to_yaml(&full);
+    let again = load(written.as_bytes());
+    let again = again.as_ref().map(|again| &again.config);
+    assert_eq!(again.ok(), Some(&loaded.config), "written as\n{written}");
+}
+
+/// An answer of the API server: the events of a watch, line by line, or a page of a list.
+pub fn objects(bytes: &[u8]) {
+    kubernetes::fuzz(bytes, NODE).into_iter().for_each(plan);
+}
+
+/// An answer of the kernel: a dump of nf_tables or of connection tracking, or refusals.
+pub fn netlink(bytes: &[u8]) {
+    nft::fuzz(bytes);
+    conntrack::fuzz(bytes);
+}
+
+/// Plans what follows from changes, one after the other, and all at once.
+fn plan(changes: impl IntoIterator<Item = Change>) {
+    let (mut store, mut dirty) = (Store::new(), Dirty::default());
+    let (mut all, mut all_dirty) = (Store::new(), Dirty::default());
+    let mut gradual = Desired::new(Options::default(), NODE);
+    let mut at_once = Desired::new(Options::default(), NODE);
+    for change in changes.into_iter().chain([Change::Synced]) {
+        all.apply(change.clone(), &mut all_dirty);
+        store.apply(change, &mut dirty);
+        gradual.update(&store, &std::mem::take(&mut dirty));
+    }
+    at_once.update(&all, &all_dirty);
+    assert_eq!(gradual.frontends(), at_once.frontends());
+    assert_eq!(gradual.members(), at_once.members());
+    assert_eq!(gradual.surroundings(), at_once.surroundings());
+    for (key, frontend) in gradual.frontends() {
+        assert!(frontend.elements(key).count() > 0, "{key} is nothing");
+    }
+}
+
+#[cfg(test)]
+mod tests;

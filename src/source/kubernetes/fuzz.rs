@@ -1,0 +1,31 @@
+//! What the API server may answer: see [`crate::fuzz`].
+
+use std::time::SystemTime;
+
+use super::intake::Intake;
+use super::watch::{Page, bookmark, event};
+use crate::model::Change;
+use crate::source::objects::Kind;
+
+/// What each kind of object is told by these lines of a watch, or by this page of a list.
+pub(crate) fn fuzz(bytes: &[u8], node_name: &str) -> Vec<Vec<Change>> {
+    let of_kind = |kind| {
+        let names = Default::default();
+        let mut intake = Intake::new(kind, node_name.into(), names, SystemTime::UNIX_EPOCH);
+        let mut taken = Vec::new();
+        for line in bytes.split(|byte| *byte == b'\n') {
+            let Ok(event) = event(line) else { continue };
+            match event.type_ {
+                "ADDED" | "MODIFIED" => taken.push(intake.take(event.object)),
+                "DELETED" => taken.push(intake.take_gone(event.object)),
+                _ => _ = bookmark(&event),
+            }
+        }
+        if let Ok(page) = serde_json::from_slice::<Page<'_>>(bytes) {
+            let items = page.items.into_iter().flatten();
+            taken.extend(items.map(|item| intake.take(item)));
+        }
+        taken.into_iter().flatten().flatten().map(|taken| taken.change).collect()
+    };
+    Kind::ALL.into_iter().map(of_kind).collect()
+}
