@@ -1,23 +1,15 @@
-//! The data path: what a new connection costs through one of many Services.
-//!
-//! `cargo bench --bench path`. Needs root or a user namespace. All sizes are measured in turns, in
-//! one run; compare the ratios, machines are noisy.
-
-#![allow(
-    clippy::print_stdout,
-    clippy::expect_used,
-    missing_docs,
-    reason = "a benchmark prints its result and stops at the first surprise"
-)]
-
-mod cluster;
+//! The data path: what a new connection costs through one of many Services. All sizes are measured
+//! in turns.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
-use cluster::{median, open, service, slice};
 use shunt::model::{Change, Protocol};
 use shunt_lab::Netns;
+
+use super::Size;
+use super::cluster::{median, open, service, slice};
+use super::table::{Table, ratio_text, time};
 
 const SIZES: [u32; 3] = [1, 1_000, 10_000];
 const ENDPOINTS: u32 = 10;
@@ -25,7 +17,7 @@ const ROUNDS: usize = 9;
 /// New flows per round: with all rounds and sizes they fit the table of connection tracking.
 const FLOWS: u32 = 2_000;
 
-fn main() {
+pub(crate) fn measure(table: &mut Table, _: &[Size]) {
     let nodes: Vec<(u32, Netns)> = SIZES.iter().map(|size| (*size, node(*size))).collect();
     let direct = node(0);
     let mut without = Vec::new();
@@ -39,14 +31,16 @@ fn main() {
             }));
         }
     }
-    let per_flow = |times: Vec<Duration>| median(times).as_secs_f64() * 1e6 / f64::from(FLOWS);
-    println!("a new UDP flow from the node itself, one datagram each, medians of {ROUNDS} rounds");
-    println!("  no shunt, straight to an endpoint: {:>6.2} µs", per_flow(without));
-    let mut first = None;
-    for (size, times) in SIZES.iter().zip(times) {
-        let time = per_flow(times);
-        let first = *first.get_or_insert(time);
-        println!("  {size:>6} Services:                   {time:>6.2} µs  {:>5.2}x", time / first);
+    let direct = median(without) / FLOWS;
+    let mut one = None;
+    for (services, times) in SIZES.iter().zip(times) {
+        let ours = median(times) / FLOWS;
+        let size = (*services, ENDPOINTS);
+        table.times("a new UDP flow of the node", size, ours, "without a Service", direct);
+        let one = *one.get_or_insert(ours);
+        let ratio = ratio_text(ours.as_secs_f64() / one.as_secs_f64());
+        let beside = "where it is the only Service";
+        table.row("a new UDP flow of the node", size, &time(ours), beside, &time(one), &ratio);
     }
 }
 

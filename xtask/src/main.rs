@@ -63,7 +63,8 @@ enum Task {
     },
     /// Run the benchmarks: as root, or in a user namespace
     Bench {
-        /// Handed to `cargo bench`
+        /// Sections of the table (cold, change, rollout, agent, memory, path, nft), sizes (1000x10),
+        /// and `--write FILE` for a table in Markdown
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },

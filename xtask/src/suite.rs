@@ -27,9 +27,10 @@ pub(crate) fn soak(installer: &Installer, minutes: u64, seed: Option<u64>) -> Re
     run(&mut soak)
 }
 
-/// Run the benchmarks; `args` go to `cargo bench`.
+/// Run the benchmarks; `args` go to them.
 pub(crate) fn bench(installer: &Installer, args: &[String]) -> Result<()> {
-    run_programs(installer, &["bench", "--package", "shunt"], args)
+    let subcommand = ["bench", "--package", "shunt", "--bench", "bench", "--"];
+    run_programs(installer, &subcommand, args)
 }
 
 /// Whether cargo is told which packages; a `--workspace` of ours would overrule that.

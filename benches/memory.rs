@@ -1,19 +1,6 @@
 //! The agent as a process that follows an API server: what it takes of memory and, when nothing
-//! happens, of the processor.
-//!
-//! `cargo bench --bench api`; sizes as arguments, e.g. `-- 1000x10`. Needs root: a user namespace
-//! may not raise a socket's buffer far enough. The server is a stand-in; kube-apiserver, too, where
+//! happens, of the processor. The server is a stand-in; kube-apiserver, too, where
 //! `KUBEBUILDER_ASSETS` names a folder with it.
-
-#![allow(
-    clippy::print_stdout,
-    clippy::expect_used,
-    missing_docs,
-    reason = "a benchmark prints its result and stops at the first surprise"
-)]
-
-mod objects;
-mod process;
 
 use std::io;
 use std::net::TcpStream;
@@ -23,14 +10,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use hyper::Method;
-use process::{Memory, cpu_time, memory};
 use serde_json::Value;
 use shunt_apiserver::{Client, Gate, Key, Kind, Kubeconfig, Kubernetes, Standin, TOKEN};
 use shunt_lab::{Agent, Topology};
 
-/// What is asked for at 10 000 Services with 10 endpoints each.
-const TARGET_MEMORY: u64 = 120_000_000;
-const TARGET_CPU: f64 = 0.01;
+use super::process::{Memory, cpu_time, memory};
+use super::table::{Table, ratio_text};
+use super::{Size, objects};
+
+/// What 10 000 Services with 10 endpoints each may take.
+const MOST_MEMORY: u64 = 120_000_000;
+/// Of a core, while nothing happens.
+const MOST_CPU: f64 = 0.01;
 
 /// How long an agent with nothing to do is watched.
 const IDLE: Duration = Duration::from_secs(10);
@@ -40,50 +31,26 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Connections at a time while a real server is filled.
 const FILLERS: usize = 4;
 
-fn main() {
-    let sizes: Vec<(u32, u32)> = std::env::args()
-        .filter_map(|a| {
-            a.split_once('x').and_then(|(s, e)| Some((s.parse().ok()?, e.parse().ok()?)))
-        })
-        .collect();
-    println!(
-        "{:>14} {:>14} {:>8} {:>8} {:>9} {:>9} {:>9} {:>6} {:>9} {:>8}",
-        "API server",
-        "services x ep",
-        "objects",
-        "start",
-        "RSS",
-        "of files",
-        "peak",
-        "B/ep",
-        "ready",
-        "idle"
-    );
-    for (services, endpoints) in if sizes.is_empty() { vec![(10_000, 10)] } else { sizes } {
-        with_standin(services, endpoints).expect("figures with the stand-in");
+pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
+    for size in if sizes.is_empty() { &[(10_000, 10)] } else { sizes } {
+        with_standin(table, *size).expect("figures with the stand-in");
         match Kubernetes::installed() {
             Ok(assets) => {
-                with_kubernetes(&assets, services, endpoints).expect("figures with kube-apiserver");
+                with_kubernetes(table, &assets, *size).expect("figures with kube-apiserver");
             }
-            Err(reason) => println!("{:>14} not measured: {reason}", "kube-apiserver"),
+            Err(reason) => println!("with kube-apiserver: not measured: {reason}"),
         }
     }
-    println!(
-        "RSS: of the agent once it is calm; of files: the part of it that is the program itself, \
-         which the kernel can drop.\nB/ep: what RSS is above that of an agent without objects, per \
-         endpoint. peak: the largest RSS so far.\nready: start to the first commit. idle: of one \
-         core, over {} s.",
-        IDLE.as_secs()
-    );
 }
 
-fn with_standin(services: u32, endpoints: u32) -> Result<()> {
+fn with_standin(table: &mut Table, (services, endpoints): Size) -> Result<()> {
     let server = Standin::start()?;
     let address = server.address();
     let authority = server.authority().unwrap_or_default();
     let connect = move || TcpStream::connect(address);
     let node = || server.put_object(objects::node()).map(drop);
-    measure("stand-in", (services, endpoints), connect, &authority, node, || {
+    let size = (services, endpoints);
+    follow(table, "stand-in", size, connect, &authority, node, || {
         (0..services).try_for_each(|n| {
             server.put_object(objects::service(n))?;
             server.put_object(objects::slice(n, endpoints)).map(drop)
@@ -91,19 +58,21 @@ fn with_standin(services: u32, endpoints: u32) -> Result<()> {
     })
 }
 
-fn with_kubernetes(assets: &Path, services: u32, endpoints: u32) -> Result<()> {
+fn with_kubernetes(table: &mut Table, assets: &Path, (services, endpoints): Size) -> Result<()> {
     let server = Kubernetes::start(assets)?;
     let authority = server.authority().pem();
     let node = || post(server.admin(), Kind::Node, &objects::node());
-    measure("kube-apiserver", (services, endpoints), server.connector(), &authority, node, || {
+    let size = (services, endpoints);
+    follow(table, "kube-apiserver", size, server.connector(), &authority, node, || {
         fill(server.admin(), services, endpoints)
     })
 }
 
 /// Measures an agent on an empty server and one on the server that has been filled.
-fn measure(
+fn follow(
+    table: &mut Table,
     server: &str,
-    (services, endpoints): (u32, u32),
+    size: Size,
     connect: impl Fn() -> io::Result<TcpStream> + Send + Sync + 'static,
     authority: &str,
     node: impl FnOnce() -> Result<()>,
@@ -116,29 +85,27 @@ fn measure(
     node()?;
     let empty = Figures::of(&lab, &kubeconfig)?;
     fill()?;
+    let objects = 2 * size.0;
     // The kernel holds nothing at first, and then everything.
-    for start in ["cold", "restart"] {
-        let full = Figures::of(&lab, &kubeconfig)?;
-        let per_endpoint = full.memory.resident.saturating_sub(empty.memory.resident)
-            / (u64::from(services) * u64::from(endpoints)).max(1);
-        println!(
-            "{server:>14} {:>14} {:>8} {start:>8} {:>9} {:>9} {:>9} {per_endpoint:>6} {:>9} {:>8}",
-            format!("{services} x {endpoints}"),
-            2 * services,
-            megabytes(full.memory.resident),
-            megabytes(full.memory.of_files),
-            megabytes(full.memory.peak),
-            format!("{:.2} s", full.ready.as_secs_f64()),
-            format!("{:.2} %", full.idle * 100.0),
-        );
-        if (services, endpoints) == (10_000, 10) {
-            for (what, met) in [
-                ("RSS < 120 MB", full.memory.resident < TARGET_MEMORY),
-                ("idle < 1 % of a core", full.idle < TARGET_CPU),
-            ] {
-                println!("{:>14} {what}: {}", "", if met { "met" } else { "MISSED" });
-            }
-        }
+    for start in ["cold", "restarted"] {
+        let Figures { memory, ready, idle } = Figures::of(&lab, &kubeconfig)?;
+        table.time(&format!("{start}, {server}: ready after"), size, ready);
+        let mut bytes = |what: &str, ours: u64, beside: &str, other: u64| {
+            let what = format!("{start}, {server}: {what}");
+            let ratio = ratio_text(ours as f64 / other as f64);
+            table.row(&what, size, &megabytes(ours), beside, &megabytes(other), &ratio);
+        };
+        let resident = memory.resident;
+        bytes("memory when settled", resident, "at the most", MOST_MEMORY);
+        bytes("largest memory", memory.peak, "the program's own file", memory.of_files);
+        let objects_only = resident.saturating_sub(empty.memory.resident);
+        let per_endpoint = objects_only / (u64::from(size.0) * u64::from(size.1)).max(1);
+        let what = format!("{start}, {server}: memory per endpoint");
+        let beside = format!("{objects} objects");
+        table.row(&what, size, &format!("{per_endpoint} B"), &beside, "", "");
+        let what = format!("{start}, {server}: idle, of a core");
+        let (ours, most) = (format!("{:.2} %", idle * 100.0), format!("{:.0} %", MOST_CPU * 100.0));
+        table.row(&what, size, &ours, "at the most", &most, &ratio_text(idle / MOST_CPU));
     }
     Ok(())
 }
@@ -160,7 +127,7 @@ impl Figures {
             .arg("--cluster-cidr=10.244.0.0/14")
             .start()?;
         let ready = started.elapsed();
-        while share(agent.pid(), CALM)? >= TARGET_CPU {
+        while share(agent.pid(), CALM)? >= MOST_CPU {
             ensure!(started.elapsed() < PATIENCE, "the agent does not become calm");
         }
         let idle = share(agent.pid(), IDLE)?;

@@ -1,14 +1,4 @@
 //! The agent as a process: from a file to the kernel.
-//!
-//! `cargo bench --bench live`; sizes as arguments, e.g. `-- 1000x10`. Needs root: a user namespace
-//! may not raise a socket's buffer far enough.
-
-#![allow(
-    clippy::print_stdout,
-    clippy::expect_used,
-    missing_docs,
-    reason = "a benchmark prints its result and stops at the first surprise"
-)]
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -19,36 +9,33 @@ use std::time::{Duration, Instant};
 use shunt::nft::{Kernel, Socket};
 use shunt_lab::Netns;
 
+use super::Size;
+use super::table::Table;
+
 const CHANGES: u32 = 200;
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn main() {
-    let sizes: Vec<(u32, u32)> = std::env::args()
-        .filter_map(|a| {
-            a.split_once('x').and_then(|(s, e)| Some((s.parse().ok()?, e.parse().ok()?)))
-        })
-        .collect();
-    for (services, endpoints) in if sizes.is_empty() { vec![(10_000, 10)] } else { sizes } {
-        measure(services, endpoints);
+pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
+    for size in if sizes.is_empty() { &[(10_000, 10)] } else { sizes } {
+        measure_size(table, *size);
     }
 }
 
-fn measure(services: u32, endpoints: u32) {
+fn measure_size(table: &mut Table, size: Size) {
+    let (services, endpoints) = size;
     let manifests = tempfile::tempdir().expect("a directory");
     for n in 0..services {
         write(manifests.path(), n, endpoints, 0);
     }
-    println!("{services} Services x {endpoints} endpoints, a file each");
-
     let once = Netns::new().expect("a namespace");
     let started = Instant::now();
     let status = agent(&once, manifests.path(), &["--once"]).wait().expect("an end");
     assert!(status.success(), "shunt run --once: {status}");
-    println!("  run --once, empty kernel:          {:>8.1?}", started.elapsed());
+    table.time("shunt run --once, files read, empty kernel", size, started.elapsed());
     let started = Instant::now();
     let status = agent(&once, manifests.path(), &["--once"]).wait().expect("an end");
     assert!(status.success(), "shunt run --once: {status}");
-    println!("  run --once, nothing to write:      {:>8.1?}", started.elapsed());
+    table.time("shunt run --once, nothing to write", size, started.elapsed());
 
     let ns = Netns::new().expect("a namespace");
     let mut running = agent(&ns, manifests.path(), &["--healthz-bind-address="]);
@@ -82,12 +69,9 @@ fn measure(services: u32, endpoints: u32) {
     running.wait().expect("an end");
     let mut times = times.expect("measurements");
     times.sort_unstable();
-    println!(
-        "  one endpoint, file event to kernel: median {:.2?}, 99 % {:.2?}, worst {:.2?}",
-        times[times.len() / 2],
-        times[times.len() * 99 / 100],
-        times[times.len() - 1]
-    );
+    for (name, at) in [("median", times.len() / 2), ("99 %", times.len() * 99 / 100)] {
+        table.time(&format!("one endpoint, file event to kernel: {name}"), size, times[at]);
+    }
 }
 
 fn agent(ns: &Netns, manifests: &Path, arguments: &[&str]) -> Child {
@@ -128,7 +112,7 @@ fn manifest(n: u32, endpoints: u32, version: u32) -> String {
         let address = if e + 1 == endpoints && version > 0 {
             0x0b00_0000 + n * 16 + version
         } else {
-            0x0af4_0000 + (n * endpoints + e) % 0x000b_0000
+            0x0af4_0000 + (n * 16 + e) % 0x000b_0000
         };
         let address = Ipv4Addr::from(address);
         writeln!(

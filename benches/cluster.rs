@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt::model::{
-    Endpoint, EndpointPort, EndpointSlice, Family, ObjectName, Protocol, Service, ServicePort,
-    TrafficPolicy,
+    Change, Endpoint, EndpointPort, EndpointSlice, Family, ObjectName, Protocol, Service,
+    ServicePort, TrafficPolicy,
 };
 use shunt::plan::Options;
 use shunt_lab::Netns;
@@ -52,7 +52,8 @@ pub(crate) fn slice(n: u32, endpoints: u32, version: u32) -> EndpointSlice {
                 address: if e + 1 == endpoints && version > 0 {
                     Ipv4Addr::from(0x0b00_0000 + n * 16 + version).into()
                 } else {
-                    Ipv4Addr::from(0x0af4_0000 + (n * endpoints + e) % 0x000b_0000).into()
+                    // The same ones, however many there are.
+                    Ipv4Addr::from(0x0af4_0000 + (n * 16 + e) % 0x000b_0000).into()
                 },
                 ready: true,
                 serving: true,
@@ -63,6 +64,15 @@ pub(crate) fn slice(n: u32, endpoints: u32, version: u32) -> EndpointSlice {
             })
             .collect(),
     }
+}
+
+/// All objects of a cluster, listed.
+pub(crate) fn load(dataplane: &mut Dataplane, (services, endpoints): (u32, u32)) {
+    for n in 0..services {
+        dataplane.apply(Change::Service(service(n)));
+        dataplane.apply(Change::Slice(slice(n, endpoints, 0)));
+    }
+    dataplane.apply(Change::Synced);
 }
 
 /// The middle one.

@@ -1,0 +1,74 @@
+//! Everything that is measured, in one run and one table: the agent beside what cannot be avoided.
+//!
+//! `cargo xtask bench`, or `cargo bench`; then sections and sizes as arguments, as in
+//! `cargo xtask bench -- cold change 1000x10`, and `--write FILE` for a table in Markdown. Needs root:
+//! a user namespace may not raise a socket's buffer far enough for the larger sizes. Every figure is
+//! a median unless it says otherwise; compare the ratios, machines are noisy.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::expect_used,
+    missing_docs,
+    reason = "a benchmark prints its result and stops at the first surprise"
+)]
+
+mod agent;
+mod change;
+mod cluster;
+mod cold;
+mod memory;
+mod nft;
+mod objects;
+mod path;
+mod process;
+mod rollout;
+mod table;
+
+use table::Table;
+
+/// Services, and endpoints of each.
+type Size = (u32, u32);
+
+type Measure = fn(&mut Table, &[Size]);
+
+/// What can be asked for, in order.
+const SECTIONS: [(&str, Measure); 7] = [
+    ("cold", cold::measure),
+    ("change", change::measure),
+    ("rollout", rollout::measure),
+    ("agent", agent::measure),
+    ("memory", memory::measure),
+    ("path", path::measure),
+    ("nft", nft::measure),
+];
+
+fn main() {
+    let mut sizes: Vec<Size> = Vec::new();
+    let mut sections: Vec<String> = Vec::new();
+    let mut file = None;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let size =
+            argument.split_once('x').and_then(|(s, e)| Some((s.parse().ok()?, e.parse().ok()?)));
+        match (argument.as_str(), size) {
+            // From cargo.
+            ("--bench", _) => {}
+            ("--write", _) => file = Some(arguments.next().expect("a file after --write")),
+            (_, Some(size)) => sizes.push(size),
+            (section, None) => {
+                let known = SECTIONS.map(|(name, _)| name);
+                assert!(known.contains(&section), "{section} is none of {known:?}");
+                sections.push(argument);
+            }
+        }
+    }
+    let mut table = Table::begin();
+    for (name, measure) in SECTIONS {
+        if sections.is_empty() || sections.iter().any(|section| section == name) {
+            measure(&mut table, &sizes);
+        }
+    }
+    if let Some(file) = file {
+        std::fs::write(&file, table.markdown()).expect("a file for the table");
+    }
+}
