@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use shunt::dataplane::{Quarantined, Suspect};
 use shunt::model::{Backend, Family};
 use shunt::nft::{DumpedChain, DumpedRule, Error, Kernel, TableFamily};
-use shunt::plan::{ChainName, Desired, Field, Frontend, FrontendKey, Key, Set, TABLE};
+use shunt::plan::{ChainName, Desired, Field, Frontend, FrontendKey, Member, Set, TABLE};
 use shunt_fake::{ListedElement, Listing, Namespace};
 
 pub(crate) const FAMILIES: [(Family, TableFamily); 2] =
@@ -119,15 +119,12 @@ impl Excused {
                 let family = table_family(key.family());
                 Excuse { family, only: None, fields: vec![field], bytes }
             }
-            Suspect::Member(set, key) => {
-                let mut bytes = match key {
-                    Key::Address(address) | Key::Hairpin(address) => address_bytes(address),
-                    _ => Vec::new(),
-                };
-                if matches!(key, Key::Hairpin(_)) {
+            Suspect::Member(member @ Member { set, address }) => {
+                let mut bytes = address_bytes(address);
+                if set == Set::Hairpin {
                     bytes.extend_from_within(..);
                 }
-                let (family, fields) = (table_family(key.family()), set.key().to_vec());
+                let (family, fields) = (table_family(member.family()), set.key().to_vec());
                 Excuse { family, only: Some(set), fields, bytes }
             }
         };
