@@ -90,6 +90,8 @@ impl Agents {
     /// Starts another, which waits, and ends the one that runs.
     pub(crate) fn overlap(&self, cluster: &Cluster, end: End, owns: bool) -> Result<()> {
         let mut inner = self.lock();
+        // Until it has the namespace, the next one could be first.
+        listens(inner.current()?)?;
         let next = builder(cluster, owns)?.spawn()?;
         next.wait_for_log(&["waiting until it ends"])?;
         inner.end(end)?;
@@ -175,8 +177,8 @@ impl Inner {
         let agent = self.current.take().context("no agent runs")?;
         match end {
             End::Stopped => {
-                // Until it listens, it does not ask to be told of signals, and ends by them.
-                agent.wait_for_answer(HEALTH, "/livez", |_| Some(()))?;
+                // Before, it has not asked to be told of signals, and ends by them.
+                listens(&agent)?;
                 agent.stop()
             }
             End::Killed => agent.kill(),
@@ -207,6 +209,11 @@ fn builder(cluster: &Cluster, owns: bool) -> Result<AgentBuilder> {
     let config = format!("{CONFIG}clientConnection: {{kubeconfig: {kubeconfig:?}}}\n");
     let agent = Agent::builder(SHUNT, &cluster.lab.node).arg(format!("--own-tables={owns}"));
     agent.config(&config)
+}
+
+/// Waits until an agent acts: it listens then.
+fn listens(agent: &Agent) -> Result<()> {
+    agent.wait_for_answer(HEALTH, "/livez", |_| Some(()))
 }
 
 /// Programs a node once, straight from the server.

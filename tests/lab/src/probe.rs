@@ -113,7 +113,8 @@ pub struct Connection {
 impl Connection {
     /// Connects, in the network namespace of the calling thread.
     pub fn open(to: SocketAddr) -> Result<Self> {
-        const PATIENCE: Duration = Duration::from_secs(5);
+        // A machine that has much to do lets programs wait.
+        const PATIENCE: Duration = Duration::from_secs(30);
         let stream = TcpStream::connect_timeout(&to, PATIENCE)
             .with_context(|| format!("cannot connect to {to}"))?;
         stream.set_read_timeout(Some(PATIENCE))?;

@@ -371,6 +371,17 @@ fn traffic_tells_what_was_lost_and_nothing_else() -> Result<()> {
     assert_eq!((delivered.failed, delivered.kept), (0, 1), "{delivered:?}");
     assert!(delivered.new >= 40 && delivered.all().is_ok(), "{delivered:?}");
 
+    // One SYN is lost; the next, a second later, gets through.
+    lab.node.nft(
+        "table inet f { chain c { type filter hook input priority 0; \
+         tcp dport 8080 tcp flags syn limit rate 1/day burst 1 packets drop; }; }",
+    )?;
+    traffic.more(5)?;
+    lab.node.nft("delete table inet f")?;
+    let delivered = traffic.delivered();
+    assert_eq!(delivered.failed, 1, "{delivered:?}");
+    assert!(delivered.failures[0].contains("1 SYNs had to be sent again"), "{delivered:?}");
+
     // What the first flow sends is refused, and its connection that is open ended.
     lab.node.nft(
         "table inet f { chain c { type filter hook input priority 0; \
