@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::{HashMap, HashSet};
 
 use super::ownership::Hold;
-use crate::model::Family;
+use crate::model::{ArrivalMap, Family};
 use crate::plan::{Chain, ChainName, Frontend, FrontendKey, Member, Set, Touched};
 
 /// One family's table, as far as the kernel has it.
@@ -30,7 +30,7 @@ pub(super) enum TableState {
 pub(super) struct Committed {
     tables: [TableState; 2],
     counts: [Counts; 2],
-    frontends: HashMap<FrontendKey, Frontend>,
+    frontends: ArrivalMap<FrontendKey, Frontend>,
     members: HashSet<Member>,
     /// How many frontends need a chain that is there on demand.
     users: HashMap<(Family, ChainName), usize>,
@@ -114,7 +114,7 @@ impl Committed {
         }
         let old = match frontend {
             Some(new) => self.frontends.insert(key, new),
-            None => self.frontends.remove(&key),
+            None => self.frontends.swap_remove(&key),
         };
         let Some(old) = old else { return };
         self.count(key, &old, |count, by| *count -= by);

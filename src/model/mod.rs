@@ -7,10 +7,12 @@
 //! Must not know: where objects come from (files, an API server), nf_tables, time, or I/O of any
 //! kind. Everything in here can be tested without root.
 
+mod collections;
 mod endpoints;
 mod objects;
 mod store;
 
+pub use collections::{ArrivalMap, ArrivalSet};
 pub use endpoints::{Backend, Locality, Selection, select};
 pub use objects::{
     Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Origin, Protocol, Service,

@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use foldhash::HashMap;
 use ipnet::IpNet;
 
-use super::{EndpointSlice, Node, ObjectName, Service};
+use super::{ArrivalMap, ArrivalSet, EndpointSlice, Node, ObjectName, Service};
 
 /// What a source tells the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +50,7 @@ pub enum Listed {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
     /// The Services whose service ports may have changed.
-    pub services: foldhash::HashSet<ObjectName>,
+    pub services: ArrivalSet<ObjectName>,
     /// Something that all of them depend on changed: the Node, the ServiceCIDRs, the addresses.
     pub surroundings: bool,
 }
@@ -67,9 +66,10 @@ impl Dirty {
 /// All objects that are known at this moment.
 #[derive(Debug, Default)]
 pub struct Store {
-    services: HashMap<ObjectName, Service>,
-    slices: HashMap<ObjectName, EndpointSlice>,
-    slices_of: HashMap<ObjectName, BTreeSet<ObjectName>>,
+    services: ArrivalMap<ObjectName, Service>,
+    slices: ArrivalMap<ObjectName, EndpointSlice>,
+    /// The slices of each Service, in order of their names.
+    slices_of: ArrivalMap<ObjectName, Vec<ObjectName>>,
     node: Option<Node>,
     service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
     interface_addresses: BTreeSet<IpAddr>,
@@ -98,14 +98,14 @@ impl Store {
                 }
             }
             Change::ServiceGone(name) => {
-                if let Some(old) = self.services.remove(&name) {
+                if let Some(old) = self.services.swap_remove(&name) {
                     self.service_ports -= old.ports.len();
                     dirty.services.insert(name);
                 }
             }
             Change::Slice(slice) => self.apply_slice(slice, dirty),
             Change::SliceGone(name) => {
-                if let Some(old) = self.slices.remove(&name) {
+                if let Some(old) = self.slices.swap_remove(&name) {
                     self.endpoints -= old.endpoints.len();
                     self.unlink(&old, dirty);
                 }
@@ -161,12 +161,15 @@ impl Store {
             }
             _ => {
                 // A slice that changes its Service leaves the old one at once.
-                if let Some(old) = self.slices.remove(&slice.name) {
+                if let Some(old) = self.slices.swap_remove(&slice.name) {
                     self.endpoints -= old.endpoints.len();
                     self.unlink(&old, dirty);
                 }
                 if let Some(service) = slice.service_name() {
-                    self.slices_of.entry(service.clone()).or_default().insert(slice.name.clone());
+                    let names = self.slices_of.entry(service.clone()).or_default();
+                    if let Err(place) = names.binary_search(&slice.name) {
+                        names.insert(place, slice.name.clone());
+                    }
                     dirty.services.insert(service);
                 }
             }
@@ -181,9 +184,9 @@ impl Store {
             return;
         };
         if let Some(names) = self.slices_of.get_mut(&service) {
-            names.remove(&slice.name);
+            names.retain(|name| *name != slice.name);
             if names.is_empty() {
-                self.slices_of.remove(&service);
+                self.slices_of.swap_remove(&service);
             }
         }
         dirty.services.insert(service);
@@ -202,7 +205,7 @@ impl Store {
         self.synced
     }
 
-    /// All Services, in no order.
+    /// All Services, in the order in which they came.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.values()
     }

@@ -1,11 +1,10 @@
 //! Who owns a frontend when several Services want it.
 
-use std::collections::hash_map::Entry;
-
 use foldhash::HashMap;
+use indexmap::map::Entry;
 
 use super::FrontendKey;
-use crate::model::{ObjectName, Service};
+use crate::model::{ArrivalMap, ObjectName, Service};
 
 /// The order in which Services get what several of them want: the older first, then by name. The
 /// order of events plays no part, so every node and every restart decides the same.
@@ -35,7 +34,7 @@ pub struct Conflict {
 /// All claims to all frontends. Nearly all frontends have one.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    first: HashMap<FrontendKey, Rank>,
+    first: ArrivalMap<FrontendKey, Rank>,
     /// Those that come after the first, in order.
     others: HashMap<FrontendKey, Vec<Rank>>,
 }
@@ -67,7 +66,7 @@ impl Claims {
         if self.first.get(&key) == Some(rank) {
             match others.filter(|others| !others.is_empty()) {
                 Some(others) => self.first.insert(key, others.remove(0)),
-                None => self.first.remove(&key),
+                None => self.first.swap_remove(&key),
             };
         } else if let Some(others) = others {
             others.retain(|other| other != rank);

@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use foldhash::HashMap;
-
 use super::claims::{Claims, Rank};
 use super::{
     Conflict, Flows, Frontend, FrontendKey, HealthCheck, Member, NoLocal, Options, ServicePlan,
     Set, Surroundings, Touched, plan_service,
 };
-use crate::model::{Dirty, Family, ObjectName, Store};
+use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
 /// Where the plan changed, as it comes.
 #[derive(Debug, Default)]
@@ -26,10 +24,10 @@ pub struct Desired {
     options: Options,
     node_name: String,
     surroundings: Option<Surroundings>,
-    plans: HashMap<ObjectName, (Rank, ServicePlan)>,
+    plans: ArrivalMap<ObjectName, (Rank, ServicePlan)>,
     claims: Claims,
     /// Members of plain sets with the number of Services (or surroundings) that want them.
-    members: HashMap<Member, usize>,
+    members: ArrivalMap<Member, usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
     health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
     /// The sum of all plans.
@@ -46,9 +44,9 @@ impl Desired {
             options,
             node_name: node_name.to_owned(),
             surroundings: None,
-            plans: HashMap::default(),
+            plans: ArrivalMap::default(),
             claims: Claims::default(),
-            members: HashMap::default(),
+            members: ArrivalMap::default(),
             conflicts: BTreeMap::new(),
             health_checks: BTreeMap::new(),
             no_local: NoLocal::default(),
@@ -112,7 +110,7 @@ impl Desired {
     }
 
     fn replace_plan(&mut self, name: &ObjectName, new: Option<(Rank, ServicePlan)>) {
-        let old = self.plans.remove(name);
+        let old = self.plans.swap_remove(name);
         if old == new {
             self.plans.extend(new.map(|new| (name.clone(), new)));
             return;
@@ -193,7 +191,7 @@ impl Desired {
         if let Some(count) = self.members.get_mut(&member) {
             *count -= 1;
             if *count == 0 {
-                self.members.remove(&member);
+                self.members.swap_remove(&member);
                 self.touched.members.push(member);
             }
         }

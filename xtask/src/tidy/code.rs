@@ -16,7 +16,7 @@ const PURE: [&str; 2] = ["model", "plan"];
 
 /// The dependencies that only compute too. Any other that `Cargo.toml` names is out of bounds for
 /// pure modules, so a new one is decided about here.
-const PURE_DEPENDENCIES: [&str; 3] = ["foldhash", "ipnet", "thiserror"];
+const PURE_DEPENDENCIES: [&str; 4] = ["foldhash", "indexmap", "ipnet", "thiserror"];
 
 /// What the standard library has that does more than compute.
 const IMPURE_STD: [&str; 12] = [
