@@ -15,11 +15,15 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
 use crate::netns::{Netns, leashed};
+use crate::patience::patience;
 use crate::scratch::Scratch;
 use crate::topology::Host;
 
 /// How long the agent may take to become ready, to stop, or to log what a test waits for.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long to wait between two questions to the agent.
+const POLL: Duration = Duration::from_millis(2);
 
 /// The port of `/healthz` and `/livez`.
 const HEALTH_PORT: u16 = 10_256;
@@ -178,15 +182,15 @@ impl Agent {
 
     /// Waits until `/healthz` answers 200.
     pub fn wait_ready(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience(PATIENCE);
         while self.http_status("/healthz").ok() != Some(200) {
             if let Some(status) = self.exit_status() {
                 bail!("the agent ended before it was ready: {status}\n{}", self.log());
             }
             if Instant::now() > deadline {
-                bail!("the agent is not ready after {PATIENCE:?}\n{}", self.log());
+                bail!("the agent is not ready after {:?}\n{}", patience(PATIENCE), self.log());
             }
-            thread::sleep(Duration::from_millis(2));
+            thread::sleep(patience(POLL));
         }
         Ok(())
     }
@@ -201,7 +205,7 @@ impl Agent {
         let answer = self.node.run(|| {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             let mut stream = TcpStream::connect(address)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(patience(PATIENCE)))?;
             write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
@@ -221,7 +225,7 @@ impl Agent {
         path: &str,
         accept: impl Fn(&HttpAnswer) -> Option<T>,
     ) -> Result<T> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + patience(PATIENCE);
         loop {
             let answer = self.http_get(port, path);
             if let Some(accepted) = answer.as_ref().ok().and_then(&accept) {
@@ -230,13 +234,13 @@ impl Agent {
             if Instant::now() > deadline || self.exit_status().is_some() {
                 bail!("the last answer to {path} was {answer:?}\n{}", self.log());
             }
-            thread::sleep(Duration::from_millis(5));
+            thread::sleep(patience(POLL));
         }
     }
 
     /// Waits until the agent has ended by itself, and tells how.
     pub fn wait_for_end(&self) -> Result<ExitStatus> {
-        let status = self.shared.wait(PATIENCE, |state| state.exit);
+        let status = self.shared.wait(patience(PATIENCE), |state| state.exit);
         status.with_context(|| format!("the agent does not end\n{}", self.log()))
     }
 
@@ -290,7 +294,7 @@ impl Agent {
 
     /// Waits until a line of the log contains all of these words, and returns that line.
     pub fn wait_for_log(&self, words: &[&str]) -> Result<String> {
-        self.wait_for_log_within(PATIENCE, words)
+        self.wait_for_log_within(patience(PATIENCE), words)
     }
 
     /// The same for what takes longer than usual.
@@ -304,7 +308,7 @@ impl Agent {
 
     fn end(&self, signal: Signal) -> Result<ExitStatus> {
         self.signal(signal)?;
-        let status = self.shared.wait(PATIENCE, |state| state.exit);
+        let status = self.shared.wait(patience(PATIENCE), |state| state.exit);
         status.with_context(|| format!("the agent ignores {signal}\n{}", self.log()))
     }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 
+use crate::patience::patience;
 use crate::probe::{Connection, Outcome, Protocol, probe};
 use crate::topology::{Host, Topology};
 
@@ -94,7 +95,7 @@ impl<'a> Probe<'a> {
 
     /// Tries again for some seconds until it comes out as expected: for what follows a change.
     pub fn eventually(self) -> Self {
-        self.within(CONVERGENCE)
+        self.within(patience(CONVERGENCE))
     }
 
     /// Like [`Probe::eventually`], with a deadline of its own.
@@ -110,7 +111,7 @@ impl<'a> Probe<'a> {
         let names: Vec<&str> = expected.iter().copied().collect();
         let goal = format!("exactly these reached: {}", names.join(", "));
         let times = self.times.unwrap_or(25 * expected.len());
-        let tally = self.expect(&goal, times, PATIENCE, |tally| {
+        let tally = self.expect(&goal, times, patience(PATIENCE), |tally| {
             tally.servers().is_some_and(|servers| servers == expected)
         });
         Reached { probe: self, tally }
@@ -119,7 +120,7 @@ impl<'a> Probe<'a> {
     /// Every probe is refused at once.
     #[track_caller]
     pub fn refused(self) {
-        self.expect_only("all refused", PATIENCE, |outcome| *outcome == Outcome::Refused);
+        self.expect_only("all refused", patience(PATIENCE), |outcome| *outcome == Outcome::Refused);
     }
 
     /// No probe is answered in any way.
@@ -132,7 +133,7 @@ impl<'a> Probe<'a> {
     #[track_caller]
     pub fn unhandled(self) {
         let goal = "all past the rules, to the gateway";
-        self.expect_only(goal, PATIENCE, |outcome| {
+        self.expect_only(goal, patience(PATIENCE), |outcome| {
             matches!(outcome, Outcome::Unreachable(Errno::EHOSTUNREACH | Errno::EACCES))
         });
     }
@@ -363,8 +364,15 @@ impl Reached<'_> {
     /// The servers saw an address of the node under test.
     #[track_caller]
     pub fn source_masqueraded(self) -> Self {
-        let node: Vec<IpAddr> = self.probe.origin.lab.node.ips().collect();
-        self.source_among(&node, "source masqueraded")
+        let lab = self.probe.origin.lab;
+        self.source_of(&lab.node)
+    }
+
+    /// The servers saw an address of this host.
+    #[track_caller]
+    pub fn source_of(self, host: &Host) -> Self {
+        let own: Vec<IpAddr> = host.ips().collect();
+        self.source_among(&own, &format!("source of {host}"))
     }
 
     #[track_caller]

@@ -16,6 +16,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
+use crate::evidence::{self, Evidence};
 use crate::generation;
 
 /// A network namespace that nobody but this process holds.
@@ -26,23 +27,40 @@ use crate::generation;
 #[derive(Clone)]
 pub struct Netns {
     fd: Arc<OwnedFd>,
+    /// Of a namespace made here, where it is wanted.
+    _evidence: Option<Arc<Evidence>>,
 }
 
 impl Netns {
     /// Makes an empty namespace: only a loopback device, and that is down.
     pub fn new() -> Result<Self> {
+        Self::named("namespace")
+    }
+
+    /// The same, with a name for the evidence that a failed test leaves, where the environment has
+    /// `SHUNT_LAB_EVIDENCE`, the path of a folder for it.
+    pub(crate) fn named(name: &str) -> Result<Self> {
         // `unshare` moves the calling thread, so it happens in one that is thrown away.
-        let made = thread::spawn(|| -> Result<OwnedFd> {
+        let made = thread::spawn(|| -> Result<(OwnedFd, Option<OwnedFd>)> {
             unshare(CloneFlags::CLONE_NEWNET).context(
                 "cannot make a network namespace: this needs root, or a user namespace \
                  (`unshare --user --map-root-user --net <command>`)",
             )?;
             let file = File::open("/proc/thread-self/ns/net")
                 .context("cannot open the namespace just made")?;
-            Ok(file.into())
+            Ok((file.into(), evidence::listen()))
         });
-        let fd = join(made)?;
-        Ok(Self { fd: Arc::new(fd) })
+        let (fd, packets) = join(made)?;
+        let fd = Arc::new(fd);
+        let evidence = packets.and_then(|packets| Evidence::new(name, Arc::clone(&fd), packets));
+        Ok(Self { fd, _evidence: evidence.map(Arc::new) })
+    }
+
+    /// The namespace that this process is in. In a virtual machine that is the machine's first one,
+    /// with settings that no other has.
+    pub fn own() -> Result<Self> {
+        let file = File::open("/proc/self/ns/net").context("cannot open our own namespace")?;
+        Ok(Self { fd: Arc::new(file.into()), _evidence: None })
     }
 
     /// A path that names the namespace for other processes while this one lives, as

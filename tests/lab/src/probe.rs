@@ -20,6 +20,7 @@ use nix::sys::socket::{
 };
 
 use crate::datagram::{after_ipv4_header, sctp_socket, wildcard_like};
+use crate::patience::patience;
 use crate::sctp::{self, Init, InitAck};
 
 /// A transport protocol that Services know.
@@ -115,9 +116,9 @@ impl Connection {
     pub fn open(to: SocketAddr) -> Result<Self> {
         // A machine that has much to do lets programs wait.
         const PATIENCE: Duration = Duration::from_secs(30);
-        let stream = TcpStream::connect_timeout(&to, PATIENCE)
+        let stream = TcpStream::connect_timeout(&to, patience(PATIENCE))
             .with_context(|| format!("cannot connect to {to}"))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(patience(PATIENCE)))?;
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line).with_context(|| format!("no greeting from {to}"))?;

@@ -32,7 +32,7 @@ impl Host {
             ipv4: ipv4.iter().copied().map(Ipv4Addr::from).collect(),
             ipv6: ipv6.iter().map(|ip| ip.parse()).collect::<Result<_, _>>()?,
             node: node.map(str::to_owned),
-            ns: Netns::new()?,
+            ns: Netns::named(name)?,
         })
     }
 
@@ -119,7 +119,7 @@ impl Topology {
     /// Builds it; this takes some tens of milliseconds.
     pub fn new() -> Result<Self> {
         let lab = Self {
-            switch: Netns::new()?,
+            switch: Netns::named("switch")?,
             node: Host::new(
                 "node-1",
                 Some("node-1"),
