@@ -108,6 +108,12 @@ fn keep_running(
     events.record(events::starting());
     let config = &settings.config;
     let families = families();
+    if !families.contains(&Family::V6) {
+        tracing::info!(
+            "this node has no IPv6: its kernel was built or booted without it, or it is switched off \
+             (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
+        );
+    }
     let metrics = Metrics::new(&families);
     let unknown_node_is_eligible = objects.may_lack_a_node();
     let (health, health_seen) = watch::channel(HealthState {
