@@ -46,9 +46,18 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The cargo that runs us.
+/// The cargo that runs us, with an environment as if nobody ran us: some build scripts run again, and
+/// all that depends on them is built again, where these variables are others than the last time.
 pub(crate) fn cargo() -> Command {
-    command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let of_package = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+    };
+    for (name, _) in env::vars_os().filter(|(name, _)| of_package(name)) {
+        cargo.env_remove(name);
+    }
+    cargo
 }
 
 /// Run with our own output, and fail unless it succeeds.
