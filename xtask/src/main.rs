@@ -16,10 +16,13 @@ mod digest;
 mod image;
 mod packages;
 mod privilege;
+mod programs;
 mod release;
 mod style;
 mod suite;
 mod tidy;
+mod tree;
+mod vm;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -76,6 +79,8 @@ enum Task {
     },
     /// Make a container image of the agent, as an OCI image layout, without a container engine
     Image(image::Arguments),
+    /// Boot distribution kernels in QEMU and run the kernel and packet tests there
+    VmTest(vm::Arguments),
     /// Render the Helm chart and the kustomizations again, after changing them; needs helm and kubectl
     Chart,
     /// Everything that must pass before a change is taken
@@ -96,6 +101,7 @@ fn main() -> ExitCode {
         Task::Demo { agent: None } => demo::prepare(&installer),
         Task::Demo { agent: Some(agent) } => demo::run(agent),
         Task::Image(arguments) => image::run(&installer, arguments),
+        Task::VmTest(arguments) => vm::run(&installer, arguments),
         Task::Chart => chart::render(),
         Task::Ci => ci::run(&installer),
     };

@@ -1,5 +1,6 @@
 //! System packages: found missing by looking for what they bring, installed with apt-get.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -7,6 +8,7 @@ use nix::unistd::geteuid;
 
 use crate::command::{command, find, output, run};
 use crate::style::Style;
+use crate::vm::KEYRING;
 
 /// What a package is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +19,13 @@ pub(crate) enum Purpose {
     Test,
     /// Running the demo.
     Demo,
+    /// Running tests in virtual machines.
+    Vm,
 }
 
 impl Purpose {
     /// Every purpose.
-    pub(crate) const ALL: &[Self] = &[Self::Build, Self::Test, Self::Demo];
+    pub(crate) const ALL: &[Self] = &[Self::Build, Self::Test, Self::Demo, Self::Vm];
 }
 
 /// How to see that something is there, wherever it came from.
@@ -31,12 +35,14 @@ enum Probe {
     Program(&'static str),
     /// A library with its headers, as pkg-config knows it.
     Library(&'static str),
+    /// A file with this path.
+    File(&'static str),
 }
 
 impl Probe {
     fn name(self) -> &'static str {
         match self {
-            Self::Program(name) | Self::Library(name) => name,
+            Self::Program(name) | Self::Library(name) | Self::File(name) => name,
         }
     }
 
@@ -45,6 +51,7 @@ impl Probe {
             Self::Program(name) => find(name).is_some(),
             Self::Library(name) => output(command("pkg-config").args(["--exists", name]))
                 .is_ok_and(|output| output.status.success()),
+            Self::File(path) => Path::new(path).is_file(),
         }
     }
 }
@@ -105,6 +112,30 @@ const REQUIREMENTS: &[Requirement] = &[
         package: "strace",
         why: "shows tests which system calls the agent makes",
         purposes: &[Purpose::Test],
+    },
+    Requirement {
+        probe: Probe::Program("qemu-system-x86_64"),
+        package: "qemu-system-x86",
+        why: "boots other kernels, for the tests to run there",
+        purposes: &[Purpose::Vm],
+    },
+    Requirement {
+        probe: Probe::File(KEYRING),
+        package: "debian-archive-keyring",
+        why: "verifies the kernel packages that are fetched",
+        purposes: &[Purpose::Vm],
+    },
+    Requirement {
+        probe: Probe::Program("xz"),
+        package: "xz-utils",
+        why: "decompresses the modules of kernels",
+        purposes: &[Purpose::Vm],
+    },
+    Requirement {
+        probe: Probe::Program("strip"),
+        package: "binutils",
+        why: "takes out of programs what only a debugger needs",
+        purposes: &[Purpose::Build],
     },
 ];
 
@@ -253,7 +284,7 @@ mod tests {
         let nothing_there = |_| false;
         assert_eq!(
             names(&missing(&[Purpose::Build], nothing_there)),
-            ["pkg-config", "libmnl-dev", "libnftnl-dev"]
+            ["pkg-config", "libmnl-dev", "libnftnl-dev", "binutils"]
         );
         assert_eq!(
             names(&missing(&[Purpose::Demo], nothing_there)),

@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
 use super::Commit;
-use super::layer::{Tree, compress};
+use super::layer::{archive, compress};
 use crate::digest::sha256;
+use crate::tree::Tree;
 
 pub(super) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 pub(super) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
@@ -27,7 +28,7 @@ pub(super) struct Layer {
 
 impl Layer {
     pub(super) fn new(title: &'static str, tree: &Tree) -> Result<Self> {
-        let archive = tree.archive()?;
+        let archive = archive(tree)?;
         Ok(Self { title, compressed: compress(&archive)?, diff_id: digest(&archive) })
     }
 }

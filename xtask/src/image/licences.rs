@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::contents::own;
-use super::layer::Tree;
 use crate::command::{cargo, command, find, output, stdout};
+use crate::tree::Tree;
 
 /// Where Debian keeps the licences of packages, and the texts that these refer to.
 const DOCUMENTS: &str = "/usr/share/doc";

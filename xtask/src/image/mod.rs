@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
-use self::layer::Tree;
 use self::layout::{Image, Layer};
 use crate::command::{command, repository, stdout};
 use crate::packages::{Installer, Purpose};
 use crate::release;
 use crate::style::Style;
+use crate::tree::Tree;
 
 /// Where the image layout is written if nobody says it.
 const OUTPUT: &str = "target/image";

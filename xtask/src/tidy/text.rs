@@ -26,6 +26,9 @@ const REGISTRY_HOSTS: [&str; 9] = [
     concat!("archive.", "ubuntu.com"),
 ];
 
+/// Where Debian is on a machine that is no Debian, whose apt cannot say it.
+const DEFAULT_MIRROR: (&str, &str) = ("xtask/src/vm/mirror.rs", REGISTRY_HOSTS[6]);
+
 /// What is wrong with this file.
 pub(super) fn check(path: &str, text: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -48,7 +51,8 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Violation> {
             // Cargo's own name for its registry, which a mirror does not change.
             continue;
         }
-        if let Some(host) = REGISTRY_HOSTS.iter().find(|host| line.contains(**host)) {
+        let host = REGISTRY_HOSTS.iter().find(|host| line.contains(**host));
+        if let Some(host) = host.filter(|host| (path, **host) != DEFAULT_MIRROR) {
             violations.push(Violation::at(
                 path,
                 number,

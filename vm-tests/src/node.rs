@@ -1,0 +1,203 @@
+//! The machine itself as a node: its first network namespace, and modules that nobody has loaded.
+
+use std::env;
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use shunt_lab::{
+    Agent, EndpointSlice, Host, ManifestDir, Netns, Node, Protocol, Service, patience,
+};
+
+use crate::runner::Test;
+
+/// What is done on a machine that has just been booted.
+pub(crate) const TESTS: [Test; 1] =
+    [("node::a_cold_start_loads_the_modules_and_writes_the_sysctls", cold_start)];
+
+/// What is done on one that was booted with `ipv6.disable=1`.
+pub(crate) const TESTS_WITHOUT_IPV6: [Test; 1] =
+    [("node::without_ipv6_the_agent_works_for_ipv4_and_says_so_once", without_ipv6)];
+
+/// Modules that everything needs that we program.
+const MODULES: [&str; 4] = ["nf_tables", "nf_conntrack", "nf_nat", "nft_masq"];
+
+const CONFIG: &str = "detectLocalMode: ClusterCIDR\n\
+    clusterCIDR: 10.244.0.0/16,fd00:244::/48\n\
+    conntrack: {maxPerCore: 1000, min: 600000, tcpEstablishedTimeout: 4321s, tcpBeLiberal: true, \
+    udpTimeout: 17s}\n";
+
+/// Where what [`CONFIG`] asks for must be found afterwards. The kernel rounds the size of the hash
+/// table, a quarter of that of the whole, to a multiple of 512.
+const SYSCTLS: [(&str, &str); 5] = [
+    ("/proc/sys/net/netfilter/nf_conntrack_max", "600000"),
+    ("/sys/module/nf_conntrack/parameters/hashsize", "150016"),
+    ("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established", "4321"),
+    ("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal", "1"),
+    ("/proc/sys/net/netfilter/nf_conntrack_udp_timeout", "17"),
+];
+
+const NODE: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
+const NODE_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, 1);
+const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 11);
+const POD_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x244, 0, 0, 0, 0, 0, 0x11);
+const CLUSTER_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+const CLUSTER_IP_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x10);
+const TARGET: u16 = 8080;
+const GREETING: &str = "pod-1";
+
+/// The agent's binary, where init says it is.
+pub(crate) fn agent_binary() -> Result<String> {
+    env::var("SHUNT").context("SHUNT, the path of the agent, is not set")
+}
+
+fn cold_start() -> Result<()> {
+    let loaded = loaded(&MODULES)?;
+    ensure!(loaded.is_empty(), "somebody has loaded {loaded:?} before the agent");
+    let world = World::new(true)?;
+    let agent = world.agent()?;
+    let missing: Vec<&str> = {
+        let loaded = self::loaded(&MODULES)?;
+        MODULES.into_iter().filter(|module| !loaded.contains(module)).collect()
+    };
+    ensure!(missing.is_empty(), "{missing:?} are not loaded\n{}", agent.log());
+    for (file, wanted) in SYSCTLS {
+        let value = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+        ensure!(value.trim() == wanted, "{file} is {value}, not {wanted}\n{}", agent.log());
+    }
+    for address in [
+        SocketAddr::from((CLUSTER_IP, 80)),
+        (CLUSTER_IP_V6, 80).into(),
+        (NODE, 30080).into(),
+        (NODE_V6, 30080).into(),
+    ] {
+        world.assert_answers(address, &agent)?;
+    }
+    agent.stop()?;
+    // A stopped agent leaves its rules, and a new one finds nothing to do about them.
+    world.assert_answers((CLUSTER_IP, 80).into(), &world.agent()?)
+}
+
+fn without_ipv6() -> Result<()> {
+    ensure!(
+        !fs::exists("/proc/net/if_inet6")?,
+        "the machine was to be booted without IPv6, and has it"
+    );
+    let world = World::new(false)?;
+    let agent = world.agent()?;
+    for address in [SocketAddr::from((CLUSTER_IP, 80)), (NODE, 30080).into()] {
+        world.assert_answers(address, &agent)?;
+    }
+    let log = agent.log();
+    let about: Vec<&str> = log.lines().filter(|line| line.contains("IPv6")).collect();
+    ensure!(about.len() == 1, "the agent has {} lines about IPv6, not one:\n{log}", about.len());
+    let wrong = log.lines().find(|line| line.contains("WARN") || line.contains("ERROR"));
+    ensure!(wrong.is_none(), "the agent complains:\n{log}");
+    Ok(())
+}
+
+/// Those of the modules that are loaded.
+fn loaded(modules: &[&'static str]) -> Result<Vec<&'static str>> {
+    let list = fs::read_to_string("/proc/modules").context("cannot list the modules")?;
+    let is_there = |module: &&str| list.lines().any(|line| line.split(' ').next() == Some(module));
+    Ok(modules.iter().copied().filter(is_there).collect())
+}
+
+/// The machine with a pod that serves, and manifests.
+struct World {
+    node: Host,
+    _pod: Netns,
+    manifests: ManifestDir,
+}
+
+impl World {
+    fn new(with_ipv6: bool) -> Result<Self> {
+        let v6 = |address: Ipv6Addr| if with_ipv6 { vec![address] } else { Vec::new() };
+        let node = Host {
+            name: "vm".into(),
+            ipv4: vec![NODE],
+            ipv6: v6(NODE_V6),
+            node: Some("vm".into()),
+            ns: Netns::own()?,
+        };
+        let pod = Host {
+            name: GREETING.into(),
+            ipv4: vec![POD],
+            ipv6: v6(POD_V6),
+            node: Some("vm".into()),
+            ns: Netns::new()?,
+        };
+        node.ns.ip(&format!(
+            "link set lo up\n\
+             link add veth-pod type veth peer name eth0 netns {}\n\
+             link set veth-pod up\n{}",
+            pod.ns.path().display(),
+            addresses("veth-pod", &node)
+        ))?;
+        pod.ns.ip(&format!("link set lo up\nlink set eth0 up\n{}", addresses("eth0", &pod)))?;
+        pod.ns.ip(&format!("route add default via {NODE}\n"))?;
+        if with_ipv6 {
+            pod.ns.ip(&format!("route add default via {NODE_V6}\n"))?;
+        }
+        serve(&pod.ns, pod.ips())?;
+
+        let manifests = ManifestDir::new()?;
+        let mut ips = vec![CLUSTER_IP.to_string()];
+        let mut slices = port(EndpointSlice::v4("web")).hosts(&[&pod]).to_string();
+        if with_ipv6 {
+            ips.push(CLUSTER_IP_V6.to_string());
+            slices += &port(EndpointSlice::v6("web")).hosts(&[&pod]).to_string();
+        }
+        let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
+        let service = Service::new("web").cluster_ips(&ips);
+        let service = service.node_port("http", Protocol::Tcp, 80, 30080);
+        manifests.write("web.yaml", format!("{}{service}{slices}", Node::of(&node)))?;
+        Ok(Self { node, _pod: pod.ns, manifests })
+    }
+
+    /// The agent, ready.
+    fn agent(&self) -> Result<Agent> {
+        let builder = Agent::builder(agent_binary()?, &self.node);
+        builder.manifests(&self.manifests).config(CONFIG)?.start()
+    }
+
+    fn assert_answers(&self, address: SocketAddr, agent: &Agent) -> Result<()> {
+        let explain = || format!("{address} is not answered by the pod\n{}", agent.log());
+        let patience = patience(Duration::from_secs(10));
+        let mut stream = TcpStream::connect_timeout(&address, patience).with_context(explain)?;
+        stream.set_read_timeout(Some(patience))?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).with_context(explain)?;
+        ensure!(answer == GREETING, "{address} answers {answer:?}");
+        Ok(())
+    }
+}
+
+fn port(slice: EndpointSlice) -> EndpointSlice {
+    slice.port("http", Protocol::Tcp, TARGET)
+}
+
+/// Commands that give an interface the addresses of a host.
+fn addresses(interface: &str, host: &Host) -> String {
+    let command = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => format!("addr add {ip}/24 dev {interface}\n"),
+        IpAddr::V6(ip) => format!("addr add {ip}/64 dev {interface} nodad\n"),
+    };
+    host.ips().map(command).collect()
+}
+
+/// Greets whoever connects to these addresses. The laboratory's own server needs IPv6.
+fn serve(ns: &Netns, ips: impl Iterator<Item = IpAddr>) -> Result<()> {
+    for ip in ips {
+        let listener = ns.run(|| Ok(TcpListener::bind((ip, TARGET))?))?;
+        thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.write_all(GREETING.as_bytes());
+            }
+        });
+    }
+    Ok(())
+}

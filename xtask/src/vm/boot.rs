@@ -1,0 +1,145 @@
+//! What is done in the machines: how often each kernel is booted, with what, and for which tests.
+
+use super::contents::{OWN_PROGRAM, program_of};
+
+/// Arguments of every test program. Tests wait more than they work, so that several at once are done
+/// sooner, even on one processor.
+const ARGUMENTS: &str = "--color=never --test-threads=4";
+
+/// What test programs find in their environment.
+const ENVIRONMENT: [(&str, &str); 5] = [
+    ("PATH", "/usr/sbin:/usr/bin"),
+    ("HOME", "/"),
+    ("RUST_BACKTRACE", "1"),
+    ("SHUNT_LAB_SLOWNESS", "10"),
+    // Of random sequences, as many as there is time for on an emulated processor.
+    ("PROPTEST_CASES", "16"),
+];
+
+/// One boot of a kernel.
+pub(super) struct Boot {
+    /// What it is called.
+    pub(super) name: &'static str,
+    /// For the kernel.
+    pub(super) kernel_arguments: &'static str,
+    /// What is run, in this order.
+    runs: &'static [Run],
+}
+
+/// A program with tests.
+struct Run {
+    name: &'static str,
+    /// Names, or parts of names; without any it is all of them.
+    tests: &'static [&'static str],
+}
+
+/// All boots, the longest first.
+///
+/// Everything that looks at what the kernel makes of a transaction is run on each kernel. Of the tests
+/// with packets those are, which go through another expression, hook or kind of table each: an emulated
+/// processor takes twelve times as long, and whoever waits for all kernels shall not wait for more than
+/// five minutes. What is left out is more of the same to the kernel; it is run on the machine that
+/// develops.
+pub(super) const BOOTS: [Boot; 3] = [
+    Boot {
+        name: "kernel",
+        kernel_arguments: TABLE_SIZE,
+        runs: &[
+            // First, because it wants to find a machine on which nothing was done.
+            Run { name: BARE, tests: &[] },
+            Run { name: "kernel", tests: &[] },
+            Run { name: "conntrack", tests: &[] },
+        ],
+    },
+    Boot {
+        name: "packets",
+        kernel_arguments: TABLE_SIZE,
+        runs: &[
+            Run {
+                name: "packets",
+                tests: &[
+                    "matrix::",
+                    "masquerade::",
+                    "transactions::",
+                    "drift::what_is_owned_cannot_be_damaged",
+                    "lifecycle::cleanup_removes_our_rules_and_no_others",
+                    "lifecycle::a_killed_agent_leaves_its_rules",
+                    "lifecycle::nft_prints_the_rules",
+                ],
+            },
+            Run {
+                name: "endpoints",
+                tests: &[
+                    "affinity::a_client_leaves_a_dead_endpoint_at_once",
+                    "affinity::a_session_ends_with_its_time_out",
+                    "established::",
+                    "flows::a_flow_ends_with_its_service",
+                    "flows::a_flow_leaves_an_endpoint_that_is_gone",
+                ],
+            },
+            Run {
+                name: "frontends",
+                tests: &[
+                    "cluster_ips::",
+                    "load_balancers::ranges_change_while_the_agent_runs",
+                    "node_ports::an_interface_goes_with_its_addresses",
+                    "policies::policies_decide_who_is_reached_and_whose_address_is_seen",
+                ],
+            },
+        ],
+    },
+    Boot {
+        name: "without-ipv6",
+        kernel_arguments: "ipv6.disable=1",
+        runs: &[Run { name: WITHOUT_IPV6, tests: &[] }],
+    },
+];
+
+/// What the program of `vm-tests` runs: its first argument, too.
+const BARE: &str = "bare";
+const WITHOUT_IPV6: &str = "without-ipv6";
+
+/// The kernel would make connection tracking's table as small as it finds the machine's memory, too
+/// small for the tests that fill it.
+const TABLE_SIZE: &str = "nf_conntrack.hashsize=65536";
+
+impl Boot {
+    /// The names of what is run.
+    pub(super) fn runs(&self) -> Vec<String> {
+        self.runs.iter().map(|run| run.name.to_owned()).collect()
+    }
+
+    /// What init is to do, read by `vm-tests/src/init.rs`; `agent` is the path of the agent's binary.
+    pub(super) fn plan(&self, agent: &str, filter: Option<&str>) -> String {
+        let mut plan = format!("env SHUNT {agent}\n");
+        for (name, value) in ENVIRONMENT {
+            plan += &format!("env {name} {value}\n");
+        }
+        for Run { name, tests } in self.runs {
+            let program = match *name {
+                BARE | WITHOUT_IPV6 => format!("{OWN_PROGRAM} {name}"),
+                suite => format!("{} {ARGUMENTS}", program_of(suite)),
+            };
+            let tests = filter.map_or_else(|| tests.join(" "), str::to_owned);
+            plan += format!("run {name} {program} {tests}").trim_end();
+            plan.push('\n');
+        }
+        plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_stands_in_for_the_selection() {
+        let packets = &BOOTS[1];
+        let plan = packets.plan("/a/shunt", None);
+        assert!(plan.contains("env SHUNT /a/shunt\n"), "{plan}");
+        assert!(plan.contains("matrix:: masquerade::"), "{plan}");
+        let filtered = packets.plan("/a/shunt", Some("drift"));
+        assert!(filtered.contains("--test-threads=4 drift\n"), "{filtered}");
+        assert!(!filtered.contains("matrix::"), "{filtered}");
+    }
+}

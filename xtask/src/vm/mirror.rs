@@ -1,0 +1,222 @@
+//! Debian's archive, without root: apt with lists and a cache of its own.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::command::{command, output, stdout};
+
+/// The keys of Debian's archive, as Debian and Ubuntu install them.
+pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Where Debian is if this machine's apt does not say it: the archive's own name.
+const DEFAULT: &str = "http://deb.debian.org";
+
+/// How old lists may be before they are asked for again.
+const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A part of Debian's archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Releases.
+    Main,
+    /// Security updates of releases.
+    Security,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Main => "debian",
+            Self::Security => "debian-security",
+        }
+    }
+}
+
+/// A package as the archive's index has it.
+#[derive(Debug)]
+pub(super) struct Package {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) sha256: String,
+}
+
+/// One suite of the archive.
+pub(super) struct Suite {
+    folder: PathBuf,
+    name: &'static str,
+    part: Part,
+    base: Option<String>,
+}
+
+impl Suite {
+    /// A suite, whose lists are kept below `folder`. `mirror` is where folders `debian` and
+    /// `debian-security` are, if somebody said it.
+    pub(super) fn new(folder: &Path, name: &'static str, part: Part, mirror: Option<&str>) -> Self {
+        let base = mirror.map(|mirror| format!("{}/{}", mirror.trim_end_matches('/'), part.name()));
+        Self { folder: folder.join("apt").join(name), name, part, base }
+    }
+
+    /// Fetch the lists of the suite, unless they are recent.
+    pub(super) fn refresh(&self) -> Result<()> {
+        let mark = self.folder.join("refreshed");
+        let refreshed = fs::metadata(&mark).and_then(|mark| mark.modified()).ok();
+        let age = refreshed.and_then(|refreshed| refreshed.elapsed().ok());
+        if age.is_some_and(|age| age < FRESH) {
+            return Ok(());
+        }
+        for folder in ["lists/partial", "archives/partial"] {
+            fs::create_dir_all(self.folder.join(folder)).context("cannot make apt's folders")?;
+        }
+        File::create(self.folder.join("status")).context("cannot make apt's files")?;
+        ensure!(
+            Path::new(KEYRING).is_file(),
+            "there is no {KEYRING}, by which packages are verified; it is in Debian's and Ubuntu's \
+             package debian-archive-keyring"
+        );
+        let base = match &self.base {
+            Some(base) => base.clone(),
+            None => {
+                configured(self.part).unwrap_or_else(|| format!("{DEFAULT}/{}", self.part.name()))
+            }
+        };
+        let sources = format!(
+            "Types: deb\nURIs: {base}\nSuites: {}\nComponents: main\nArchitectures: amd64\n\
+             Signed-By: {KEYRING}\n",
+            self.name
+        );
+        fs::write(self.folder.join("suite.sources"), sources)
+            .context("cannot write apt's sources")?;
+        let mut update = self.apt("apt-get");
+        // Without it an archive that cannot be reached is a warning.
+        update.args(["-o", "APT::Update::Error-Mode=any", "update", "--quiet"]);
+        stdout(&mut update).with_context(|| format!("cannot fetch the lists of {}", self.name))?;
+        File::create(&mark).context("cannot note when lists were fetched")?;
+        Ok(())
+    }
+
+    /// The names of all its packages.
+    pub(super) fn names(&self) -> Result<Vec<String>> {
+        let names = stdout(self.apt("apt-cache").arg("pkgnames"))?;
+        Ok(names.lines().map(str::to_owned).collect())
+    }
+
+    /// What the index says of a package.
+    pub(super) fn package(&self, name: &str) -> Result<Package> {
+        let text = stdout(self.apt("apt-cache").args(["show", "--no-all-versions", name]))?;
+        let fields: BTreeMap<&str, &str> =
+            text.lines().filter_map(|line| line.split_once(": ")).collect();
+        let field = |field| {
+            let value = fields.get(field).with_context(|| format!("{name} has no {field}"))?;
+            anyhow::Ok((*value).to_owned())
+        };
+        Ok(Package { name: name.to_owned(), version: field("Version")?, sha256: field("SHA256")? })
+    }
+
+    /// Fetch a package into `folder`; apt verifies it by the signed index. The file.
+    pub(super) fn download(&self, package: &Package, folder: &Path) -> Result<PathBuf> {
+        let arriving = self.folder.join("arriving");
+        let _ = fs::remove_dir_all(&arriving);
+        fs::create_dir_all(&arriving).context("cannot make a folder for a package")?;
+        let wanted = format!("{}={}", package.name, package.version);
+        let mut download = self.apt("apt-get");
+        download.args(["download", "--quiet", &wanted]).current_dir(&arriving);
+        stdout(&mut download).with_context(|| format!("cannot fetch {wanted}"))?;
+        let mut files = fs::read_dir(&arriving)?;
+        let Some(file) = files.next() else { bail!("apt-get fetched no file for {wanted}") };
+        let file = file?.path();
+        let kept = folder.join(format!("{}.deb", package.name));
+        fs::rename(&file, &kept)
+            .with_context(|| format!("cannot put {} into {}", file.display(), folder.display()))?;
+        Ok(kept)
+    }
+
+    /// One of apt's programs, kept to the folder of the suite. Proxies and the like stay as they are
+    /// configured on this machine.
+    fn apt(&self, program: &str) -> Command {
+        let mut apt = command(program);
+        let at = |path: &str| self.folder.join(path).display().to_string();
+        for (option, value) in [
+            ("Dir::State", at("")),
+            ("Dir::State::lists", at("lists")),
+            ("Dir::State::status", at("status")),
+            ("Dir::Cache", at("")),
+            ("Dir::Cache::archives", at("archives")),
+            ("Dir::Etc::sourcelist", at("suite.sources")),
+            ("Dir::Etc::sourceparts", "/dev/null".into()),
+            ("Dir::Etc::preferences", "/dev/null".into()),
+            ("Dir::Etc::preferencesparts", "/dev/null".into()),
+            ("APT::Architecture", "amd64".into()),
+            ("APT::Architectures", "amd64".into()),
+            ("Acquire::Languages", "none".into()),
+            // As root, apt would fetch as a user who cannot write to our folders.
+            ("APT::Sandbox::User", "root".into()),
+        ] {
+            apt.arg("-o").arg(format!("{option}={value}"));
+        }
+        apt
+    }
+}
+
+/// Where this machine's apt fetches a part of Debian from, if it is a Debian.
+fn configured(part: Part) -> Option<String> {
+    let system = fs::read_to_string("/etc/os-release").ok()?;
+    let targets = output(command("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(RELEASE) $(REPO_URI)",
+        "Created-By: Packages",
+    ]));
+    let targets = targets.ok().filter(|targets| targets.status.success())?;
+    mirror_of(part, &system, &String::from_utf8_lossy(&targets.stdout))
+}
+
+/// The same, from what `/etc/os-release` and apt say.
+fn mirror_of(part: Part, system: &str, targets: &str) -> Option<String> {
+    let field = |name: &str| {
+        let value = system.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+        Some(value.trim_matches('"'))
+    };
+    if field("ID")? != "debian" {
+        return None;
+    }
+    let codename = field("VERSION_CODENAME")?;
+    let release = match part {
+        Part::Main => codename.to_owned(),
+        Part::Security => format!("{codename}-security"),
+    };
+    targets.lines().find_map(|line| {
+        let (its_release, address) = line.split_once(' ')?;
+        (its_release == release).then(|| address.trim_end_matches('/').to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEBIAN: &str = "PRETTY_NAME=\"Debian\"\nVERSION_CODENAME=bookworm\nID=debian\n";
+    const TARGETS: &str = "bookworm-security http://mirror.example/debian-security/\n\
+                           bookworm http://mirror.example/debian/\n";
+
+    #[test]
+    fn a_debian_machine_knows_its_mirror() {
+        let mirror = |part| mirror_of(part, DEBIAN, TARGETS);
+        assert_eq!(mirror(Part::Main).as_deref(), Some("http://mirror.example/debian"));
+        assert_eq!(
+            mirror(Part::Security).as_deref(),
+            Some("http://mirror.example/debian-security")
+        );
+    }
+
+    #[test]
+    fn others_do_not() {
+        let ubuntu = "ID=ubuntu\nVERSION_CODENAME=noble\n";
+        assert_eq!(mirror_of(Part::Main, ubuntu, "noble http://mirror.example/ubuntu/\n"), None);
+        assert_eq!(mirror_of(Part::Main, DEBIAN, ""), None);
+    }
+}
