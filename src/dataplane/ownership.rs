@@ -11,7 +11,9 @@ use super::adopt::retried;
 use super::affinity::is_kept;
 use super::codec::{set_type, table_family};
 use crate::model::Family;
-use crate::nft::{Batch, Elements, Error, Kernel, TABLE_OWNER, TABLE_PERSIST, TableFamily};
+use crate::nft::{
+    Batch, Elements, Error, Kernel, Refusal, TABLE_OWNER, TABLE_PERSIST, TableFamily,
+};
 use crate::plan::{Desired, LAYOUT_COMMENT, Set, TABLE};
 
 /// The flags of an owned table. Never the owner alone: then the table would end with the agent.
@@ -59,8 +61,16 @@ impl Hold {
     }
 }
 
+/// True if the kernel refused a table of ours because of flags that it does not know.
+pub(super) fn is_about_flags(refusal: &Refusal) -> bool {
+    let about_table = refusal.table == TABLE && refusal.object.is_empty();
+    about_table && matches!(refusal.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
+}
+
 /// True if the kernel lets tables be owned and outlive their owner. It is asked by a transaction
-/// that fails in any case, since it deletes a table that there is not.
+/// that fails in any case, since it deletes a table that there is not. That takes some milliseconds
+/// (the kernel waits for an RCU grace period), so it is done only before tables are replaced; where
+/// there are none, the first transaction finds out.
 pub(super) fn can_own(kernel: &mut dyn Kernel) -> Result<bool, Error> {
     const PROBE: &str = "shunt-probe";
     const NOWHERE: &str = "shunt-probe-nowhere";

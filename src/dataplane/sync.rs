@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use super::affinity::{Forget, forget_gone};
 use super::codec::table_family;
 use super::committed::{Committed, Counts};
-use super::ownership::{Hold, Ownership};
+use super::ownership::{Hold, Ownership, is_about_flags};
 use super::quarantine::{Quarantine, Suspect};
 use super::refusal::{Error, Verdict, describe, judge};
 use super::tally::Tally;
@@ -38,7 +38,7 @@ pub struct Dataplane {
     pub(super) dirty: Dirty,
     pub(super) desired: Desired,
     pub(super) ownership: Ownership,
-    /// Whether the kernel lets tables be owned; `None`: not asked yet.
+    /// Whether the kernel lets tables be owned; `None`: it has not been tried yet.
     pub(super) can_own: Option<bool>,
     /// `None`: to be read before the next commit.
     pub(super) committed: Option<Known>,
@@ -259,6 +259,11 @@ impl Dataplane {
                     if !self.is_owner() {
                         self.committed = None;
                     }
+                }
+                nft::Error::Refused(refusals)
+                    if self.can_own.is_none() && refusals.iter().any(is_about_flags) =>
+                {
+                    self.can_own = Some(false);
                 }
                 nft::Error::Refused(refusals) => {
                     if !self.mend(refusals) {

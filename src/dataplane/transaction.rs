@@ -106,7 +106,7 @@ impl Dataplane {
                     if *committed.table(family) == TableState::Unusable {
                         batch.delete_table(table, TABLE);
                     }
-                    let owned = self.ownership != Ownership::Share && self.can_own == Some(true);
+                    let owned = self.ownership != Ownership::Share && self.can_own != Some(false);
                     create_table(family, if owned { OWNED } else { 0 }, &mut batch);
                     let learned = known.learned.iter().filter(|(of, _)| *of == family);
                     for (_, learned) in learned {
@@ -172,6 +172,9 @@ impl Dataplane {
         *generation = next_generation(*generation);
         learned.clear();
         for (family, hold) in created {
+            if hold == Hold::Ours {
+                self.can_own = Some(true);
+            }
             holds.set_table(family, TableState::Ours { chains: Default::default(), hold });
         }
         for family in taken_over {
@@ -215,13 +218,12 @@ impl Dataplane {
         let gone = udp.filter(|key| self.desired.frontend(*key).is_none());
         self.flows.extend(gone.map(|key| (key, Arc::default())));
         self.forget.families.extend(Family::ALL);
-        let missing = Family::ALL.into_iter().any(|family| holds.hold(family).is_none());
         let shared: BTreeSet<Family> = Family::ALL
             .into_iter()
             .filter(|family| holds.hold(*family) == Some(Hold::Shared))
             .collect();
         let upgrade = self.ownership == Ownership::Own && !shared.is_empty();
-        if self.can_own.is_none() && (upgrade || missing && self.ownership != Ownership::Share) {
+        if self.can_own.is_none() && upgrade {
             self.can_own = Some(can_own(&mut *self.kernel)?);
         }
         let mut known = Known { generation, holds: Committed::default(), learned: Vec::new() };

@@ -1,8 +1,10 @@
 //! Tables that nobody else can change, where the kernel can have such.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, SyncReport};
 use shunt::model::Change;
 use shunt::nft::{Error, Kernel, Socket, TableFamily};
@@ -220,5 +222,34 @@ fn a_socket_that_is_lost_is_opened_anew() -> Result<()> {
     running.apply(Change::ServiceGone(service(900).name));
     running.sync()?;
     assert_eq!(ns.ruleset()?, wanted);
+    Ok(())
+}
+
+#[test]
+fn a_kernel_that_does_not_know_the_flags_gets_plain_tables() -> Result<()> {
+    for errno in [Errno::EOPNOTSUPP, Errno::EINVAL] {
+        let ns = Netns::new()?;
+        let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
+        let mut dataplane =
+            Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
+        some_cluster().into_iter().for_each(|change| dataplane.apply(change));
+        dataplane.apply(Change::Synced);
+        // Once for each family: behind these, the tables come without flags.
+        let left = AtomicUsize::new(2);
+        faults.refuse(move |refusal| {
+            let is_table = refusal.operation == "add table";
+            let refused = is_table && left.load(Ordering::Relaxed) > 0;
+            left.fetch_sub(usize::from(refused), Ordering::Relaxed);
+            refused.then_some(errno)
+        });
+        dataplane.sync()?;
+        assert_eq!(faults.commits(), 2);
+        assert_eq!(flags(&ns)?, [Some(0); 2]);
+        assert_eq!(dataplane.quarantined().count(), 0);
+        // It is not tried again.
+        dataplane.apply(Change::Service(service(77)));
+        dataplane.sync()?;
+        assert_eq!(faults.commits(), 1);
+    }
     Ok(())
 }
