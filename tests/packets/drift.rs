@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_lab::Agent;
+use shunt_lab::{Agent, patience};
 
 use crate::world::{CLUSTER_CIDR, World};
 
@@ -31,7 +31,7 @@ fn wait_for(world: &World, wanted: &[String], agent: &Agent) -> Result<()> {
         if now == wanted {
             return Ok(());
         }
-        let patient = start.elapsed() < Duration::from_secs(10);
+        let patient = start.elapsed() < patience(Duration::from_secs(10));
         ensure!(patient, "not repaired: {:?}\n{}", differences(&now, wanted), agent.log());
     }
 }
@@ -57,7 +57,9 @@ fn what_is_owned_cannot_be_damaged() -> Result<()> {
     let agent = world.start()?;
     let wanted = world.lab.node.ruleset()?;
     // Before kernel 6.9 nobody can own tables in a way that outlives him; then they are repaired.
-    let owned = world.lab.node.output("nft", &["list", "table", "ip", "shunt"])?.contains("flags ");
+    // Flags of the table are indented once, those of its sets twice.
+    let table = world.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
+    let owned = table.contains("\n\tflags ");
     for damage in DAMAGE {
         let refused = world.lab.node.nft(damage).is_err();
         ensure!(refused == (owned && damage != "flush ruleset"), "{damage}");

@@ -133,13 +133,16 @@ impl World {
         node.ns.ip(&format!(
             "link set lo up\n\
              link add veth-pod type veth peer name eth0 netns {}\n\
-             link set veth-pod up\n{}",
+             link set veth-pod up\n{}\
+             route add {CLUSTER_IP}/32 dev veth-pod\n",
             pod.ns.path().display(),
             addresses("veth-pod", &node)
         ))?;
         pod.ns.ip(&format!("link set lo up\nlink set eth0 up\n{}", addresses("eth0", &pod)))?;
         pod.ns.ip(&format!("route add default via {NODE}\n"))?;
         if with_ipv6 {
+            // Before a rule sends it to the pod, a packet to a ClusterIP needs some route.
+            node.ns.ip(&format!("route add {CLUSTER_IP_V6}/128 dev veth-pod\n"))?;
             pod.ns.ip(&format!("route add default via {NODE_V6}\n"))?;
         }
         serve(&pod.ns, pod.ips())?;

@@ -29,7 +29,7 @@ pub(super) struct Boot {
 /// A program with tests.
 struct Run {
     name: &'static str,
-    /// Names, or parts of names; without any it is all of them.
+    /// Names, or parts of names, or options of the test program; without any it is all of them.
     tests: &'static [&'static str],
 }
 
@@ -47,7 +47,9 @@ pub(super) const BOOTS: [Boot; 3] = [
         runs: &[
             // First, because it wants to find a machine on which nothing was done.
             Run { name: BARE, tests: &[] },
-            Run { name: "kernel", tests: &[] },
+            // Not those of `shunt render`: what it prints is no matter of the kernel, and nft 1.0.6 puts a
+            // conversion into the rule of the source ranges that kernels from 6.12 on refuse.
+            Run { name: "kernel", tests: &["--skip=rendered::"] },
             Run { name: "conntrack", tests: &[] },
         ],
     },

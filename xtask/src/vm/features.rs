@@ -81,6 +81,11 @@ impl Table {
         Ok(())
     }
 
+    /// Whether nobody has answered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Take all answers of another table instead of what was there.
     pub(super) fn replace(&mut self, by: Self) {
         self.0.extend(by.0);

@@ -311,6 +311,10 @@ fn features(arguments: &Arguments, jobs: &[Job<'_>], outcomes: &[Outcome]) -> Re
             found.set(&job.kernel.name, &outcome.report.features)?;
         }
     }
+    if found.is_empty() {
+        // No probe goes by the name that was asked for.
+        return Ok(());
+    }
     println!("\n{}", found.text());
     if arguments.write_docs {
         let mut table = Table::read()?;
