@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use crate::command::{cargo, run as run_command};
 use crate::packages::{Installer, Purpose};
 use crate::style::Style;
-use crate::{chart, demo, image, suite, tidy};
+use crate::{chart, demo, image, suite, tidy, vm};
 
 /// A step: its name, and what it does.
 type Step<'a> = (&'static str, Box<dyn Fn() -> Result<()> + 'a>);
@@ -28,6 +28,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         ("docs", Box::new(|| run_command(&mut docs()))),
         ("test", Box::new(|| suite::test(installer, &[]))),
         ("demo", Box::new(|| demo::prepare(installer))),
+        ("vm-test", Box::new(|| vm::run(installer, &vm::Arguments::of_ci()))),
         ("image", Box::new(|| image::run(installer, &image::Arguments::default()))),
     ];
     report(steps, Style::of_stdout())
