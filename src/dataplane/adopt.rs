@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 
@@ -9,7 +10,7 @@ use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_typ
 use super::committed::{Committed, Stray, TableState};
 use super::ownership::Hold;
 use super::translate::{base_chain, expressions};
-use crate::model::{Backend, Family};
+use crate::model::{ArrivalMap, Backend, Family};
 use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel};
 use crate::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Member, Outcome, Pools,
@@ -19,24 +20,60 @@ use crate::plan::{
 /// How often a listing is tried again because the rules changed under it.
 const ATTEMPTS: usize = 20;
 
+/// What the kernel lists of a large set while it makes its hash table larger or smaller, which goes on
+/// behind a commit: some elements twice, others not at all, and no sign of it (`nft_rhash_walk`). So
+/// what looks odd is read again after such pauses, until two readings agree.
+const PAUSES: [u64; 5] = [5, 20, 80, 200, 400];
+
 /// Reads the tables of both families.
 pub(super) fn adopt(
     kernel: &mut dyn Kernel,
     surroundings: &Surroundings,
 ) -> Result<(u32, Committed), Error> {
-    retried(|| {
+    let mut reading = retried(|| Reading::new(kernel, surroundings))?;
+    for pause in PAUSES {
+        if !reading.is_odd() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(pause));
+        let again = retried(|| Reading::new(kernel, surroundings))?;
+        let agrees = !again.repeated && again.committed.strays == reading.committed.strays;
+        reading = again;
+        if agrees {
+            break;
+        }
+    }
+    Ok((reading.generation, reading.committed))
+}
+
+/// What was read at once.
+struct Reading {
+    generation: u32,
+    committed: Committed,
+    /// An element was listed more than once.
+    repeated: bool,
+}
+
+impl Reading {
+    fn new(kernel: &mut dyn Kernel, surroundings: &Surroundings) -> Result<Reading, Error> {
         let generation = kernel.generation()?.id;
         let mut committed = Committed::default();
+        let mut repeated = false;
         for family in Family::ALL {
             let state = read_table(kernel, surroundings, family)?;
             let ours = matches!(state, TableState::Ours { .. });
             committed.set_table(family, state);
             if ours {
-                read_elements(kernel, family, &mut committed)?;
+                repeated |= read_elements(kernel, family, &mut committed)?;
             }
         }
-        Ok((generation, committed))
-    })
+        Ok(Reading { generation, committed, repeated })
+    }
+
+    /// There are elements that nobody would have written, or would seem to be.
+    fn is_odd(&self) -> bool {
+        self.repeated || !self.committed.strays.is_empty()
+    }
 }
 
 pub(super) fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
@@ -125,20 +162,30 @@ fn implements(family: Family, chain: &Chain, live: &[DumpedRule]) -> bool {
     wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| w.is_implemented_by(l))
 }
 
-/// An element of a frontend as it is found.
-type Found = (Set, Key, Option<Value>, Option<Arc<str>>);
+/// What is found of a frontend.
+#[derive(Default)]
+struct Found {
+    /// The places of its pools: most of what there is.
+    places: Vec<(Pools, u32, Backend)>,
+    /// All other elements.
+    others: Vec<FoundElement>,
+}
 
+type FoundElement = (Set, Key, Option<Value>, Option<Arc<str>>);
+
+/// True if an element was listed more than once.
 fn read_elements(
     kernel: &mut dyn Kernel,
     family: Family,
     committed: &mut Committed,
-) -> Result<(), Error> {
-    let mut frontends: HashMap<FrontendKey, Vec<Found>> = HashMap::default();
+) -> Result<bool, Error> {
+    let mut frontends: ArrivalMap<FrontendKey, Found> = ArrivalMap::default();
     let mut labels: HashSet<Arc<str>> = HashSet::default();
     for set in Set::ALL.into_iter().filter(|set| !set.is_learned()) {
+        let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
         kernel.elements(table_family(family), TABLE, set.name(), &mut |element| {
             let Some(key) = decode_key(family, set, element.key, element.key_end) else {
-                committed.strays.push(Stray {
+                committed.strays.insert(Stray {
                     family,
                     set,
                     key: element.key.to_vec(),
@@ -154,7 +201,13 @@ fn read_elements(
                     return committed.set_member(Member { set, address }, true);
                 }
             };
+            let found = frontends.entry(frontend).or_default();
             let value = element.data.and_then(|data| decode_value(family, data));
+            if let (Some(pools), Key::Pool(_, index), Some(Value::Backend(backend)), None) =
+                (pools, key, &value, element.comment)
+            {
+                return found.places.push((pools, index, *backend));
+            }
             let label = element.comment.map(|comment| {
                 labels.get(comment).cloned().unwrap_or_else(|| {
                     let label: Arc<str> = comment.into();
@@ -162,14 +215,16 @@ fn read_elements(
                     label
                 })
             });
-            frontends.entry(frontend).or_default().push((set, key, value, label));
+            found.others.push((set, key, value, label));
         })?;
     }
+    committed.reserve(frontends.len(), 0);
+    let mut repeated = false;
     for (key, mut found) in frontends {
-        found.sort_unstable();
+        repeated |= found.sort();
         match assemble(key, &found) {
             Some(frontend) => committed.set_frontend(key, Some(frontend)),
-            None => committed.strays.extend(found.into_iter().map(|(set, key, ..)| Stray {
+            None => committed.strays.extend(found.keys(key).map(|(set, key)| Stray {
                 family,
                 set,
                 key: encode_key(key).as_slice().to_vec(),
@@ -177,52 +232,73 @@ fn read_elements(
             })),
         }
     }
-    Ok(())
+    Ok(repeated)
+}
+
+impl Found {
+    /// Brings everything in order, each element once. True if one was there more than once.
+    fn sort(&mut self) -> bool {
+        let count = self.places.len() + self.others.len();
+        self.places.sort_unstable();
+        self.places.dedup();
+        self.others.sort_unstable();
+        self.others.dedup();
+        self.places.len() + self.others.len() < count
+    }
+
+    /// Where its elements are.
+    fn keys(&self, key: FrontendKey) -> impl Iterator<Item = (Set, Key)> {
+        let places = self.places.iter();
+        let places =
+            places.map(move |(pools, index, _)| (pools.endpoints(), Key::Pool(key, *index)));
+        places.chain(self.others.iter().map(|(set, key, ..)| (*set, *key)))
+    }
+
+    /// One of its pools, as far as there is no gap.
+    fn pool(&self, pools: Pools) -> Arc<[Backend]> {
+        let places = self.places.iter().filter(|(of, ..)| *of == pools).zip(0..);
+        let places = places.take_while(|((_, index, _), place)| index == place);
+        places.map(|((_, _, backend), _)| *backend).collect()
+    }
 }
 
 /// Puts a frontend together from its elements, in order; `None` if they are not exactly those that
 /// we would have written for it.
-fn assemble(key: FrontendKey, found: &[Found]) -> Option<Frontend> {
+fn assemble(key: FrontendKey, found: &Found) -> Option<Frontend> {
     let (main, short_circuit) = Frontend::pools_of(key);
-    let pool = |pools: Pools| -> Arc<[Backend]> {
-        let places = found.iter().filter(|(set, ..)| *set == pools.endpoints());
-        let backends = places.filter_map(|(_, _, value, _)| match value {
-            Some(Value::Backend(backend)) => Some(*backend),
-            _ => None,
-        });
-        backends.collect()
-    };
-    let verdict = found.iter().find(|(set, ..)| {
+    let others = &found.others;
+    let verdict = others.iter().find(|(set, ..)| {
         *set == main.verdicts() || matches!(set, Set::NoEndpointServices | Set::NoEndpointNodeports)
     });
     let (_, _, value, label) = verdict?;
-    let ranges = found.iter().filter_map(|(_, key, ..)| match key {
+    let ranges = others.iter().filter_map(|(_, key, ..)| match key {
         Key::Source(_, range) => Some(*range),
         _ => None,
     });
-    let has = |wanted: &[Set]| found.iter().any(|(set, ..)| wanted.contains(set));
+    let has = |wanted: &[Set]| others.iter().any(|(set, ..)| wanted.contains(set));
     let frontend = Frontend {
         label: label.clone()?,
         outcome: match value.as_ref()? {
             Value::Drop => Outcome::Drop,
             Value::Goto(ChainName::Reject) => Outcome::Reject,
-            _ => Outcome::Balance(pool(main)),
+            _ => Outcome::Balance(found.pool(main)),
         },
         masquerade: has(&[Set::MasqueradeServices, Set::MasqueradeNodeports]),
-        short_circuit: pool(short_circuit),
-        affinity: found.iter().find_map(|(_, _, value, _)| match value {
+        short_circuit: found.pool(short_circuit),
+        affinity: others.iter().find_map(|(_, _, value, _)| match value {
             Some(Value::Goto(ChainName::Learn(seconds))) => Some(*seconds),
             _ => None,
         }),
         sources: has(&[Set::RestrictedVips]).then(|| ranges.collect()),
     };
-    let mut wanted: Vec<Element<'_>> = frontend.elements(key).collect();
+    let places: usize = frontend.pools(key).map(|(_, pool)| pool.len()).sum();
+    let mut wanted: Vec<Element<'_>> = frontend.decisions(key).collect();
     wanted.sort_unstable();
-    let found = found.iter().map(|(set, key, value, label)| Element {
+    let others = others.iter().map(|(set, key, value, label)| Element {
         set: *set,
         key: *key,
         value: value.clone(),
         comment: label.as_deref(),
     });
-    wanted.into_iter().eq(found).then_some(frontend)
+    (places == found.places.len() && wanted.into_iter().eq(others)).then_some(frontend)
 }

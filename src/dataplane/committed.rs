@@ -34,7 +34,7 @@ pub(super) struct Committed {
     members: HashSet<Member>,
     /// How many frontends need a chain that is there on demand.
     users: HashMap<(Family, ChainName), usize>,
-    pub(super) strays: Vec<Stray>,
+    pub(super) strays: BTreeSet<Stray>,
 }
 
 /// How much of it is in one family's table.
@@ -214,7 +214,7 @@ fn on_demand(key: FrontendKey, frontend: &Frontend) -> impl Iterator<Item = (Fam
 }
 
 /// An element that makes no sense: to be deleted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stray {
     pub(super) family: Family,
     pub(super) set: Set,

@@ -31,6 +31,14 @@ pub(super) struct Known {
     pub(super) learned: Vec<(Family, Elements)>,
 }
 
+impl Known {
+    /// The generation on which a commit depends. None where nobody else can change our tables: what
+    /// others do to theirs is no reason to begin again, however often they do it.
+    pub(super) fn condition(&self) -> Option<u32> {
+        (!self.holds.is_owned()).then_some(self.generation)
+    }
+}
+
 /// The dataplane of one network namespace.
 pub struct Dataplane {
     pub(super) kernel: Box<dyn Kernel>,
@@ -342,8 +350,8 @@ impl Dataplane {
     /// Deletes what clients have learned of backends that are gone. What cannot be deleted now is
     /// tried again with the next sync.
     fn sweep(&mut self, forget: &Forget) {
-        let Some(Known { generation, .. }) = &mut self.committed else { return };
-        let mut batch = Batch::new(Some(*generation));
+        let Some(known) = &mut self.committed else { return };
+        let mut batch = Batch::new(known.condition());
         let swept = forget.families.iter().try_for_each(|family| {
             forget_gone(&mut *self.kernel, *family, &self.desired, &forget.narrowed, &mut batch)
         });
@@ -353,7 +361,7 @@ impl Dataplane {
             Err(error) => Err(error),
         };
         match swept {
-            Ok(()) => *generation = next_generation(*generation),
+            Ok(()) => known.generation = next_generation(known.generation),
             Err(_) => self.forget.merge(forget),
         }
     }
@@ -362,14 +370,12 @@ impl Dataplane {
     /// kernel 6.2 a chain counts as referred to for a moment after the element was deleted.
     /// Returns true if some are left for a later call.
     pub fn tidy(&mut self) -> bool {
-        let Some(Known { generation, holds: committed, .. }) = &mut self.committed else {
-            return false;
-        };
-        let unused = committed.unused_chains();
+        let Some(known) = &mut self.committed else { return false };
+        let unused = known.holds.unused_chains();
         if unused.is_empty() {
             return false;
         }
-        let mut batch = Batch::new(Some(*generation));
+        let mut batch = Batch::new(known.condition());
         for (family, name) in &unused {
             batch.delete_chain(table_family(*family), TABLE, &name.to_string());
         }
@@ -383,9 +389,9 @@ impl Dataplane {
                 return true;
             }
         }
-        *generation = next_generation(*generation);
+        known.generation = next_generation(known.generation);
         for (family, name) in unused {
-            committed.set_chain(family, name, None);
+            known.holds.set_chain(family, name, None);
         }
         false
     }

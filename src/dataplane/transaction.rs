@@ -80,7 +80,7 @@ impl Dataplane {
             }
             self.read()?;
         } else if self.is_owner() {
-            // Others may have changed what is theirs.
+            // Others may have changed what is theirs; what we commit is the next one all the same.
             let generation = self.kernel.generation()?.id;
             if let Some(known) = &mut self.committed {
                 known.generation = generation;
@@ -91,7 +91,7 @@ impl Dataplane {
             return Ok(None);
         };
         let committed = &known.holds;
-        let mut batch = Batch::new(Some(known.generation));
+        let mut batch = Batch::new(known.condition());
         let (pending, quarantine) = (&self.pending, &self.quarantine);
         let delta = Delta::between(committed, &self.desired, pending, quarantine, self.isolated);
         let mut forget = self.forget.clone();

@@ -30,6 +30,8 @@ const SUBSYSTEM: u16 = libc::NFNL_SUBSYS_NFTABLES as u16;
 /// Messages for one transaction, in order.
 pub struct Batch {
     buffer: Vec<u8>,
+    /// Where each message begins, in order of the sequence numbers.
+    starts: Vec<usize>,
     messages: u32,
     scratch: Vec<u8>,
     next_set_id: u32,
@@ -38,6 +40,7 @@ pub struct Batch {
 /// A complete transaction, ready to be sent.
 pub struct FinishedBatch {
     buffer: Vec<u8>,
+    starts: Vec<usize>,
     messages: u32,
 }
 
@@ -46,8 +49,13 @@ impl Batch {
     /// have changed since (`NFNL_BATCH_GENID`).
     #[must_use]
     pub fn new(generation: Option<u32>) -> Batch {
-        let mut batch =
-            Batch { buffer: Vec::new(), messages: 0, scratch: Vec::new(), next_set_id: 1 };
+        let mut batch = Batch {
+            buffer: Vec::new(),
+            starts: Vec::new(),
+            messages: 0,
+            scratch: Vec::new(),
+            next_set_id: 1,
+        };
         batch.raw(libc::NFNL_MSG_BATCH_BEGIN as u16, 0, libc::AF_UNSPEC as u8, SUBSYSTEM, |body| {
             if let Some(generation) = generation {
                 put_be32(body, libc::NFNL_BATCH_GENID as u16, generation);
@@ -68,7 +76,7 @@ impl Batch {
     pub fn finish(mut self) -> FinishedBatch {
         let messages = self.messages;
         self.raw(libc::NFNL_MSG_BATCH_END as u16, 0, libc::AF_UNSPEC as u8, SUBSYSTEM, |_| {});
-        FinishedBatch { buffer: self.buffer, messages }
+        FinishedBatch { buffer: self.buffer, starts: self.starts, messages }
     }
 
     /// Adds a table with flags (`NFT_TABLE_F_*`) and a comment, or sets the flags of one that is
@@ -264,6 +272,7 @@ impl Batch {
         unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, kind) };
         let length = u32_at(&self.scratch, 0) as usize;
         let start = self.buffer.len();
+        self.starts.push(start);
         let written = &mut self.scratch[..super::attr::align(length)];
         self.buffer.extend_from_slice(written);
         // libmnl 1.0.4 leaves padding as it was: without this an earlier message would show there.
@@ -297,6 +306,7 @@ impl Batch {
         body: impl FnOnce(&mut Vec<u8>),
     ) {
         self.messages += 1;
+        self.starts.push(self.buffer.len());
         let sequence = if kind == libc::NFNL_MSG_BATCH_BEGIN as u16 { 0 } else { self.messages };
         put_message(&mut self.buffer, kind, flags, sequence, family, resource, body);
     }
@@ -350,7 +360,7 @@ impl FinishedBatch {
         if u32_at(&buffer, 0) as usize == HEADERS + 8 {
             buffer[HEADERS + 4..HEADERS + 8].copy_from_slice(&generation.to_be_bytes());
         }
-        FinishedBatch { buffer, messages: self.messages }
+        FinishedBatch { buffer, starts: self.starts.clone(), messages: self.messages }
     }
 
     /// How the kernel's refusal of a message reads, by the message's sequence number (the first has
@@ -362,16 +372,8 @@ impl FinishedBatch {
 
     /// The message with that sequence number.
     pub(super) fn message(&self, sequence: u32) -> Option<&[u8]> {
-        let mut rest = &self.buffer[..];
-        while rest.len() >= HEADERS {
-            let length = u32_at(rest, 0) as usize;
-            let message = rest.get(..length)?;
-            if u32_at(message, 8) == sequence {
-                return Some(message);
-            }
-            rest = rest.get(super::attr::align(length)..)?;
-        }
-        None
+        let rest = self.buffer.get(*self.starts.get(sequence as usize)?..)?;
+        rest.get(..u32_at(rest, 0) as usize)
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) struct Faults {
     refuse: Arc<Mutex<Refuse>>,
     commits: Arc<AtomicUsize>,
     lost: Arc<AtomicBool>,
+    torn: Arc<AtomicUsize>,
 }
 
 impl Faults {
@@ -25,6 +26,7 @@ impl Faults {
             refuse: Arc::new(Mutex::new(none)),
             commits: Arc::default(),
             lost: Arc::default(),
+            torn: Arc::default(),
         };
         let told = faults.clone();
         (faults, Box::new(Faulty::new(socket, move |call| told.decide(call))))
@@ -40,6 +42,11 @@ impl Faults {
         self.lost.store(true, Ordering::Relaxed);
     }
 
+    /// The next lists, so many of them, have some elements twice and others not at all.
+    pub(crate) fn tear_lists(&self, lists: usize) {
+        self.torn.store(lists, Ordering::Relaxed);
+    }
+
     /// The number of transactions since the last call.
     pub(crate) fn commits(&self) -> usize {
         self.commits.swap(0, Ordering::Relaxed)
@@ -52,7 +59,12 @@ impl Faults {
                 self.lost.store(false, Ordering::Relaxed);
                 return None;
             }
-            _ => return None,
+            Call::List => {
+                let left = self.torn.load(Ordering::Relaxed);
+                self.torn.store(left.saturating_sub(1), Ordering::Relaxed);
+                return (left > 0).then_some(Fault::Torn);
+            }
+            Call::Generation => return None,
         };
         if self.lost.load(Ordering::Relaxed) {
             let bytes = batch.bytes().len();

@@ -1,11 +1,15 @@
 //! Cold start, restart and repair.
 
 use anyhow::Result;
+use shunt::dataplane::{Dataplane, Ownership};
 use shunt::model::{Change, Family};
-use shunt_fake::{service, slice};
+use shunt::nft::Socket;
+use shunt::plan::Options;
+use shunt_fake::{NODE, service, slice};
 use shunt_lab::Netns;
 
 use crate::cluster::dataplane;
+use crate::faults::Faults;
 
 pub(crate) fn some_cluster() -> Vec<Change> {
     let mut changes = Vec::new();
@@ -48,6 +52,25 @@ fn a_restart_without_changes_writes_nothing() -> Result<()> {
     dataplane(&ns, some_cluster())?.sync()?;
     let generation = ns.nft_generation()?;
     assert_eq!(dataplane(&ns, some_cluster())?.sync()?, None);
+    assert_eq!(ns.nft_generation()?, generation);
+    Ok(())
+}
+
+/// The kernel lists so while it makes a hash table larger, which can still go on when an agent starts
+/// right after the commit of another one.
+#[test]
+fn a_restart_on_lists_that_are_torn_writes_nothing() -> Result<()> {
+    let ns = Netns::new()?;
+    dataplane(&ns, some_cluster())?.sync()?;
+    let generation = ns.nft_generation()?;
+    let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
+    let mut next = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
+    some_cluster().into_iter().for_each(|change| next.apply(change));
+    next.apply(Change::Synced);
+    // Two readings and a part of the third.
+    faults.tear_lists(120);
+    assert_eq!(next.sync()?, None);
+    assert_eq!(next.quarantined().count(), 0);
     assert_eq!(ns.nft_generation()?, generation);
     Ok(())
 }

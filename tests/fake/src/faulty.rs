@@ -25,6 +25,9 @@ pub enum Fault {
     /// It does what it should, and then fails: the answer of a transaction is lost, or a listing
     /// turns out to be worth nothing at its end.
     After(Error),
+    /// A list of elements has some of them twice and others not at all, as while the kernel makes a
+    /// hash table larger.
+    Torn,
 }
 
 /// A kernel that fails when it is told to.
@@ -49,7 +52,7 @@ impl<K: Kernel> Faulty<K> {
         perform: impl FnOnce(&mut K) -> Result<T, Error>,
     ) -> Result<T, Error> {
         match (self.decide)(call) {
-            None => perform(&mut self.kernel),
+            None | Some(Fault::Torn) => perform(&mut self.kernel),
             Some(Fault::Before(error)) => Err(error),
             Some(Fault::After(error)) => perform(&mut self.kernel).and(Err(error)),
         }
@@ -96,6 +99,20 @@ impl<K: Kernel> Kernel for Faulty<K> {
         set: &str,
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
-        self.call(Call::List, |kernel| kernel.elements(family, table, set, each))
+        let fault = (self.decide)(Call::List);
+        let torn = matches!(fault, Some(Fault::Torn));
+        let mut listed = 0;
+        let mut tearing = |element: DumpedElement<'_>| {
+            let times = if torn { [2, 1, 1, 0, 1][listed % 5] } else { 1 };
+            listed += 1;
+            (0..times).for_each(|_| each(element));
+        };
+        match fault {
+            Some(Fault::Before(error)) => Err(error),
+            Some(Fault::After(error)) => {
+                self.kernel.elements(family, table, set, &mut tearing).and(Err(error))
+            }
+            None | Some(Fault::Torn) => self.kernel.elements(family, table, set, &mut tearing),
+        }
     }
 }
