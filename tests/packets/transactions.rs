@@ -50,6 +50,11 @@ fn everything_is_one_transaction_in_one_system_call() -> Result<()> {
     sent.sort_unstable();
     let largest = sent.pop().context("nothing was sent")?;
     assert!(largest > DEFAULT_SEND_BUFFER, "only {largest} bytes; all calls sent {sent:?}");
+    // A kernel without owners for tables refuses the first attempt as a whole.
+    let table = world.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
+    if !table.contains("\n\tflags ") {
+        sent.pop_if(|bytes| *bytes == largest).context("nobody has tried to own the tables")?;
+    }
     // The rest are questions: the generation, the tables that are there.
     assert!(sent.iter().sum::<usize>() < 10_000, "besides {largest} bytes, calls sent {sent:?}");
     Ok(())
