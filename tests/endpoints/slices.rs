@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use shunt_lab::{EndpointSlice, Host, Node, Protocol};
 
 use crate::table::{
@@ -175,6 +176,8 @@ fn a_slice_that_names_another_service_moves_at_once() -> Result<()> {
 
 const MANY: u16 = 5_000;
 const PER_SLICE: u16 = 100;
+/// For the kernel to have resized a map.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 fn many_endpoints(slices: std::ops::Range<u16>) -> Result<String> {
     let mut text = String::new();
@@ -210,18 +213,25 @@ fn five_thousand_endpoints_are_all_in_use() -> Result<()> {
     lab.pod3.sysctl(&[("net/ipv6/ip_nonlocal_bind", "1")])?;
     lab.pod3.ip("route add local 10.245.0.0/16 dev lo\n\
          route add local fd00:245::/64 dev lo\n")?;
-    let pool = |family: Family| -> Result<usize> {
+    // While the kernel still resizes the map behind the commit, it lists only a part of it.
+    let wait_for_pool = |family: Family, wanted: u16| -> Result<()> {
         let args = ["list", "map", family.table(), "shunt", "endpoints"];
-        let text = lab.node.output("nft", &args)?;
         let places = family.of("10.96.0.10 . tcp . 80 . ", "fd00:96::10 . tcp . 80 . ");
-        Ok(text.matches(places).count())
+        let started = Instant::now();
+        loop {
+            let listed = lab.node.output("nft", &args)?.matches(places).count();
+            if listed == usize::from(wanted) {
+                return Ok(());
+            }
+            ensure!(started.elapsed() < PATIENCE, "{family:?}: {listed} instead of {wanted}");
+        }
     };
 
     world.manifests.write("web.yaml", web())?;
     world.manifests.write("slices.yaml", many_endpoints(0..MANY / PER_SLICE)?)?;
     let changes = Changes::start(&world)?;
     for family in [Family::V4, Family::V6] {
-        assert_eq!(pool(family)?, usize::from(MANY), "{family:?}");
+        wait_for_pool(family, MANY)?;
     }
     Scenario::ManyEndpoints.check("all", |case| {
         let to = case.address()?;
@@ -244,7 +254,7 @@ fn five_thousand_endpoints_are_all_in_use() -> Result<()> {
 
     changes.write(&world, "slices.yaml", many_endpoints(1..MANY / PER_SLICE)?)?;
     for family in [Family::V4, Family::V6] {
-        assert_eq!(pool(family)?, usize::from(MANY - PER_SLICE), "{family:?}");
+        wait_for_pool(family, MANY - PER_SLICE)?;
     }
     expect(&world, Scenario::ManyEndpoints, "fewer", &lab.client, To(&["pod-3"]))
 }
