@@ -125,6 +125,27 @@ fn what_others_did_to_our_tables_is_found_and_repaired() -> Result<()> {
     Ok(())
 }
 
+/// As another version of the agent may have left it.
+#[test]
+fn tables_of_another_layout_are_replaced_in_one_transaction() -> Result<()> {
+    let fresh = Netns::new()?;
+    dataplane(&fresh, some_cluster())?.sync()?;
+    let ns = Netns::new()?;
+    dataplane(&ns, some_cluster())?.sync()?;
+    let other = "delete table ip6 shunt\n\
+                 table ip6 shunt {\n\
+                 \tcomment \"layout 0\"\n\
+                 \tmap old { type ipv6_addr : verdict; }\n\
+                 \tchain old-prerouting { type nat hook prerouting priority -100; }\n\
+                 }\n";
+    ns.output_with_input("nft", &["-f", "-"], other)?;
+    let before = ns.nft_generation()?;
+    dataplane(&ns, some_cluster())?.sync()?.expect("something to write");
+    assert_eq!(ns.nft_generation()?, before + 1);
+    assert_eq!(ns.ruleset()?, fresh.ruleset()?);
+    Ok(())
+}
+
 #[test]
 fn foreign_tables_are_left_alone() -> Result<()> {
     let ns = Netns::new()?;
