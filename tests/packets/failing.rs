@@ -30,14 +30,19 @@ fn the_agent_gets_over_system_calls_that_fail() -> Result<()> {
         let trace = format!("trace={call}");
         let inject = format!("inject={call}:error={errno}:when={when}");
         let trace_name = world.manifests.path().with_file_name("trace").display().to_string();
-        // With `-D` the tracer is the child, so the process that was started becomes the agent.
-        let strace = ["strace", "-D", "-f", "-qq", "-o", &trace_name, "-e", &trace, "-e", &inject];
+        // With `-D` the tracer is the child, so the process that was started becomes the agent; with
+        // `-I2` a signal ends it.
+        let strace =
+            ["strace", "-D", "-I2", "-f", "-qq", "-o", &trace_name, "-e", &trace, "-e", &inject];
         let agent = world.agent(CLUSTER_CIDR)?.wrapper(&strace).start()?;
         if let Some(said) = said {
             agent.wait_for_log(&[said])?;
         }
         world.lab.from(&world.lab.client).tcp("10.96.0.10:80").reaches(&names[..count]);
         world.lab.from(&world.lab.pod2).udp("[fd00:96::10]:80").reaches(&names[..count]);
+        // The tracer counts the calls of each thread, and the runtime of any program panics where it
+        // cannot read which signal has come.
+        agent.untrace()?;
         agent.stop()?;
         let trace = std::fs::read_to_string(&trace_name)?;
         assert!(trace.contains("(INJECTED)"), "{inject}: nothing failed in\n{trace}");
