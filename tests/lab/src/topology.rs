@@ -154,27 +154,36 @@ impl Topology {
             forward(router)?;
         }
         build_switch(&self.switch, &[&self.node, &self.node2, &self.client])?;
-        let machines = [
+        // One batch for each namespace: on an emulated processor, programs take long to start.
+        for (host, commands, pods) in [
             (
                 &self.node,
                 node_commands(&self.node, &self.node2, "10.244.1.0/24", "fd00:244:1::/64"),
+                &[&self.pod1, &self.pod2][..],
             ),
-            (&self.node2, node_commands(&self.node2, &self.node, "10.244.0.0/24", "fd00:244::/64")),
-            (&self.client, client_commands(&self.client, &self.node)),
-        ];
-        for (host, commands) in machines {
-            host.ip(&commands)?;
+            (
+                &self.node2,
+                node_commands(&self.node2, &self.node, "10.244.0.0/24", "fd00:244::/64"),
+                &[&self.pod3],
+            ),
+            (&self.client, client_commands(&self.client, &self.node), &[]),
+        ] {
+            let (node_sides, pod_sides): (String, Vec<_>) =
+                pods.iter().map(|pod| attachment(pod)).unzip();
+            host.ip(&(commands + &node_sides))?;
+            pods.iter().zip(pod_sides).try_for_each(|(pod, commands)| pod.ip(&commands))?;
         }
-        self.attach(&self.pod1, &self.node)?;
-        self.attach(&self.pod2, &self.node)?;
-        self.attach(&self.pod3, &self.node2)
+        Ok(())
     }
 
     /// Adds a pod to a node of this topology.
     pub fn add_pod(&self, node: &Host, name: &str, ipv4: [u8; 4], ipv6: &str) -> Result<Host> {
         let pod = Host::new(name, node.node.as_deref(), &[ipv4], &[ipv6])?;
         quieten(&pod)?;
-        self.attach(&pod, node)?;
+        // Connected to its node by a veth of its own.
+        let (node_side, pod_side) = attachment(&pod);
+        node.ip(&node_side)?;
+        pod.ip(&pod_side)?;
         Ok(pod)
     }
 
@@ -182,13 +191,6 @@ impl Topology {
     /// `lab.from(&lab.client).tcp("10.96.0.10:80").reaches(&["pod-1"])`.
     pub fn from<'a>(&'a self, host: &'a Host) -> Origin<'a> {
         Origin::new(self, host)
-    }
-
-    /// Connects a pod to its node by a veth of its own.
-    fn attach(&self, pod: &Host, node: &Host) -> Result<()> {
-        let (node_side, pod_side) = attachment(pod);
-        node.ip(&node_side)?;
-        pod.ip(&pod_side)
     }
 }
 
@@ -213,8 +215,7 @@ fn quieten(ns: &Netns) -> Result<()> {
         ("net/ipv4/icmp_ratemask", "0"),
         // These are masks of the types that are limited; type 0 of ICMPv6 does not exist.
         ("net/ipv6/icmp/ratemask", "0"),
-    ])?;
-    ns.ip("link set lo up")
+    ])
 }
 
 fn forward(ns: &Netns) -> Result<()> {
@@ -223,7 +224,8 @@ fn forward(ns: &Netns) -> Result<()> {
 
 fn build_switch(switch: &Netns, ports: &[&Host]) -> Result<()> {
     let mut commands = String::from(
-        "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
+        "link set lo up\n\
+         link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
          addr add 192.0.2.1/24 dev br0\n\
          addr add 2001:db8:2::1/64 dev br0 nodad\n\
          addr add fe80::1/64 dev br0 nodad\n\
@@ -264,7 +266,7 @@ fn build_switch(switch: &Netns, ports: &[&Host]) -> Result<()> {
 /// for neighbours on behalf of packets that it forwards.
 fn join_segment(host: &Host) -> String {
     let [.., last] = host.ipv6[0].segments();
-    format!("link set eth0 up\naddr add fe80::{last:x}/64 dev eth0 nodad\n")
+    format!("link set lo up\nlink set eth0 up\naddr add fe80::{last:x}/64 dev eth0 nodad\n")
 }
 
 /// Commands for a node whose fellow has the pod networks given last.
@@ -320,7 +322,8 @@ fn attachment(pod: &Host) -> (String, String) {
         pod.path().display(),
     );
     let pod_side = format!(
-        "link set eth0 up\n\
+        "link set lo up\n\
+         link set eth0 up\n\
          addr add {ipv4}/32 dev eth0\n\
          addr add {ipv6}/128 dev eth0 nodad\n\
          neigh add 169.254.1.1 lladdr {node_mac} dev eth0 nud permanent\n\
