@@ -118,8 +118,8 @@ pub fn plan_service<'a>(
     }
     plan.hairpins.sort_unstable();
     plan.hairpins.dedup();
-    // A Service can name one address twice, as VIP and as ExternalIP: the VIP counts, since it
-    // may be restricted.
+    // A Service can name one address twice, also its own ClusterIP. The VIP counts, since it may be
+    // restricted, then the ExternalIP, then the ClusterIP: the order in which `plan_port` adds them.
     plan.frontends.sort_by_key(|(key, _)| *key);
     plan.frontends.dedup_by_key(|(key, _)| *key);
     // There are many of these, and a Vec that grew once has room for four.
@@ -152,12 +152,13 @@ fn plan_port(
         affinity: affinity(service, cluster),
         sources: None,
     };
-    plan.frontends.push((FrontendKey::Address(cluster_ip, port.protocol, port.port), internal));
+    let internal = (FrontendKey::Address(cluster_ip, port.protocol, port.port), internal);
 
     let of_family = |address: &&IpAddr| Family::of(**address) == family;
     let vips = || service.load_balancer_ips.iter().filter(of_family);
     let external_ips = || service.external_ips.iter().filter(of_family);
     if port.node_port.is_none() && vips().next().is_none() && external_ips().next().is_none() {
+        plan.frontends.push(internal);
         return;
     }
     let external_outcome = outcome(service.external_policy);
@@ -182,6 +183,7 @@ fn plan_port(
         let key = FrontendKey::Address(*address, port.protocol, port.port);
         plan.frontends.push((key, external.clone()));
     }
+    plan.frontends.push(internal);
     if let Some(node_port) = port.node_port {
         let key = FrontendKey::NodePort(family, port.protocol, node_port);
         plan.frontends.push((key, external));

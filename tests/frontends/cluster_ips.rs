@@ -174,3 +174,37 @@ fn an_address_is_dropped_from_the_moment_its_service_is_gone() -> Result<()> {
     all(&world, &WEB, |probe| probe.eventually().refused());
     Ok(())
 }
+
+/// A Service that names its ClusterIP as an external address wants it treated as one.
+#[test]
+fn a_cluster_ip_that_is_an_external_address_too_is_external() -> Result<()> {
+    let world = World::new()?;
+    let both = ["10.96.0.30", "fd00:96::30"];
+    let plain = shunt_lab::Service::new("plain").cluster_ips(&both).external_ips(&both);
+    let plain = crate::world::on_all_protocols(plain, 80, None);
+    let local = ["10.96.0.31", "fd00:96::31"];
+    let restricted = shunt_lab::Service::new("restricted")
+        .cluster_ips(&local)
+        .load_balancer(&local)
+        .external_ips(&local)
+        .spec("externalTrafficPolicy: Local")
+        .spec("loadBalancerSourceRanges: ['10.244.0.0/16', 'fd00:244::/48']");
+    let restricted = crate::world::on_all_protocols(restricted, 80, None);
+    let pods = [&world.lab.pod1, &world.lab.pod3];
+    world.manifests.write("plain.yaml", manifest(&plain, "plain", &pods))?;
+    world.manifests.write("restricted.yaml", manifest(&restricted, "restricted", &pods))?;
+    let _agent = world.start()?;
+    let lab = &world.lab;
+    for protocol in Protocol::ALL {
+        for ip in ["10.96.0.30:80", "[fd00:96::30]:80"] {
+            let pod = lab.from(&lab.pod2).probe(protocol, ip);
+            pod.reaches(&["pod-1", "pod-3"]).source_masqueraded();
+        }
+        for ip in ["10.96.0.31:80", "[fd00:96::31]:80"] {
+            lab.from(&lab.client).probe(protocol, ip).times(2).dropped();
+            let pod = lab.from(&lab.pod2).probe(protocol, ip);
+            pod.reaches(&["pod-1", "pod-3"]).source_preserved();
+        }
+    }
+    Ok(())
+}
