@@ -1,17 +1,15 @@
 //! The real thing: kube-apiserver and etcd in a network namespace of their own.
 
 use std::env;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::sync::Mutex;
-use std::sync::mpsc::{self, Sender};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use hyper::Method;
 use serde_json::Value;
 use shunt_lab::{Netns, Scratch};
@@ -19,6 +17,7 @@ use shunt_lab::{Netns, Scratch};
 use crate::certs::{Authority, key_pair};
 use crate::client::{Client, Reply};
 use crate::object::{Key, parse};
+use crate::program::Program;
 use crate::standin::TOKEN;
 
 /// The variable that names the folder with the programs, as the tools of the Kubernetes project
@@ -44,10 +43,15 @@ pub struct Kubernetes {
 impl Kubernetes {
     /// The folder with the programs, or why there is none.
     pub fn installed() -> Result<PathBuf, String> {
+        Self::installed_with(&[])
+    }
+
+    /// The folder with the programs and with these, or why there is none.
+    pub fn installed_with(others: &[&str]) -> Result<PathBuf, String> {
         let Some(folder) = env::var_os(ASSETS).map(PathBuf::from) else {
             return Err(format!("{ASSETS} names no folder with kube-apiserver and etcd"));
         };
-        for program in ["kube-apiserver", "etcd"] {
+        for program in ["kube-apiserver", "etcd"].iter().chain(others) {
             if !folder.join(program).is_file() {
                 return Err(format!("{ASSETS}: no {program} in {}", folder.display()));
             }
@@ -129,6 +133,11 @@ impl Kubernetes {
             self.done(Method::DELETE, path, None)?;
         }
         Ok(())
+    }
+
+    /// The folder with the programs.
+    pub fn assets(&self) -> &Path {
+        &self.assets
     }
 
     /// A client with all rights.
@@ -215,62 +224,4 @@ fn arguments(folder: &Path) -> Vec<String> {
         "--authorization-mode=RBAC".to_owned(),
         "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/108".to_owned(),
     ]
-}
-
-/// A program that runs until it is dropped.
-struct Program {
-    log: PathBuf,
-    /// Dropped to end it.
-    stop: Option<Sender<()>>,
-    supervisor: Option<JoinHandle<()>>,
-}
-
-impl Program {
-    fn start(netns: &Netns, program: &Path, arguments: &[String], folder: &Path) -> Result<Self> {
-        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let log = folder.join(format!("{name}.log"));
-        let mut command = netns.command(program);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(File::create(&log)?);
-        let (stop, stopped) = mpsc::channel();
-        let (started, start) = mpsc::channel();
-        // The program dies with the thread that starts it, hence one that lives as long.
-        let supervisor = thread::Builder::new().name(name).spawn(move || {
-            match command.spawn() {
-                Ok(child) => {
-                    let _ = started.send(Ok(()));
-                    supervise(child, &stopped);
-                }
-                Err(error) => drop(started.send(Err(error))),
-            };
-        })?;
-        start.recv()?.with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Self { log, stop: Some(stop), supervisor: Some(supervisor) })
-    }
-
-    fn has_ended(&self) -> bool {
-        self.supervisor.as_ref().is_none_or(JoinHandle::is_finished)
-    }
-
-    fn log(&self) -> Result<String> {
-        Ok(fs::read_to_string(&self.log)?)
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let _ = self.supervisor.take().map(JoinHandle::join);
-    }
-}
-
-/// Waits until the program has ended, or shall.
-fn supervise(mut child: Child, stopped: &mpsc::Receiver<()>) {
-    let poll = Duration::from_millis(50);
-    while matches!(child.try_wait(), Ok(None)) {
-        if stopped.recv_timeout(poll) == Err(mpsc::RecvTimeoutError::Disconnected) {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }

@@ -152,6 +152,29 @@ pub fn run(modules: &[(&str, Vec<Case>)]) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
+/// A test by its name that needs the real server, and other programs beside it.
+pub type Real = (&'static str, fn(&Kubernetes) -> Result<()>);
+
+/// Runs the tests that the command line asks for, one after the other; they are reported as ignored,
+/// with the reason, where kube-apiserver or one of `programs` beside it is not installed.
+pub fn run_real(programs: &[&'static str], tests: &[Real]) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let programs = programs.to_vec();
+    let trial = |&(name, body): &Real| {
+        let programs = programs.clone();
+        let test = move || match Kubernetes::installed_with(&programs) {
+            Err(reason) => Ok(Completion::ignored_with(reason)),
+            Ok(_) => {
+                let kubernetes = kubernetes().map_err(failed)?;
+                body(&kubernetes).map_err(failed).map(|()| Completion::Completed)
+            }
+        };
+        Trial::ignorable_test(name, test)
+    };
+    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
+}
+
 /// The one kube-apiserver of this process, without objects.
 fn kubernetes() -> Result<MutexGuard<'static, Kubernetes>> {
     static RUNNING: OnceLock<Result<Mutex<Kubernetes>, String>> = OnceLock::new();

@@ -1,8 +1,8 @@
 //! The agent as a process: started, watched, stopped or killed.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
+use crate::http::{HttpAnswer, http_get};
 use crate::netns::{Netns, leashed};
 use crate::patience::patience;
 use crate::scratch::Scratch;
@@ -28,17 +29,6 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// The port of `/healthz` and `/livez`.
 const HEALTH_PORT: u16 = 10_256;
-
-/// An answer over HTTP.
-#[derive(Debug, Clone)]
-pub struct HttpAnswer {
-    /// The status code.
-    pub status: u16,
-    /// The status line and the headers, one a line.
-    pub headers: String,
-    /// The body.
-    pub body: String,
-}
 
 /// How to start the agent; from [`Agent::builder`].
 pub struct AgentBuilder {
@@ -203,19 +193,7 @@ impl Agent {
 
     /// The answer to an HTTP GET on a port of the agent, asked from its node.
     pub fn http_get(&self, port: u16, path: &str) -> Result<HttpAnswer> {
-        let answer = self.node.run(|| {
-            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let mut stream = TcpStream::connect(address)?;
-            stream.set_read_timeout(Some(patience(PATIENCE)))?;
-            write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer)?;
-            Ok(answer)
-        })?;
-        let code = answer.split_whitespace().nth(1).context("an empty answer")?;
-        let status = code.parse().with_context(|| format!("not an HTTP answer: {answer:?}"))?;
-        let (headers, body) = answer.split_once("\r\n\r\n").context("an answer without end")?;
-        Ok(HttpAnswer { status, headers: headers.to_owned(), body: body.to_owned() })
+        http_get(&self.node, SocketAddr::from((Ipv4Addr::LOCALHOST, port)), path)
     }
 
     /// Waits until an HTTP GET on a port of the agent is answered as `accept` wants, and returns

@@ -20,6 +20,9 @@ use crate::netns::Netns;
 use crate::sctp::{Init, InitAck};
 use crate::topology::Host;
 
+/// Bytes, as the kernel counts them: some thousand datagrams.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
 /// An echo server: TCP, UDP and SCTP on one port, IPv4 and IPv6, on a thread of this process.
 /// Stops on drop.
 ///
@@ -78,6 +81,10 @@ impl Server {
         tell_destination(&sctp_v4, AddressFamily::Inet)?;
         let sctp_v6 = sctp_socket(AddressFamily::Inet6)?;
         tell_destination(&sctp_v6, AddressFamily::Inet6)?;
+        for socket in [&udp, &sctp_v4, &sctp_v6] {
+            // Room for what comes while the thread waits for its turn; only real root gets it.
+            let _ = setsockopt(socket, sockopt::RcvBufForce, &RECEIVE_BUFFER);
+        }
         Ok(Self { name: name.to_owned(), port, tcp: tcp.into(), udp, sctp_v4, sctp_v6 })
     }
 

@@ -250,7 +250,7 @@ fn sctp(source: IpAddr, to: SocketAddr, deadline: Instant) -> Result<Outcome> {
 }
 
 /// The next error in the socket's queue, with the packet that caused it.
-fn next_icmp_error(socket: &OwnedFd) -> Option<(Errno, Vec<u8>)> {
+pub(crate) fn next_icmp_error(socket: &OwnedFd) -> Option<(Errno, Vec<u8>)> {
     let mut buffer = [0; 512];
     let mut space = nix::cmsg_space!(libc::sock_extended_err, libc::sockaddr_in6);
     let mut parts = [IoSliceMut::new(&mut buffer)];
@@ -273,7 +273,7 @@ fn next_icmp_error(socket: &OwnedFd) -> Option<(Errno, Vec<u8>)> {
 
 /// A packet that a rule dropped on its way out fails the system call, but what the rule wants the
 /// sender to know (refused, or nothing) still follows.
-fn dropped_on_output(errno: Errno) -> bool {
+pub(crate) fn dropped_on_output(errno: Errno) -> bool {
     errno == Errno::EPERM
 }
 
@@ -289,7 +289,7 @@ fn reached(greeting: &[u8]) -> Result<Outcome> {
     Ok(Outcome::Reached { server, source })
 }
 
-fn parse_greeting(line: &str) -> Result<(String, IpAddr)> {
+pub(crate) fn parse_greeting(line: &str) -> Result<(String, IpAddr)> {
     let mut words = line.split_whitespace();
     let (Some(server), Some(source)) = (words.next(), words.next()) else {
         bail!("no echo server greets like this: {line:?}");
@@ -299,7 +299,7 @@ fn parse_greeting(line: &str) -> Result<(String, IpAddr)> {
 }
 
 /// A non-blocking socket, bound to this address and a port of its own.
-fn bound_socket(kind: SockType, source: IpAddr) -> Result<OwnedFd> {
+pub(crate) fn bound_socket(kind: SockType, source: IpAddr) -> Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(family_of(source), kind, flags, None)?;
     loop {
@@ -312,7 +312,7 @@ fn bound_socket(kind: SockType, source: IpAddr) -> Result<OwnedFd> {
     }
 }
 
-fn cannot_use(source: IpAddr) -> String {
+pub(crate) fn cannot_use(source: IpAddr) -> String {
     format!("cannot use the source address {source}")
 }
 
@@ -320,7 +320,7 @@ fn cannot_use(source: IpAddr) -> String {
 /// and sometimes one that was used a moment ago: connection tracking would take the probe for more of
 /// the earlier one, and send it to the same server. So each namespace has a sequence of its own,
 /// which comes around only after more probes than a test sends.
-fn next_port() -> Result<u16> {
+pub(crate) fn next_port() -> Result<u16> {
     const FIRST: u16 = 32_768;
     static USED: Mutex<BTreeMap<u64, u16>> = Mutex::new(BTreeMap::new());
     let namespace = std::fs::metadata("/proc/thread-self/ns/net")
@@ -333,7 +333,7 @@ fn next_port() -> Result<u16> {
 }
 
 /// Also reports ICMP errors that a datagram socket would not consider final.
-fn report_all_errors(socket: &OwnedFd, like: IpAddr) -> Result<()> {
+pub(crate) fn report_all_errors(socket: &OwnedFd, like: IpAddr) -> Result<()> {
     if like.is_ipv4() {
         setsockopt(socket, sockopt::Ipv4RecvErr, &true)?;
     } else {
@@ -342,7 +342,7 @@ fn report_all_errors(socket: &OwnedFd, like: IpAddr) -> Result<()> {
     Ok(())
 }
 
-fn family_of(ip: IpAddr) -> AddressFamily {
+pub(crate) fn family_of(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
@@ -362,15 +362,15 @@ fn wait_for(socket: &impl AsFd, what: PollFlags, deadline: Instant) -> Result<bo
     }
 }
 
-fn pending_error(socket: &OwnedFd) -> Result<Option<Errno>> {
+pub(crate) fn pending_error(socket: &OwnedFd) -> Result<Option<Errno>> {
     let error = getsockopt(socket, sockopt::SocketError)?;
     Ok((error != 0).then(|| Errno::from_raw(error)))
 }
 
-fn errno_of(error: &std::io::Error) -> Errno {
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-fn random() -> u32 {
+pub(crate) fn random() -> u32 {
     RandomState::new().hash_one(()) as u32
 }

@@ -10,8 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
 use shunt_lab::{
-    Agent, Echo, Host, ManifestDir, Netns, Outcome, Protocol, Topology, Traffic, probe,
+    Agent, Echo, Fate, Host, ManifestDir, Netns, Outcome, Protocol, Question, Topology, Traffic,
+    probe, volley,
 };
 
 /// What the agent would do for a Service: port 80 goes to one pod of the node or the other, 81 to
@@ -165,6 +167,40 @@ fn no_refusal_is_lost() -> Result<()> {
     for to in ["10.96.0.10:83", "[fd00:96::10]:83"] {
         for protocol in Protocol::ALL {
             lab.from(&lab.client).probe(protocol, to).times(500).refused();
+        }
+    }
+    Ok(())
+}
+
+/// Of many questions at once each has its own answer, and who refuses shows.
+#[test]
+fn a_volley_tells_fates_apart() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    let source = lab.client.ipv4[0].into();
+    let masqueraded = lab.node.ipv4[0].into();
+    let reached = |source| Fate::Reached { server: "pod-3".to_owned(), source };
+    for protocol in Protocol::ALL {
+        let mut expected = vec![
+            ("10.96.0.10:81", reached(masqueraded)),
+            ("10.96.0.10:83", Fate::Icmp(Errno::ECONNREFUSED)),
+            ("10.96.0.10:84", Fate::Silence),
+            ("10.96.0.11:80", Fate::Icmp(Errno::EHOSTUNREACH)),
+        ];
+        // Nobody listens there. What the kernel says of SCTP depends on whether it knows it.
+        match protocol {
+            Protocol::Tcp => expected.push(("192.0.2.10:9", Fate::Reset)),
+            Protocol::Udp => expected.push(("192.0.2.10:9", Fate::Icmp(Errno::ECONNREFUSED))),
+            Protocol::Sctp => {}
+        }
+        let questions: Vec<Question> = expected
+            .iter()
+            .cycle()
+            .take(100)
+            .map(|(to, _)| Ok(Question { protocol, source: Some(source), to: to.parse()? }))
+            .collect::<Result<_>>()?;
+        let fates = lab.client.run(|| volley(&questions, Duration::from_secs(2)))?;
+        for (fate, (to, expected)) in fates.iter().zip(expected.iter().cycle()) {
+            assert_eq!(fate, expected, "{to}/{protocol}");
         }
     }
     Ok(())

@@ -1,0 +1,48 @@
+//! shunt beside kube-proxy: what becomes of packets, and what both say about themselves.
+//!
+//! Two equal laboratories, in one the real kube-proxy in its nftables mode, in the other the agent,
+//! both with one kube-apiserver. Whatever is written there, every packet must have the same fate in
+//! both, but for what [`exceptions`] lists. `KUBEBUILDER_ASSETS` names the folder with
+//! kube-apiserver, etcd and kube-proxy.
+
+mod configurations;
+mod difference;
+mod endpoints;
+mod exceptions;
+mod frontends;
+mod health;
+#[path = "../soak/random.rs"]
+mod random;
+mod sequences;
+mod targets;
+mod world;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    shunt_apiserver::run_real(
+        &["kube-proxy"],
+        &[
+            ("traffic_policies", frontends::traffic_policies),
+            ("load_balancers", frontends::load_balancers),
+            ("source_ranges", frontends::source_ranges),
+            ("external_ips_of_the_node", frontends::external_ips_of_the_node),
+            ("services_that_are_none_of_ours", frontends::services_that_are_none_of_ours),
+            ("families", frontends::families),
+            ("ports", frontends::ports),
+            ("addresses_are_used_again", frontends::addresses_are_used_again),
+            ("session_affinity", endpoints::session_affinity),
+            ("conditions", endpoints::conditions),
+            ("hints", endpoints::hints),
+            ("slices", endpoints::several_slices),
+            ("odd_slices", endpoints::odd_slices),
+            ("endpoints_of_the_host_network", endpoints::endpoints_of_the_host_network),
+            ("configurations", configurations::configurations),
+            ("addresses_of_the_node", configurations::addresses_of_the_node),
+            ("health_checks", health::health_checks),
+            ("health", health::health),
+            ("metrics", health::metrics),
+            ("sequences", sequences::sequences),
+        ],
+    )
+}
