@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use shunt_apiserver::{Key, Kind, Kubernetes};
 
 use crate::random::{self, Random};
-use crate::world::World;
+use crate::world::{CLUSTER_CIDR, World};
 
 const STEPS: usize = 10;
 /// The same each time, unless somebody asks for more steps.
@@ -44,9 +44,20 @@ const RANGES: [&str; 8] = [
     " 192.0.2.10/32",
 ];
 
+/// How both are configured: one of these.
+const SETTINGS: [&str; 4] = [
+    CLUSTER_CIDR,
+    "",
+    "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth-}\n\
+     nftables: {masqueradeAll: true, minSyncPeriod: 1ms}\n",
+    "detectLocalMode: NodeCIDR\nnodePortAddresses: ['192.0.2.0/24', '::/0']\n",
+];
+
 /// What the generator remembers of what there is.
 struct Universe {
     random: Random,
+    /// Whether Services may have session affinity.
+    affinity: bool,
     /// Addresses, which a Service keeps as long as it is there.
     services: BTreeMap<usize, Vec<String>>,
 }
@@ -58,8 +69,13 @@ pub(crate) fn sequences(kubernetes: &Kubernetes) -> Result<()> {
     let chosen = || if steps.is_some() { random::seed() } else { SEED };
     let seed = number("SHUNT_PARITY_SEED").unwrap_or_else(chosen);
     let steps = steps.map_or(STEPS, |steps| steps as usize);
-    let world = World::new(kubernetes)?;
-    let mut universe = Universe { random: Random::new(seed), services: BTreeMap::new() };
+    let mut random = Random::new(seed);
+    let settings = *random.one_of(&SETTINGS);
+    // Without knowing the pods nothing is masqueraded for a ClusterIP, so that some endpoints cannot
+    // answer: with which of them a client stays is chance.
+    let affinity = !settings.is_empty();
+    let mut universe = Universe { random, affinity, services: BTreeMap::new() };
+    let world = World::configured(kubernetes, settings)?;
     let mut history = Vec::new();
     for step in 0..steps {
         for _ in 0..1 + universe.random.below(4) {
@@ -67,8 +83,9 @@ pub(crate) fn sequences(kubernetes: &Kubernetes) -> Result<()> {
         }
         let recent = || history[history.len().saturating_sub(12)..].join("\n");
         let compared = world.compare(&format!("step {step}"));
-        let cells =
-            compared.with_context(|| format!("SHUNT_PARITY_SEED={seed}, after:\n{}", recent()))?;
+        let cells = compared.with_context(|| {
+            format!("SHUNT_PARITY_SEED={seed}, {settings:?}, after:\n{}", recent())
+        })?;
         if env::var_os("SHUNT_PARITY_VERBOSE").is_some() {
             let last = history.last().map_or("", |last| last.as_str());
             nix::unistd::write(
@@ -184,7 +201,7 @@ impl Universe {
         if self.chance(4) {
             spec["internalTrafficPolicy"] = json!("Local");
         }
-        if self.chance(2) {
+        if self.chance(2) && self.affinity {
             spec["sessionAffinity"] = json!("ClientIP");
         }
         let mut object = json!({
