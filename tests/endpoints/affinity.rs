@@ -6,12 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nix::errno::Errno;
+use shunt::nft::{Batch, ElementData, Elements, Error, Kernel as _, Socket, TableFamily};
 use shunt_lab::{Host, Outcome, Protocol, Service, probe};
 
 use crate::table::{
     Case, Changes, DYING, Family, READY, SERVING, Scenario, UNREADY, addresses, slices_of,
 };
-use crate::world::{World, cluster_ip_service, manifest, slices, web};
+use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest, slices, web};
 
 /// Enough that with two or more endpoints it is no chance if all have the same one, or if all find
 /// back to theirs: 2⁻²⁹.
@@ -303,6 +305,77 @@ fn a_session_ends_when_the_policy_excludes_its_endpoint() -> Result<()> {
     for case in cases {
         let servers = world.sessions(&[case])?;
         assert_eq!(servers.servers(case), BTreeSet::from(["pod-1", "pod-2"]), "{case}");
+    }
+    Ok(())
+}
+
+/// The map has room for so many and no more. Once it is full, new clients are served without a
+/// session, and whoever has one keeps it; and endpoints can still go.
+#[test]
+fn a_full_map_costs_new_clients_their_session_only() -> Result<()> {
+    let sticky = Sticky::new(10_800)?;
+    let Sticky { world, client } = &sticky;
+    // Owned, nobody but the agent could fill it.
+    let _agent = world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").start()?;
+    let to = "10.96.0.10:80";
+    let ask = |source: IpAddr| {
+        let outcome = client.run(|| probe(Protocol::Tcp, Some(source), to.parse()?, PATIENCE))?;
+        match outcome {
+            Outcome::Reached { server, .. } => Ok(server),
+            other => bail!("{to} from {source}: {other}"),
+        }
+    };
+    let (first, other) = (client.ipv4[0].into(), client.ipv4[1].into());
+    let had = ask(first)?;
+
+    let mut socket = world.lab.node.run(|| Ok(Socket::open()?))?;
+    fill(&mut socket)?;
+    for _ in 0..10 {
+        assert_eq!(ask(first)?, had, "who has a session keeps it");
+    }
+    let servers: BTreeSet<String> = (0..50).map(|_| ask(other)).collect::<Result<_>>()?;
+    assert!(servers.len() > 1, "the map is full, and {other} has a session: {servers:?}");
+
+    let pods = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
+    let left: Vec<_> = pods.into_iter().filter(|pod| pod.to_string() != had).collect();
+    world.manifests.write("slices.yaml", slices("web", &left))?;
+    let start = Instant::now();
+    while ask(first)? == had {
+        ensure!(start.elapsed() < Duration::from_secs(60), "{first} stays with {had}");
+    }
+    // All those had it, so there is room again.
+    let servers: BTreeSet<String> = (0..30).map(|_| ask(other)).collect::<Result<_>>()?;
+    assert_eq!(servers.len(), 1, "there is room, and {other} has no session: {servers:?}");
+    Ok(())
+}
+
+/// Adds clients to the map until it is full, all with the endpoint of the one that is there.
+fn fill(socket: &mut Socket) -> Result<()> {
+    let (table, map) = ("shunt", "affinity");
+    let mut there = None;
+    socket.elements(TableFamily::Ip, table, map, &mut |element| {
+        if let Some(ElementData::Value(value)) = element.data {
+            there = Some((element.key.to_vec(), value.to_vec()));
+        }
+    })?;
+    let (mut key, value) = there.context("nothing was learned")?;
+    let (mut client, mut at_once) = (u32::from_be_bytes([11, 0, 0, 0]), 1 << 16);
+    while at_once > 0 {
+        let mut elements = Elements::new();
+        for client in client..client + at_once {
+            key[..4].copy_from_slice(&client.to_be_bytes());
+            elements.push(&key, Some(ElementData::Value(&value)), None);
+        }
+        let mut batch = Batch::new(None);
+        batch.add_elements(TableFamily::Ip, table, map, &elements);
+        match socket.commit(&batch.finish()) {
+            Ok(()) => client += at_once,
+            Err(Error::Refused(refusals)) => {
+                ensure!(refusals[0].errno == Errno::ENFILE, "{}", refusals[0]);
+                at_once /= 2;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }
