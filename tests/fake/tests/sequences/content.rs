@@ -68,6 +68,25 @@ impl Content {
         Ok(content)
     }
 
+    /// True if the kernel sends clients of a frontend to a backend, and remembers them.
+    pub(crate) fn teaches(&self, key: FrontendKey, backend: Backend) -> bool {
+        let (field, bytes) = frontend_bytes(key);
+        let family = table_family(key.family());
+        let of_frontend: Vec<_> = self
+            .elements
+            .iter()
+            .filter(|((of, _), element)| *of == family && element.key == bytes)
+            .filter_map(|((_, name), element)| Some((Set::from_name(name)?, element)))
+            .filter(|(set, _)| set.key().first() == Some(&field))
+            .collect();
+        let is_sticky = |set| matches!(set, Set::StickyServices | Set::StickyNodeports);
+        let backend = backend_bytes(backend);
+        of_frontend.iter().any(|(set, _)| is_sticky(*set))
+            && of_frontend.iter().any(|(set, element)| {
+                set.key().contains(&Field::Index) && element.data.as_ref() == Some(&backend)
+            })
+    }
+
     /// Fails unless there is all that a fresh start makes, and nothing else but chains that no
     /// frontend needs any more.
     pub(crate) fn equals(&self, fresh: &Content, anything_set_aside: bool) -> Result<()> {

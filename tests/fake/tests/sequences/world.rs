@@ -124,11 +124,13 @@ impl World {
             Step::Learn(pick, client) => {
                 let Some(dataplane) = &self.dataplane else { return Ok(()) };
                 let frontends = dataplane.desired().frontends();
-                let sticky = frontends.iter().filter(|(_, frontend)| frontend.affinity.is_some());
-                let served = sticky.flat_map(|(key, frontend)| {
+                let content = Content::of(&self.namespace, &[])?;
+                let served = frontends.iter().flat_map(|(key, frontend)| {
                     frontend.all_pools().flatten().map(|backend| (*key, *backend))
                 });
-                let served: Vec<_> = served.collect();
+                // What is set aside, or not yet written, teaches nobody anything.
+                let served: Vec<_> =
+                    served.filter(|(key, backend)| content.teaches(*key, *backend)).collect();
                 if !served.is_empty() {
                     let (key, backend) = served[pick % served.len()];
                     let (family, map) = (table_family(key.family()), Set::Affinity.name());
