@@ -12,8 +12,7 @@ use shunt_lab::Netns;
 
 use crate::start::some_cluster;
 
-/// Each may lose as many races as the agent will run before it tries again later.
-const CHANGES: u16 = 5;
+const CHANGES: u16 = 15;
 
 /// Commits to a table of its own until it is over.
 fn write_until(ns: &Netns, over: &AtomicBool) -> Result<()> {

@@ -67,8 +67,8 @@ fn what_is_owned_cannot_be_damaged() -> Result<()> {
             wait_for(&world, &wanted, &agent)?;
         }
         assert_eq!(world.lab.node.ruleset()?, wanted, "after {damage}");
+        world.assert_web_works();
     }
-    world.assert_web_works();
     assert_eq!(agent.log().contains("somebody else changed"), !owned);
     Ok(())
 }

@@ -117,9 +117,7 @@ impl<'a> Probe<'a> {
         let expected: BTreeSet<&str> = servers.iter().copied().collect();
         let names: Vec<&str> = expected.iter().copied().collect();
         let goal = format!("exactly these reached: {}", names.join(", "));
-        // Where one is expected, chance can hide but one that is not.
-        let enough = if expected.len() == 1 { 10 } else { 25 * expected.len() };
-        let times = self.times.unwrap_or(enough);
+        let times = self.times.unwrap_or(25 * expected.len());
         let tally = self.expect(&goal, times, Awaited::Answer, |tally| {
             tally.servers().is_some_and(|servers| servers == expected)
         });
