@@ -6,7 +6,7 @@ use crate::model::Family;
 /// How many clients' backends are remembered per family; beyond that, new clients do not stick.
 ///
 /// What a client must forget is found by listing them all, and the kernel begins each part of a list
-/// with a walk from the first element: this many take half a second, eight times as many a minute.
+/// with a walk from the first element: 131 000 were listed in 0.55 s, 590 000 in 15 s (Linux 6.18).
 pub const AFFINITY_SIZE: u32 = 1 << 17;
 
 /// A field of a set's key, which is also what a rule loads to look it up.

@@ -37,9 +37,8 @@ struct Run {
 ///
 /// What looks at what the kernel makes of a transaction is run on each kernel. Of the tests
 /// with packets those are, which go through another expression, hook or kind of table each: an emulated
-/// processor takes twelve times as long, and whoever waits for all kernels shall not wait for more than
-/// five minutes. What is left out is more of the same to the kernel; it is run on the machine that
-/// develops.
+/// processor takes twelve times as long. What is left out is more of the same to the kernel, or about
+/// the agent alone; it is run on the machine that develops.
 pub(super) const BOOTS: [Boot; 3] = [
     Boot {
         name: "kernel",
