@@ -26,6 +26,9 @@ const WANTED: [&str; 6] = [
 /// Where modules lie in the machine, and the index of them; read by `vm-tests/src/modprobe.rs`.
 const FOLDER: &str = "lib/modules";
 
+/// What a signed module ends with: `MODULE_SIG_STRING`.
+const SIGNATURE_MARKER: &[u8] = b"~Module signature appended~\n";
+
 /// A module as its package has it.
 struct Module {
     /// The file as it is in the package, perhaps compressed.
@@ -84,7 +87,7 @@ pub(super) fn install(folder: &Path, tree: &mut Tree) -> Result<usize> {
         for alias in information.aliases.iter().filter(|alias| !alias.contains(' ')) {
             index += &format!("alias {alias} {name}\n");
         }
-        tree.file(&in_usr(&path), content)?;
+        tree.file(&in_usr(&path), unsigned(content))?;
     }
     tree.file(&in_usr(&format!("{FOLDER}/index")), index)?;
     Ok(taken.len())
@@ -146,6 +149,25 @@ fn read(file: &Path) -> Result<Vec<u8>> {
         bail!("`{}` failed: {}", describe(&decompress), said.trim());
     }
     Ok(decompressed.stdout)
+}
+
+/// The module without the signature behind it. Distributions' kernels load such modules, too, and to
+/// verify all signatures of a boot takes an emulated processor ten seconds. Whether a package is
+/// Debian's, apt has seen to.
+///
+/// The layout is that of `struct module_signature`, include/linux/module_signature.h: the signature,
+/// eight bytes about it, its length with the higher byte first, and the marker.
+fn unsigned(mut module: Vec<u8>) -> Vec<u8> {
+    let length = || {
+        let rest = module.strip_suffix(SIGNATURE_MARKER)?;
+        let (rest, length) = rest.split_last_chunk()?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+        rest.len().checked_sub(length.checked_add(8)?)
+    };
+    if let Some(length) = length() {
+        module.truncate(length);
+    }
+    module
 }
 
 /// The section `.modinfo` of a module: an ELF file of 64 bits, the lower byte first.
@@ -269,6 +291,19 @@ mod tests {
         fs::write(folder.path().join("net/netfilter/a.ko"), module(b"depends=b\0")).unwrap();
         let error = install(folder.path(), &mut Tree::default()).unwrap_err();
         assert!(error.to_string().contains("a needs b"), "{error}");
+    }
+
+    #[test]
+    fn signatures_are_left_out() {
+        let plain = module(b"depends=b\0");
+        assert_eq!(unsigned(plain.clone()), plain);
+        let mut signed = plain.clone();
+        signed.extend(b"a signature\0\0\x02\0\0\0\0\0\0\0\0\x0b");
+        signed.extend(SIGNATURE_MARKER);
+        assert_eq!(unsigned(signed), plain);
+        // A length that cannot be is none.
+        let short = [b"\0\0\x01\0".as_slice(), SIGNATURE_MARKER].concat();
+        assert_eq!(unsigned(short.clone()), short);
     }
 
     #[test]
