@@ -64,16 +64,16 @@ fn kernel_can() -> Result<bool> {
 #[test]
 fn nobody_else_can_change_what_an_agent_owns() -> Result<()> {
     let owned = kernel_can()?;
+    let ns = Netns::new()?;
+    let mut running = owner(&ns)?;
+    running.sync()?;
+    let wanted = ns.ruleset()?;
     for damage in [
         "flush ruleset",
         "delete table ip shunt",
         "flush map ip shunt service-ips",
         "add rule ip shunt services accept",
     ] {
-        let ns = Netns::new()?;
-        let mut running = owner(&ns)?;
-        running.sync()?;
-        let wanted = ns.ruleset()?;
         assert!(!running.check()?);
         // `flush ruleset` leaves such tables out, the others are refused.
         let refused = ns.nft(damage).is_err();

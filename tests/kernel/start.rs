@@ -94,6 +94,10 @@ fn a_restart_after_changes_writes_only_these() -> Result<()> {
 
 #[test]
 fn what_others_did_to_our_tables_is_found_and_repaired() -> Result<()> {
+    let ns = Netns::new()?;
+    let mut running = dataplane(&ns, some_cluster())?;
+    running.sync()?;
+    let wanted = ns.ruleset()?;
     for damage in [
         "delete table ip shunt",
         "flush ruleset",
@@ -109,10 +113,6 @@ fn what_others_did_to_our_tables_is_found_and_repaired() -> Result<()> {
         "add set ip shunt foreign { type ipv4_addr; }",
         "add element ip shunt no-endpoint-services { 10.96.0.1 . tcp . 80 : drop }",
     ] {
-        let ns = Netns::new()?;
-        let mut running = dataplane(&ns, some_cluster())?;
-        running.sync()?;
-        let wanted = ns.ruleset()?;
         ns.nft(damage)?;
         assert_ne!(ns.ruleset()?, wanted, "`{damage}` did no damage");
         // The next change of any kind is refused for its generation, and so finds the damage.

@@ -1,10 +1,12 @@
 //! Network namespaces without names: each lives as long as a file descriptor of this process.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -153,6 +155,21 @@ impl fmt::Debug for Netns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Netns({})", self.path().display())
     }
+}
+
+/// The network namespace of the calling thread, as the inode of its file. In the laboratory a thread
+/// that changes its namespace does so before anything else, so that it is asked once.
+pub(crate) fn current() -> Result<u64> {
+    thread_local! {
+        static CURRENT: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+    if let Some(inode) = CURRENT.get() {
+        return Ok(inode);
+    }
+    let file = fs::metadata("/proc/thread-self/ns/net")
+        .context("cannot tell in which network namespace this is")?;
+    CURRENT.set(Some(file.ino()));
+    Ok(file.ino())
 }
 
 /// A command whose process dies with the thread that spawns it, in a namespace if one is given.

@@ -7,7 +7,6 @@ use std::hash::BuildHasher;
 use std::io::{BufRead, BufReader, ErrorKind, IoSliceMut, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,6 +19,7 @@ use nix::sys::socket::{
 };
 
 use crate::datagram::{after_ipv4_header, sctp_socket, wildcard_like};
+use crate::netns;
 use crate::patience::patience;
 use crate::sctp::{self, Init, InitAck};
 
@@ -323,9 +323,7 @@ pub(crate) fn cannot_use(source: IpAddr) -> String {
 pub(crate) fn next_port() -> Result<u16> {
     const FIRST: u16 = 32_768;
     static USED: Mutex<BTreeMap<u64, u16>> = Mutex::new(BTreeMap::new());
-    let namespace = std::fs::metadata("/proc/thread-self/ns/net")
-        .context("cannot tell in which network namespace this is")?
-        .ino();
+    let namespace = netns::current()?;
     let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
     let count = used.entry(namespace).or_default();
     *count = (*count + 1) % (u16::MAX - FIRST);
