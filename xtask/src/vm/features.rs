@@ -17,7 +17,7 @@ const HEAD: &str = "\
 What shunt has been tested on with `cargo xtask vm-test`, and what these kernels can. Made from probes
 inside of them, by `cargo xtask vm-test --write-docs`; a test on a kernel that answers otherwise fails.
 
-5.10 is tested on request (`--kernel 5.10`), 6.1 and 7 before each change is taken.
+5.10 is tested on request (`--kernel 5.10`), the others before each change is taken.
 ";
 
 /// Names of features as probes have them (`vm-tests/src/features.rs`), for people, and what they mean
