@@ -11,6 +11,10 @@ use crate::plan::Conflict;
 /// What is done to Services.
 const PROGRAM: &str = "ProgramService";
 
+/// What to do about a frontend that the kernel refuses.
+pub(super) const WHAT_TO_DO: &str = "change the Service or mend the reason (it is tried again when \
+     it changes, and now and then)";
+
 /// The agent starts.
 pub(super) fn starting() -> Notice {
     Notice {
@@ -47,7 +51,11 @@ pub(super) fn refused(quarantined: &Quarantined, dataplane: &Dataplane) -> Notic
         is_warning: true,
         reason: "FrontendRefused",
         action: PROGRAM,
-        note: format!("the kernel refuses {}: {}", quarantined.what, quarantined.reason),
+        note: format!(
+            "the kernel refuses {}, so it stays as it was on this node while all else is programmed; \
+             {WHAT_TO_DO}: {}",
+            quarantined.what, quarantined.reason
+        ),
     }
 }
 

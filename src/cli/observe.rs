@@ -93,8 +93,8 @@ impl Observer {
             Event::Quarantined { quarantined, dataplane } => {
                 tracing::error!(
                     frontend = %quarantined.what,
-                    "the kernel refuses it, so it stays as it was while all else is programmed; \
-                     tried again now and then, and when it changes: {}", quarantined.reason
+                    "the kernel refuses it, so it stays as it was while all else is programmed; {}: {}",
+                    events::WHAT_TO_DO, quarantined.reason
                 );
                 self.events.record(events::refused(quarantined, dataplane));
             }
@@ -257,8 +257,9 @@ pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, dataplane: &
         ),
         None => tracing::trace!(
             frontends = dataplane.frontend_count(),
+            refused_service_ports = dataplane.quarantined_service_ports(),
             ?took,
-            "the kernel holds what is planned, nothing was written"
+            "nothing to write: the kernel holds what is planned, but for what it refuses"
         ),
     }
 }

@@ -1,5 +1,6 @@
 //! What `kubectl get events` tells.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -18,21 +19,35 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Waits for an Event with that reason.
-fn wait_for(world: &World, reason: &str) -> Result<Value> {
+/// The Events with that reason.
+pub(crate) fn with_reason(world: &World, reason: &str) -> Result<Vec<Value>> {
     const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let reply = match &world.api {
+        Api::Standin(_) => world.api.client()?.get(EVENTS)?,
+        // The agent itself may write Events, but not read them.
+        Api::Kubernetes(kubernetes) => kubernetes.admin().get(EVENTS)?,
+    };
+    let mut events = reply.body["items"].as_array().cloned().unwrap_or_default();
+    events.retain(|event| event["reason"] == reason);
+    Ok(events)
+}
+
+/// Waits for an Event with that reason.
+pub(crate) fn wait_for(world: &World, reason: &str) -> Result<Value> {
+    let mut events = wait_for_some(world, reason, 1)?;
+    Ok(events.swap_remove(0))
+}
+
+/// Waits for so many Events with that reason.
+pub(crate) fn wait_for_some(world: &World, reason: &str, count: usize) -> Result<Vec<Value>> {
     let start = Instant::now();
     loop {
-        let reply = match &world.api {
-            Api::Standin(_) => world.api.client()?.get(EVENTS)?,
-            // The agent itself may write Events, but not read them.
-            Api::Kubernetes(kubernetes) => kubernetes.admin().get(EVENTS)?,
-        };
-        let events = reply.body["items"].as_array().cloned().unwrap_or_default();
-        if let Some(event) = events.into_iter().find(|event| event["reason"] == reason) {
-            return Ok(event);
+        let events = with_reason(world, reason)?;
+        if events.len() >= count {
+            return Ok(events);
         }
-        ensure!(start.elapsed() < Duration::from_secs(20), "no {reason} in {reply:?}");
+        ensure!(start.elapsed() < Duration::from_secs(20), "not {count} {reason}: {events:?}");
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -11,6 +11,7 @@ mod kubeadm;
 mod node;
 mod outages;
 mod programs;
+mod quarantine;
 mod replaced;
 mod status;
 mod world;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         ("replaced", replaced::cases()),
         ("faults", faults::cases()),
         ("status", status::cases()),
+        ("quarantine", quarantine::cases()),
         ("access", access::cases()),
     ])
 }

@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Waits until the first line has all of these parts.
-fn wait_for(world: &World, parts: &[&str]) -> Result<String> {
+pub(crate) fn wait_for(world: &World, parts: &[&str]) -> Result<String> {
     let start = Instant::now();
     loop {
         let mut command = Command::new(env!("CARGO_BIN_EXE_shunt"));

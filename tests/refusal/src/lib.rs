@@ -1,0 +1,14 @@
+//! Makes the kernel refuse chosen frontends: no input of the agent's does that to one of them alone.
+//!
+//! Preloaded (`LD_PRELOAD`) into the agent, this library stands in for `sendmsg`. Of what goes to
+//! nf_tables it spoils every element that would be added for a frontend which the environment variable
+//! `SHUNT_REFUSE` names, such as `10.96.0.10:80 [fd00:96::10]:80`, on any protocol; and nothing else.
+//! The element loses its key. So it is the kernel itself that refuses, in its own words, each
+//! transaction with such an element and none without, and the agent is the one that is released. What
+//! the agent keeps of its transaction is left as it was.
+//!
+//! A program that depends on this crate must not name it: it would be linked with this `sendmsg`.
+
+mod element;
+#[cfg(not(test))]
+mod sendmsg;
