@@ -13,7 +13,7 @@ use super::events;
 use super::health::HealthState;
 use super::reload::PendingSysctls;
 use crate::conntrack::{Sweep, sysctl};
-use crate::dataplane::{Cause, Dataplane, Event, SyncReport, Tally};
+use crate::dataplane::{Cause, Dataplane, Event, Quarantined, SyncReport, Tally};
 use crate::document::{FieldPath, Problem, Severity};
 use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics, State, Sync};
@@ -91,11 +91,7 @@ impl Observer {
                 self.events.record(events::repaired(repaired, &writers));
             }
             Event::Quarantined { quarantined, dataplane } => {
-                tracing::error!(
-                    frontend = %quarantined.what,
-                    "the kernel refuses it, so it stays as it was while all else is programmed; {}: {}",
-                    events::WHAT_TO_DO, quarantined.reason
-                );
+                report_refused(quarantined, events::WHAT_TO_DO);
                 self.events.record(events::refused(quarantined, dataplane));
             }
             Event::Released { released } => {
@@ -212,6 +208,15 @@ fn service_healths(dataplane: &Dataplane) -> ServiceHealths {
         }
     }
     healths
+}
+
+/// Says what the kernel refuses, and what to do.
+pub(super) fn report_refused(quarantined: &Quarantined, next: &str) {
+    tracing::error!(
+        frontend = %quarantined.what,
+        "the kernel refuses it, so it stays as it was while all else is programmed; {next}: {}",
+        quarantined.reason
+    );
 }
 
 /// Says who goes without what, and where to mend it.

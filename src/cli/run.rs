@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::args::Run;
 use super::health::{HealthState, families, health_source};
-use super::observe::{Observer, log_synced, report_conflict, sweep};
+use super::observe::{Observer, log_synced, report_conflict, report_refused, sweep};
 use super::reload::{
     Occasion, PendingSysctls, Reach, Reload, health_bind, metrics_bind, patience,
     watch_configuration,
@@ -22,7 +22,9 @@ use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
 use super::{Failure, events, exclusive, instead, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
-use crate::dataplane::{self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Update};
+use crate::dataplane::{
+    self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Quarantined, Update,
+};
 use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics};
 use crate::model::{Family, ObjectName};
@@ -84,6 +86,10 @@ fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Re
     let started = std::time::Instant::now();
     let report = dataplane.sync().context("nothing was programmed")?;
     dataplane.conflicts().for_each(|conflict| report_conflict(conflict, dataplane.store()));
+    let refused: Vec<Quarantined> = dataplane.quarantined().collect();
+    for quarantined in &refused {
+        report_refused(quarantined, "change the Service or mend the reason, and run this again");
+    }
     log_synced(report, started.elapsed(), &dataplane);
     sysctl::apply(&settings.config.conntrack);
     let flows = dataplane.take_flows();
@@ -93,7 +99,10 @@ fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Re
         }
     }
     dataplane.tidy();
-    Ok(())
+    match refused.len() {
+        0 => Ok(()),
+        count => Err(anyhow!("not all is programmed: the kernel refuses {count} frontends").into()),
+    }
 }
 
 fn keep_running(

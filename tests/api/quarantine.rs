@@ -15,7 +15,10 @@ use crate::world::{World, cluster_ip_service};
 use crate::{events, status};
 
 pub(crate) fn cases() -> Vec<Case> {
-    both![a_refused_frontend_costs_itself_and_everybody_is_told]
+    both![
+        a_refused_frontend_costs_itself_and_everybody_is_told,
+        once_fails_on_a_refused_frontend_but_programs_all_else,
+    ]
 }
 
 /// The agent's port for metrics.
@@ -160,4 +163,18 @@ fn assert_released_by_the_change(log: &str) {
     let sync = |line: &&str| line.contains(" committed ") || line.contains("nothing to write");
     let last = before.lines().rev().find(sync).unwrap_or_default();
     assert!(last.contains(" committed "), "released by {last:?}:\n{log}");
+}
+
+fn once_fails_on_a_refused_frontend_but_programs_all_else(api: Api) -> Result<()> {
+    let world = world(api)?;
+    let output = agent(&world)?.once()?;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    for frontend in REFUSED {
+        let line = log.lines().find(|line| line.contains(&format!("{frontend}/tcp of {SERVICE}")));
+        let line = line.with_context(|| format!("no {frontend} in {log}"))?;
+        assert!(line.contains("the kernel refuses it"), "{line}");
+    }
+    assert_only_it_suffers(&world);
+    Ok(())
 }
