@@ -1,4 +1,5 @@
 //! The dataplane over the fake: whatever happens, it ends up with what a fresh start would make.
+#![allow(clippy::print_stdout, reason = "long runs say how far they are")]
 
 mod content;
 mod damage;
@@ -31,6 +32,9 @@ const SEQUENCES: u32 = 40;
 const ROUNDS: usize = 50;
 /// How many sequences of a run wait until what was refused is tried again by itself.
 const PATIENT: usize = 6;
+
+/// After so many rounds each, who waits for a long run is told.
+const TOLD: usize = 100_000;
 
 /// Something that happens.
 #[derive(Debug, Clone)]
@@ -92,7 +96,9 @@ fn whatever_happens_it_ends_as_after_a_fresh_start() -> Result<()> {
         }
         Ok::<_, anyhow::Error>(())
     })?;
-    assert!(rounds.into_inner() > 1_000, "too few");
+    let rounds = rounds.into_inner();
+    println!("{rounds} rounds, each as after a fresh start");
+    assert!(rounds > 1_000, "too few");
     Ok(())
 }
 
@@ -108,7 +114,10 @@ fn tried(worker: u64, count: &AtomicUsize, patient: &AtomicUsize) -> Result<()> 
     let check = |rounds: Vec<Round>| -> Result<()> {
         let mut world = World::new();
         for (number, round) in rounds.iter().enumerate() {
-            count.fetch_add(1, Ordering::Relaxed);
+            let before = count.fetch_add(1, Ordering::Relaxed);
+            if (before + 1).is_multiple_of(TOLD) {
+                println!("{} rounds", before + 1);
+            }
             world.round(round).with_context(|| format!("round {number}: {round:?}"))?;
         }
         let patience = patient.fetch_add(1, Ordering::Relaxed) < PATIENT;
