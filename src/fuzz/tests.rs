@@ -47,6 +47,8 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
 #[derive(Debug, Clone)]
 enum Edit {
     Put(Index, u8),
+    /// A number where numbers are, at every fourth byte.
+    Number(Index, u32),
     Insert(Index, Vec<u8>),
     Remove(Index, usize),
     /// Something from here to there.
@@ -63,8 +65,11 @@ fn edit() -> impl Strategy<Value = Edit> {
             proptest::sample::select(b"\0\xff\x01\x80 \n\"{}[]:-#&*|/0".to_vec())
         ]
     };
+    // The ends of what numbers can be, of either order of bytes.
+    let number = proptest::sample::select(vec![0, 1, u32::MAX, i32::MAX as u32, 1 << 31, 0x80]);
     prop_oneof![
         8 => (place(), byte()).prop_map(|(at, byte)| Edit::Put(at, byte)),
+        8 => (place(), number).prop_map(|(at, number)| Edit::Number(at, number)),
         3 => (place(), vec(byte(), 1..6)).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
         3 => (place(), 1..60_usize).prop_map(|(at, length)| Edit::Remove(at, length)),
         3 => (place(), 1..200_usize, place()).prop_map(|(from, length, to)| Edit::Copy(from, length, to)),
@@ -78,6 +83,11 @@ fn apply(edit: &Edit, bytes: &mut Vec<u8>) {
     match edit {
         _ if length == 0 => {}
         Edit::Put(at, byte) => bytes[at.index(length)] = *byte,
+        Edit::Number(at, number) if length >= 4 => {
+            let at = at.index(length / 4) * 4;
+            bytes[at..at + 4].copy_from_slice(&number.to_ne_bytes());
+        }
+        Edit::Number(..) => {}
         Edit::Insert(at, new) => {
             let at = at.index(length);
             bytes.splice(at..at, new.iter().copied());

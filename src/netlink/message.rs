@@ -26,14 +26,20 @@ impl<'a> Message<'a> {
         if kind != libc::NLMSG_ERROR && kind != libc::NLMSG_DONE {
             return None;
         }
-        let (errno, _) = self.payload.split_first_chunk()?;
-        Some(-i32::from_ne_bytes(*errno))
+        let (error, _) = self.payload.split_first_chunk()?;
+        Some(errno(i32::from_ne_bytes(*error)))
     }
 
     /// Its attributes.
     pub(crate) fn attrs(&self) -> Attrs<'a> {
         Attrs::new(self.payload.get(NETFILTER_HEADER..).unwrap_or(&[]))
     }
+}
+
+/// What netlink says as the negated number of an error, as that number. (The smallest number has none;
+/// no kernel says it, and it must not end the agent.)
+pub(crate) fn errno(error: i32) -> i32 {
+    error.wrapping_neg()
 }
 
 /// The messages in a buffer. Ends at the first malformed one.
@@ -97,6 +103,16 @@ mod tests {
             .map(|m| (m.kind, m.sequence, m.attrs().find(3).and_then(|a| a.be32()), m.verdict()))
             .collect();
         assert_eq!(read, [(0x102, 7, Some(70), None), (0x102, 8, Some(80), None)]);
+    }
+
+    #[test]
+    fn an_error_is_read_whatever_its_number() {
+        for (code, errno) in [(0, 0), (-2, 2), (i32::MIN, i32::MIN)] {
+            // Length, type, sequence number, port; then the error.
+            let words = [20, libc::NLMSG_ERROR, 7, 0, code].map(i32::to_ne_bytes);
+            let buffer = words.concat();
+            assert_eq!(messages(&buffer).next().and_then(|m| m.verdict()), Some(errno), "{code}");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::uapi::{
     NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME, NLMSGERR_ATTR_MSG,
     NLMSGERR_ATTR_OFFS,
 };
+use crate::netlink::message::errno;
 
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
@@ -147,7 +148,7 @@ impl Answer {
         /// `NLM_F_CAPPED` and `NLM_F_ACK_TLVS` of `linux/netlink.h`.
         const CAPPED: u16 = 0x100;
         const TLVS: u16 = 0x200;
-        let errno = i32::from_ne_bytes(payload.get(..4)?.try_into().ok()?);
+        let error = i32::from_ne_bytes(payload.get(..4)?.try_into().ok()?);
         let original = payload.get(4..20)?;
         let original_length =
             if flags & CAPPED != 0 { 16 } else { super::attr::align(u32_at(original, 0) as usize) };
@@ -156,7 +157,7 @@ impl Answer {
             _ => Attrs::new(&[]),
         };
         Some(Answer {
-            errno: -errno,
+            errno: errno(error),
             sequence: u32_at(original, 8),
             explanation: attrs.find(NLMSGERR_ATTR_MSG).and_then(|a| a.text()).map(str::to_owned),
             // The offset is in host order, unlike the numbers of nf_tables.

@@ -20,6 +20,7 @@ use super::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
     Generation, Kernel, TableFamily,
 };
+use crate::netlink::message::errno;
 
 /// Room in the send buffer beside the transaction itself.
 const SEND_MARGIN: usize = 64 * 1024;
@@ -121,7 +122,7 @@ impl Socket {
                 interrupted |= message_flags(message) & libc::NLM_F_DUMP_INTR as u16 != 0;
                 match i32::from(message_type(message)) {
                     libc::NLMSG_ERROR | libc::NLMSG_DONE => {
-                        let errno = -(u32_at(message, 16) as i32);
+                        let errno = errno(u32_at(message, 16) as i32);
                         return match errno {
                             _ if interrupted => Err(Error::Interrupted),
                             0 => Ok(()),
