@@ -21,8 +21,9 @@ use crate::patience::patience;
 use crate::scratch::Scratch;
 use crate::topology::Host;
 
-/// How long the agent may take to become ready, to stop, or to log what a test waits for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the agent may take to become ready, to stop, or to log what a test waits for: long enough
+/// that on a busy machine, too, it means that it never will.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long to wait between two questions to the agent.
 const POLL: Duration = Duration::from_millis(2);

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a probe waits for an answer that should not come.
 const SILENCE: Duration = Duration::from_millis(300);
 /// How long [`Probe::eventually`] goes on trying.
-const CONVERGENCE: Duration = Duration::from_secs(10);
+const CONVERGENCE: Duration = Duration::from_secs(30);
 /// Lines of rules or connections that a failure quotes.
 const QUOTED: usize = 300;
 
