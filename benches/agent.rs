@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use shunt::nft::{Kernel, Socket};
+use shunt::nft::{Batch, Elements, Kernel, Socket, TableFamily};
 use shunt_lab::Netns;
 
 use super::Size;
 use super::table::Table;
 
 const CHANGES: u32 = 200;
+const DAMAGES: u32 = 15;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
@@ -72,6 +73,52 @@ fn measure_size(table: &mut Table, size: Size) {
     for (name, at) in [("median", times.len() / 2), ("99 %", times.len() * 99 / 100)] {
         table.time(&format!("one endpoint, file event to kernel: {name}"), size, times[at]);
     }
+
+    let mut times = repairs(manifests.path(), services);
+    times.sort_unstable();
+    for (name, at) in [("median", times.len() / 2), ("worst", times.len() - 1)] {
+        let what = format!("damage by others, until repaired: {name}");
+        table.times(&what, size, times[at], "at the most", Duration::from_millis(1_500));
+    }
+}
+
+/// How long it takes until tables that others can change are as they were. Each damage follows the
+/// repair of the one before, so that nearly all of the agent's period passes before it looks again.
+fn repairs(manifests: &Path, services: u32) -> Vec<Duration> {
+    let ns = Netns::new().expect("a namespace");
+    let arguments = ["--healthz-bind-address=", "--own-tables=false"];
+    let mut running = agent(&ns, manifests, &arguments);
+    let times = ns.run(|| {
+        let mut socket = Socket::open()?;
+        let mut after = |generation: u32, since: Instant| {
+            while since.elapsed() < PATIENCE {
+                let now = socket.generation()?.id;
+                if now != generation {
+                    return anyhow::Ok((now, since.elapsed()));
+                }
+            }
+            anyhow::bail!("no commit came")
+        };
+        let mut culprit = Socket::open()?;
+        let (mut generation, _) = after(culprit.generation()?.id, Instant::now())?;
+        let mut times = Vec::new();
+        for damage in 0..DAMAGES {
+            let ip = Ipv4Addr::from(0x0a60_0000 + damage * 37 % services).octets();
+            let mut elements = Elements::new();
+            elements.push(&[&ip[..], &[6, 0, 0, 0, 0, 80, 0, 0]].concat(), None, None);
+            let mut batch = Batch::new(Some(generation));
+            batch.delete_elements(TableFamily::Ip, "shunt", "service-ips", &elements);
+            let started = Instant::now();
+            culprit.commit(&batch.finish())?;
+            let (repaired, took) = after(generation + 1, started)?;
+            generation = repaired;
+            times.push(took);
+        }
+        Ok(times)
+    });
+    running.kill().expect("a process");
+    running.wait().expect("an end");
+    times.expect("measurements")
 }
 
 fn agent(ns: &Netns, manifests: &Path, arguments: &[&str]) -> Child {

@@ -14,6 +14,7 @@ type Refuse = Box<dyn Fn(&Refusal) -> Option<Errno> + Send>;
 pub(crate) struct Faults {
     refuse: Arc<Mutex<Refuse>>,
     commits: Arc<AtomicUsize>,
+    lists: Arc<AtomicUsize>,
     lost: Arc<AtomicBool>,
     torn: Arc<AtomicUsize>,
 }
@@ -25,6 +26,7 @@ impl Faults {
         let faults = Faults {
             refuse: Arc::new(Mutex::new(none)),
             commits: Arc::default(),
+            lists: Arc::default(),
             lost: Arc::default(),
             torn: Arc::default(),
         };
@@ -52,6 +54,11 @@ impl Faults {
         self.commits.swap(0, Ordering::Relaxed)
     }
 
+    /// The number of lists since the last call.
+    pub(crate) fn lists(&self) -> usize {
+        self.lists.swap(0, Ordering::Relaxed)
+    }
+
     fn decide(&self, call: Call<'_>) -> Option<Fault> {
         let batch = match call {
             Call::Commit(batch) => batch,
@@ -60,6 +67,7 @@ impl Faults {
                 return None;
             }
             Call::List => {
+                self.lists.fetch_add(1, Ordering::Relaxed);
                 let left = self.torn.load(Ordering::Relaxed);
                 self.torn.store(left.saturating_sub(1), Ordering::Relaxed);
                 return (left > 0).then_some(Fault::Torn);

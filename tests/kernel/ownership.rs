@@ -89,6 +89,31 @@ fn nobody_else_can_change_what_an_agent_owns() -> Result<()> {
     Ok(())
 }
 
+/// What the agent does once a second, wherever others can change its tables and where they cannot.
+#[test]
+fn as_long_as_nobody_writes_nothing_is_listed() -> Result<()> {
+    for ownership in [Ownership::Own, Ownership::Share] {
+        let ns = Netns::new()?;
+        let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
+        let mut running = Dataplane::with_kernel(kernel, Options::default(), NODE, ownership)?;
+        some_cluster().into_iter().for_each(|change| running.apply(change));
+        running.apply(Change::Synced);
+        running.sync()?;
+        assert!(faults.lists() > 0, "a start looks at what there is");
+        for _ in 0..3 {
+            assert!(!running.check()?);
+            assert!(running.sync()?.is_none());
+        }
+        assert_eq!(faults.lists(), 0, "{ownership:?}");
+        ns.nft("add table ip theirs")?;
+        let shared = running.check()?;
+        running.sync()?;
+        assert_eq!(shared, !running.is_owner());
+        assert!(faults.lists() > 0, "{ownership:?}: somebody wrote");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_others_do_to_their_own_tables_costs_no_look_at_ours() -> Result<()> {
     let ns = Netns::new()?;
