@@ -4,7 +4,7 @@ use super::contents::{OWN_PROGRAM, program_of};
 
 /// Arguments of every test program. One test at a time: an emulated processor is busy also where a real
 /// one would wait, and each change from one process to another costs it what it knows of the addresses
-/// of the first. Four at once take a third longer.
+/// of the first. With four at once, the tests with packets took a third longer.
 const ARGUMENTS: &str = "--color=never --test-threads=1";
 
 /// What test programs find in their environment.
