@@ -69,7 +69,7 @@ impl Observer {
                 self.count(&tally);
                 self.metrics.sync_failed(Sync { took, full: tally.full });
             }
-            Event::Tidied { tally, .. } => {
+            Event::CleanedUp { tally } => {
                 self.count(&tally);
                 if tally.refused > 0 {
                     self.metrics.cleanup_failed();

@@ -10,8 +10,7 @@ use super::observe::report_conflict;
 use super::settings::effective;
 use crate::model::{Dirty, Family, Store};
 use crate::plan::{
-    Chain, ChainName, Desired, Element, FrontendKey, Outcome, base_chains, on_demand_chain,
-    render as text,
+    ChainName, Desired, Element, FrontendKey, Outcome, base_chains, on_demand_chain, render as text,
 };
 use crate::source::manifests;
 
@@ -48,15 +47,9 @@ fn nft(desired: &Desired) -> String {
             own.flat_map(|(key, frontend)| frontend.chains(*key)).collect();
         let mut chains = base_chains(surroundings, family);
         chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
-        output.push_str(&text(family, &in_reading_order(chains), &elements));
+        output.push_str(&text(family, &chains, &elements));
     }
     output
-}
-
-/// Base chains last, as a reader wants to meet them: after what they refer to.
-fn in_reading_order(mut chains: Vec<Chain>) -> Vec<Chain> {
-    chains.sort_by_key(|chain| (chain.base.is_some(), !chain.name.is_on_demand()));
-    chains
 }
 
 fn json(desired: &Desired) -> String {

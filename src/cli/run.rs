@@ -98,7 +98,11 @@ fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Re
             conntrack.sweep(family, &sweep).context("stale UDP flows could not be deleted")?;
         }
     }
-    dataplane.tidy();
+    let now = std::time::Instant::now();
+    while dataplane.next_sweep(now).is_some_and(|at| at <= now) {
+        dataplane.sweep_affinity(now);
+    }
+    dataplane.remove_unused_chains(now, |_| std::time::Duration::ZERO);
     match refused.len() {
         0 => Ok(()),
         count => Err(anyhow!("not all is programmed: the kernel refuses {count} frontends").into()),

@@ -11,7 +11,7 @@ use super::committed::{Committed, Stray, TableState};
 use super::ownership::Hold;
 use super::translate::{base_chain, expressions};
 use crate::model::{ArrivalMap, Backend, Family};
-use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel};
+use crate::nft::{Batch, DumpedChain, DumpedElement, DumpedRule, Error, Kernel};
 use crate::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Member, Outcome, Pools,
     Set, Surroundings, TABLE, Value, base_chains, on_demand_chain,
@@ -20,24 +20,27 @@ use crate::plan::{
 /// How often a listing is tried again because the rules changed under it.
 const ATTEMPTS: usize = 20;
 
-/// What the kernel lists of a large set while it makes its hash table larger or smaller, which goes on
-/// behind a commit: some elements twice, others not at all, and no sign of it (`nft_rhash_walk`). So
-/// what looks odd is read again after such pauses, until two readings agree.
+/// While the kernel resizes the hash table of a large set, behind a commit, it lists some elements
+/// twice and others not at all, and no sign of it (`nft_rhash_walk`). So a reading that looks odd is
+/// repeated after these pauses, in milliseconds, until two readings agree.
 const PAUSES: [u64; 5] = [5, 20, 80, 200, 400];
 
-/// Reads the tables of both families.
+/// Reads the tables of both families. A reading that is `expected`, or in which nothing is odd, is
+/// taken at once; another one once the next reading agrees with it.
 pub(super) fn adopt(
     kernel: &mut dyn Kernel,
     surroundings: &Surroundings,
+    expected: Option<&Committed>,
 ) -> Result<(u32, Committed), Error> {
-    let mut reading = retried(|| Reading::new(kernel, surroundings))?;
+    let mut reading = Reading::new(kernel, surroundings)?;
     for pause in PAUSES {
-        if !reading.is_odd() {
+        let is_expected = expected.is_some_and(|expected| reading.committed.holds_as(expected));
+        if is_expected || !reading.is_odd() {
             break;
         }
         std::thread::sleep(Duration::from_millis(pause));
-        let again = retried(|| Reading::new(kernel, surroundings))?;
-        let agrees = !again.repeated && again.committed.strays == reading.committed.strays;
+        let again = Reading::new(kernel, surroundings)?;
+        let agrees = !again.repeated && again.committed.holds_as(&reading.committed);
         reading = again;
         if agrees {
             break;
@@ -46,33 +49,64 @@ pub(super) fn adopt(
     Ok((reading.generation, reading.committed))
 }
 
+/// Reads everything but elements: a few hundred messages.
+pub(super) fn read_structure(
+    kernel: &mut dyn Kernel,
+    surroundings: &Surroundings,
+    family: Family,
+) -> Result<TableState, Error> {
+    retried(|| read_table(kernel, surroundings, family))
+}
+
+/// Lists a set. True if another process has committed meanwhile. That is nearly always to a table of
+/// its own, and changes nothing here.
+pub(super) fn list(
+    kernel: &mut dyn Kernel,
+    family: Family,
+    set: Set,
+    each: &mut dyn FnMut(DumpedElement<'_>),
+) -> Result<bool, Error> {
+    match kernel.elements(table_family(family), TABLE, set.name(), each) {
+        Ok(()) => Ok(false),
+        Err(Error::Interrupted) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 /// What was read at once.
 struct Reading {
     generation: u32,
     committed: Committed,
     /// An element was listed more than once.
     repeated: bool,
+    /// Another process committed meanwhile.
+    interrupted: bool,
 }
 
 impl Reading {
     fn new(kernel: &mut dyn Kernel, surroundings: &Surroundings) -> Result<Reading, Error> {
         let generation = kernel.generation()?.id;
-        let mut committed = Committed::default();
-        let mut repeated = false;
+        let mut reading = Reading {
+            generation,
+            committed: Committed::default(),
+            repeated: false,
+            interrupted: false,
+        };
         for family in Family::ALL {
-            let state = read_table(kernel, surroundings, family)?;
+            let state = read_structure(kernel, surroundings, family)?;
             let ours = matches!(state, TableState::Ours { .. });
-            committed.set_table(family, state);
+            reading.committed.set_table(family, state);
             if ours {
-                repeated |= read_elements(kernel, family, &mut committed)?;
+                reading.read_elements(kernel, family)?;
             }
         }
-        Ok(Reading { generation, committed, repeated })
+        Ok(reading)
     }
 
-    /// There are elements that nobody would have written, or would seem to be.
+    /// There are elements that nobody would have written, or would seem to be, or not all were
+    /// listed at one time.
     fn is_odd(&self) -> bool {
-        self.repeated || !self.committed.strays.is_empty()
+        self.repeated || self.interrupted || !self.committed.strays.is_empty()
     }
 }
 
@@ -173,66 +207,63 @@ struct Found {
 
 type FoundElement = (Set, Key, Option<Value>, Option<Arc<str>>);
 
-/// True if an element was listed more than once.
-fn read_elements(
-    kernel: &mut dyn Kernel,
-    family: Family,
-    committed: &mut Committed,
-) -> Result<bool, Error> {
-    let mut frontends: ArrivalMap<FrontendKey, Found> = ArrivalMap::default();
-    let mut labels: HashSet<Arc<str>> = HashSet::default();
-    for set in Set::ALL.into_iter().filter(|set| !set.is_learned()) {
-        let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
-        kernel.elements(table_family(family), TABLE, set.name(), &mut |element| {
-            let Some(key) = decode_key(family, set, element.key, element.key_end) else {
-                committed.strays.insert(Stray {
+impl Reading {
+    fn read_elements(&mut self, kernel: &mut dyn Kernel, family: Family) -> Result<(), Error> {
+        let committed = &mut self.committed;
+        let mut frontends: ArrivalMap<FrontendKey, Found> = ArrivalMap::default();
+        let mut labels: HashSet<Arc<str>> = HashSet::default();
+        for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
+            let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
+            self.interrupted |= list(kernel, family, set, &mut |element| {
+                let Some(key) = decode_key(family, set, element.key, element.key_end) else {
+                    committed.strays.insert(Stray {
+                        family,
+                        set,
+                        key: element.key.to_vec(),
+                        key_end: element.key_end.map(<[u8]>::to_vec),
+                    });
+                    return;
+                };
+                let frontend = match key {
+                    Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _) => {
+                        frontend
+                    }
+                    Key::Address(address) | Key::Hairpin(address) => {
+                        return committed.set_member(Member { set, address }, true);
+                    }
+                };
+                let found = frontends.entry(frontend).or_default();
+                let value = element.data.and_then(|data| decode_value(family, data));
+                if let (Some(pools), Key::Pool(_, index), Some(Value::Backend(backend)), None) =
+                    (pools, key, &value, element.comment)
+                {
+                    return found.places.push((pools, index, *backend));
+                }
+                let label = element.comment.map(|comment| {
+                    labels.get(comment).cloned().unwrap_or_else(|| {
+                        let label: Arc<str> = comment.into();
+                        labels.insert(label.clone());
+                        label
+                    })
+                });
+                found.others.push((set, key, value, label));
+            })?;
+        }
+        committed.reserve(frontends.len(), 0);
+        for (key, mut found) in frontends {
+            self.repeated |= found.sort();
+            match assemble(key, &found) {
+                Some(frontend) => committed.set_frontend(key, Some(frontend)),
+                None => committed.strays.extend(found.keys(key).map(|(set, key)| Stray {
                     family,
                     set,
-                    key: element.key.to_vec(),
-                    key_end: element.key_end.map(<[u8]>::to_vec),
-                });
-                return;
-            };
-            let frontend = match key {
-                Key::Frontend(frontend) | Key::Pool(frontend, _) | Key::Source(frontend, _) => {
-                    frontend
-                }
-                Key::Address(address) | Key::Hairpin(address) => {
-                    return committed.set_member(Member { set, address }, true);
-                }
-            };
-            let found = frontends.entry(frontend).or_default();
-            let value = element.data.and_then(|data| decode_value(family, data));
-            if let (Some(pools), Key::Pool(_, index), Some(Value::Backend(backend)), None) =
-                (pools, key, &value, element.comment)
-            {
-                return found.places.push((pools, index, *backend));
+                    key: encode_key(key).as_slice().to_vec(),
+                    key_end: encode_key_end(key).map(|end| end.as_slice().to_vec()),
+                })),
             }
-            let label = element.comment.map(|comment| {
-                labels.get(comment).cloned().unwrap_or_else(|| {
-                    let label: Arc<str> = comment.into();
-                    labels.insert(label.clone());
-                    label
-                })
-            });
-            found.others.push((set, key, value, label));
-        })?;
-    }
-    committed.reserve(frontends.len(), 0);
-    let mut repeated = false;
-    for (key, mut found) in frontends {
-        repeated |= found.sort();
-        match assemble(key, &found) {
-            Some(frontend) => committed.set_frontend(key, Some(frontend)),
-            None => committed.strays.extend(found.keys(key).map(|(set, key)| Stray {
-                family,
-                set,
-                key: encode_key(key).as_slice().to_vec(),
-                key_end: encode_key_end(key).map(|end| end.as_slice().to_vec()),
-            })),
         }
+        Ok(())
     }
-    Ok(repeated)
 }
 
 impl Found {
@@ -267,10 +298,7 @@ impl Found {
 fn assemble(key: FrontendKey, found: &Found) -> Option<Frontend> {
     let (main, short_circuit) = Frontend::pools_of(key);
     let others = &found.others;
-    let verdict = others.iter().find(|(set, ..)| {
-        *set == main.verdicts() || matches!(set, Set::NoEndpointServices | Set::NoEndpointNodeports)
-    });
-    let (_, _, value, label) = verdict?;
+    let (_, _, value, label) = others.iter().find(|(set, ..)| *set == main.verdicts())?;
     let ranges = others.iter().filter_map(|(_, key, ..)| match key {
         Key::Source(_, range) => Some(*range),
         _ => None,
@@ -286,7 +314,7 @@ fn assemble(key: FrontendKey, found: &Found) -> Option<Frontend> {
         masquerade: has(&[Set::MasqueradeServices, Set::MasqueradeNodeports]),
         short_circuit: found.pool(short_circuit),
         affinity: others.iter().find_map(|(_, _, value, _)| match value {
-            Some(Value::Goto(ChainName::Learn(seconds))) => Some(*seconds),
+            Some(Value::Goto(ChainName::AffinityTimeout(seconds))) => Some(*seconds),
             _ => None,
         }),
         sources: has(&[Set::RestrictedVips]).then(|| ranges.collect()),

@@ -1,20 +1,36 @@
-//! Session affinity: making clients forget backends that are gone.
+//! Session affinity: deletes the entries of clients whose backend is gone.
 //!
-//! The kernel learns by itself which backend a client of a sticky frontend has, and forgets after
-//! the time-out. It would also go on sending clients to a backend that is gone; so these entries
-//! are deleted in the transaction that takes the backend away.
+//! Rules store the backend of each client in the map `affinity`, and entries expire. Until then the
+//! kernel would go on sending clients to a backend that is gone. So a transaction that takes a backend
+//! away from a frontend with session affinity also deletes the entries that name it.
+//!
+//! They are found by listing the map. Where that takes long, the transaction does not wait for it: the
+//! map is listed part by part behind the commit, and other commits go between two parts.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
-use super::codec::{decode_affinity_key, decode_value, table_family};
+use super::adopt::list;
+use super::codec::{decode_affinity_key, decode_value, set_type, table_family};
+use super::sync::{Dataplane, next_generation};
 use crate::model::Family;
-use crate::nft::{Batch, DumpedElement, Elements, Error, Kernel};
+use crate::nft::{Batch, DumpedElement, ElementData, Elements, Error, Kernel};
 use crate::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
 
-/// Where clients may have to forget backends.
+/// How many entries a transaction waits for. 4 000 are listed within 3 ms (Linux 6.18).
+const LISTED_AT_ONCE: usize = 4_000;
+/// How many entries one transaction behind the commit deletes: 2 ms.
+const DELETED_AT_ONCE: usize = 1_000;
+/// When the map is looked at again: by then each packet that was between the hooks during the commit
+/// has stored its entry.
+const SECOND_LOOK: Duration = Duration::from_millis(500);
+/// How often deletions of one listing may be refused before they wait for the second look.
+const ATTEMPTS: u8 = 5;
+
+/// Where entries may name backends that are gone.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Forget {
-    /// Families in which a sticky frontend loses a backend, or itself goes.
+pub(super) struct Stale {
+    /// Families in which a frontend with session affinity loses a backend, or itself goes.
     pub(super) families: BTreeSet<Family>,
     /// Frontends whose main pool lost a backend to the short circuit, as when the policy becomes
     /// Local: a client from outside may not keep it. An entry does not say which kind its client
@@ -22,42 +38,237 @@ pub(super) struct Forget {
     pub(super) narrowed: BTreeSet<FrontendKey>,
 }
 
-impl Forget {
+impl Stale {
     /// Adds what another one names.
-    pub(super) fn merge(&mut self, other: &Forget) {
+    pub(super) fn merge(&mut self, other: &Stale) {
         self.families.extend(&other.families);
         self.narrowed.extend(&other.narrowed);
     }
 }
 
-/// Adds to the batch what deletes all entries of a family that name a backend which the frontend
-/// does not have any more.
+/// The deletions that no transaction waits for.
+#[derive(Default)]
+pub(super) struct Sweep {
+    waiting: Stale,
+    second_look: Option<(Instant, Stale)>,
+    running: Option<Running>,
+}
+
+/// One family's map that is being listed, or whose stale entries are being deleted.
+struct Running {
+    family: Family,
+    narrowed: BTreeSet<FrontendKey>,
+    /// The listing has more parts.
+    listing: bool,
+    stale: Vec<Entry>,
+    refused: u8,
+}
+
+/// Key and data of an entry.
+type Entry = (Vec<u8>, Vec<u8>);
+
+/// What a transaction can delete.
+pub(super) enum Found {
+    /// All stale entries.
+    All(Elements),
+    /// Not known yet: the map is too large, or another listing goes on. To be swept after the commit.
+    Later,
+}
+
+impl Sweep {
+    /// Lists the map of a family if that does not take long.
+    pub(super) fn find(
+        &mut self,
+        kernel: &mut dyn Kernel,
+        family: Family,
+        desired: &Desired,
+        narrowed: &BTreeSet<FrontendKey>,
+    ) -> Result<Found, Error> {
+        if let Some(mut running) = self.running.take() {
+            // It is to be listed again from the start, and that soon where the map is small.
+            self.waiting.families.insert(running.family);
+            self.waiting.narrowed.append(&mut running.narrowed);
+            let mut skipped = 0;
+            while running.listing && skipped < LISTED_AT_ONCE {
+                running.listing = kernel.next_part(&mut |_| skipped += 1)?;
+            }
+            if running.listing {
+                self.running = Some(running);
+                return Ok(Found::Later);
+            }
+        }
+        kernel.start_listing(table_family(family), TABLE, Set::Affinity.name())?;
+        let (mut listed, mut stale) = (0, Vec::new());
+        let mut more = true;
+        while more && listed < LISTED_AT_ONCE {
+            more = kernel.next_part(&mut |element| {
+                listed += 1;
+                stale.extend(stale_entry(family, desired, narrowed, &element));
+            })?;
+        }
+        if !more {
+            return Ok(Found::All(elements(&stale)));
+        }
+        let narrowed = narrowed.clone();
+        self.running = Some(Running { family, narrowed, listing: true, stale, refused: 0 });
+        Ok(Found::Later)
+    }
+
+    /// A transaction took backends away.
+    pub(super) fn committed(&mut self, stale: &Stale, later: Stale, now: Instant) {
+        // What is being listed was asked for by this very transaction, or will be looked at again.
+        self.waiting.merge(&later);
+        if !stale.families.is_empty() {
+            let at = now + SECOND_LOOK;
+            self.second_look.get_or_insert_with(|| (at, Stale::default())).1.merge(stale);
+        }
+    }
+
+    /// When there is something to do; `None` if there is nothing.
+    pub(super) fn next_step(&self, now: Instant) -> Option<Instant> {
+        if self.running.is_some() || !self.waiting.families.is_empty() {
+            return Some(now);
+        }
+        self.second_look.as_ref().map(|(at, _)| *at)
+    }
+}
+
+impl Dataplane {
+    /// When [`Dataplane::sweep_affinity`] has something to do; `None` if it has nothing.
+    #[must_use]
+    pub fn next_sweep(&self, now: Instant) -> Option<Instant> {
+        self.committed.as_ref().and_then(|_| self.sweep.next_step(now))
+    }
+
+    /// Goes on with the deletion of stale entries of session affinity, for a few milliseconds at the
+    /// most.
+    pub fn sweep_affinity(&mut self, now: Instant) {
+        if self.next_sweep(now).is_none_or(|at| at > now) {
+            return;
+        }
+        if let Some((_, stale)) = self.sweep.second_look.take_if(|(at, _)| *at <= now) {
+            self.sweep.waiting.merge(&stale);
+        }
+        let result = match self.sweep.running.take() {
+            None => self.start_sweep(),
+            Some(running) if running.listing => self.list_part(running),
+            Some(running) => self.delete_some(running),
+        };
+        if result.is_err() {
+            // What is wrong with the kernel, the next transaction will say.
+            let families = Family::ALL.into_iter().collect();
+            let again = Stale { families, narrowed: BTreeSet::new() };
+            self.sweep.committed(&again, Stale::default(), now);
+        }
+    }
+
+    fn start_sweep(&mut self) -> Result<(), Error> {
+        let Some(family) = self.sweep.waiting.families.pop_first() else { return Ok(()) };
+        let narrowed = self.sweep.waiting.narrowed.clone();
+        if self.sweep.waiting.families.is_empty() {
+            self.sweep.waiting.narrowed.clear();
+        }
+        if self.committed.as_ref().is_some_and(|known| known.holds.hold(family).is_some()) {
+            self.kernel.start_listing(table_family(family), TABLE, Set::Affinity.name())?;
+            let stale = Vec::new();
+            self.sweep.running =
+                Some(Running { family, narrowed, listing: true, stale, refused: 0 });
+        }
+        Ok(())
+    }
+
+    fn list_part(&mut self, mut running: Running) -> Result<(), Error> {
+        let Running { family, narrowed, stale, .. } = &mut running;
+        running.listing = self.kernel.next_part(&mut |element| {
+            stale.extend(stale_entry(*family, &self.desired, narrowed, &element));
+        })?;
+        if running.listing || !running.stale.is_empty() {
+            self.sweep.running = Some(running);
+        }
+        Ok(())
+    }
+
+    /// Deletes after the listing and not during it: a deletion makes the kernel leave out others.
+    fn delete_some(&mut self, mut running: Running) -> Result<(), Error> {
+        let rest = running.stale.len().saturating_sub(DELETED_AT_ONCE);
+        let gone = elements(&running.stale.split_off(rest));
+        let mut batch = Batch::new(None);
+        delete(running.family, &gone, &mut batch);
+        match self.tally.commit(&mut *self.kernel, &batch.finish()) {
+            Ok(()) => {
+                if let Some(known) = &mut self.committed {
+                    known.generation = next_generation(known.generation);
+                }
+            }
+            // An entry expired and was stored anew with other data: it has to be listed again.
+            Err(Error::Refused(_)) if running.refused < ATTEMPTS => running.refused += 1,
+            Err(error) => return Err(error),
+        }
+        if !running.stale.is_empty() {
+            self.sweep.running = Some(running);
+        }
+        Ok(())
+    }
+}
+
+/// Adds the deletion of entries to a batch.
 ///
-/// An entry can time out between the listing and the commit, and deleting what is not there fails
-/// the transaction (DESTROYSETELEM, which would not, came with kernel 6.3). So every entry is added
-/// first, which does nothing if it is there, and then deleted.
-pub(super) fn forget_gone(
+/// An entry can expire between the listing and the commit, and deleting an entry that is not there
+/// fails the transaction (DESTROYSETELEM, which would not, came with kernel 6.3). So every entry is
+/// added first, which does nothing if it is there, and then deleted.
+pub(super) fn delete(family: Family, entries: &Elements, batch: &mut Batch) {
+    let (table, set) = (table_family(family), Set::Affinity.name());
+    batch.add_elements(table, TABLE, set, entries);
+    batch.delete_elements(table, TABLE, set, entries);
+}
+
+/// The entries of a table that is replaced, also by another version of the agent, with their age:
+/// only those that still hold.
+pub(super) fn kept(
     kernel: &mut dyn Kernel,
     family: Family,
     desired: &Desired,
-    narrowed: &BTreeSet<FrontendKey>,
-    batch: &mut Batch,
-) -> Result<(), Error> {
-    let table = table_family(family);
-    let set = Set::Affinity.name();
-    let mut gone = Elements::new();
-    kernel.elements(table, TABLE, set, &mut |element| {
-        if !is_kept(family, desired, narrowed, &element) {
-            gone.push(element.key, element.data, None);
+) -> Result<Elements, Error> {
+    let mut kept = Elements::new();
+    let wanted = set_type(family, Set::Affinity);
+    let sets = kernel.sets(table_family(family), TABLE)?;
+    if !sets.iter().any(|set| set.name == Set::Affinity.name() && set.is(&wanted)) {
+        return Ok(kept);
+    }
+    let none = BTreeSet::new();
+    let mut seen = BTreeSet::new();
+    list(kernel, family, Set::Affinity, &mut |element| {
+        let Some(age) = element.age.filter(|_| is_kept(family, desired, &none, &element)) else {
+            return;
+        };
+        // While others commit, the kernel can list an element twice.
+        if seen.insert(element.key.to_vec()) {
+            kept.push_aging(element.key, element.data, age);
         }
     })?;
-    batch.add_elements(table, TABLE, set, &gone);
-    batch.delete_elements(table, TABLE, set, &gone);
-    Ok(())
+    Ok(kept)
+}
+
+fn elements(entries: &[Entry]) -> Elements {
+    let mut elements = Elements::new();
+    for (key, data) in entries {
+        elements.push(key, Some(ElementData::Value(data)), None);
+    }
+    elements
+}
+
+fn stale_entry(
+    family: Family,
+    desired: &Desired,
+    narrowed: &BTreeSet<FrontendKey>,
+    entry: &DumpedElement<'_>,
+) -> Option<Entry> {
+    let Some(ElementData::Value(data)) = entry.data else { return None };
+    (!is_kept(family, desired, narrowed, entry)).then(|| (entry.key.to_vec(), data.to_vec()))
 }
 
 /// True if the frontend still has the backend that an entry names.
-pub(super) fn is_kept(
+fn is_kept(
     family: Family,
     desired: &Desired,
     narrowed: &BTreeSet<FrontendKey>,

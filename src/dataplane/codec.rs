@@ -187,7 +187,9 @@ pub(super) fn decode_key(
 fn decode_plain_key(family: Family, set: Set, bytes: &[u8]) -> Option<Key> {
     let mut reader = Reader(bytes);
     let key = match set {
-        Set::ClusterIps | Set::NodeportIps => Key::Address(reader.address(family)?),
+        Set::ClusterIps | Set::ExternalIps | Set::NodeportIps => {
+            Key::Address(reader.address(family)?)
+        }
         Set::Hairpin => {
             let source = reader.address(family)?;
             Key::Hairpin(reader.address(family).filter(|destination| *destination == source)?)
@@ -305,7 +307,7 @@ pub(super) fn set_type(family: Family, set: Set) -> SetType {
         key_length,
         data,
         range_fields,
-        learned: set.is_learned().then_some(AFFINITY_SIZE),
+        learned: set.is_dynamic().then_some(AFFINITY_SIZE),
         counter: set.counts(),
         type_of,
     }
@@ -327,7 +329,7 @@ mod tests {
             FrontendKey::NodePort(family, Protocol::Udp, 30_053)
         };
         match set {
-            Set::ClusterIps | Set::NodeportIps => Key::Address(address),
+            Set::ClusterIps | Set::ExternalIps | Set::NodeportIps => Key::Address(address),
             Set::Hairpin => Key::Hairpin(address),
             _ if set.key().contains(&Field::Index) => Key::Pool(frontend, 70_000),
             Set::AllowedSources => {
@@ -339,7 +341,7 @@ mod tests {
 
     #[test]
     fn keys_of_every_set_are_as_long_as_the_set_says_and_are_read_back() {
-        for set in Set::ALL.into_iter().filter(|set| !set.is_learned()) {
+        for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
             for family in Family::ALL {
                 let key = sample(set, family);
                 let bytes = encode_key(key);

@@ -140,6 +140,16 @@ impl Committed {
         }
     }
 
+    /// True if both hold the same.
+    pub(super) fn holds_as(&self, other: &Committed) -> bool {
+        let same = |key, frontend| other.frontends.get(key) == Some(frontend);
+        self.tables == other.tables
+            && self.strays == other.strays
+            && self.members == other.members
+            && self.frontends.len() == other.frontends.len()
+            && self.frontends.iter().all(|(key, frontend)| same(key, frontend))
+    }
+
     /// How much there is in a family's table.
     pub(super) fn counts(&self, family: Family) -> &Counts {
         &self.counts[family as usize]

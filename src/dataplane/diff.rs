@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::affinity::Forget;
+use super::affinity::Stale;
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
 use super::committed::Committed;
 use super::quarantine::{Quarantine, Suspect};
@@ -21,8 +21,8 @@ pub(super) struct Delta {
     additions: [[Elements; SETS]; 2],
     /// Chains on demand that the changed frontends need.
     pub(super) chains: BTreeSet<(Family, ChainName)>,
-    /// Where clients may have to forget backends.
-    pub(super) forget: Forget,
+    /// Where entries of session affinity may be stale.
+    pub(super) stale: Stale,
     frontends: Vec<(FrontendKey, Option<Frontend>)>,
     members: Vec<(Member, bool)>,
     names: ChainNames,
@@ -42,7 +42,7 @@ impl Delta {
             deletions: sets(),
             additions: sets(),
             chains: BTreeSet::new(),
-            forget: Forget::default(),
+            stale: Stale::default(),
             frontends: Vec::new(),
             members: Vec::new(),
             names: ChainNames::default(),
@@ -95,10 +95,10 @@ impl Delta {
         if let Some(old) = old.filter(|old| old.affinity.is_some()) {
             let narrowed = new.is_some_and(|new| narrows(old, new));
             if narrowed {
-                self.forget.narrowed.insert(key);
+                self.stale.narrowed.insert(key);
             }
             if narrowed || loses_backends(old, new) {
-                self.forget.families.insert(key.family());
+                self.stale.families.insert(key.family());
             }
         }
         self.decisions(key, old, new);

@@ -12,6 +12,7 @@ mod affinity;
 mod codec;
 mod committed;
 mod diff;
+mod drift;
 mod ownership;
 mod quarantine;
 mod queue;

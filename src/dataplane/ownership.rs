@@ -3,18 +3,12 @@
 //! Where the kernel can (6.9 and later), a running agent owns its tables: nobody else may change
 //! them, so what was committed stays. They outlive the agent, and the next one takes them over.
 
-use std::collections::BTreeSet;
-
 use nix::errno::Errno;
 
-use super::adopt::retried;
-use super::affinity::is_kept;
 use super::codec::{set_type, table_family};
 use crate::model::Family;
-use crate::nft::{
-    Batch, Elements, Error, Kernel, Refusal, TABLE_OWNER, TABLE_PERSIST, TableFamily,
-};
-use crate::plan::{Desired, LAYOUT_COMMENT, Set, TABLE};
+use crate::nft::{Batch, Error, Kernel, Refusal, TABLE_OWNER, TABLE_PERSIST, TableFamily};
+use crate::plan::{LAYOUT_COMMENT, Set, TABLE};
 
 /// The flags of an owned table. Never the owner alone: then the table would end with the agent.
 pub(super) const OWNED: u32 = TABLE_OWNER | TABLE_PERSIST;
@@ -94,23 +88,4 @@ pub(super) fn create_table(family: Family, flags: u32, batch: &mut Batch) {
     for set in Set::ALL {
         batch.add_set(table, TABLE, set.name(), &set_type(family, set));
     }
-}
-
-/// What the kernel has learned of clients, for a table that is replaced: only what still holds.
-pub(super) fn learned(
-    kernel: &mut dyn Kernel,
-    family: Family,
-    desired: &Desired,
-) -> Result<Elements, Error> {
-    let set = Set::Affinity.name();
-    retried(|| {
-        let mut learned = Elements::new();
-        kernel.elements(table_family(family), TABLE, set, &mut |element| {
-            let kept = is_kept(family, desired, &BTreeSet::new(), &element);
-            if let (true, Some(age)) = (kept, element.age) {
-                learned.push_aging(element.key, element.data, age);
-            }
-        })?;
-        Ok(learned)
-    })
 }

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use super::affinity::{Forget, forget_gone};
+use super::affinity::{Stale, Sweep};
 use super::codec::table_family;
 use super::committed::{Committed, Counts};
-use super::ownership::{Hold, Ownership, is_about_flags};
+use super::drift::Drift;
+use super::ownership::{Ownership, is_about_flags};
 use super::quarantine::{Quarantine, Suspect};
 use super::refusal::{Error, Verdict, describe, judge};
 use super::tally::Tally;
@@ -18,25 +19,17 @@ use crate::model::{Change, Dirty, Family, Store};
 use crate::nft::{self, Batch, Elements, Kernel, Refusal, Socket};
 use crate::plan::{ChainName, Conflict, Desired, Flows, FrontendKey, Options, Set, TABLE, Touched};
 
-/// How often a sync starts over because others write to nf_tables at the same time.
+/// How often a sync starts over because the kernel refused it.
 const ATTEMPTS: usize = 50;
 
 /// The kernel's state as far as it is known.
 pub(super) struct Known {
-    /// The generation at which that was so.
+    /// The generation of that, as long as nobody else has committed. Commits do not depend on it.
     pub(super) generation: u32,
     /// What the kernel holds.
     pub(super) holds: Committed,
-    /// What it has learned of clients in tables that have to be replaced.
-    pub(super) learned: Vec<(Family, Elements)>,
-}
-
-impl Known {
-    /// The generation on which a commit depends. None where nobody else can change our tables: what
-    /// others do to theirs is no reason to begin again, however often they do it.
-    pub(super) fn condition(&self) -> Option<u32> {
-        (!self.holds.is_owned()).then_some(self.generation)
-    }
+    /// The entries of session affinity in tables that have to be replaced.
+    pub(super) affinity: Vec<(Family, Elements)>,
 }
 
 /// The dataplane of one network namespace.
@@ -60,8 +53,15 @@ pub struct Dataplane {
     pub(super) quarantine: Quarantine,
     /// To find out which element the kernel refuses.
     pub(super) isolated: bool,
-    /// Where affinity may name backends that are gone.
-    pub(super) forget: Forget,
+    /// What was read by a check for drift, for the next sync.
+    pub(super) found: Option<(u32, Committed)>,
+    /// What is known of changes by other processes.
+    pub(super) drift: Drift,
+    /// Where entries of session affinity may be stale.
+    pub(super) stale: Stale,
+    pub(super) sweep: Sweep,
+    /// Chains that no frontend needs, and since when.
+    pub(super) unused: BTreeMap<(Family, ChainName), Instant>,
     /// UDP frontends whose flows have to be looked at once the kernel holds what is planned.
     pub(super) flows: Flows,
     pub(super) tally: Tally,
@@ -117,7 +117,11 @@ impl Dataplane {
             pending: Touched::default(),
             quarantine: Quarantine::default(),
             isolated: false,
-            forget: Forget::default(),
+            found: None,
+            drift: Drift::default(),
+            stale: Stale::default(),
+            sweep: Sweep::default(),
+            unused: BTreeMap::new(),
             flows: Flows::new(),
             tally: Tally::default(),
         })
@@ -220,35 +224,6 @@ impl Dataplane {
         self.committed.as_ref().is_some_and(|known| known.holds.is_owned())
     }
 
-    /// Looks whether somebody else may have changed our tables since the last commit: if so, the
-    /// next sync reads and repairs them. Costs a microsecond as long as nobody wrote.
-    ///
-    /// # Errors
-    /// If the kernel does not answer.
-    pub fn check(&mut self) -> Result<bool, nft::Error> {
-        let Some(known) = &mut self.committed else { return Ok(true) };
-        let generation = self.kernel.generation()?.id;
-        if generation == known.generation {
-            return Ok(false);
-        }
-        if known.holds.is_owned() {
-            let port = self.kernel.port();
-            let mut owned = true;
-            for family in Family::ALL {
-                let table = self.kernel.table(table_family(family), TABLE)?;
-                let hold = table
-                    .map(|table| Hold::of(table_family(family), table.flags, table.owner, port));
-                owned &= matches!(hold, Some(Ok(Some(Hold::Ours))));
-            }
-            if owned {
-                known.generation = generation;
-                return Ok(false);
-            }
-        }
-        self.committed = None;
-        Ok(true)
-    }
-
     /// Brings the kernel up to the objects that are known. `None` if there was nothing to write.
     ///
     /// # Errors
@@ -263,11 +238,6 @@ impl Dataplane {
                 Err(error) => error,
             };
             match error.kernel() {
-                nft::Error::StaleGeneration => {
-                    if !self.is_owner() {
-                        self.committed = None;
-                    }
-                }
                 nft::Error::Refused(refusals)
                     if self.can_own.is_none() && refusals.iter().any(is_about_flags) =>
                 {
@@ -296,8 +266,8 @@ impl Dataplane {
 
     /// Looks for a way around what the kernel refused. False if there is none.
     fn mend(&mut self, refusals: &[Refusal]) -> bool {
-        // An affinity timed out and was learned anew while it was to be deleted.
-        if refusals.iter().all(|refusal| refusal.object == Set::Affinity.name()) {
+        // An entry expired and was stored anew while it was to be deleted.
+        if refusals.iter().all(is_about_affinity) {
             return true;
         }
         // The kernel may hold something else than the record says.
@@ -306,6 +276,8 @@ impl Dataplane {
         };
         if !self.fresh && refusals.iter().any(surprised) {
             self.committed = None;
+            self.tally.refused = self.tally.refused.saturating_sub(1);
+            self.tally.overtaken += 1;
             return true;
         }
         match judge(refusals, |family, chain| self.users(family, chain)) {
@@ -340,67 +312,64 @@ impl Dataplane {
 
     fn try_sync(&mut self) -> Result<Option<SyncReport>, Error> {
         let Some(prepared) = self.prepare()? else { return Ok(None) };
-        let forget = prepared.forget.clone();
-        let report = self.commit(prepared)?;
-        // A packet on its way during the commit may have learned again what was just forgotten.
-        self.sweep(&forget);
-        Ok(Some(report))
+        self.commit(prepared).map(Some)
     }
 
-    /// Deletes what clients have learned of backends that are gone. What cannot be deleted now is
-    /// tried again with the next sync.
-    fn sweep(&mut self, forget: &Forget) {
+    /// Deletes the chains that no frontend has needed for so long: in a transaction of their own,
+    /// since before kernel 6.2 a chain counts as referred to for a moment after the element was
+    /// deleted. To be called now and then.
+    pub fn remove_unused_chains(&mut self, now: Instant, keep: impl Fn(ChainName) -> Duration) {
         let Some(known) = &mut self.committed else { return };
-        let mut batch = Batch::new(known.condition());
-        let swept = forget.families.iter().try_for_each(|family| {
-            forget_gone(&mut *self.kernel, *family, &self.desired, &forget.narrowed, &mut batch)
-        });
-        let swept = match swept {
-            Ok(()) if batch.is_empty() => return,
-            Ok(()) => self.tally.commit(&mut *self.kernel, &batch.finish()),
-            Err(error) => Err(error),
-        };
-        match swept {
-            Ok(()) => known.generation = next_generation(known.generation),
-            Err(_) => self.forget.merge(forget),
-        }
-    }
-
-    /// Deletes chains that nothing goes to any more: in a transaction of its own, since before
-    /// kernel 6.2 a chain counts as referred to for a moment after the element was deleted.
-    /// Returns true if some are left for a later call.
-    pub fn tidy(&mut self) -> bool {
-        let Some(known) = &mut self.committed else { return false };
         let unused = known.holds.unused_chains();
-        if unused.is_empty() {
-            return false;
+        self.unused.retain(|chain, _| unused.contains(chain));
+        for chain in unused {
+            self.unused.entry(chain).or_insert(now);
         }
-        let mut batch = Batch::new(known.condition());
-        for (family, name) in &unused {
+        let is_due = |chain: ChainName, since: Instant| {
+            now.checked_duration_since(since).is_some_and(|unused| unused >= keep(chain))
+        };
+        let due: Vec<(Family, ChainName)> = self
+            .unused
+            .iter()
+            .filter(|((_, chain), since)| is_due(*chain, **since))
+            .map(|(chain, _)| *chain)
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        let mut batch = Batch::new(None);
+        // Balancers with affinity come behind those without, which they refer to.
+        for (family, name) in due.iter().rev() {
             batch.delete_chain(table_family(*family), TABLE, &name.to_string());
         }
         match self.tally.commit(&mut *self.kernel, &batch.finish()) {
             Ok(()) => {}
-            // An unused chain does no harm.
-            Err(nft::Error::Refused(_) | nft::Error::StaleGeneration) => return true,
+            // An unused chain does no harm, and is tried again.
+            Err(nft::Error::Refused(_)) => return,
             Err(_) => {
                 // Nobody knows whether they are gone.
                 self.committed = None;
-                return true;
+                return;
             }
         }
         known.generation = next_generation(known.generation);
-        for (family, name) in unused {
+        for (family, name) in due {
             known.holds.set_chain(family, name, None);
+            self.unused.remove(&(family, name));
         }
-        false
     }
 
-    /// True if there are chains that [`Dataplane::tidy`] would delete.
+    /// True if there are chains that no frontend needs.
     #[must_use]
-    pub fn is_untidy(&self) -> bool {
+    pub fn has_unused_chains(&self) -> bool {
         self.committed.as_ref().is_some_and(|known| !known.holds.unused_chains().is_empty())
     }
+}
+
+/// True if the kernel refused an entry of session affinity.
+pub(super) fn is_about_affinity(refusal: &Refusal) -> bool {
+    // A chain, too, could have that name.
+    !refusal.keys.is_empty() && refusal.object == Set::Affinity.name()
 }
 
 /// True if the socket is of no use any more.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::sync::is_about_affinity;
 use crate::nft::{Error, FinishedBatch, Kernel};
-use crate::plan::Set;
 
 /// What became of transactions since the last time that somebody asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Tally {
     pub full: bool,
     /// The transactions that the kernel took.
     pub commits: Vec<Commit>,
-    /// How many it refused because somebody else had written since.
+    /// How many were made again from a new reading, because another process had changed our tables.
     pub overtaken: u64,
     /// How many it refused for other reasons.
     pub refused: u64,
@@ -41,10 +41,8 @@ impl Tally {
                 let commit = Commit { bytes: batch.bytes().len(), took: started.elapsed() };
                 self.commits.push(commit);
             }
-            Err(Error::StaleGeneration) => self.overtaken += 1,
-            // An affinity timed out and was learned anew while it was to be deleted.
-            Err(Error::Refused(refusals))
-                if refusals.iter().all(|refusal| refusal.object == Set::Affinity.name()) => {}
+            // An entry expired and was stored anew while it was to be deleted.
+            Err(Error::Refused(refusals)) if refusals.iter().all(is_about_affinity) => {}
             Err(_) => self.refused += 1,
         }
         result

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::adopt::adopt;
-use super::affinity::{Forget, forget_gone};
+use super::affinity::{Found, Stale, delete, kept};
 use super::codec::table_family;
 use super::committed::{Committed, TableState};
 use super::diff::Delta;
-use super::ownership::{Hold, OWNED, Ownership, can_own, create_table, learned};
+use super::ownership::{Hold, OWNED, Ownership, can_own, create_table};
 use super::refusal::Error;
 use super::sync::{Dataplane, Known, next_generation};
 use super::translate::{base_chain, expressions};
@@ -44,8 +44,10 @@ pub struct Prepared {
     created: Vec<(Family, Hold)>,
     taken_over: Vec<Family>,
     repaired: usize,
-    /// Where clients may have to forget backends.
-    pub(super) forget: Forget,
+    /// Where entries of session affinity may be stale.
+    stale: Stale,
+    /// Those of which this transaction deletes none.
+    later: Stale,
 }
 
 impl Prepared {
@@ -91,11 +93,12 @@ impl Dataplane {
             return Ok(None);
         };
         let committed = &known.holds;
-        let mut batch = Batch::new(known.condition());
+        let mut batch = Batch::new(None);
         let (pending, quarantine) = (&self.pending, &self.quarantine);
         let delta = Delta::between(committed, &self.desired, pending, quarantine, self.isolated);
-        let mut forget = self.forget.clone();
-        forget.merge(&delta.forget);
+        let mut stale = self.stale.clone();
+        stale.merge(&delta.stale);
+        let mut later = Stale::default();
         let mut chains = Vec::new();
         let mut created = Vec::new();
         let mut taken_over = Vec::new();
@@ -108,9 +111,9 @@ impl Dataplane {
                     }
                     let owned = self.ownership != Ownership::Share && self.can_own != Some(false);
                     create_table(family, if owned { OWNED } else { 0 }, &mut batch);
-                    let learned = known.learned.iter().filter(|(of, _)| *of == family);
-                    for (_, learned) in learned {
-                        batch.add_elements(table, TABLE, Set::Affinity.name(), learned);
+                    let entries = known.affinity.iter().filter(|(of, _)| *of == family);
+                    for (_, entries) in entries {
+                        batch.add_elements(table, TABLE, Set::Affinity.name(), entries);
                     }
                     created.push((family, if owned { Hold::Ours } else { Hold::Shared }));
                 }
@@ -118,10 +121,15 @@ impl Dataplane {
                     if hold == Hold::Orphan && self.ownership == Ownership::Own {
                         taken_over.push(family);
                     }
-                    if forget.families.contains(&family) {
-                        let narrowed = &forget.narrowed;
+                    if stale.families.contains(&family) {
                         let (kernel, desired) = (&mut *self.kernel, &self.desired);
-                        forget_gone(kernel, family, desired, narrowed, &mut batch)?;
+                        match self.sweep.find(kernel, family, desired, &stale.narrowed)? {
+                            Found::All(entries) => delete(family, &entries, &mut batch),
+                            Found::Later => {
+                                later.families.insert(family);
+                                later.narrowed.clone_from(&stale.narrowed);
+                            }
+                        }
                     }
                 }
             }
@@ -145,6 +153,7 @@ impl Dataplane {
             delta.write(family, &mut batch);
         }
         if batch.is_empty() {
+            self.sweep.committed(&stale, later, Instant::now());
             self.settled();
             return Ok(None);
         }
@@ -153,7 +162,7 @@ impl Dataplane {
             delta.beside(&own) + committed.strays.len() + chains
         });
         let batch = batch.finish();
-        Ok(Some(Prepared { batch, delta, chains, created, taken_over, repaired, forget }))
+        Ok(Some(Prepared { batch, delta, chains, created, taken_over, repaired, stale, later }))
     }
 
     /// Commits a prepared transaction.
@@ -161,16 +170,17 @@ impl Dataplane {
     /// # Errors
     /// Nothing was written then; what differs stays noted for the next sync.
     pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
-        let Prepared { batch, delta, chains, created, taken_over, repaired, .. } = prepared;
+        let Prepared { batch, delta, chains, created, taken_over, repaired, stale, later } =
+            prepared;
         if let Err(source) = self.tally.commit(&mut *self.kernel, &batch) {
             return Err(Error::new(source, &self.desired));
         }
         let (added, deleted) = delta.counts();
-        let Some(Known { generation, holds, learned }) = &mut self.committed else {
+        let Some(Known { generation, holds, affinity }) = &mut self.committed else {
             return Err(nft::Error::StaleGeneration.into());
         };
         *generation = next_generation(*generation);
-        learned.clear();
+        affinity.clear();
         for (family, hold) in created {
             if hold == Hold::Ours {
                 self.can_own = Some(true);
@@ -185,6 +195,7 @@ impl Dataplane {
         }
         delta.record(holds);
         let generation = *generation;
+        self.sweep.committed(&stale, later, Instant::now());
         self.settled();
         Ok(SyncReport {
             generation,
@@ -199,7 +210,7 @@ impl Dataplane {
     /// The kernel holds what is planned.
     fn settled(&mut self) {
         self.pending = Touched::default();
-        self.forget = Forget::default();
+        self.stale = Stale::default();
         self.quarantine.committed();
         self.was_known = true;
     }
@@ -207,7 +218,10 @@ impl Dataplane {
     /// Reads what the kernel holds, to be compared with all that is planned.
     fn read(&mut self) -> Result<(), Error> {
         let Some(surroundings) = self.desired.surroundings() else { return Ok(()) };
-        let (generation, mut holds) = adopt(&mut *self.kernel, surroundings)?;
+        let (generation, mut holds) = match self.found.take() {
+            Some(found) => found,
+            None => adopt(&mut *self.kernel, surroundings, None)?,
+        };
         // Before the first commit all that is planned is pending.
         if self.was_known {
             self.pending.merge(self.desired.everything());
@@ -217,23 +231,26 @@ impl Dataplane {
         let udp = holds.frontend_keys().filter(|key| key.protocol() == Protocol::Udp);
         let gone = udp.filter(|key| self.desired.frontend(*key).is_none());
         self.flows.extend(gone.map(|key| (key, Arc::default())));
-        self.forget.families.extend(Family::ALL);
-        let shared: BTreeSet<Family> = Family::ALL
-            .into_iter()
-            .filter(|family| holds.hold(*family) == Some(Hold::Shared))
-            .collect();
+        self.stale.families.extend(Family::ALL);
+        let families = |is: &dyn Fn(Family) -> bool| -> BTreeSet<Family> {
+            Family::ALL.into_iter().filter(|family| is(*family)).collect()
+        };
+        let shared = families(&|family| holds.hold(family) == Some(Hold::Shared));
         let upgrade = self.ownership == Ownership::Own && !shared.is_empty();
         if self.can_own.is_none() && upgrade {
             self.can_own = Some(can_own(&mut *self.kernel)?);
         }
-        let mut known = Known { generation, holds: Committed::default(), learned: Vec::new() };
+        let mut known = Known { generation, holds: Committed::default(), affinity: Vec::new() };
+        let mut replaced = families(&|family| *holds.table(family) == TableState::Unusable);
         if upgrade && self.can_own == Some(true) {
-            // Its flags cannot be set later, so it is replaced; what was learned moves over.
-            for family in shared {
-                let entries = learned(&mut *self.kernel, family, &self.desired)?;
-                known.learned.push((family, entries));
-                holds.forget_table(family);
-            }
+            // Its flags cannot be set later, so it is replaced.
+            replaced.extend(shared);
+        }
+        // What is in the table is written anew, and session affinity moves over.
+        for family in replaced {
+            let entries = kept(&mut *self.kernel, family, &self.desired)?;
+            known.affinity.push((family, entries));
+            holds.forget_table(family);
         }
         known.holds = holds;
         self.committed = Some(known);

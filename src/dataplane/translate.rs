@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::model::Family;
 use crate::nft::{BaseChain, ChainKind, Expr, Hook, Register};
-use crate::plan::{BaseHook, BaseKind, Field, Is, Rule, Set, Statement};
+use crate::plan::{BaseHook, Field, Is, Rule, Set, Statement};
 
 /// Where every statement loads what it compares or looks up.
 const FIRST: Register = Register(0);
@@ -14,16 +14,12 @@ const FIRST: Register = Register(0);
 const IPS_DST_NAT: u32 = 1 << 5;
 
 /// The kind, hook and priority of a base chain.
-pub(super) fn base_chain((kind, hook, priority): (BaseKind, BaseHook, i32)) -> BaseChain {
+pub(super) fn base_chain((hook, priority): (BaseHook, i32)) -> BaseChain {
     BaseChain {
-        kind: match kind {
-            BaseKind::Filter => ChainKind::Filter,
-            BaseKind::Nat => ChainKind::Nat,
-        },
+        kind: ChainKind::Nat,
         hook: match hook {
             BaseHook::Prerouting => Hook::Prerouting,
             BaseHook::Input => Hook::Input,
-            BaseHook::Forward => Hook::Forward,
             BaseHook::Output => Hook::Output,
             BaseHook::Postrouting => Hook::Postrouting,
         },
@@ -56,13 +52,8 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
             exprs.push(Expr::InputInterfaceName(FIRST));
             exprs.push(compare(*is, name.as_bytes().to_vec()));
         }
-        Statement::SourceIsLocal => is_local(true, exprs),
-        Statement::DestinationIsLocal => is_local(false, exprs),
-        Statement::NewConnection => {
-            // Bit 3 of the state, as nft writes `ct state new` (`NF_CT_STATE_BIT(IP_CT_NEW)`).
-            exprs.push(Expr::CtState(FIRST));
-            exprs.extend(any_bit(1 << 3));
-        }
+        Statement::SourceIsLocal => is_local(true, Is::So, exprs),
+        Statement::DestinationIsLocal(is) => is_local(false, *is, exprs),
         Statement::Translated => {
             exprs.push(Expr::CtStatus(FIRST));
             exprs.extend(any_bit(IPS_DST_NAT));
@@ -75,11 +66,11 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
             load_key(family, *set, Load::Untranslated, exprs);
             exprs.push(Expr::MapVerdict { map: set.name().to_owned(), key: FIRST });
         }
-        Statement::Recall => {
+        Statement::AffinityLookup => {
             load_key(family, Set::Affinity, Load::Packet, exprs);
             translate_to(family, Set::Affinity, exprs);
         }
-        Statement::Learn(seconds) => {
+        Statement::AffinityUpdate(seconds) => {
             let data = load_key(family, Set::Affinity, Load::Untranslated, exprs);
             let port = load_field(family, Field::Destination, data, Load::Packet, exprs);
             load_field(family, Field::Port, port, Load::Packet, exprs);
@@ -131,9 +122,9 @@ fn compare(is: Is, with: Vec<u8>) -> Expr {
     Expr::Compare { register: FIRST, negate: is == Is::Not, with }
 }
 
-fn is_local(source: bool, exprs: &mut Vec<Expr>) {
+fn is_local(source: bool, is: Is, exprs: &mut Vec<Expr>) {
     exprs.push(Expr::FibType { source, to: FIRST });
-    exprs.push(compare(Is::So, u32::from(libc::RTN_LOCAL).to_ne_bytes().into()));
+    exprs.push(compare(is, u32::from(libc::RTN_LOCAL).to_ne_bytes().into()));
 }
 
 fn any_bit(bits: u32) -> [Expr; 2] {

@@ -10,14 +10,18 @@ use super::queue::{Backlog, Orders, queue};
 use super::{Dataplane, Error, Quarantined, SyncReport, Tally};
 use crate::model::{Change, Family};
 use crate::nft::{Listener, Writer};
-use crate::plan::{Conflict, Flows, Options};
+use crate::plan::{ChainName, Conflict, Flows, Options};
 
-/// How long after the last sync unused chains are deleted: endpoint counts that come and go in a
-/// rollout should find their chains again.
-const TIDY_AFTER: Duration = Duration::from_secs(1);
+/// How often unused chains are looked for.
+const CHAIN_PERIOD: Duration = Duration::from_secs(10);
+/// How long a balancer stays without a frontend that needs it: numbers of endpoints come back, and the
+/// kernel walks all elements of a map for each chain that is bound to it.
+const KEEP_BALANCERS: Duration = Duration::from_secs(3600);
+/// How long the other chains stay.
+const KEEP_CHAINS: Duration = Duration::from_secs(60);
 /// The pause after a failed sync: doubled with each further failure, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
-const LONGEST_RETRY: Duration = Duration::from_secs(30);
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// How long the kernel is listened to after somebody changed our tables, so that it tells who does
 /// it again. Not for longer: while anybody listens, everybody's commits take ten times as long.
 const LISTEN_FOR: Duration = Duration::from_secs(10);
@@ -122,7 +126,7 @@ pub enum Event<'a> {
         /// The dataplane, to look at.
         dataplane: &'a Dataplane,
     },
-    /// A sync failed; it is tried again after the pause, or with the next change.
+    /// A sync failed; it is tried again after the pause, whatever changes meanwhile.
     Failed {
         /// Why.
         error: &'a Error,
@@ -135,10 +139,8 @@ pub enum Event<'a> {
         /// The dataplane, to look at.
         dataplane: &'a Dataplane,
     },
-    /// Chains that nothing goes to any more were to be deleted.
-    Tidied {
-        /// True if some are left, to be deleted later.
-        left: bool,
+    /// Unused chains, or stale entries of session affinity, were to be deleted behind the syncs.
+    CleanedUp {
         /// What became of transactions since the last event.
         tally: Tally,
     },
@@ -200,7 +202,7 @@ pub fn spawn(
         last_commit: None,
         retry: FIRST_RETRY,
         retry_at: None,
-        tidy_at: None,
+        chains_at: Instant::now() + CHAIN_PERIOD,
         check_at: None,
         listener: None,
     };
@@ -223,7 +225,7 @@ struct Worker<R> {
     last_commit: Option<Instant>,
     retry: Duration,
     retry_at: Option<Instant>,
-    tidy_at: Option<Instant>,
+    chains_at: Instant,
     check_at: Option<Instant>,
     listener: Option<(Listener, Instant)>,
 }
@@ -232,32 +234,44 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
     fn run(mut self, orders: &Receiver<Order>) {
         self.schedule_check();
         loop {
-            let trial = self.dataplane.next_trial();
-            let next = [self.retry_at, self.tidy_at, self.check_at, trial, self.commit_at()];
-            let received = match next.into_iter().flatten().min() {
+            let received = match self.next_wake() {
                 None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 Some(at) => orders.recv_timeout(at.saturating_duration_since(Instant::now())),
             };
-            let work = match received {
+            match received {
                 Ok(first) => {
                     self.take(first);
                     orders.try_iter().for_each(|order| self.take(order));
-                    true
+                    self.due = true;
                 }
-                Err(RecvTimeoutError::Timeout) => self.wake(),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
-            };
+            }
             if !self.dataplane.store().is_synced() {
-                // What is there waits for the source, and not for us.
+                // These changes wait for the source, and not for us.
                 self.backlog.finish();
+                self.due = false;
                 continue;
             }
-            self.due |= work;
+            // Also while changes come without a pause.
+            self.work_periodically();
             if self.commit_at().is_some_and(|at| at <= Instant::now()) {
                 self.due = false;
                 self.sync();
             }
+            self.clean_up();
         }
+    }
+
+    /// When there is something to do, if no order comes before.
+    fn next_wake(&self) -> Option<Instant> {
+        if !self.dataplane.store().is_synced() {
+            return None;
+        }
+        let sweep = self.dataplane.next_sweep(Instant::now());
+        let trial = self.dataplane.next_trial().filter(|_| !self.due);
+        let times = [self.commit_at(), Some(self.chains_at), self.check_at, trial, sweep];
+        times.into_iter().flatten().min()
     }
 
     fn take(&mut self, order: Order) {
@@ -286,33 +300,43 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         }
     }
 
-    /// When the next commit may be, if one is due.
+    /// When the next sync may be, if one is due: not before the pause after a failure is over, nor
+    /// before the least time since the last commit.
     fn commit_at(&self) -> Option<Instant> {
-        match self.last_commit {
-            _ if !self.due => None,
-            None => Some(Instant::now()),
-            Some(last) => last.checked_add(self.pace.min_period),
+        if !self.due {
+            return None;
         }
+        let paced = self.last_commit.and_then(|last| last.checked_add(self.pace.min_period));
+        Some(self.retry_at.max(paced).unwrap_or_else(Instant::now))
     }
 
-    /// Does what is due. True if a sync is.
-    fn wake(&mut self) -> bool {
+    /// Notes what is due without an order.
+    fn work_periodically(&mut self) {
         let now = Instant::now();
-        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-        if due(self.tidy_at) {
-            let left = self.dataplane.tidy();
-            self.tidy_at = left.then(|| now + TIDY_AFTER);
-            let tally = self.dataplane.take_tally();
-            (self.report)(Event::Tidied { left, tally });
-        }
-        let mut work = due(self.retry_at) || due(self.dataplane.next_trial());
-        if due(self.check_at) {
-            // What cannot be asked now will fail the next sync, which says so.
-            work |= self.dataplane.check().unwrap_or(true);
+        self.due |= self.dataplane.next_trial().is_some_and(|at| at <= now);
+        if self.check_at.is_some_and(|at| at <= now) {
+            // A kernel that does not answer will fail the next sync, which reports it.
+            self.due |= self.dataplane.check(now).unwrap_or(true);
             self.schedule_check();
             self.listener.take_if(|(_, until)| *until <= now);
         }
-        work
+    }
+
+    /// Deletes what nobody needs any more, for a few milliseconds at the most.
+    fn clean_up(&mut self) {
+        let now = Instant::now();
+        self.dataplane.sweep_affinity(now);
+        if self.chains_at <= now {
+            self.chains_at = now + CHAIN_PERIOD;
+            self.dataplane.remove_unused_chains(now, |chain| match chain {
+                ChainName::Balancer { .. } => KEEP_BALANCERS,
+                _ => KEEP_CHAINS,
+            });
+        }
+        let tally = self.dataplane.take_tally();
+        if tally != Tally::default() {
+            (self.report)(Event::CleanedUp { tally });
+        }
     }
 
     /// Not all agents of a cluster at the same moment, nor always in step with another program.
@@ -331,7 +355,6 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                 self.backlog.finish();
                 self.retry = FIRST_RETRY;
                 self.retry_at = None;
-                self.tidy_at = self.dataplane.is_untidy().then(|| Instant::now() + TIDY_AFTER);
                 let flows = self.dataplane.take_flows();
                 let causes = std::mem::take(&mut self.causes);
                 let changes = std::mem::take(&mut self.changes);
@@ -363,6 +386,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                     tally,
                     dataplane: &self.dataplane,
                 });
+                self.due = true;
                 self.retry_at = Some(Instant::now() + self.retry);
                 self.retry = (self.retry * 2).min(LONGEST_RETRY);
             }

@@ -60,8 +60,6 @@ pub enum Expr {
     SetMark(Register),
     /// Loads the name of the incoming interface, padded with zeros to `IFNAMSIZ` bytes.
     InputInterfaceName(Register),
-    /// Loads the connection's state bit.
-    CtState(Register),
     /// Loads the connection's status bits (`IPS_*`).
     CtStatus(Register),
     /// Loads the destination address that the connection had before translation.
@@ -194,7 +192,6 @@ impl nftnl::expr::Expression for Expr {
                 ],
             ),
             Expr::InputInterfaceName(to) => load_meta(libc::NFT_META_IIFNAME, *to),
-            Expr::CtState(to) => load_ct(libc::NFT_CT_STATE, *to, false),
             Expr::CtStatus(to) => load_ct(libc::NFT_CT_STATUS, *to, false),
             Expr::CtOriginalDestination { v6, to } => {
                 let key = if *v6 { libc::NFT_CT_DST_IP6 } else { libc::NFT_CT_DST_IP };

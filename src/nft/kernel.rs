@@ -76,4 +76,18 @@ pub trait Kernel: Send {
         set: &str,
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error>;
+
+    /// Starts to list a set or map part by part, over a connection of its own, so that transactions
+    /// and other listings are possible between two parts. One such listing at a time.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error>;
+
+    /// Hands the next some hundred elements of the listing to `each`. False if it was the last part.
+    /// What is added or deleted between two parts can make the listing leave out others.
+    ///
+    /// # Errors
+    /// The listing is over then.
+    fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error>;
 }

@@ -31,8 +31,15 @@ const READ_BUFFER: usize = 64 * 1024;
 /// Answers are there by the time a request is sent. One that got lost must not be waited for.
 const PATIENCE: TimeVal = TimeVal::new(10, 0);
 
-/// A netlink socket to nf_tables in the network namespace of the thread that opened it.
+/// A netlink socket to nf_tables in the network namespace of the thread that opened it, and a second
+/// one for listings that are read part by part.
 pub struct Socket {
+    connection: Connection,
+    listing: Connection,
+}
+
+/// One netlink socket.
+struct Connection {
     mnl: mnl::Socket,
     send_buffer: usize,
     send_buffer_refusal: Option<Errno>,
@@ -42,7 +49,7 @@ pub struct Socket {
 
 // SAFETY: mnl_socket is a descriptor and an address on the heap, without ties to a thread; only the
 // missing Send of its raw pointer keeps mnl::Socket from being moved.
-unsafe impl Send for Socket {}
+unsafe impl Send for Connection {}
 
 impl Socket {
     /// Opens the socket.
@@ -50,6 +57,12 @@ impl Socket {
     /// # Errors
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
     pub fn open() -> Result<Socket, Error> {
+        Ok(Socket { connection: Connection::open()?, listing: Connection::open()? })
+    }
+}
+
+impl Connection {
+    fn open() -> Result<Connection, Error> {
         let mnl = mnl::Socket::new(mnl::Bus::Netfilter).map_err(Error::Open)?;
         let netlink_option = |option: i32| {
             let on: i32 = 1;
@@ -73,7 +86,7 @@ impl Socket {
         }
         socket::setsockopt(&Fd(&mnl), sockopt::ReceiveTimeout, &PATIENCE)
             .map_err(|errno| Error::Open(errno.into()))?;
-        Ok(Socket {
+        Ok(Connection {
             mnl,
             send_buffer: 0,
             send_buffer_refusal: None,
@@ -103,40 +116,65 @@ impl Socket {
         ask: impl FnOnce(&mut Vec<u8>),
         mut each: impl FnMut(&[u8]),
     ) -> Result<(), Error> {
+        self.ask(message, flags, family, ask)?;
+        let is_dump = flags != 0;
+        let (mut interrupted, mut answered) = (false, false);
+        while is_dump || !answered {
+            let part = self.part(name, |message| {
+                answered = true;
+                interrupted |= message_flags(message) & libc::NLM_F_DUMP_INTR as u16 != 0;
+                each(message);
+            });
+            match part {
+                Ok(Part::More) => {}
+                Ok(Part::Last { interrupted: last }) if interrupted || last => {
+                    return Err(Error::Interrupted);
+                }
+                Ok(Part::Last { .. }) => return Ok(()),
+                Err(_) if interrupted => return Err(Error::Interrupted),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends one request.
+    fn ask(
+        &mut self,
+        message: i32,
+        flags: u16,
+        family: u8,
+        ask: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), Error> {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         let mut request = Vec::new();
         let kind = ((libc::NFNL_SUBSYS_NFTABLES as u16) << 8) | message as u16;
         put_message(&mut request, kind, flags, self.sequence, family, 0, ask);
-        self.send(&request)?;
-        let is_dump = flags != 0;
-        let (mut interrupted, mut answered) = (false, false);
-        while is_dump || !answered {
-            let length =
-                self.receive(MsgFlags::empty()).map_err(|errno| Error::Receive(errno.into()))?;
-            for message in messages(&self.buffer[..length]) {
-                // What an earlier request left unread is no answer to this one.
-                if u32_at(message, 8) != self.sequence {
-                    continue;
+        self.send(&request)
+    }
+
+    /// Receives one part of the answer to the last request and hands its messages to `each`.
+    fn part(&mut self, request: &'static str, mut each: impl FnMut(&[u8])) -> Result<Part, Error> {
+        let length =
+            self.receive(MsgFlags::empty()).map_err(|errno| Error::Receive(errno.into()))?;
+        for message in messages(&self.buffer[..length]) {
+            // What an earlier request left unread is no answer to this one.
+            if u32_at(message, 8) != self.sequence {
+                continue;
+            }
+            match i32::from(message_type(message)) {
+                libc::NLMSG_ERROR | libc::NLMSG_DONE => {
+                    let flagged = message_flags(message) & libc::NLM_F_DUMP_INTR as u16 != 0;
+                    return match errno(u32_at(message, 16) as i32) {
+                        0 => Ok(Part::Last { interrupted: flagged }),
+                        libc::EINTR => Ok(Part::Last { interrupted: true }),
+                        errno => Err(Error::Request { request, errno: Errno::from_raw(errno) }),
+                    };
                 }
-                answered = true;
-                interrupted |= message_flags(message) & libc::NLM_F_DUMP_INTR as u16 != 0;
-                match i32::from(message_type(message)) {
-                    libc::NLMSG_ERROR | libc::NLMSG_DONE => {
-                        let errno = errno(u32_at(message, 16) as i32);
-                        return match errno {
-                            _ if interrupted => Err(Error::Interrupted),
-                            0 => Ok(()),
-                            libc::EINTR => Err(Error::Interrupted),
-                            _ => {
-                                Err(Error::Request { request: name, errno: Errno::from_raw(errno) })
-                            }
-                        };
-                    }
-                    _ => each(message),
-                }
+                _ => each(message),
             }
         }
-        Ok(())
+        Ok(Part::More)
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
@@ -182,16 +220,27 @@ impl Socket {
     }
 }
 
+/// What was received of an answer.
+enum Part {
+    /// There is more to come.
+    More,
+    /// It is complete.
+    Last {
+        /// The rules changed while they were listed.
+        interrupted: bool,
+    },
+}
+
 impl Kernel for Socket {
     fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
-        self.send(batch.bytes())?;
+        self.connection.send(batch.bytes())?;
         // Errors have been queued by the time sendmsg returns (nfnetlink is synchronous), so what
         // cannot be read now will never come: no error is success.
         let mut refusals = Vec::new();
         let mut stale = false;
         let mut overrun = false;
         loop {
-            let length = match self.receive(MsgFlags::MSG_DONTWAIT) {
+            let length = match self.connection.receive(MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => length,
                 Err(Errno::EAGAIN) => break,
                 // More refusals than there is room for. The kernel says nothing any more, not even
@@ -202,7 +251,7 @@ impl Kernel for Socket {
                 }
                 Err(errno) => return Err(Error::Receive(errno.into())),
             };
-            for message in messages(&self.buffer[..length]) {
+            for message in messages(&self.connection.buffer[..length]) {
                 if message_type(message) != libc::NLMSG_ERROR as u16 {
                     continue;
                 }
@@ -225,7 +274,7 @@ impl Kernel for Socket {
 
     fn generation(&mut self) -> Result<Generation, Error> {
         let mut found = None;
-        self.request(
+        self.connection.request(
             "read the generation",
             libc::NFT_MSG_GETGEN,
             0,
@@ -250,7 +299,7 @@ impl Kernel for Socket {
 
     fn table(&mut self, family: TableFamily, table: &str) -> Result<Option<DumpedTable>, Error> {
         let mut found = None;
-        self.dump(
+        self.connection.dump(
             "list tables",
             libc::NFT_MSG_GETTABLE,
             family,
@@ -265,7 +314,7 @@ impl Kernel for Socket {
 
     fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedChain>, Error> {
         let mut found = Vec::new();
-        self.dump(
+        self.connection.dump(
             "list chains",
             libc::NFT_MSG_GETCHAIN,
             family,
@@ -280,7 +329,7 @@ impl Kernel for Socket {
     fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error> {
         let mut found = Vec::new();
         let ask = |request: &mut Vec<u8>| put_text(request, NFTA_SET_TABLE, table);
-        self.dump("list sets", libc::NFT_MSG_GETSET, family, ask, |message| {
+        self.connection.dump("list sets", libc::NFT_MSG_GETSET, family, ask, |message| {
             found.extend(DumpedSet::parse(&body(message)));
         })?;
         Ok(found)
@@ -289,7 +338,7 @@ impl Kernel for Socket {
     fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {
         let mut found = Vec::new();
         let ask = |request: &mut Vec<u8>| put_text(request, NFTA_RULE_TABLE, table);
-        self.dump("list rules", libc::NFT_MSG_GETRULE, family, ask, |message| {
+        self.connection.dump("list rules", libc::NFT_MSG_GETRULE, family, ask, |message| {
             found.extend(DumpedRule::parse(&body(message)));
         })?;
         Ok(found)
@@ -303,18 +352,26 @@ impl Kernel for Socket {
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
         let ask = |request: &mut Vec<u8>| put_set_name(request, table, set);
-        self.dump("list elements", libc::NFT_MSG_GETSETELEM, family, ask, |message| {
-            let list = body(message).find(NFTA_SET_ELEM_LIST_ELEMENTS);
-            for element in list.iter().flat_map(|l| l.children()) {
-                if let Some(element) = DumpedElement::parse(&element) {
-                    each(element);
-                }
-            }
+        self.connection.dump(LIST_ELEMENTS, libc::NFT_MSG_GETSETELEM, family, ask, |message| {
+            elements_of(message).for_each(&mut *each);
         })
     }
 
+    fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error> {
+        let ask = |request: &mut Vec<u8>| put_set_name(request, table, set);
+        let dump = libc::NLM_F_DUMP as u16;
+        self.listing.ask(libc::NFT_MSG_GETSETELEM, dump, family.number(), ask)
+    }
+
+    fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
+        let part = self.listing.part(LIST_ELEMENTS, |message| {
+            elements_of(message).for_each(&mut *each);
+        })?;
+        Ok(matches!(part, Part::More))
+    }
+
     fn port(&self) -> u32 {
-        self.mnl.portid()
+        self.connection.mnl.portid()
     }
 
     fn reconnect(&mut self) -> Result<(), Error> {
@@ -331,6 +388,15 @@ impl std::os::fd::AsFd for Fd<'_> {
         // SAFETY: the socket outlives the borrow and keeps its descriptor open.
         unsafe { std::os::fd::BorrowedFd::borrow_raw(self.0.as_raw_fd()) }
     }
+}
+
+const LIST_ELEMENTS: &str = "list elements";
+
+/// The elements that one message of a listing holds.
+fn elements_of(message: &[u8]) -> impl Iterator<Item = DumpedElement<'_>> {
+    let list = body(message).find(NFTA_SET_ELEM_LIST_ELEMENTS);
+    let elements = list.map(|list| list.children()).into_iter().flatten();
+    elements.filter_map(|element| DumpedElement::parse(&element))
 }
 
 fn body(message: &[u8]) -> Attrs<'_> {

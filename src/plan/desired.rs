@@ -280,7 +280,8 @@ impl ServicePlan {
     fn members(&self) -> impl Iterator<Item = Member> {
         let of = |set| move |address: &IpAddr| Member { set, address: *address };
         let cluster_ips = self.cluster_ips.iter().map(of(Set::ClusterIps));
-        cluster_ips.chain(self.hairpins.iter().map(of(Set::Hairpin)))
+        let external_ips = self.external_ips.iter().map(of(Set::ExternalIps));
+        cluster_ips.chain(external_ips).chain(self.hairpins.iter().map(of(Set::Hairpin)))
     }
 }
 

@@ -88,14 +88,13 @@ impl Frontend {
     /// The element that decides what happens to a connection to this frontend.
     #[must_use]
     pub fn verdict(&self, key: FrontendKey) -> Element<'_> {
-        let without = match key {
-            FrontendKey::Address(..) => Set::NoEndpointServices,
-            FrontendKey::NodePort(..) => Set::NoEndpointNodeports,
-        };
+        let pools = Frontend::pools_of(key).0;
         match &self.outcome {
-            Outcome::Balance(pool) => self.balanced(key, Frontend::pools_of(key).0, pool.len()),
-            Outcome::Reject => self.element(without, key, Some(Value::Goto(ChainName::Reject))),
-            Outcome::Drop => self.element(without, key, Some(Value::Drop)),
+            Outcome::Balance(pool) => self.balanced(key, pools, pool.len()),
+            Outcome::Reject => {
+                self.element(pools.verdicts(), key, Some(Value::Goto(ChainName::Reject)))
+            }
+            Outcome::Drop => self.element(pools.verdicts(), key, Some(Value::Drop)),
         }
     }
 
@@ -111,13 +110,13 @@ impl Frontend {
             .then(|| self.balanced(key, pools, self.short_circuit.len()));
         let restricted =
             self.sources.iter().map(move |_| self.element(Set::RestrictedVips, key, None));
-        let sticky = match key {
-            FrontendKey::Address(..) => Set::StickyServices,
-            FrontendKey::NodePort(..) => Set::StickyNodeports,
+        let affinity = match key {
+            FrontendKey::Address(..) => Set::AffinityServices,
+            FrontendKey::NodePort(..) => Set::AffinityNodeports,
         };
-        let sticky = self
-            .affinity
-            .map(|seconds| self.element(sticky, key, Some(Value::Goto(ChainName::Learn(seconds)))));
+        let affinity = self.affinity.map(|seconds| {
+            self.element(affinity, key, Some(Value::Goto(ChainName::AffinityTimeout(seconds))))
+        });
         let sources = self.sources.iter().flat_map(|ranges| ranges.iter());
         let sources = sources.map(move |range| Element {
             set: Set::AllowedSources,
@@ -128,7 +127,7 @@ impl Frontend {
         std::iter::once(self.verdict(key))
             .chain(masquerade)
             .chain(short_circuit)
-            .chain(sticky)
+            .chain(affinity)
             .chain(restricted)
             .chain(sources)
     }
@@ -142,20 +141,28 @@ impl Frontend {
         self.decisions(key).chain(places)
     }
 
-    /// The balancer that leads to `count` backends of this frontend.
-    fn balancer(&self, pools: Pools, count: usize) -> ChainName {
-        ChainName::Balancer { pools, sticky: self.affinity.is_some(), count: count as u32 }
-    }
-
-    /// The chains that its decisions lead to and that are there only for those that need them.
+    /// The chains that its elements lead to, directly or through another chain, and that exist only
+    /// for frontends that need them.
     pub fn chains(&self, key: FrontendKey) -> impl Iterator<Item = ChainName> {
-        let balancers = self.pools(key).map(|(pools, pool)| self.balancer(pools, pool.len()));
-        balancers.chain(self.affinity.map(ChainName::Learn))
+        let balancers = self.pools(key).flat_map(|(pools, pool)| {
+            let count = pool.len() as u32;
+            let balancer = move |affinity| ChainName::Balancer { pools, affinity, count };
+            [Some(balancer(false)), self.affinity.map(|_| balancer(true))].into_iter().flatten()
+        });
+        let affinity = self.affinity.into_iter().flat_map(|seconds| {
+            [
+                ChainName::AffinityTimeout(seconds),
+                ChainName::AffinityPostrouting,
+                ChainName::AffinityInput,
+            ]
+        });
+        balancers.chain(affinity).filter(|chain| chain.is_on_demand())
     }
 
     fn balanced(&self, key: FrontendKey, pools: Pools, count: usize) -> Element<'_> {
-        let chain = self.balancer(pools, count);
-        self.element(pools.verdicts(), key, Some(Value::Goto(chain)))
+        let affinity = self.affinity.is_some();
+        let balancer = ChainName::Balancer { pools, affinity, count: count as u32 };
+        self.element(pools.verdicts(), key, Some(Value::Goto(balancer)))
     }
 
     fn element(&self, set: Set, key: FrontendKey, value: Option<Value>) -> Element<'_> {

@@ -23,10 +23,10 @@ pub use claims::Conflict;
 pub use desired::Desired;
 pub use element::{Element, Key, Member, Value};
 pub use frontend::{Frontend, FrontendKey, Outcome, SourceRange};
-pub use layout::{AFFINITY_SIZE, Field, Pools, Set, SetValue};
+pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
-    BaseHook, BaseKind, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, base_chains,
+    BaseHook, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, base_chains,
     on_demand_chain,
 };
 pub use service::{Flows, HealthCheck, NoLocal, ServicePlan, plan_service};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use super::{DetectLocal, Pools, Set, Surroundings};
+use super::{DetectLocal, PREPARED_SIZES, Pools, Set, Surroundings};
 use crate::model::{Family, Protocol};
 
 /// The name of our tables, `ip shunt` and `ip6 shunt`.
@@ -12,7 +12,7 @@ pub const TABLE: &str = "shunt";
 
 /// The comment of our tables. The number changes whenever the same elements or rules would mean
 /// something else than before: a table with another comment is replaced.
-pub const LAYOUT_COMMENT: &str = "shunt layout 1";
+pub const LAYOUT_COMMENT: &str = "shunt layout 2";
 
 /// The name of one of our chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,44 +23,33 @@ pub enum ChainName {
     NatOutput,
     /// Base chain: packets that leave.
     NatPostrouting,
-    /// Base chain: packets for the node itself.
-    FilterInput,
-    /// Base chain: packets that pass through.
-    FilterForward,
-    /// Base chain: packets that the node itself sends, after translation.
-    FilterOutput,
+    /// Base chain: packets that leave, before any masquerade. Exists while a frontend has session
+    /// affinity.
+    AffinityPostrouting,
+    /// Base chain: packets for the node itself. Exists while a frontend has session affinity.
+    AffinityInput,
     /// Finds the frontend of a packet.
     Services,
+    /// Applies what holds for VIPs and ExternalIPs only: source ranges, short circuit, masquerade.
+    External,
     /// Finds the frontend of a packet to one of the node's own addresses.
     Nodeports,
-    /// Rejects or drops what goes to a frontend without endpoints.
-    NoEndpoints,
-    /// Rejects what goes to a ClusterIP on a port that it does not have.
-    ClusterIps,
     /// Rejects.
     Reject,
     /// Marks what the node itself sends to an external frontend with policy Local.
     MarkNode,
-    /// Base chain: packets that arrive, before anything is translated.
-    FilterPrerouting,
-    /// Base chain: packets that the node itself sends, before anything is translated.
-    FilterOutputUntranslated,
-    /// Drops what comes to a VIP from a source that may not use it.
-    SourceRanges,
-    /// Base chain: packets that arrive, after they were translated.
-    AffinityPrerouting,
-    /// Base chain: packets that the node itself sends, after they were translated.
-    AffinityOutput,
-    /// Finds out whether a translated connection goes to a frontend with session affinity.
-    Affinity,
-    /// Learns for so many seconds which backend a client has.
-    Learn(u32),
+    /// Sends a client of a frontend with session affinity to the backend that it had last.
+    AffinityLookup,
+    /// Finds the timeout of the frontend with session affinity that a connection was made to.
+    AffinityUpdate,
+    /// Stores the backend of a client for so many seconds.
+    AffinityTimeout(u32),
     /// Sends a connection to one of the backends of a frontend.
     Balancer {
         /// In which pools they are.
         pools: Pools,
         /// A client that had one of them goes there again.
-        sticky: bool,
+        affinity: bool,
         /// How many there are.
         count: u32,
     },
@@ -70,62 +59,62 @@ impl ChainName {
     /// The chain of that name, if it is one of ours.
     #[must_use]
     pub fn parse(name: &str) -> Option<ChainName> {
-        // What is not written as we write it is none of ours.
+        // A name that is written in another way than ours is not ours.
         let exact = |chain: ChainName| (chain.to_string() == name).then_some(chain);
         let balancer = |pools: Pools| {
             let rest = name.strip_prefix(pools.balancer_prefix())?;
-            let (sticky, count) = match rest.strip_prefix(STICKY) {
+            let (affinity, count) = match rest.strip_prefix(AFFINITY) {
                 Some(count) => (true, count),
                 None => (false, rest),
             };
-            exact(ChainName::Balancer { pools, sticky, count: count.parse().ok()? })
+            exact(ChainName::Balancer { pools, affinity, count: count.parse().ok()? })
         };
-        let learn = || exact(ChainName::Learn(name.strip_prefix(LEARN)?.parse().ok()?));
+        let timeout =
+            || exact(ChainName::AffinityTimeout(name.strip_prefix(AFFINITY)?.parse().ok()?));
         FIXED
             .into_iter()
             .find_map(|(chain, text)| (text == name).then_some(chain))
-            .or_else(learn)
+            .or_else(timeout)
             .or_else(|| Pools::ALL.into_iter().find_map(balancer))
     }
 
     /// True if the chain exists only while some frontend needs it.
     #[must_use]
     pub fn is_on_demand(self) -> bool {
-        matches!(self, ChainName::Balancer { .. } | ChainName::Learn(_))
+        match self {
+            ChainName::Balancer { affinity, count, .. } => affinity || count > PREPARED_SIZES,
+            ChainName::AffinityTimeout(_)
+            | ChainName::AffinityPostrouting
+            | ChainName::AffinityInput => true,
+            _ => false,
+        }
     }
 }
 
-const STICKY: &str = "sticky-";
-const LEARN: &str = "affinity-";
+const AFFINITY: &str = "affinity-";
 
-const FIXED: [(ChainName, &str); 18] = [
+const FIXED: [(ChainName, &str); 12] = [
     (ChainName::NatPrerouting, "nat-prerouting"),
     (ChainName::NatOutput, "nat-output"),
     (ChainName::NatPostrouting, "nat-postrouting"),
-    (ChainName::FilterInput, "filter-input"),
-    (ChainName::FilterForward, "filter-forward"),
-    (ChainName::FilterOutput, "filter-output"),
+    (ChainName::AffinityPostrouting, "affinity-postrouting"),
+    (ChainName::AffinityInput, "affinity-input"),
     (ChainName::Services, "services"),
+    (ChainName::External, "external"),
     (ChainName::Nodeports, "nodeports"),
-    (ChainName::NoEndpoints, "no-endpoints"),
-    (ChainName::ClusterIps, "cluster-ips-check"),
     (ChainName::Reject, "reject-no-endpoints"),
     (ChainName::MarkNode, "mark-node"),
-    (ChainName::FilterPrerouting, "filter-prerouting"),
-    (ChainName::FilterOutputUntranslated, "filter-output-untranslated"),
-    (ChainName::SourceRanges, "source-ranges"),
-    (ChainName::AffinityPrerouting, "affinity-prerouting"),
-    (ChainName::AffinityOutput, "affinity-output"),
-    (ChainName::Affinity, "affinity"),
+    (ChainName::AffinityLookup, "affinity-lookup"),
+    (ChainName::AffinityUpdate, "affinity-update"),
 ];
 
 impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ChainName::Learn(seconds) => write!(f, "{LEARN}{seconds}"),
-            ChainName::Balancer { pools, sticky, count } => {
-                let sticky = if *sticky { STICKY } else { "" };
-                write!(f, "{}{sticky}{count}", pools.balancer_prefix())
+            ChainName::AffinityTimeout(seconds) => write!(f, "{AFFINITY}{seconds}"),
+            ChainName::Balancer { pools, affinity, count } => {
+                let affinity = if *affinity { AFFINITY } else { "" };
+                write!(f, "{}{affinity}{count}", pools.balancer_prefix())
             }
             fixed => {
                 let text = FIXED.iter().find(|(chain, _)| chain == fixed).map(|(_, text)| *text);
@@ -135,24 +124,14 @@ impl fmt::Display for ChainName {
     }
 }
 
-/// What a base chain may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BaseKind {
-    /// Filter packets.
-    Filter,
-    /// Translate addresses.
-    Nat,
-}
-
-/// Where a base chain sees packets.
+/// Where a base chain sees packets. All our base chains are of type nat: the kernel runs them for the
+/// first packet of a connection only (`nf_nat_inet_fn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BaseHook {
     /// Packets that arrive.
     Prerouting,
     /// Packets for the node itself.
     Input,
-    /// Packets that pass through.
-    Forward,
     /// Packets that the node itself sends.
     Output,
     /// Packets that leave.
@@ -164,8 +143,8 @@ pub enum BaseHook {
 pub struct Chain {
     /// Its name.
     pub name: ChainName,
-    /// For base chains: kind, hook and priority (of `linux/netfilter_ipv4.h`).
-    pub base: Option<(BaseKind, BaseHook, i32)>,
+    /// For base chains: hook and priority (of `linux/netfilter_ipv4.h`).
+    pub base: Option<(BaseHook, i32)>,
     /// Its rules.
     pub rules: Vec<Rule>,
 }
@@ -192,10 +171,8 @@ pub enum Statement {
     InterfacePrefix(String, Is),
     /// The source is an address of the node.
     SourceIsLocal,
-    /// The destination is an address of the node.
-    DestinationIsLocal,
-    /// The packet opens a connection.
-    NewConnection,
+    /// The destination is an address of the node, or is not.
+    DestinationIsLocal(Is),
     /// The connection's destination was translated.
     Translated,
     /// The transport protocol.
@@ -208,10 +185,10 @@ pub enum Statement {
     DispatchUntranslated(Set),
     /// Send the connection to the backend that the map holds under a random index below that.
     Balance(Set, u32),
-    /// Send the connection to the backend that the client had last, if it is known.
-    Recall,
-    /// Remember for so many seconds which backend the client has.
-    Learn(u32),
+    /// Send the connection to the backend that `affinity` holds for the client, if it holds one.
+    AffinityLookup,
+    /// Store in `affinity` for so many seconds which backend the client has.
+    AffinityUpdate(u32),
     /// The mark has one of these bits.
     HasMark(u32),
     /// Set these bits of the mark; leave the others alone.
@@ -239,14 +216,12 @@ pub enum Is {
     Not,
 }
 
-/// The priorities of nat chains (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`) and filter chains.
+/// The priorities of nat chains (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`).
 const NAT_DST: i32 = -100;
 const NAT_SRC: i32 = 100;
-const FILTER: i32 = 0;
-/// Before translation.
-const UNTRANSLATED: i32 = NAT_DST - 10;
-/// After translation.
-const TRANSLATED: i32 = NAT_DST + 10;
+/// Ahead of every masquerade: the first nat chain that binds the source ends the walk, and the client
+/// is told by its own address.
+const AFFINITY_PRIORITY: i32 = NAT_SRC - 10;
 
 fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
     Rule { statements: statements.into(), comment: None }
@@ -259,95 +234,101 @@ fn because<const N: usize>(comment: &'static str, statements: [Statement; N]) ->
 /// A chain that exists only while some frontend needs it; none for the names of other chains.
 #[must_use]
 pub fn on_demand_chain(name: ChainName) -> Option<Chain> {
-    let rules = match name {
-        ChainName::Balancer { pools, sticky, count } => {
-            let mut rules = Vec::new();
-            if pools.is_short_circuit() {
-                rules.push(rule([Statement::Jump(ChainName::MarkNode)]));
-            }
-            if sticky {
-                rules.push(rule([Statement::Recall]));
-            }
-            rules.push(rule([Statement::Balance(pools.endpoints(), count)]));
-            rules
+    if !name.is_on_demand() {
+        return None;
+    }
+    let (base, rules) = match name {
+        ChainName::Balancer { pools, affinity, count } => (None, balance(pools, affinity, count)),
+        // nft can print the key only behind a match on the protocol.
+        ChainName::AffinityTimeout(seconds) => {
+            let update = Statement::AffinityUpdate(seconds);
+            let rules =
+                Protocol::ALL.map(|protocol| rule([Statement::Protocol(protocol), update.clone()]));
+            (None, rules.into())
         }
-        // nft can print the learned key only behind a match on the protocol.
-        ChainName::Learn(seconds) => Protocol::ALL
-            .map(|protocol| rule([Statement::Protocol(protocol), Statement::Learn(seconds)]))
-            .into(),
+        ChainName::AffinityPostrouting => (Some(BaseHook::Postrouting), vec![affinity_base()]),
+        ChainName::AffinityInput => (Some(BaseHook::Input), vec![affinity_base()]),
         _ => return None,
     };
-    Some(Chain { name, base: None, rules })
+    Some(Chain { name, base: base.map(|hook| (hook, AFFINITY_PRIORITY)), rules })
 }
 
-/// All chains of a family that are always there, in an order in which each is there before it is
-/// referred to.
+/// The rules of a balancer. The kernel reads the generation once per lookup: a packet that meets a
+/// commit can come here by the old number of backends and not find its index in the new pool. It
+/// then takes the backend at index 0.
+fn balance(pools: Pools, affinity: bool, count: u32) -> Vec<Rule> {
+    let mark_node = pools.is_short_circuit().then(|| rule([Statement::Jump(ChainName::MarkNode)]));
+    let rules = if affinity {
+        // Not a lookup of its own in the pools: for each chain that a map is bound to, the kernel
+        // walks all its elements once.
+        let balancer = ChainName::Balancer { pools, affinity: false, count };
+        [Statement::Jump(ChainName::AffinityLookup), Statement::Goto(balancer)]
+    } else {
+        [Statement::Balance(pools.endpoints(), count), Statement::Balance(pools.endpoints(), 1)]
+    };
+    mark_node.into_iter().chain(rules.map(|statement| rule([statement]))).collect()
+}
+
+fn affinity_base() -> Rule {
+    rule([Statement::Translated, Statement::Jump(ChainName::AffinityUpdate)])
+}
+
+/// All chains of a family that are always there.
 #[must_use]
 pub fn base_chains(surroundings: &Surroundings, family: Family) -> Vec<Chain> {
-    use BaseHook::{Forward, Input, Output, Postrouting, Prerouting};
-    use BaseKind::{Filter, Nat};
     let chain = |name, rules| Chain { name, base: None, rules };
-    let base = |name, kind, hook, priority, rules| Chain {
-        name,
-        base: Some((kind, hook, priority)),
-        rules,
-    };
-    let new = |chain| rule([Statement::NewConnection, Statement::Jump(chain)]);
-    let unserved = || vec![new(ChainName::NoEndpoints), new(ChainName::ClusterIps)];
-    let restricted = || vec![new(ChainName::SourceRanges)];
-    let learning = || {
-        vec![rule([
-            Statement::NewConnection,
-            Statement::Translated,
-            Statement::Jump(ChainName::Affinity),
-        ])]
-    };
-    vec![
+    let base = |name, hook, priority, rules| Chain { name, base: Some((hook, priority)), rules };
+    let to_services = || vec![rule([Statement::Jump(ChainName::Services)])];
+    let mut prerouting = to_services();
+    prerouting.extend(hygiene(surroundings, family, true));
+    let mut output = to_services();
+    output.extend(hygiene(surroundings, family, false));
+    let mut chains = vec![
+        base(ChainName::NatPrerouting, BaseHook::Prerouting, NAT_DST, prerouting),
+        base(ChainName::NatOutput, BaseHook::Output, NAT_DST, output),
+        base(ChainName::NatPostrouting, BaseHook::Postrouting, NAT_SRC, postrouting(surroundings)),
+        chain(ChainName::Services, services(surroundings, family)),
+        chain(ChainName::External, external(surroundings, family)),
+        chain(ChainName::Nodeports, nodeports(surroundings, family)),
         chain(ChainName::Reject, vec![rule([Statement::Reject])]),
         chain(ChainName::MarkNode, vec![mark_node(surroundings, family)]),
-        chain(ChainName::Nodeports, nodeports(surroundings)),
-        chain(ChainName::Services, services(surroundings, family)),
-        chain(ChainName::NoEndpoints, no_endpoints(surroundings, family)),
-        chain(ChainName::ClusterIps, cluster_ips(surroundings, family)),
-        chain(ChainName::SourceRanges, source_ranges()),
-        chain(ChainName::Affinity, affinity()),
-        base(ChainName::AffinityPrerouting, Filter, Prerouting, TRANSLATED, learning()),
-        base(ChainName::AffinityOutput, Filter, Output, TRANSLATED, learning()),
-        base(ChainName::FilterPrerouting, Filter, Prerouting, UNTRANSLATED, restricted()),
-        base(ChainName::FilterOutputUntranslated, Filter, Output, UNTRANSLATED, restricted()),
-        base(ChainName::NatPrerouting, Nat, Prerouting, NAT_DST, prerouting(surroundings, family)),
-        base(ChainName::NatOutput, Nat, Output, NAT_DST, output(surroundings, family)),
-        base(ChainName::NatPostrouting, Nat, Postrouting, NAT_SRC, postrouting(surroundings)),
-        base(ChainName::FilterInput, Filter, Input, FILTER, vec![new(ChainName::NoEndpoints)]),
-        base(ChainName::FilterForward, Filter, Forward, FILTER, unserved()),
-        base(ChainName::FilterOutput, Filter, Output, FILTER, unserved()),
-    ]
-}
-
-fn prerouting(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
-    let mut rules = Vec::new();
-    if let Some(local) = local_traffic(surroundings, family, Is::So) {
-        rules.push(because(
-            "local pods, policy Local",
-            [local.clone(), Statement::Dispatch(Set::ShortCircuit)],
-        ));
-        let nodeports = Statement::Dispatch(Set::ShortCircuitNodeports);
-        rules.push(to_node_port_address(surroundings, family, [local, nodeports]));
+        chain(ChainName::AffinityLookup, vec![rule([Statement::AffinityLookup])]),
+        chain(ChainName::AffinityUpdate, affinity_update()),
+    ];
+    for pools in Pools::ALL {
+        chains.extend((1..=PREPARED_SIZES).map(|count| {
+            let name = ChainName::Balancer { pools, affinity: false, count };
+            chain(name, balance(pools, false, count))
+        }));
     }
-    rules.push(rule([Statement::Jump(ChainName::Services)]));
-    rules
+    chains
 }
 
-fn output(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
-    vec![
-        because("the node itself, policy Local", [Statement::Dispatch(Set::ShortCircuit)]),
-        to_node_port_address(
-            surroundings,
-            family,
-            [Statement::Dispatch(Set::ShortCircuitNodeports)],
-        ),
-        rule([Statement::Jump(ChainName::Services)]),
-    ]
+/// Refuses ports that a ClusterIP does not have, and drops packets to addresses of the ServiceCIDRs
+/// that no Service has. An arriving packet to an address of the node itself is none of these: the
+/// node may serve a ClusterIP on its own, as a DNS cache does.
+fn hygiene(
+    surroundings: &Surroundings,
+    family: Family,
+    arriving: bool,
+) -> impl Iterator<Item = Rule> {
+    let unless_local =
+        move || arriving.then_some(Statement::DestinationIsLocal(Is::Not)).into_iter();
+    let port = [Statement::InSet(Set::ClusterIps, Is::So)].into_iter();
+    let port = Rule {
+        statements: port.chain(unless_local()).chain([Statement::Reject]).collect(),
+        comment: Some("a port that the ClusterIP does not have"),
+    };
+    let cidrs = surroundings.service_cidrs.iter().filter(move |net| Family::of_net(net) == family);
+    let addresses = cidrs.map(move |net| Rule {
+        statements: [Statement::Destination(*net, Is::So)]
+            .into_iter()
+            .chain(unless_local())
+            .chain([Statement::Drop])
+            .collect(),
+        comment: Some("no Service has this address"),
+    });
+    [port].into_iter().chain(addresses.collect::<Vec<_>>())
 }
 
 fn services(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
@@ -355,18 +336,53 @@ fn services(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
     let to_cluster_ip = Statement::InSet(Set::ClusterIps, Is::So);
     let mut rules = Vec::new();
     if surroundings.options.masquerade_all {
-        rules.push(because("masqueradeAll", [to_cluster_ip, mark.clone()]));
+        rules.push(because("masqueradeAll", [to_cluster_ip, mark]));
     } else if let Some(not_local) = local_traffic(surroundings, family, Is::Not) {
-        rules.push(because(
-            "from elsewhere than a local pod",
-            [not_local, to_cluster_ip, mark.clone()],
-        ));
+        rules.push(because("from elsewhere than a local pod", [not_local, to_cluster_ip, mark]));
     }
-    rules.push(rule([Statement::InSet(Set::MasqueradeServices, Is::So), mark]));
+    rules.push(rule([
+        Statement::InSet(Set::ExternalIps, Is::So),
+        Statement::Jump(ChainName::External),
+    ]));
     rules.push(rule([Statement::Dispatch(Set::ServiceIps)]));
     let nodeports = [Statement::Goto(ChainName::Nodeports)];
     rules.push(to_node_port_address(surroundings, family, nodeports));
     rules
+}
+
+fn external(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
+    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
+    let mut rules = vec![because(
+        "loadBalancerSourceRanges",
+        [
+            Statement::InSet(Set::RestrictedVips, Is::So),
+            Statement::InSet(Set::AllowedSources, Is::Not),
+            Statement::Drop,
+        ],
+    )];
+    rules.extend(short_circuit(surroundings, family, Set::ShortCircuit));
+    rules.push(rule([Statement::InSet(Set::MasqueradeServices, Is::So), mark]));
+    rules
+}
+
+fn nodeports(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
+    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
+    let mut rules = short_circuit(surroundings, family, Set::ShortCircuitNodeports);
+    rules.push(rule([Statement::InSet(Set::MasqueradeNodeports, Is::So), mark]));
+    rules.push(rule([Statement::Dispatch(Set::ServiceNodeports)]));
+    rules
+}
+
+/// Policy Local: local pods and the node itself reach all endpoints, as if their traffic had left
+/// the node and come back.
+fn short_circuit(surroundings: &Surroundings, family: Family, map: Set) -> Vec<Rule> {
+    let pods = local_traffic(surroundings, family, Is::So)
+        .map(|local| because("local pods, policy Local", [local, Statement::Dispatch(map)]));
+    let node = because(
+        "the node itself, policy Local",
+        [Statement::SourceIsLocal, Statement::Dispatch(map)],
+    );
+    pods.into_iter().chain([node]).collect()
 }
 
 /// An address of the node can be in the prefix of the pods: it counts as a pod's, as for ClusterIPs.
@@ -400,7 +416,10 @@ fn to_node_port_address<const N: usize>(
     let mut statements = if surroundings.node_port_addresses(family).is_some() {
         vec![Statement::InSet(Set::NodeportIps, Is::So)]
     } else {
-        vec![Statement::Destination(loopback(family), Is::Not), Statement::DestinationIsLocal]
+        vec![
+            Statement::Destination(loopback(family), Is::Not),
+            Statement::DestinationIsLocal(Is::So),
+        ]
     };
     statements.extend(then);
     Rule { statements, comment: None }
@@ -415,49 +434,7 @@ fn loopback(family: Family) -> IpNet {
     }
 }
 
-fn nodeports(surroundings: &Surroundings) -> Vec<Rule> {
-    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
-    vec![
-        rule([Statement::InSet(Set::MasqueradeNodeports, Is::So), mark]),
-        rule([Statement::Dispatch(Set::ServiceNodeports)]),
-    ]
-}
-
-fn no_endpoints(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
-    let nodeports = [Statement::Dispatch(Set::NoEndpointNodeports)];
-    vec![
-        rule([Statement::Dispatch(Set::NoEndpointServices)]),
-        to_node_port_address(surroundings, family, nodeports),
-    ]
-}
-
-fn cluster_ips(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
-    let mut rules = vec![because(
-        "a port that the ClusterIP does not have",
-        [Statement::InSet(Set::ClusterIps, Is::So), Statement::Reject],
-    )];
-    let cidrs = surroundings.service_cidrs.iter().filter(|net| Family::of_net(net) == family);
-    rules.extend(cidrs.map(|net| {
-        because(
-            "no Service has this address",
-            [Statement::Destination(*net, Is::So), Statement::Drop],
-        )
-    }));
-    rules
-}
-
-fn source_ranges() -> Vec<Rule> {
-    vec![because(
-        "loadBalancerSourceRanges",
-        [
-            Statement::InSet(Set::RestrictedVips, Is::So),
-            Statement::InSet(Set::AllowedSources, Is::Not),
-            Statement::Drop,
-        ],
-    )]
-}
-
-fn affinity() -> Vec<Rule> {
+fn affinity_update() -> Vec<Rule> {
     let dispatch = |set| {
         Protocol::ALL
             .map(|protocol| {
@@ -465,7 +442,7 @@ fn affinity() -> Vec<Rule> {
             })
             .into_iter()
     };
-    dispatch(Set::StickyServices).chain(dispatch(Set::StickyNodeports)).collect()
+    dispatch(Set::AffinityServices).chain(dispatch(Set::AffinityNodeports)).collect()
 }
 
 fn postrouting(surroundings: &Surroundings) -> Vec<Rule> {
@@ -492,9 +469,13 @@ mod tests {
         let names = FIXED
             .into_iter()
             .map(|(chain, _)| chain)
-            .chain(Pools::ALL.map(|pools| ChainName::Balancer { pools, sticky: false, count: 12 }))
-            .chain(Pools::ALL.map(|pools| ChainName::Balancer { pools, sticky: true, count: 1 }))
-            .chain([ChainName::Learn(10_800)]);
+            .chain(Pools::ALL.map(|pools| ChainName::Balancer {
+                pools,
+                affinity: false,
+                count: 12,
+            }))
+            .chain(Pools::ALL.map(|pools| ChainName::Balancer { pools, affinity: true, count: 1 }))
+            .chain([ChainName::AffinityTimeout(10_800)]);
         for name in names {
             assert_eq!(ChainName::parse(&name.to_string()), Some(name));
         }

@@ -19,6 +19,8 @@ pub struct ServicePlan {
     pub frontends: Vec<(FrontendKey, Frontend)>,
     /// Its ClusterIPs.
     pub cluster_ips: Vec<IpAddr>,
+    /// Its load-balancer VIPs and ExternalIPs that have a frontend, each once.
+    pub external_ips: Vec<IpAddr>,
     /// Its backends on this node, which may reach themselves through it.
     pub hairpins: Vec<IpAddr>,
     /// For each of its UDP frontends where existing flows may stay.
@@ -116,8 +118,10 @@ pub fn plan_service<'a>(
             }
         }));
     }
-    plan.hairpins.sort_unstable();
-    plan.hairpins.dedup();
+    for addresses in [&mut plan.hairpins, &mut plan.external_ips] {
+        addresses.sort_unstable();
+        addresses.dedup();
+    }
     // A Service can name one address twice, also its own ClusterIP. The VIP counts, since it may be
     // restricted, then the ExternalIP, then the ClusterIP: the order in which `plan_port` adds them.
     plan.frontends.sort_by_key(|(key, _)| *key);
@@ -175,6 +179,7 @@ fn plan_port(
         sources: None,
     };
     let sources = allowed_sources(service, family, surroundings);
+    plan.external_ips.extend(vips().chain(external_ips()));
     for address in vips() {
         let key = FrontendKey::Address(*address, port.protocol, port.port);
         plan.frontends.push((key, Frontend { sources: sources.clone(), ..external.clone() }));

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::layout::family_word;
 use super::{
-    AFFINITY_SIZE, BaseHook, BaseKind, Chain, Element, Field, Is, Key, LAYOUT_COMMENT, Rule, Set,
-    SetValue, SourceRange, Statement, TABLE, Value,
+    AFFINITY_SIZE, BaseHook, Chain, Element, Field, Is, Key, LAYOUT_COMMENT, Rule, Set, SetValue,
+    SourceRange, Statement, TABLE, Value,
 };
 use crate::model::Family;
 
@@ -31,19 +31,14 @@ fn write_table(
     }
     for chain in chains {
         writeln!(out, "\n\tchain {} {{", chain.name)?;
-        if let Some((kind, hook, priority)) = chain.base {
-            let kind = match kind {
-                BaseKind::Filter => "filter",
-                BaseKind::Nat => "nat",
-            };
+        if let Some((hook, priority)) = chain.base {
             let hook = match hook {
                 BaseHook::Prerouting => "prerouting",
                 BaseHook::Input => "input",
-                BaseHook::Forward => "forward",
                 BaseHook::Output => "output",
                 BaseHook::Postrouting => "postrouting",
             };
-            writeln!(out, "\t\ttype {kind} hook {hook} priority {priority}; policy accept;")?;
+            writeln!(out, "\t\ttype nat hook {hook} priority {priority}; policy accept;")?;
         }
         for rule in &chain.rules {
             writeln!(out, "\t\t{}", rule_text(family, rule))?;
@@ -73,7 +68,7 @@ fn write_set<'a>(
     };
     let how = if has_index { "typeof" } else { "type" };
     writeln!(out, "\t\t{how} {}{value}", key.join(" . "))?;
-    if set.is_learned() {
+    if set.is_dynamic() {
         writeln!(out, "\t\tsize {AFFINITY_SIZE}\n\t\tflags dynamic,timeout")?;
     }
     if set.has_ranges() {
@@ -164,8 +159,7 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
             Statement::Interface(name, is) => format!("iifname {}\"{name}\"", not(*is)),
             Statement::InterfacePrefix(name, is) => format!("iifname {}\"{name}*\"", not(*is)),
             Statement::SourceIsLocal => "fib saddr type local".to_owned(),
-            Statement::DestinationIsLocal => "fib daddr type local".to_owned(),
-            Statement::NewConnection => "ct state new".to_owned(),
+            Statement::DestinationIsLocal(is) => format!("fib daddr type {}local", not(*is)),
             Statement::Translated => "ct status dnat".to_owned(),
             Statement::Protocol(protocol) => format!("meta l4proto {protocol}"),
             Statement::InSet(set, is) => {
@@ -179,11 +173,11 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
                 let key: Vec<String> = fields.collect();
                 format!("{} vmap @{}", key.join(" . "), set.name())
             }
-            Statement::Recall => {
+            Statement::AffinityLookup => {
                 let set = Set::Affinity;
                 format!("dnat {ip} addr . port to {} map @{}", key_text(family, set, 0), set.name())
             }
-            Statement::Learn(seconds) => {
+            Statement::AffinityUpdate(seconds) => {
                 let fields = Set::Affinity.key().iter();
                 let key: Vec<String> =
                     fields.map(|field| untranslated_text(family, *field)).collect();

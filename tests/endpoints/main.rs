@@ -10,6 +10,7 @@ mod balance;
 mod conflicts;
 mod established;
 mod flows;
+mod half_open;
 mod lifecycle;
 mod slices;
 mod table;

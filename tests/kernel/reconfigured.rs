@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, reason = "the constants of a test are right")]
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use shunt::dataplane::{Dataplane, Ownership};
@@ -103,8 +104,8 @@ fn each_change_is_one_transaction_to_what_a_fresh_start_would_make() -> Result<(
         assert_eq!(dataplane.sync()?, None, "{said}");
 
         // Chains on demand that nobody needs any more go later.
-        while dataplane.is_untidy() {
-            dataplane.tidy();
+        while dataplane.has_unused_chains() {
+            dataplane.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
         }
         let fresh = Netns::new()?;
         open(&fresh, options, node)?.sync()?;

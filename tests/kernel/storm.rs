@@ -1,6 +1,7 @@
 //! Somebody else who writes to nf_tables without a pause.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use shunt::dataplane::{Dataplane, Ownership};
@@ -67,10 +68,8 @@ fn weather(ownership: Ownership, may_fail: bool) -> Result<()> {
         changed
     })?;
     running.sync()?;
-    while running.is_untidy() {
-        running.check()?;
-        running.sync()?;
-        running.tidy();
+    while running.has_unused_chains() {
+        running.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
     }
     let fresh = Netns::new()?;
     let mut other = open(&fresh)?;

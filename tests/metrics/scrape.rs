@@ -45,7 +45,7 @@ fn values_move_with_services() -> Result<()> {
         ("shunt_elements", &[V6, ("map", "endpoints")], 2.0),
         ("shunt_elements", &[V4, ("map", "masquerade-services")], 1.0),
         ("shunt_elements", &[V4, ("map", "cluster-ips")], 1.0),
-        ("shunt_elements", &[V6, ("map", "no-endpoint-services")], 0.0),
+        ("shunt_elements", &[V6, ("map", "external-ips")], 0.0),
         ("kubeproxy_sync_proxy_rules_service_changes_total", &[], 1.0),
         ("kubeproxy_sync_proxy_rules_service_changes_pending", &[], 0.0),
         ("kubeproxy_sync_proxy_rules_endpoint_changes_total", &[], 2.0),

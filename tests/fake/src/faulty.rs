@@ -115,4 +115,12 @@ impl<K: Kernel> Kernel for Faulty<K> {
             None | Some(Fault::Torn) => self.kernel.elements(family, table, set, &mut tearing),
         }
     }
+
+    fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error> {
+        self.call(Call::List, |kernel| kernel.start_listing(family, table, set))
+    }
+
+    fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
+        self.call(Call::List, |kernel| kernel.next_part(each))
+    }
 }

@@ -48,13 +48,13 @@ impl Namespace {
     pub fn open(&self) -> Socket {
         let mut state = self.lock();
         state.next_port += 1;
-        Socket { port: state.next_port, namespace: self.clone() }
+        Socket { port: state.next_port, namespace: self.clone(), listing: Vec::new() }
     }
 
     /// Opens a socket with that netlink port, which no other one may have.
     #[must_use]
     pub fn open_at(&self, port: u32) -> Socket {
-        Socket { port, namespace: self.clone() }
+        Socket { port, namespace: self.clone(), listing: Vec::new() }
     }
 
     /// From now on refuses new elements for which there is an error: for want of memory, say.
@@ -93,6 +93,8 @@ impl Default for Namespace {
 pub struct Socket {
     namespace: Namespace,
     port: u32,
+    /// What is left of the listing that is read part by part.
+    listing: Vec<Element>,
 }
 
 impl Drop for Socket {
@@ -222,5 +224,22 @@ impl Kernel for Socket {
         let found = found.ok_or(missing("list elements"))?;
         found.elements.values().filter_map(|element| element.dumped()).for_each(each);
         Ok(())
+    }
+
+    fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error> {
+        let found: Option<Set> =
+            self.look(family, table, |found| found.set(set).cloned()).flatten();
+        let found = found.ok_or(missing("list elements"))?;
+        self.listing = found.elements.into_values().collect();
+        Ok(())
+    }
+
+    fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
+        /// Fewer than of the kernel, so that small sets have several parts, too.
+        const PART: usize = 3;
+        let rest = self.listing.split_off(self.listing.len().min(PART));
+        let part = std::mem::replace(&mut self.listing, rest);
+        part.iter().filter_map(|element| element.dumped()).for_each(each);
+        Ok(!self.listing.is_empty())
     }
 }

@@ -49,7 +49,7 @@ impl Content {
             for (name, elements) in listing.elements {
                 let set = Set::from_name(&name);
                 for mut element in elements {
-                    if set.is_some_and(Set::is_learned) {
+                    if set.is_some_and(Set::is_dynamic) {
                         let data = element.data.unwrap_or_default();
                         content.learned.insert((family, element.key, data));
                         continue;
@@ -79,7 +79,7 @@ impl Content {
             .filter_map(|((_, name), element)| Some((Set::from_name(name)?, element)))
             .filter(|(set, _)| set.key().first() == Some(&field))
             .collect();
-        let is_sticky = |set| matches!(set, Set::StickyServices | Set::StickyNodeports);
+        let is_sticky = |set| matches!(set, Set::AffinityServices | Set::AffinityNodeports);
         let backend = backend_bytes(backend);
         of_frontend.iter().any(|(set, _)| is_sticky(*set))
             && of_frontend.iter().any(|(set, element)| {

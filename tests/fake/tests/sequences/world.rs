@@ -1,7 +1,7 @@
 //! A dataplane over the fake, and what it has been told.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::errno::Errno;
@@ -22,6 +22,8 @@ pub(crate) struct World {
     options: Options,
     ownership: Ownership,
     dataplane: Option<Dataplane>,
+    /// The time that the dataplane is given.
+    clock: Instant,
 }
 
 impl World {
@@ -33,7 +35,14 @@ impl World {
             options: Options::default(),
             ownership: Ownership::Own,
             dataplane: None,
+            clock: Instant::now(),
         }
+    }
+
+    /// An hour later: everything that is done now and then is due.
+    fn later(&mut self) -> Instant {
+        self.clock += Duration::from_secs(3600);
+        self.clock
     }
 
     /// The dataplane; a new process, if there is none.
@@ -58,9 +67,11 @@ impl World {
         let shared = flags(&self.namespace)?.contains(&0);
         self.troubles.set(&round.troubles);
         self.happen(&round.step)?;
+        let now = self.later();
         if let Ok(dataplane) = self.dataplane() {
-            _ = dataplane.check();
+            _ = dataplane.check(now);
             _ = dataplane.sync();
+            dataplane.sweep_affinity(now);
         }
         let disturbed = !self.troubles.are_left();
         self.troubles.set(&[]);
@@ -68,11 +79,15 @@ impl World {
             self.dataplane = None;
         }
         let foreign = self.troubles.take_foreign();
+        let now = self.later();
         let dataplane = self.dataplane()?;
         if foreign {
-            dataplane.check()?;
+            dataplane.check(now)?;
         }
         dataplane.sync().context("a sync without troubles")?;
+        while dataplane.next_sweep(now).is_some_and(|at| at <= now) {
+            dataplane.sweep_affinity(now);
+        }
         self.verify()?;
         if !foreign && settled {
             self.verify_learned(&before).context("nobody else did anything")?;
@@ -113,9 +128,9 @@ impl World {
                 self.dataplane = None;
             }
             Step::Tidy => {
-                let tidied = self.dataplane.as_mut().is_some_and(|d| d.is_untidy() && !d.tidy());
-                let untidy = self.dataplane.as_ref().is_some_and(Dataplane::is_untidy);
-                ensure!(!tidied || !untidy, "tidied, and still untidy");
+                if let Some(dataplane) = &mut self.dataplane {
+                    dataplane.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
+                }
             }
             Step::Damage(family, damage) => {
                 self.troubles.note_foreign();
@@ -166,7 +181,7 @@ impl World {
             ensure!(dataplane.frontend_count() == other.frontend_count(), "counted otherwise");
             // Chains that nobody needs are known as such.
             let unused = content.on_demand().count() - fresh.on_demand().count();
-            ensure!((unused > 0) == dataplane.is_untidy(), "{unused} chains too many");
+            ensure!((unused > 0) == dataplane.has_unused_chains(), "{unused} chains too many");
         }
         // One that will leave its tables owns those that it has made.
         let owns = ownership == Ownership::Own;
