@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt::model::{Change, Family};
-use shunt::nft::Socket;
+use shunt::nft::{Kernel as _, Socket, TableFamily};
 use shunt::plan::Options;
 use shunt_fake::{NODE, service, slice};
 use shunt_lab::Netns;
@@ -45,6 +45,34 @@ fn a_cold_start_is_one_generation_and_nft_can_list_it() -> Result<()> {
     ] {
         assert!(text.contains(wanted), "{wanted} is missing in\n{text}");
     }
+    Ok(())
+}
+
+/// A filter chain would run for every packet of every connection on the node.
+#[test]
+fn all_base_chains_are_of_type_nat() -> Result<()> {
+    let ns = Netns::new()?;
+    let mut with_affinity = service(1);
+    with_affinity.affinity_seconds = Some(600);
+    let mut running = dataplane(&ns, some_cluster())?;
+    running.sync()?;
+    let kinds = || -> Result<Vec<String>> {
+        let mut kernel = ns.run(|| Ok(Socket::open()?))?;
+        let mut kinds = Vec::new();
+        for family in [TableFamily::Ip, TableFamily::Ip6] {
+            let chains = kernel.chains(family, "shunt")?;
+            kinds.extend(chains.into_iter().filter_map(|chain| chain.base).map(|base| base.0));
+        }
+        Ok(kinds)
+    };
+    assert_eq!(kinds()?, ["nat"; 6]);
+    running.apply(Change::Service(with_affinity));
+    running.sync()?;
+    assert_eq!(kinds()?, ["nat"; 10]);
+    running.apply(Change::ServiceGone(service(1).name));
+    running.sync()?;
+    running.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
+    assert_eq!(kinds()?, ["nat"; 6]);
     Ok(())
 }
 

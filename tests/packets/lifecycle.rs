@@ -2,8 +2,10 @@
 //! right writes nothing.
 
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use shunt_lab::{Protocol, Traffic};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, manifest, web};
 
@@ -227,5 +229,46 @@ fn what_kube_proxy_left_is_removed_beside_a_running_agent() -> Result<()> {
     // The running agent goes on with what is its own.
     world.manifests.write("web.yaml", manifest(&web(), "web", &[&world.lab.pod2]))?;
     client().tcp("10.96.0.10:80").eventually().reaches(&["pod-2"]);
+    agent.stop()
+}
+
+/// The tables of layout 1, with filter chains: `shunt render` of the last agent that made them, without
+/// the rules of IPv6 at which nft 1.0.6 aborts.
+const LAYOUT_1: &str = include_str!("../fixtures/layout-1.nft");
+
+#[test]
+fn tables_of_the_layout_before_are_replaced_under_traffic_and_affinity_stays() -> Result<()> {
+    let world = World::new()?;
+    let node = &world.lab.node;
+    let pods = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
+    let sticky = web().spec("sessionAffinity: ClientIP");
+    world.manifests.write("web.yaml", manifest(&sticky, "web", &pods))?;
+    node.nft(LAYOUT_1)?;
+    // A client of its own, and one whose endpoint does not exist any more.
+    node.nft(
+        "add element ip shunt affinity {
+            192.0.2.100 . 10.96.0.10 . tcp . 80 timeout 3h : 10.244.0.12 . 8080,
+            192.0.2.99 . 10.96.0.10 . tcp . 80 timeout 3h : 10.244.9.9 . 8080
+        }",
+    )?;
+    let flows = [
+        (&world.lab.client, Protocol::Tcp, "203.0.113.10:80"),
+        (&world.lab.client, Protocol::Udp, "10.96.0.10:80"),
+        (&world.lab.pod2, Protocol::Tcp, "[fd00:96::10]:80"),
+        (&world.lab.node, Protocol::Sctp, "192.0.2.10:30080"),
+    ];
+    let traffic = Traffic::start(flows, Duration::from_micros(200))?;
+    traffic.more(50)?;
+    let agent = world.start()?;
+    traffic.more(200)?;
+    traffic.stop().all()?;
+
+    for family in ["ip", "ip6"] {
+        let table = node.output("nft", &["list", "table", family, "shunt"])?;
+        assert!(table.contains("shunt layout 2") && !table.contains("type filter"), "{table}");
+    }
+    let affinity = node.output("nft", &["list", "map", "ip", "shunt", "affinity"])?;
+    assert!(!affinity.contains("10.244.9.9"), "{affinity}");
+    world.lab.from(&world.lab.client).tcp("10.96.0.10:80").times(20).reaches(&["pod-2"]);
     agent.stop()
 }

@@ -10,6 +10,7 @@ mod lifecycle;
 mod masquerade;
 mod matrix;
 mod node_ports;
+mod shrinking;
 mod status;
 mod transactions;
 mod watching;
