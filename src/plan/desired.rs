@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::claims::{Claims, Rank};
+use super::conflicts::{Claims, Precedence};
 use super::{
     Conflict, Flows, Frontend, FrontendKey, HealthCheck, Member, NoLocal, Options, ServicePlan,
     Set, Surroundings, Touched, plan_service,
@@ -24,7 +24,7 @@ pub struct Desired {
     options: Options,
     node_name: String,
     surroundings: Option<Surroundings>,
-    plans: ArrivalMap<ObjectName, (Rank, ServicePlan)>,
+    plans: ArrivalMap<ObjectName, ServicePlan>,
     claims: Claims,
     /// Members of plain sets with the number of Services (or surroundings) that want them.
     members: ArrivalMap<Member, usize>,
@@ -101,27 +101,29 @@ impl Desired {
             return;
         };
         for name in names {
-            let new = store.service(name).map(|service| {
-                (Rank::of(service), plan_service(service, store.slices(name), &surroundings))
-            });
+            let service = store.service(name);
+            let new =
+                service.map(|service| plan_service(service, store.slices(name), &surroundings));
             self.replace_plan(name, new);
         }
         self.surroundings = Some(surroundings);
     }
 
-    fn replace_plan(&mut self, name: &ObjectName, new: Option<(Rank, ServicePlan)>) {
+    fn replace_plan(&mut self, name: &ObjectName, new: Option<ServicePlan>) {
         let old = self.plans.swap_remove(name);
         if old == new {
             self.plans.extend(new.map(|new| (name.clone(), new)));
             return;
         }
         let mut keys: Vec<FrontendKey> = Vec::new();
-        if let Some((rank, plan)) = &new {
+        if let Some(plan) = &new {
             self.no_local.add(&plan.no_local);
             for (key, frontend) in &plan.frontends {
-                self.claims.add(*key, rank);
-                let before =
-                    old.as_ref().filter(|(r, _)| r == rank).and_then(|(_, p)| p.frontend(*key));
+                let same = old.as_ref().filter(|old| plan.claims_alike(old, *key));
+                let before = same.and_then(|old| old.frontend(*key));
+                if before.is_none() {
+                    self.claims.add(*key, plan.claim(name, *key));
+                }
                 if before != Some(frontend) {
                     keys.push(*key);
                 }
@@ -130,13 +132,14 @@ impl Desired {
                 self.add_member(member);
             }
         }
-        if let Some((rank, plan)) = &old {
+        if let Some(plan) = &old {
             self.no_local.subtract(&plan.no_local);
             for (key, _) in &plan.frontends {
-                let kept =
-                    new.as_ref().is_some_and(|(r, p)| r == rank && p.frontend(*key).is_some());
+                let kept = new.as_ref().is_some_and(|new| {
+                    new.frontend(*key).is_some() && new.claims_alike(plan, *key)
+                });
                 if !kept {
-                    self.claims.remove(*key, rank);
+                    self.claims.remove(*key, &plan.claim(name, *key));
                     keys.push(*key);
                 }
             }
@@ -144,13 +147,13 @@ impl Desired {
                 self.remove_member(member);
             }
         }
-        for check in old.iter().flat_map(|(_, plan)| &plan.health_checks) {
+        for check in old.iter().flat_map(|plan| &plan.health_checks) {
             self.health_checks.remove(&(name.clone(), check.family));
         }
-        let checks = new.iter().flat_map(|(_, plan)| &plan.health_checks).cloned();
+        let checks = new.iter().flat_map(|plan| &plan.health_checks).cloned();
         self.health_checks.extend(checks.map(|check| ((name.clone(), check.family), check)));
-        let flows = |plan: &Option<(Rank, ServicePlan)>| {
-            plan.as_ref().map(|(_, plan)| plan.flows.clone()).unwrap_or_default()
+        let flows = |plan: &Option<ServicePlan>| {
+            plan.as_ref().map(|plan| plan.flows.clone()).unwrap_or_default()
         };
         let (old_flows, new_flows) = (flows(&old), flows(&new));
         self.plans.extend(new.map(|new| (name.clone(), new)));
@@ -174,7 +177,7 @@ impl Desired {
         for key in changed.copied().collect::<BTreeSet<_>>() {
             // With several claimants it is the winner who counts.
             let winner = self.claims.winner(key).and_then(|winner| self.plans.get(winner));
-            let serving = winner.and_then(|(_, plan)| plan.flows.get(&key)).cloned();
+            let serving = winner.and_then(|plan| plan.flows.get(&key)).cloned();
             self.flows.insert(key, serving.unwrap_or_default());
         }
     }
@@ -206,8 +209,7 @@ impl Desired {
     /// The frontend that the kernel should hold under that key.
     #[must_use]
     pub fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
-        let (_, plan) = self.plans.get(self.claims.winner(key)?)?;
-        plan.frontend(key)
+        self.plans.get(self.claims.winner(key)?)?.frontend(key)
     }
 
     /// The Service that has a frontend.
@@ -219,7 +221,7 @@ impl Desired {
     /// All frontends that the kernel should hold, in order.
     #[must_use]
     pub fn frontends(&self) -> BTreeMap<FrontendKey, &Frontend> {
-        let keys = self.plans.values().flat_map(|(_, plan)| &plan.frontends).map(|(key, _)| *key);
+        let keys = self.plans.values().flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
         keys.filter_map(|key| Some((key, self.frontend(key)?))).collect()
     }
 
@@ -266,15 +268,20 @@ impl Desired {
     #[must_use]
     pub fn everything(&self) -> Touched {
         let plans = self.plans.values();
-        let frontends = plans.flat_map(|(_, plan)| &plan.frontends).map(|(key, _)| *key);
+        let frontends = plans.flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
         Touched::new(frontends.collect(), self.members.keys().copied().collect(), true)
     }
 }
 
 impl ServicePlan {
-    fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
-        let place = self.frontends.binary_search_by_key(&key, |(key, _)| *key).ok()?;
-        Some(&self.frontends[place].1)
+    /// Claims a frontend for the Service of this name, whose plan it is.
+    fn claim(&self, name: &ObjectName, key: FrontendKey) -> Precedence {
+        Precedence { kind: self.kind(key), created: self.created, service: name.clone() }
+    }
+
+    /// True if another plan of the same Service would claim a frontend with the same precedence.
+    fn claims_alike(&self, other: &ServicePlan, key: FrontendKey) -> bool {
+        self.created == other.created && self.kind(key) == other.kind(key)
     }
 
     fn members(&self) -> impl Iterator<Item = Member> {
@@ -296,16 +303,20 @@ mod tests {
         TrafficPolicy,
     };
 
-    /// Few names and few addresses, so that Services meet.
+    /// Few names and few addresses, so that Services meet; also one's ClusterIP as another's VIP or
+    /// ExternalIP, and its own.
     fn service() -> impl Strategy<Value = Change> {
-        (0_u8..5, 0_u8..3, 0_u8..3, any::<[bool; 4]>()).prop_map(|(n, ip, age, flags)| {
-            let [local, node_port, udp, sticky] = flags;
+        let addresses = || proptest::collection::vec(0_u8..4, 0..3);
+        let ip = |n: u8| IpAddr::from(Ipv4Addr::new(10, 96, 0, n));
+        let names = (0_u8..5, 0_u8..3, 0_u8..3, any::<[bool; 4]>());
+        (names, addresses(), addresses()).prop_map(move |(names, external, vips)| {
+            let (n, cluster_ip, age, [local, node_port, udp, sticky]) = names;
             Change::Service(Service {
                 name: ObjectName::new("default", format!("service-{n}")),
                 created: (age > 0).then_some(i64::from(age)),
-                cluster_ips: vec![Ipv4Addr::new(10, 96, 0, ip).into()],
-                external_ips: vec![Ipv4Addr::new(198, 51, 100, ip).into()],
-                load_balancer_ips: Vec::new(),
+                cluster_ips: vec![ip(cluster_ip)],
+                external_ips: external.into_iter().map(ip).collect(),
+                load_balancer_ips: vips.into_iter().map(ip).collect(),
                 source_ranges: Vec::new(),
                 ports: vec![ServicePort {
                     name: "".into(),
@@ -356,9 +367,8 @@ mod tests {
         NoLocal,
     );
 
-    /// Applies the changes, planning after every so many, and tells what is planned then and which
-    /// flows are known.
-    fn planned(changes: &[Change], every: usize) -> (State, Flows) {
+    /// Applies the changes, planning after every so many.
+    fn planned(changes: &[Change], every: usize) -> (Desired, Flows) {
         let mut store = Store::new();
         let mut desired = Desired::new(Options::default(), "node-1");
         let mut flows = Flows::new();
@@ -369,10 +379,41 @@ mod tests {
             flows.extend(desired.take_flows());
         }
         flows.retain(|key, _| desired.frontend(*key).is_some());
+        (desired, flows)
+    }
+
+    /// What is planned.
+    fn state(desired: &Desired) -> State {
         let frontends = desired.frontends().into_iter().map(|(k, f)| (k, f.clone())).collect();
         let conflicts = desired.conflicts().cloned().collect();
         let checks = desired.health_checks().cloned().collect();
-        ((frontends, desired.members(), conflicts, checks, desired.no_local()), flows)
+        (frontends, desired.members(), conflicts, checks, desired.no_local())
+    }
+
+    /// Which Service should have each frontend, by all that claim it: kind, age, name.
+    fn owners(changes: &[Change]) -> BTreeMap<FrontendKey, ObjectName> {
+        let mut owners: BTreeMap<FrontendKey, (u8, i64, ObjectName)> = BTreeMap::new();
+        let mut claim = |key, kind, service: &Service| {
+            let claim = (kind, service.created.unwrap_or(i64::MAX), service.name.clone());
+            let first = owners.entry(key).or_insert_with(|| claim.clone());
+            *first = claim.min(first.clone());
+        };
+        for change in changes {
+            let Change::Service(service) = change else { continue };
+            let port = &service.ports[0];
+            let addresses =
+                [&service.cluster_ips, &service.load_balancer_ips, &service.external_ips];
+            for (kind, addresses) in (0_u8..).zip(addresses) {
+                for address in addresses {
+                    let key = FrontendKey::Address(*address, port.protocol, port.port);
+                    claim(key, kind, service);
+                }
+            }
+            if let Some(node_port) = port.node_port {
+                claim(FrontendKey::NodePort(Family::V4, port.protocol, node_port), 3, service);
+            }
+        }
+        owners.into_iter().map(|(key, (.., name))| (key, name)).collect()
     }
 
     proptest! {
@@ -393,7 +434,16 @@ mod tests {
                 .prop_flat_map(|(changes, last)| (Just(changes), Just(last).prop_shuffle())),
             every in 1_usize..5,
         ) {
-            prop_assert_eq!(planned(&changes, every), planned(&shuffled, shuffled.len()));
+            let (gradual, flows) = planned(&changes, every);
+            let (at_once, flows_at_once) = planned(&shuffled, shuffled.len());
+            let owners = owners(&shuffled);
+            for desired in [&gradual, &at_once] {
+                let planned = desired.frontends().into_keys();
+                let owned = planned.filter_map(|key| Some((key, desired.service_of(key)?.clone())));
+                prop_assert_eq!(&owned.collect::<BTreeMap<_, _>>(), &owners);
+            }
+            prop_assert_eq!(state(&gradual), state(&at_once));
+            prop_assert_eq!(flows, flows_at_once);
         }
     }
 }

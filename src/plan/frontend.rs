@@ -53,6 +53,31 @@ impl fmt::Display for FrontendKey {
     }
 }
 
+/// What a frontend is of its Service, in the order of precedence: a Service keeps its ClusterIP
+/// whatever other ones say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FrontendKind {
+    /// A port of its ClusterIP.
+    ClusterIp,
+    /// A port of a load-balancer VIP.
+    Vip,
+    /// A port of one of its `externalIPs`.
+    ExternalIp,
+    /// A node port, which no other kind can be.
+    NodePort,
+}
+
+impl fmt::Display for FrontendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FrontendKind::ClusterIp => "ClusterIP",
+            FrontendKind::Vip => "load-balancer VIP",
+            FrontendKind::ExternalIp => "ExternalIP",
+            FrontendKind::NodePort => "NodePort",
+        })
+    }
+}
+
 /// What happens to a new connection to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {

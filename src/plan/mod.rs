@@ -7,7 +7,7 @@
 //!
 //! Must not know: netlink, what the kernel holds now, where objects come from, time.
 
-mod claims;
+mod conflicts;
 mod desired;
 mod element;
 mod frontend;
@@ -19,10 +19,10 @@ mod surroundings;
 mod text;
 mod touched;
 
-pub use claims::Conflict;
+pub use conflicts::{Conflict, ConflictReason};
 pub use desired::Desired;
 pub use element::{Element, Key, Member, Value};
-pub use frontend::{Frontend, FrontendKey, Outcome, SourceRange};
+pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use layout::{AFFINITY_SIZE, Field, Pools, Set, SetValue};
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Frontend, FrontendKey, Outcome, SourceRange, Surroundings};
+use super::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange, Surroundings};
 use crate::model::{
     Backend, EndpointSlice, Family, ObjectName, Protocol, Selection, Service, ServicePort,
     TrafficPolicy, select,
@@ -15,10 +15,14 @@ use crate::model::{
 /// Everything that the kernel must hold for one Service, if it owns all its frontends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServicePlan {
-    /// Its frontends, each once.
+    /// When the Service was created, in seconds since 1970; one that does not say is the youngest.
+    pub created: i64,
+    /// Its frontends, each once, in order.
     pub frontends: Vec<(FrontendKey, Frontend)>,
     /// Its ClusterIPs.
     pub cluster_ips: Vec<IpAddr>,
+    /// Those of its `externalIPs` that are neither ClusterIPs nor VIPs of it, in order.
+    pub external_ips: Vec<IpAddr>,
     /// Its backends on this node, which may reach themselves through it.
     pub hairpins: Vec<IpAddr>,
     /// For each of its UDP frontends where existing flows may stay.
@@ -64,6 +68,31 @@ impl NoLocal {
     }
 }
 
+impl ServicePlan {
+    /// A frontend of it.
+    #[must_use]
+    pub fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
+        let place = self.frontends.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        Some(&self.frontends[place].1)
+    }
+
+    /// What a frontend is of it. An address that is also its ClusterIP counts as that: the Service
+    /// owns it.
+    #[must_use]
+    pub fn kind(&self, key: FrontendKey) -> FrontendKind {
+        match key {
+            FrontendKey::NodePort(..) => FrontendKind::NodePort,
+            FrontendKey::Address(ip, ..) if self.cluster_ips.contains(&ip) => {
+                FrontendKind::ClusterIp
+            }
+            FrontendKey::Address(ip, ..) if self.external_ips.binary_search(&ip).is_ok() => {
+                FrontendKind::ExternalIp
+            }
+            FrontendKey::Address(..) => FrontendKind::Vip,
+        }
+    }
+}
+
 /// UDP frontends with all endpoints that serve them.
 pub type Flows = BTreeMap<FrontendKey, Arc<BTreeSet<Backend>>>;
 
@@ -88,8 +117,15 @@ pub fn plan_service<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
     surroundings: &Surroundings,
 ) -> ServicePlan {
-    let mut plan =
-        ServicePlan { cluster_ips: service.cluster_ips.clone(), ..ServicePlan::default() };
+    let own =
+        |ip: &&IpAddr| !service.cluster_ips.contains(ip) && !service.load_balancer_ips.contains(ip);
+    let mut plan = ServicePlan {
+        created: service.created.unwrap_or(i64::MAX),
+        cluster_ips: service.cluster_ips.clone(),
+        external_ips: service.external_ips.iter().filter(own).copied().collect(),
+        ..ServicePlan::default()
+    };
+    plan.external_ips.sort_unstable();
     for cluster_ip in &service.cluster_ips {
         let family = Family::of(*cluster_ip);
         let mut local_ready = BTreeSet::new();
