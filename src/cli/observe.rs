@@ -172,7 +172,7 @@ fn state(dataplane: &Dataplane) -> State {
 /// The sweep that follows from changed flows.
 pub(super) fn sweep(flows: Flows, dataplane: &Dataplane) -> Option<Sweep> {
     let surroundings = dataplane.desired().surroundings()?;
-    Some(Sweep { frontends: flows, node_addresses: node_addresses(surroundings) })
+    Some(Sweep::new(flows, node_addresses(surroundings)))
 }
 
 /// Every address on which NodePorts are offered.

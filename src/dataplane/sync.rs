@@ -62,7 +62,7 @@ pub struct Dataplane {
     pub(super) isolated: bool,
     /// Where affinity may name backends that are gone.
     pub(super) forget: Forget,
-    /// UDP frontends whose flows have to be looked at once the kernel holds what is planned.
+    /// Frontends whose flows have to be looked at once the kernel holds what is planned.
     pub(super) flows: Flows,
     pub(super) tally: Tally,
 }
@@ -118,7 +118,7 @@ impl Dataplane {
             quarantine: Quarantine::default(),
             isolated: false,
             forget: Forget::default(),
-            flows: Flows::new(),
+            flows: Flows::default(),
             tally: Tally::default(),
         })
     }
@@ -135,7 +135,7 @@ impl Dataplane {
         self.dirty.surroundings = true;
     }
 
-    /// The UDP frontends for which it changed where flows may stay; to be called after a sync that
+    /// The frontends for which it changed where flows may stay; to be called after a sync that
     /// went well.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use super::conflicts::{Claims, Precedence};
 use super::{
-    Conflict, Flows, Frontend, FrontendKey, HealthCheck, Member, NoLocal, Options, ServicePlan,
-    Set, Surroundings, Touched, plan_service,
+    Conflict, Flow, Flows, Frontend, FrontendKey, HealthCheck, Member, NoLocal, Options,
+    ServicePlan, Set, Surroundings, Touched, plan_service,
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
@@ -51,7 +51,7 @@ impl Desired {
             health_checks: BTreeMap::new(),
             no_local: NoLocal::default(),
             touched: Touching::default(),
-            flows: Flows::new(),
+            flows: Flows::default(),
         }
     }
 
@@ -73,6 +73,7 @@ impl Desired {
                 let missing = store.service_count().saturating_sub(self.plans.len());
                 self.plans.reserve(missing);
                 self.claims.reserve(missing);
+                self.flows.reserve(missing);
                 let known = store.services().map(|service| &service.name);
                 return self.plan_services(store, known.chain(&gone));
             }
@@ -116,16 +117,24 @@ impl Desired {
             return;
         }
         let mut keys: Vec<FrontendKey> = Vec::new();
+        // Frontends of which another Service may have been the owner before.
+        let mut contested: Vec<FrontendKey> = Vec::new();
         if let Some(plan) = &new {
             self.no_local.add(&plan.no_local);
             for (key, frontend) in &plan.frontends {
                 let same = old.as_ref().filter(|old| plan.claims_alike(old, *key));
-                let before = same.and_then(|old| old.frontend(*key));
-                if before.is_none() {
-                    self.claims.add(*key, plan.claim(name, *key));
-                }
-                if before != Some(frontend) {
-                    keys.push(*key);
+                match same.and_then(|old| Some((old, old.frontend(*key)?))) {
+                    Some((old, before)) => {
+                        if before != frontend {
+                            keys.push(*key);
+                        }
+                        self.note_served(name, *key, old, plan);
+                    }
+                    None => {
+                        self.claims.add(*key, plan.claim(name, *key));
+                        keys.push(*key);
+                        contested.push(*key);
+                    }
                 }
             }
             for member in plan.members() {
@@ -141,6 +150,7 @@ impl Desired {
                 if !kept {
                     self.claims.remove(*key, &plan.claim(name, *key));
                     keys.push(*key);
+                    contested.push(*key);
                 }
             }
             for member in plan.members() {
@@ -152,12 +162,10 @@ impl Desired {
         }
         let checks = new.iter().flat_map(|plan| &plan.health_checks).cloned();
         self.health_checks.extend(checks.map(|check| ((name.clone(), check.family), check)));
-        let flows = |plan: &Option<ServicePlan>| {
-            plan.as_ref().map(|plan| plan.flows.clone()).unwrap_or_default()
-        };
-        let (old_flows, new_flows) = (flows(&old), flows(&new));
+        for key in contested {
+            self.note_owned(name, new.as_ref(), key);
+        }
         self.plans.extend(new.map(|new| (name.clone(), new)));
-        self.note_flows(&old_flows, &new_flows, &keys);
         for key in &keys {
             let conflicts: Vec<Conflict> = self.claims.conflicts(*key).collect();
             if conflicts.is_empty() {
@@ -169,16 +177,35 @@ impl Desired {
         self.touched.frontends.extend(keys);
     }
 
-    /// Notes where UDP flows may stay from now on, for frontends where that may have changed: by
-    /// itself, or because another Service has the frontend now.
-    fn note_flows(&mut self, old: &Flows, new: &Flows, touched: &[FrontendKey]) {
-        let known = old.keys().chain(new.keys());
-        let changed = known.filter(|key| touched.contains(key) || old.get(key) != new.get(key));
-        for key in changed.copied().collect::<BTreeSet<_>>() {
-            // With several claimants it is the winner who counts.
-            let winner = self.claims.winner(key).and_then(|winner| self.plans.get(winner));
-            let serving = winner.and_then(|plan| plan.flows.get(&key)).cloned();
-            self.flows.insert(key, serving.unwrap_or_default());
+    /// Notes where the flows to a frontend may stay that was and is claimed by the same Service.
+    fn note_served(
+        &mut self,
+        name: &ObjectName,
+        key: FrontendKey,
+        old: &ServicePlan,
+        new: &ServicePlan,
+    ) {
+        // With several claimants it is the owner who counts.
+        if self.claims.winner(key) != Some(name) {
+            return;
+        }
+        let (Some(before), Some(serving)) = (old.serving(key), new.serving(key)) else { return };
+        if before != serving {
+            self.flows.note(key, Flow::after(&before, &serving));
+        }
+    }
+
+    /// Notes where the flows to a frontend may stay that may have another owner now, or none.
+    /// `plan` is that of the Service of this name.
+    fn note_owned(&mut self, name: &ObjectName, plan: Option<&ServicePlan>, key: FrontendKey) {
+        let owner = match self.claims.winner(key) {
+            Some(owner) if owner == name => plan,
+            Some(owner) => self.plans.get(owner),
+            None => None,
+        };
+        match owner.and_then(|owner| owner.serving(key)) {
+            Some(serving) => self.flows.note(key, Flow { serving, search: true }),
+            None => self.flows.end(key),
         }
     }
 
@@ -253,7 +280,7 @@ impl Desired {
         self.no_local
     }
 
-    /// The UDP frontends for which it changed since the last call where flows may stay.
+    /// The frontends for which it changed since the last call where flows may stay.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)
     }
@@ -334,7 +361,7 @@ mod tests {
     }
 
     fn slice() -> impl Strategy<Value = Change> {
-        let endpoints = proptest::collection::vec((0_u8..6, any::<[bool; 3]>()), 0..5);
+        let endpoints = proptest::collection::vec((0_u8..6, any::<[bool; 4]>()), 0..5);
         (0_u8..5, 0_u8..4, endpoints).prop_map(|(n, of, endpoints)| {
             Change::Slice(EndpointSlice {
                 name: ObjectName::new("default", format!("slice-{n}")),
@@ -345,10 +372,10 @@ mod tests {
                     .into(),
                 endpoints: endpoints
                     .into_iter()
-                    .map(|(octet, [ready, terminating, here])| Endpoint {
+                    .map(|(octet, [ready, serving, terminating, here])| Endpoint {
                         address: Ipv4Addr::new(10, 244, 0, octet).into(),
                         ready,
-                        serving: true,
+                        serving,
                         terminating,
                         node: Some(if here { "node-1" } else { "node-2" }.into()),
                         zone_hints: Box::default(),
@@ -365,29 +392,31 @@ mod tests {
         BTreeSet<Conflict>,
         Vec<HealthCheck>,
         NoLocal,
+        BTreeMap<FrontendKey, Flow>,
     );
 
     /// Applies the changes, planning after every so many.
     fn planned(changes: &[Change], every: usize) -> (Desired, Flows) {
         let mut store = Store::new();
         let mut desired = Desired::new(Options::default(), "node-1");
-        let mut flows = Flows::new();
+        let mut flows = Flows::default();
         for round in changes.chunks(every) {
             let mut dirty = Dirty::default();
             round.iter().cloned().for_each(|change| store.apply(change, &mut dirty));
             desired.update(&store, &dirty);
-            flows.extend(desired.take_flows());
+            flows.merge(desired.take_flows());
         }
-        flows.retain(|key, _| desired.frontend(*key).is_some());
         (desired, flows)
     }
 
-    /// What is planned.
-    fn state(desired: &Desired) -> State {
+    /// What is planned, and where flows may stay.
+    fn state((desired, flows): &(Desired, Flows)) -> State {
+        let flows = flows.clone().into_iter();
+        let flows = flows.filter(|(key, _)| desired.frontend(*key).is_some()).collect();
         let frontends = desired.frontends().into_iter().map(|(k, f)| (k, f.clone())).collect();
         let conflicts = desired.conflicts().cloned().collect();
         let checks = desired.health_checks().cloned().collect();
-        (frontends, desired.members(), conflicts, checks, desired.no_local())
+        (frontends, desired.members(), conflicts, checks, desired.no_local(), flows)
     }
 
     /// Which Service should have each frontend, by all that claim it: kind, age, name.
@@ -434,16 +463,20 @@ mod tests {
                 .prop_flat_map(|(changes, last)| (Just(changes), Just(last).prop_shuffle())),
             every in 1_usize..5,
         ) {
-            let (gradual, flows) = planned(&changes, every);
-            let (at_once, flows_at_once) = planned(&shuffled, shuffled.len());
+            let planned = [planned(&changes, every), planned(&shuffled, shuffled.len())];
             let owners = owners(&shuffled);
-            for desired in [&gradual, &at_once] {
+            for (desired, flows) in &planned {
                 let planned = desired.frontends().into_keys();
                 let owned = planned.filter_map(|key| Some((key, desired.service_of(key)?.clone())));
                 prop_assert_eq!(&owned.collect::<BTreeMap<_, _>>(), &owners);
+                // Where flows may stay follows from the owner's endpoints alone.
+                let flows: BTreeMap<_, _> = flows.clone().into_iter().collect();
+                for (key, owner) in &owners {
+                    let serving = flows.get(key).map(|flow| flow.serving.clone());
+                    prop_assert_eq!(serving, desired.plans[owner].serving(*key));
+                }
             }
-            prop_assert_eq!(state(&gradual), state(&at_once));
-            prop_assert_eq!(flows, flows_at_once);
+            prop_assert_eq!(state(&planned[0]), state(&planned[1]));
         }
     }
 }

@@ -27,6 +27,13 @@ impl FrontendKey {
         }
     }
 
+    /// True if flows to it end when their backend is gone (UDP) or never answered (TCP). Those of
+    /// SCTP never do.
+    #[must_use]
+    pub fn is_swept(&self) -> bool {
+        matches!(self.protocol(), Protocol::Tcp | Protocol::Udp)
+    }
+
     /// The family whose table it is in.
     #[must_use]
     pub fn family(&self) -> Family {

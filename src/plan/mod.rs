@@ -10,6 +10,7 @@
 mod conflicts;
 mod desired;
 mod element;
+mod flows;
 mod frontend;
 mod layout;
 mod options;
@@ -22,6 +23,7 @@ mod touched;
 pub use conflicts::{Conflict, ConflictReason};
 pub use desired::Desired;
 pub use element::{Element, Key, Member, Value};
+pub use flows::{Flow, Flows};
 pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use layout::{AFFINITY_SIZE, Field, Pools, Set, SetValue};
 pub use options::{DetectLocal, NodePortAddresses, Options};
@@ -29,7 +31,7 @@ pub use ruleset::{
     BaseHook, BaseKind, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, base_chains,
     on_demand_chain,
 };
-pub use service::{Flows, HealthCheck, NoLocal, ServicePlan, plan_service};
+pub use service::{HealthCheck, NoLocal, ServicePlan, plan_service};
 pub use surroundings::Surroundings;
 pub use text::{render, rule_text};
 pub use touched::Touched;

@@ -1,6 +1,6 @@
 //! The plan of one Service.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use ipnet::IpNet;
 
 use super::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange, Surroundings};
 use crate::model::{
-    Backend, EndpointSlice, Family, ObjectName, Protocol, Selection, Service, ServicePort,
-    TrafficPolicy, select,
+    Backend, EndpointSlice, Family, ObjectName, Selection, Service, ServicePort, TrafficPolicy,
+    select,
 };
 
 /// Everything that the kernel must hold for one Service, if it owns all its frontends.
@@ -25,8 +25,9 @@ pub struct ServicePlan {
     pub external_ips: Vec<IpAddr>,
     /// Its backends on this node, which may reach themselves through it.
     pub hairpins: Vec<IpAddr>,
-    /// For each of its UDP frontends where existing flows may stay.
-    pub flows: Flows,
+    /// Where existing flows may stay ([`Selection::serving`]), for the frontends for which that is not
+    /// the pool; in order.
+    pub flows: Vec<(FrontendKey, Arc<[Backend]>)>,
     /// What load balancers are told about it, per family.
     pub health_checks: Vec<HealthCheck>,
     /// How many of its service ports have endpoints elsewhere only.
@@ -76,6 +77,16 @@ impl ServicePlan {
         Some(&self.frontends[place].1)
     }
 
+    /// Where existing flows to a frontend of it may stay. None for SCTP.
+    #[must_use]
+    pub fn serving(&self, key: FrontendKey) -> Option<Arc<[Backend]>> {
+        let frontend = self.frontend(key).filter(|_| key.is_swept())?;
+        Some(match self.flows.binary_search_by_key(&key, |(key, _)| *key) {
+            Ok(place) => self.flows[place].1.clone(),
+            Err(_) => pool(frontend).cloned().unwrap_or_default(),
+        })
+    }
+
     /// What a frontend is of it. An address that is also its ClusterIP counts as that: the Service
     /// owns it.
     #[must_use]
@@ -93,8 +104,13 @@ impl ServicePlan {
     }
 }
 
-/// UDP frontends with all endpoints that serve them.
-pub type Flows = BTreeMap<FrontendKey, Arc<BTreeSet<Backend>>>;
+/// The pool of a frontend that has one.
+fn pool(frontend: &Frontend) -> Option<&Arc<[Backend]>> {
+    match &frontend.outcome {
+        Outcome::Balance(pool) => Some(pool),
+        Outcome::Reject | Outcome::Drop => None,
+    }
+}
 
 /// What load balancers are told at a Service's `healthCheckNodePort`: whether this node has
 /// endpoints that they can send traffic to.
@@ -134,11 +150,14 @@ pub fn plan_service<'a>(
             plan.no_local.note(service, family, &selection);
             let known = plan.frontends.len();
             plan_port(service, *cluster_ip, port, &selection, surroundings, &mut plan);
-            if port.protocol == Protocol::Udp {
-                let serving = Arc::new(selection.serving);
-                let added = plan.frontends[known..].iter();
-                plan.flows.extend(added.map(|(key, _)| (*key, serving.clone())));
-            }
+            let serving = &selection.serving;
+            let differs = |frontend: &Frontend| match pool(frontend) {
+                Some(pool) => !Arc::ptr_eq(pool, serving),
+                None => !serving.is_empty(),
+            };
+            let added = plan.frontends[known..].iter();
+            let added = added.filter(|(key, frontend)| key.is_swept() && differs(frontend));
+            plan.flows.extend(added.map(|(key, _)| (*key, serving.clone())));
             plan.hairpins.extend(&selection.local_addresses);
             local_ready.extend(selection.local_ready);
         }
@@ -160,6 +179,8 @@ pub fn plan_service<'a>(
     plan.frontends.dedup_by_key(|(key, _)| *key);
     // There are many of these, and a Vec that grew once has room for four.
     plan.frontends.shrink_to_fit();
+    plan.flows.sort_by_key(|(key, _)| *key);
+    plan.flows.dedup_by_key(|(key, _)| *key);
     plan
 }
 

@@ -11,6 +11,7 @@ mod conflicts;
 mod established;
 mod flows;
 mod lifecycle;
+mod rescue;
 mod slices;
 mod table;
 #[path = "../packets/world.rs"]

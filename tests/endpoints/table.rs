@@ -28,6 +28,7 @@ pub(crate) enum Scenario {
     FlowFirst,
     FlowLeaves,
     FlowStays,
+    HalfOpen,
     Hints,
     HintsLocal,
     Lifecycle,
@@ -65,6 +66,7 @@ impl Scenario {
             Self::FlowEnds | Self::FlowFirst | Self::FlowLeaves | Self::FlowStays => {
                 (&[Udp], FRONTENDS)
             }
+            Self::HalfOpen => (&[Tcp], FRONTENDS),
             Self::Hints => (PROTOCOLS, FRONTENDS),
             Self::HintsLocal => (PROTOCOLS, FRONTENDS),
             Self::Lifecycle => (PROTOCOLS, FRONTENDS),
