@@ -28,14 +28,14 @@ pub(super) fn starting() -> Notice {
 
 /// A Service goes without a frontend that another one has.
 pub(super) fn conflict(conflict: &Conflict) -> Notice {
-    let Conflict { frontend, winner, loser } = conflict;
+    let Conflict { frontend, winner, loser, reason } = conflict;
     Notice {
         regarding: Regarding::Service(loser.clone()),
         is_warning: true,
         reason: "FrontendConflict",
         action: PROGRAM,
         note: format!(
-            "{frontend} belongs to the older Service {winner} until that one gives it up"
+            "{frontend} belongs to Service {winner} until that one gives it up: {reason}"
         ),
     }
 }

@@ -172,7 +172,7 @@ fn state(dataplane: &Dataplane) -> State {
 /// The sweep that follows from changed flows.
 pub(super) fn sweep(flows: Flows, dataplane: &Dataplane) -> Option<Sweep> {
     let surroundings = dataplane.desired().surroundings()?;
-    Some(Sweep { frontends: flows, node_addresses: node_addresses(surroundings) })
+    Some(Sweep::new(flows, node_addresses(surroundings)))
 }
 
 /// Every address on which NodePorts are offered.
@@ -221,7 +221,7 @@ pub(super) fn report_refused(quarantined: &Quarantined, next: &str) {
 
 /// Says who goes without what, and where to mend it.
 pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
-    let Conflict { frontend, winner, loser } = conflict;
+    let Conflict { frontend, winner, loser, reason } = conflict;
     let service = store.service(loser);
     let field = match frontend {
         FrontendKey::NodePort(..) => "spec.ports.nodePort",
@@ -236,8 +236,8 @@ pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
         None => winner.to_string(),
     };
     let reason = format!(
-        "{frontend} belongs to the older Service {owner} and is left out here until that one gives \
-         it up; change one of them"
+        "{frontend} belongs to Service {owner}: {reason}; it is left out here until that Service \
+         gives it up; change one of them"
     );
     let mut problem = Problem::new(Severity::Warning, FieldPath::dotted(field), reason)
         .of_object(format_args!("Service {loser}"))

@@ -95,7 +95,7 @@ fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Re
     let flows = dataplane.take_flows();
     if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &dataplane)) {
         for family in Family::ALL {
-            conntrack.sweep(family, &sweep).context("stale UDP flows could not be deleted")?;
+            conntrack.sweep(family, &sweep).context("stale flows could not be deleted")?;
         }
     }
     let now = std::time::Instant::now();
@@ -227,12 +227,12 @@ fn keep_running(
     result
 }
 
-/// Starts the thread that deletes stale UDP flows. Without it the agent goes on.
+/// Starts the thread that deletes stale flows. Without it the agent goes on.
 fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
     let conntrack = match Conntrack::open() {
         Ok(conntrack) => conntrack,
         Err(error) => {
-            tracing::warn!("stale UDP flows will not be deleted: {error}");
+            tracing::warn!("stale flows will not be deleted: {error}");
             return Ok(None);
         }
     };
@@ -240,8 +240,8 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
         metrics.conntrack_swept(report.family, report.deleted, report.took);
         if report.deleted > 0 {
             tracing::info!(
-                family = %report.family, deleted = report.deleted, took = ?report.took,
-                "deleted stale UDP flows"
+                family = %report.family, deleted = report.deleted, half_open = report.half_open,
+                took = ?report.took, "deleted stale flows"
             );
         }
     });

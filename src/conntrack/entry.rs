@@ -5,14 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::uapi::{
     CTA_FILTER, CTA_FILTER_F_CTA_PROTO_DST_PORT, CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS,
     CTA_ID, CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT,
-    CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO,
-    CTA_TUPLE_REPLY, CTA_TUPLE_ZONE, CTA_ZONE,
+    CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_PROTOINFO, CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE,
+    CTA_STATUS, CTA_STATUS_MASK, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY,
+    CTA_TUPLE_ZONE, CTA_ZONE, IPS_SEEN_REPLY, TCP_CONNTRACK_SYN_SENT,
 };
-use crate::model::Family;
-use crate::netlink::attr::{Attr, Attrs, close, open, put};
+use crate::model::{Family, Protocol};
+use crate::netlink::attr::{Attr, Attrs, close, open, put, put_be32};
 
 /// One direction of a flow, as its packets look where connection tracking sees them first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tuple {
     /// Where the packets of this direction come from.
     pub source: SocketAddr,
@@ -21,7 +22,7 @@ pub struct Tuple {
 }
 
 /// An entry of a protocol with ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// The number of the protocol in the IP header.
     pub protocol: u8,
@@ -32,6 +33,8 @@ pub struct Entry {
     /// True if the entry belongs to a zone other than the default one. Somebody has put it there
     /// (a virtual switch, a rule with `ct zone set`); we set no zones.
     pub zoned: bool,
+    /// True for a TCP connection of which a SYN was seen, perhaps several times, and no answer.
+    pub half_open: bool,
     /// The kernel's name for it (`CTA_ID`), as it was sent.
     pub(super) id: [u8; 4],
 }
@@ -48,6 +51,7 @@ impl Entry {
             protocol,
             original: original_tuple,
             reply: reply_tuple,
+            half_open: protocol == Protocol::Tcp.number() && is_half_open(attrs),
             zoned: attrs.find(CTA_ZONE).is_some() || in_zone(&original) || in_zone(&reply),
             id: attrs.find(CTA_ID)?.payload.try_into().ok()?,
         })
@@ -90,6 +94,18 @@ impl Entry {
     }
 }
 
+/// True if both the status and the state of TCP say that nothing was answered. A connection that
+/// connection tracking met in the middle may have seen one direction only, too; its state is another.
+fn is_half_open(attrs: &Attrs<'_>) -> bool {
+    let status = attrs.find(CTA_STATUS).and_then(|status| status.be32());
+    let state = || {
+        let tcp = attrs.find(CTA_PROTOINFO)?.children().find(CTA_PROTOINFO_TCP)?;
+        tcp.children().find(CTA_PROTOINFO_TCP_STATE)?.payload.first().copied()
+    };
+    status.is_some_and(|status| status & IPS_SEEN_REPLY == 0)
+        && state() == Some(TCP_CONNTRACK_SYN_SENT)
+}
+
 /// Protocol, and addresses with ports.
 fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
     let addresses = tuple.children().find(CTA_TUPLE_IP)?.children();
@@ -111,17 +127,22 @@ fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
 }
 
 /// Appends a filter for a dump (`CTA_FILTER`, kernel 5.8): a protocol and, if one is given, the
-/// port that the client sent to.
+/// port that the client sent to. Of TCP only what has seen no answer (`CTA_STATUS`, kernel 5.15; an
+/// older one ignores it and lists more).
 ///
 /// Addresses are left to us. For IPv6 the kernel's filter has them the wrong way round, up to 6.18
 /// at least: `ctnetlink_filter_match_tuple` skips the entries that *have* the address. A filtered
 /// dump is merely useless then, but a flush by such a filter deletes everybody else's entries, so
 /// we never ask for one.
-pub(super) fn put_filter(body: &mut Vec<u8>, protocol: u8, port: Option<u16>) {
+pub(super) fn put_filter(body: &mut Vec<u8>, protocol: Protocol, port: Option<u16>) {
+    if protocol == Protocol::Tcp {
+        put_be32(body, CTA_STATUS, 0);
+        put_be32(body, CTA_STATUS_MASK, IPS_SEEN_REPLY);
+    }
     let mut flags = CTA_FILTER_F_CTA_PROTO_NUM;
     let tuple = open(body, CTA_TUPLE_ORIG);
     let transport = open(body, CTA_TUPLE_PROTO);
-    put(body, CTA_PROTO_NUM, &[protocol]);
+    put(body, CTA_PROTO_NUM, &[protocol.number()]);
     if let Some(port) = port {
         put(body, CTA_PROTO_DST_PORT, &port.to_be_bytes());
         flags |= CTA_FILTER_F_CTA_PROTO_DST_PORT;
@@ -141,14 +162,13 @@ impl Entry {
         let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
         let original = Tuple { source: parse(client), destination: parse(destination) };
         let reply = Tuple { source: parse(endpoint), destination: parse(client) };
-        Entry { protocol, original, reply, zoned: false, id: [0, 0, 0, 1] }
+        Entry { protocol, original, reply, zoned: false, half_open: false, id: [0, 0, 0, 1] }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::attr::put_be32;
 
     /// An entry as the kernel sends it: both directions (here the same one), then others.
     fn dumped(entry: &Entry, more: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -171,6 +191,33 @@ mod tests {
             let body = dumped(&entry, |_| {});
             let read = Entry::parse(&Attrs::new(&body)).expect("an entry");
             assert_eq!(read, Entry { original: entry.reply, ..entry });
+        }
+    }
+
+    #[test]
+    fn half_open_is_tcp_that_saw_a_syn_and_no_answer() {
+        for (protocol, status, state, half_open) in [
+            (6, Some(0), Some(1), true),
+            // Translated, confirmed and so on.
+            (6, Some(0x1a8), Some(1), true),
+            (6, Some(IPS_SEEN_REPLY), Some(1), false),
+            (6, Some(0x18e), Some(3), false),
+            (6, Some(0x188), Some(3), false),
+            (6, Some(0), None, false),
+            (6, None, Some(1), false),
+            (17, Some(0), Some(1), false),
+        ] {
+            let entry = Entry::of(protocol, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
+            let body = dumped(&entry, |body| {
+                status.into_iter().for_each(|status| put_be32(body, CTA_STATUS, status));
+                let outer = open(body, CTA_PROTOINFO);
+                let tcp = open(body, CTA_PROTOINFO_TCP);
+                state.into_iter().for_each(|state| put(body, CTA_PROTOINFO_TCP_STATE, &[state]));
+                close(body, tcp);
+                close(body, outer);
+            });
+            let read = Entry::parse(&Attrs::new(&body)).expect("an entry");
+            assert_eq!(read.half_open, half_open, "{protocol} {status:?} {state:?}");
         }
     }
 

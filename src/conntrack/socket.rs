@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use foldhash::{HashSet, HashSetExt as _};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto,
@@ -23,6 +25,9 @@ use crate::netlink::message::{Head, messages, put_request};
 /// two ports, asking for each is the slower way below 10 000 UDP flows, by 9 ms at most, and twice
 /// as fast with 100 000; from four ports on it never pays.
 const MOST_FILTERED_DUMPS: usize = 2;
+/// How long a half-open connection has for an answer that is on its way. Packets need less time from
+/// anywhere in a cluster, and a client that gets no answer sends its SYN again after a second.
+const ON_THE_WAY: Duration = Duration::from_millis(20);
 /// How many entries are deleted in one `sendmsg`. Each may be answered by an error, which takes up
 /// to 1 KiB of a receive buffer whose default is 208 KiB.
 const BATCH: usize = 128;
@@ -63,7 +68,9 @@ pub struct Report {
     pub listed: usize,
     /// How many of them were deleted.
     pub deleted: usize,
-    /// How long it took.
+    /// How many of these were half-open connections of TCP.
+    pub half_open: usize,
+    /// How long it took, without the pause in which half-open connections may be answered.
     pub took: Duration,
 }
 
@@ -102,45 +109,76 @@ impl Conntrack {
 
     /// Deletes the stale entries of a family.
     ///
+    /// Half-open connections are listed twice: what is answered meanwhile stays. So nobody loses a
+    /// connection to a backend that was taken out of use a moment ago and works.
+    ///
     /// # Errors
     /// If entries could not be listed or, other than because they are gone already, deleted. Some
     /// may have been deleted nevertheless.
     pub fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error> {
         let started = Instant::now();
-        let mut listed = 0;
-        let mut stale = Vec::new();
-        self.list_to(family, &sweep.ports(family), |entry| {
-            listed += 1;
-            if sweep.is_stale(&entry) {
-                stale.push(entry);
-            }
-        })?;
-        let deleted = self.delete(&stale)?;
-        Ok(Report { family, listed, deleted, took: started.elapsed() })
+        let (mut listed, mut waited) = (0, Duration::ZERO);
+        let unanswered = self.list_stale(family, Protocol::Tcp, sweep, &mut listed)?;
+        let unanswered_at = Instant::now();
+        let stale = self.list_stale(family, Protocol::Udp, sweep, &mut listed)?;
+        let flows = self.delete(&stale)?;
+        let mut half_open = 0;
+        if !unanswered.is_empty() {
+            waited = ON_THE_WAY.saturating_sub(unanswered_at.elapsed());
+            thread::sleep(waited);
+            let mut still = self.list_stale(family, Protocol::Tcp, sweep, &mut 0)?;
+            still.retain(|entry| unanswered.contains(entry));
+            half_open = self.delete(&still)?;
+        }
+        let took = started.elapsed().saturating_sub(waited);
+        Ok(Report { family, listed, deleted: flows + half_open, half_open, took })
     }
 
-    /// Hands to `each` all UDP entries of flows to these ports, and perhaps others. Entries that
-    /// come or go meanwhile may be handed over or not, or even twice.
+    /// Lists the stale entries of a protocol, and counts all that the kernel lists.
+    fn list_stale(
+        &mut self,
+        family: Family,
+        protocol: Protocol,
+        sweep: &Sweep,
+        listed: &mut usize,
+    ) -> Result<HashSet<Entry>, Error> {
+        let mut stale = HashSet::new();
+        self.list_to(family, protocol, &sweep.ports(family, protocol), |entry| {
+            *listed += 1;
+            if entry.protocol == protocol.number() && sweep.is_stale(&entry) {
+                stale.insert(entry);
+            }
+        })?;
+        Ok(stale)
+    }
+
+    /// Hands to `each` all entries of a protocol to these ports, of TCP only the half-open ones, and
+    /// perhaps others. Entries that come or go meanwhile may be handed over or not, or even twice.
     fn list_to(
         &mut self,
         family: Family,
+        protocol: Protocol,
         ports: &BTreeSet<u16>,
         mut each: impl FnMut(Entry),
     ) -> Result<(), Error> {
-        const UDP: u8 = Protocol::Udp as u8;
         // An older kernel ignores the attribute and lists everything; one that knows it may refuse
         // what it does not support.
         let refused = |error: &Error| {
             let Error::Refused { errno, .. } = error else { return false };
             matches!(errno, Errno::EOPNOTSUPP | Errno::EINVAL)
         };
+        if ports.is_empty() {
+            return Ok(());
+        }
         if self.kernel_filters {
-            let asked = if ports.len() <= MOST_FILTERED_DUMPS {
+            // Of TCP there is little to list: walking the hash table is most of the work.
+            let most = if protocol == Protocol::Tcp { 1 } else { MOST_FILTERED_DUMPS };
+            let asked = if ports.len() <= most {
                 ports.iter().try_for_each(|port| {
-                    self.dump(family, |body| put_filter(body, UDP, Some(*port)), &mut each)
+                    self.dump(family, |body| put_filter(body, protocol, Some(*port)), &mut each)
                 })
             } else {
-                self.dump(family, |body| put_filter(body, UDP, None), &mut each)
+                self.dump(family, |body| put_filter(body, protocol, None), &mut each)
             };
             match asked {
                 Err(error) if refused(&error) => self.kernel_filters = false,
@@ -174,9 +212,10 @@ impl Conntrack {
     }
 
     /// Deletes entries; returns how many there still were.
-    fn delete(&mut self, entries: &[Entry]) -> Result<usize, Error> {
+    fn delete(&mut self, entries: &HashSet<Entry>) -> Result<usize, Error> {
         let mut deleted = 0;
         let mut request = Vec::new();
+        let entries: Vec<&Entry> = entries.iter().collect();
         for batch in entries.chunks(BATCH) {
             request.clear();
             let first = self.sequence.wrapping_add(1);

@@ -1,77 +1,93 @@
 //! Which entries are stale: the decision, without the kernel.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use super::Entry;
-use crate::model::{Backend, Family, Protocol};
-use crate::plan::FrontendKey;
+use crate::model::{ArrivalMap, Backend, Family, Protocol};
+use crate::plan::{Flow, Flows, FrontendKey};
 
-/// Frontends whose entries are to be looked at, with what these may lead to.
+/// Frontends whose entries are looked at, with the backends that these may lead to.
 ///
-/// An entry is stale if its client sent to one of the frontends and its answers come from
-/// something that does not serve it, be it an endpoint that is gone or, for want of address
-/// translation when the flow began, the frontend's own address. Only UDP: a datagram socket that
-/// keeps sending would keep such an entry alive for ever. Connections of TCP and SCTP end by
-/// themselves and may finish on an endpoint that takes no new ones.
+/// An entry is stale if its client sent to one of the frontends and its answers come from something
+/// that does not serve it, be it an endpoint that is gone or, for want of address translation when
+/// the flow began, the frontend's own address. UDP: a datagram socket that keeps sending would keep
+/// such an entry alive for ever. TCP: only as long as nothing was answered, so that the client's next
+/// SYN is balanced anew. Connections end by themselves and may finish on an endpoint that takes no
+/// new ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
-    /// For each frontend all endpoints of its service port that serve, those that are terminating
-    /// or left out by a policy or a hint included: flows stay where they are while they are
-    /// served. None if the frontend is gone or has no endpoint. Frontends of TCP and SCTP are
-    /// ignored.
-    pub frontends: BTreeMap<FrontendKey, Arc<BTreeSet<Backend>>>,
+    /// For each frontend where its flows may stay.
+    flows: ArrivalMap<FrontendKey, Flow>,
     /// On which addresses the node ports are offered: in every sweep, for the latest counts when
     /// sweeps are merged. If such an address is given up, name its
     /// former frontends as [`FrontendKey::Address`]: these are looked up first, as in the rules.
     /// For the same reason a sweep of a node port must name the frontends that hide it on one of
     /// these addresses, such as an ExternalIP that is the node's own, with the same port number.
-    pub node_addresses: BTreeSet<IpAddr>,
+    node_addresses: BTreeSet<IpAddr>,
 }
 
 impl Sweep {
+    /// Sweeps these frontends.
+    #[must_use]
+    pub fn new(flows: Flows, node_addresses: BTreeSet<IpAddr>) -> Sweep {
+        let mut sweep = Sweep { flows: ArrivalMap::default(), node_addresses };
+        sweep.add(flows);
+        sweep
+    }
+
+    fn add(&mut self, flows: impl IntoIterator<Item = (FrontendKey, Flow)>) {
+        for (key, flow) in flows {
+            self.flows.entry(key).or_default().replace(flow);
+        }
+    }
+
     /// Adds what is known later: it replaces what was said of the same frontends before.
     pub fn merge(&mut self, later: Sweep) {
-        self.frontends.extend(later.frontends);
+        self.add(later.flows);
         self.node_addresses = later.node_addresses;
     }
 
     /// True if the entry is to be deleted.
     #[must_use]
     pub fn is_stale(&self, entry: &Entry) -> bool {
+        let protocol = match Protocol::from_number(entry.protocol) {
+            Some(Protocol::Udp) => Protocol::Udp,
+            Some(Protocol::Tcp) if entry.half_open => Protocol::Tcp,
+            _ => return false,
+        };
         let answers_from =
             Backend { address: entry.reply.source.ip(), port: entry.reply.source.port() };
-        entry.protocol == Protocol::Udp.number()
-            && !entry.zoned
-            && self
-                .serving(entry.original.destination)
-                .is_some_and(|serving| !serving.contains(&answers_from))
+        let flow = self.flow(protocol, entry.original.destination).filter(|_| !entry.zoned);
+        flow.is_some_and(|flow| flow.serving.binary_search(&answers_from).is_err())
     }
 
-    /// What serves the frontend that is reached under this address; `None` if it is none of those
-    /// to be looked at.
-    fn serving(&self, destination: SocketAddr) -> Option<&BTreeSet<Backend>> {
+    /// Where flows to the frontend that is reached under this address may stay; `None` if it is none
+    /// of those to be looked at.
+    fn flow(&self, protocol: Protocol, destination: SocketAddr) -> Option<&Flow> {
         let (address, port) = (destination.ip(), destination.port());
-        let by_address = FrontendKey::Address(address, Protocol::Udp, port);
+        let by_address = FrontendKey::Address(address, protocol, port);
         let by_node_port = || {
-            self.node_addresses.contains(&address).then(|| {
-                let key = FrontendKey::NodePort(Family::of(address), Protocol::Udp, port);
-                self.frontends.get(&key)
-            })?
+            let key = FrontendKey::NodePort(Family::of(address), protocol, port);
+            self.node_addresses.contains(&address).then(|| self.flows.get(&key))?
         };
-        self.frontends.get(&by_address).or_else(by_node_port).map(Arc::as_ref)
+        self.flows.get(&by_address).or_else(by_node_port)
     }
 
-    /// The ports of all frontends of a family.
-    pub(super) fn ports(&self, family: Family) -> BTreeSet<u16> {
-        self.frontends
-            .keys()
-            .filter(|key| key.family() == family)
-            .filter_map(|key| match *key {
-                FrontendKey::Address(_, Protocol::Udp, port)
-                | FrontendKey::NodePort(_, Protocol::Udp, port) => Some(port),
-                _ => None,
+    /// True if entries of a family have to be searched.
+    pub(super) fn searches(&self, family: Family) -> bool {
+        self.flows.iter().any(|(key, flow)| flow.search && key.family() == family)
+    }
+
+    /// The ports of the frontends of a family and protocol for which entries have to be searched.
+    pub(super) fn ports(&self, family: Family, protocol: Protocol) -> BTreeSet<u16> {
+        self.flows
+            .iter()
+            .filter(|(key, flow)| {
+                flow.search && key.family() == family && key.protocol() == protocol
+            })
+            .map(|(key, _)| match *key {
+                FrontendKey::Address(_, _, port) | FrontendKey::NodePort(_, _, port) => port,
             })
             .collect()
     }
@@ -81,14 +97,15 @@ impl Sweep {
 mod tests {
     use super::*;
 
+    const TCP: u8 = 6;
     const UDP: u8 = 17;
 
-    fn backends(list: &[&str]) -> Arc<BTreeSet<Backend>> {
+    fn backends(list: &[&str]) -> Flow {
         let backend = |text: &&str| {
             let address: SocketAddr = text.parse().expect("address:port");
             Backend { address: address.ip(), port: address.port() }
         };
-        Arc::new(list.iter().map(backend).collect())
+        Flow { serving: list.iter().map(backend).collect(), search: true }
     }
 
     fn at(address: &str, protocol: Protocol) -> FrontendKey {
@@ -99,11 +116,11 @@ mod tests {
     fn sweep() -> Sweep {
         let v4 = backends(&["10.244.0.1:5353", "10.244.0.2:5353"]);
         let v6 = backends(&["[fd00:244::1]:5353"]);
-        Sweep {
-            frontends: BTreeMap::from([
+        Sweep::new(
+            Flows::from_iter([
                 (at("10.96.0.10:53", Protocol::Udp), v4.clone()),
-                (at("10.96.0.10:53", Protocol::Tcp), backends(&[])),
-                (at("10.96.0.10:54", Protocol::Sctp), backends(&[])),
+                (at("10.96.0.10:53", Protocol::Tcp), backends(&["10.244.0.4:53"])),
+                (at("10.96.0.10:55", Protocol::Tcp), Flow { search: false, ..v4.clone() }),
                 (at("10.96.0.66:53", Protocol::Udp), backends(&[])),
                 (at("[fd00:96::10]:53", Protocol::Udp), v6.clone()),
                 (FrontendKey::NodePort(Family::V4, Protocol::Udp, 30053), v4),
@@ -111,11 +128,11 @@ mod tests {
                 // Given up, or an ExternalIP of another service port on the same port number.
                 (at("192.0.2.11:30053", Protocol::Udp), backends(&["10.244.0.9:1"])),
             ]),
-            node_addresses: ["192.0.2.10", "192.0.2.11", "2001:db8::10"]
+            ["192.0.2.10", "192.0.2.11", "2001:db8::10"]
                 .iter()
                 .map(|a| a.parse().expect("an address"))
                 .collect(),
-        }
+        )
     }
 
     #[test]
@@ -152,7 +169,25 @@ mod tests {
     }
 
     #[test]
-    fn only_udp_and_only_the_default_zone() {
+    fn of_tcp_only_what_was_never_answered_is_stale() {
+        for (destination, answers_from, stale) in [
+            ("10.96.0.10:53", "10.244.0.3:5353", true),
+            ("10.96.0.10:53", "10.96.0.10:53", true),
+            ("10.96.0.10:53", "10.244.0.4:53", false),
+            ("10.96.0.66:53", "10.244.0.3:5353", false),
+            ("10.244.0.3:5353", "10.244.0.3:5353", false),
+            ("192.0.2.10:30053", "10.244.0.3:5353", false),
+        ] {
+            let answered = Entry::of(TCP, "192.0.2.1:1", destination, answers_from);
+            let half_open = Entry { half_open: true, ..answered };
+            assert_eq!(sweep().is_stale(&half_open), stale, "{destination} {answers_from}");
+            assert!(!sweep().is_stale(&answered), "{destination} {answers_from}");
+            assert!(!sweep().is_stale(&Entry { zoned: true, ..half_open }), "{destination}");
+        }
+    }
+
+    #[test]
+    fn no_other_protocols_and_only_the_default_zone() {
         for protocol in [6, 33, 132, 136] {
             for destination in ["10.96.0.10:53", "10.96.0.10:54"] {
                 let entry = Entry::of(protocol, "192.0.2.1:1", destination, "10.244.0.3:5353");
@@ -169,10 +204,10 @@ mod tests {
         let entry = Entry::of(UDP, "192.0.2.1:1", "10.96.0.10:53", "10.244.0.3:5353");
         let mut merged = sweep();
         let grown = backends(&["10.244.0.3:5353"]);
-        merged.merge(Sweep {
-            frontends: BTreeMap::from([(at("10.96.0.10:53", Protocol::Udp), grown)]),
-            node_addresses: BTreeSet::new(),
-        });
+        merged.merge(Sweep::new(
+            Flows::from_iter([(at("10.96.0.10:53", Protocol::Udp), grown)]),
+            BTreeSet::new(),
+        ));
         assert!(!merged.is_stale(&entry));
         let other = Entry::of(UDP, "192.0.2.1:1", "10.96.0.66:53", "10.244.0.3:5353");
         assert!(merged.is_stale(&other), "other frontends stay");
@@ -181,9 +216,21 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_those_of_udp_in_the_family() {
-        assert_eq!(sweep().ports(Family::V4), BTreeSet::from([53, 30053]));
-        assert_eq!(sweep().ports(Family::V6), BTreeSet::from([53, 30054]));
-        assert_eq!(Sweep::default().ports(Family::V4), BTreeSet::new());
+    fn ports_are_those_to_be_searched() {
+        let ports = |family, protocol| sweep().ports(family, protocol).into_iter().collect();
+        let expected: [(_, _, Vec<u16>); 4] = [
+            (Family::V4, Protocol::Udp, vec![53, 30053]),
+            (Family::V6, Protocol::Udp, vec![53, 30054]),
+            (Family::V4, Protocol::Tcp, vec![53]),
+            (Family::V6, Protocol::Tcp, vec![]),
+        ];
+        for (family, protocol, wanted) in expected {
+            let ports: Vec<u16> = ports(family, protocol);
+            assert_eq!(ports, wanted, "{family} {protocol}");
+        }
+        let grown = Flow { search: false, ..backends(&["10.244.0.1:5353"]) };
+        let flows = Flows::from_iter([(at("10.96.0.10:53", Protocol::Udp), grown)]);
+        assert!(!Sweep::new(flows, BTreeSet::new()).searches(Family::V4));
+        assert!(sweep().searches(Family::V4) && sweep().searches(Family::V6));
     }
 }

@@ -8,9 +8,20 @@ pub(super) const IPCTNL_MSG_CT_DELETE: u16 = 2;
 
 pub(super) const CTA_TUPLE_ORIG: u16 = 1;
 pub(super) const CTA_TUPLE_REPLY: u16 = 2;
+pub(super) const CTA_STATUS: u16 = 3;
+pub(super) const CTA_PROTOINFO: u16 = 4;
 pub(super) const CTA_ID: u16 = 12;
 pub(super) const CTA_ZONE: u16 = 18;
 pub(super) const CTA_FILTER: u16 = 25;
+pub(super) const CTA_STATUS_MASK: u16 = 26;
+
+/// `enum ip_conntrack_status`: packets were seen in both directions.
+pub(super) const IPS_SEEN_REPLY: u32 = 1 << 1;
+
+pub(super) const CTA_PROTOINFO_TCP: u16 = 1;
+pub(super) const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+/// `enum tcp_conntrack`: the original direction has sent a SYN, and nothing else was seen.
+pub(super) const TCP_CONNTRACK_SYN_SENT: u8 = 1;
 
 pub(super) const CTA_TUPLE_IP: u16 = 1;
 pub(super) const CTA_TUPLE_PROTO: u16 = 2;

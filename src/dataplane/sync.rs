@@ -62,7 +62,7 @@ pub struct Dataplane {
     pub(super) sweep: Sweep,
     /// Chains that no frontend needs, and since when.
     pub(super) unused: BTreeMap<(Family, ChainName), Instant>,
-    /// UDP frontends whose flows have to be looked at once the kernel holds what is planned.
+    /// Frontends whose flows have to be looked at once the kernel holds what is planned.
     pub(super) flows: Flows,
     pub(super) tally: Tally,
 }
@@ -122,7 +122,7 @@ impl Dataplane {
             stale: Stale::default(),
             sweep: Sweep::default(),
             unused: BTreeMap::new(),
-            flows: Flows::new(),
+            flows: Flows::default(),
             tally: Tally::default(),
         })
     }
@@ -139,7 +139,7 @@ impl Dataplane {
         self.dirty.surroundings = true;
     }
 
-    /// The UDP frontends for which it changed where flows may stay; to be called after a sync that
+    /// The frontends for which it changed where flows may stay; to be called after a sync that
     /// went well.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)

@@ -1,7 +1,6 @@
 //! One transaction: what is planned, compared with the record, as messages to the kernel.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Instant;
 
 use super::adopt::adopt;
@@ -13,7 +12,7 @@ use super::ownership::{Hold, OWNED, Ownership, can_own, create_table};
 use super::refusal::Error;
 use super::sync::{Dataplane, Known, next_generation};
 use super::translate::{base_chain, expressions};
-use crate::model::{Family, Protocol};
+use crate::model::Family;
 use crate::nft::{self, Batch, FinishedBatch};
 use crate::plan::{
     Chain, ChainName, LAYOUT_COMMENT, Set, TABLE, Touched, base_chains, on_demand_chain,
@@ -72,7 +71,7 @@ impl Dataplane {
         self.quarantine.release(&touched);
         self.pending.merge(touched);
         self.pending.merge(self.quarantine.try_again(Instant::now()));
-        self.flows.extend(self.desired.take_flows());
+        self.flows.merge(self.desired.take_flows());
         self.tally.full |= self.pending.chains || self.committed.is_none();
         // Our own part, should all have to be compared.
         let mut own = None;
@@ -228,9 +227,8 @@ impl Dataplane {
         }
         self.pending.merge(holds.everything());
         // Frontends that went while nobody looked: no flow may stay there.
-        let udp = holds.frontend_keys().filter(|key| key.protocol() == Protocol::Udp);
-        let gone = udp.filter(|key| self.desired.frontend(*key).is_none());
-        self.flows.extend(gone.map(|key| (key, Arc::default())));
+        let gone = holds.frontend_keys().filter(|key| self.desired.frontend(*key).is_none());
+        gone.for_each(|key| self.flows.end(key));
         self.stale.families.extend(Family::ALL);
         let families = |is: &dyn Fn(Family) -> bool| -> BTreeSet<Family> {
             Family::ALL.into_iter().filter(|family| is(*family)).collect()

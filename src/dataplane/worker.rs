@@ -115,7 +115,7 @@ pub enum Event<'a> {
         wrote: Option<SyncReport>,
         /// How long planning, comparing and committing took.
         took: Duration,
-        /// UDP frontends for which it changed where flows may stay.
+        /// Frontends for which it changed where flows may stay.
         flows: Flows,
         /// What led to it: the updates since the sync before.
         causes: Vec<Cause>,

@@ -70,7 +70,7 @@ impl KubeProxy {
         );
         let conntrack_sweep = latencies(
             "conntrack_reconciler_sync_duration_seconds",
-            "Time of a search for stale UDP flows",
+            "Time of a search for stale flows",
         );
         let mut counters = |name: &str, help: &str| {
             PerFamily::register(registry, families, name, help, Counter::default)
@@ -82,7 +82,7 @@ impl KubeProxy {
             "Failures to delete chains that are not used any more",
         );
         let conntrack_deleted =
-            counters("conntrack_reconciler_deleted_entries", "Stale UDP flows that were deleted");
+            counters("conntrack_reconciler_deleted_entries", "Stale flows that were deleted");
         let mut changes = |what: &str, help: &str| {
             (
                 counter(

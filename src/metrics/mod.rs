@@ -170,7 +170,7 @@ impl Metrics {
         self.0.kube_proxy.network_programmed(family, after);
     }
 
-    /// Stale UDP flows were looked for.
+    /// Stale flows were looked for.
     pub fn conntrack_swept(&self, family: Family, deleted: usize, took: Duration) {
         self.0.kube_proxy.conntrack_swept(family, deleted, took);
     }

@@ -96,7 +96,7 @@ impl Own {
             frontend_conflicts: plain_gauge(
                 registry,
                 "frontend_conflicts",
-                "Frontends that a Service goes without because an older one has them",
+                "Frontends that a Service goes without because another one has them",
             ),
             quarantined_service_ports: plain_gauge(
                 registry,

@@ -1,6 +1,5 @@
 //! Which endpoints a service port may use.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -34,8 +33,10 @@ pub struct Selection {
     /// Addresses of the endpoints on this node that are ready; with `publishNotReadyAddresses` also
     /// those that are terminating.
     pub local_ready: Vec<IpAddr>,
-    /// For UDP all that serve, whatever policy, hints and readiness say: flows may stay there.
-    pub serving: BTreeSet<Backend>,
+    /// Where existing flows may stay: at all that are ready or serving, whatever policies and hints
+    /// say. For UDP at all that are listed, as long as none serves: a server of one replica whose
+    /// readiness flaps loses no session. Often the very list of `cluster`.
+    pub serving: Arc<[Backend]>,
     /// Addresses on this node among all of these: what may reach itself through the Service.
     pub local_addresses: Vec<IpAddr>,
 }
@@ -84,13 +85,16 @@ pub fn select<'a>(
         cluster.iter().chain(&local).filter(|c| c.local).map(|c| c.backend.address).collect();
     local_addresses.sort_unstable();
     local_addresses.dedup();
+    let cluster_backends: Arc<[Backend]> = backends(&cluster);
     let serves = |c: &&Candidate<'_>| c.endpoint.serving || c.endpoint.ready;
-    let serving = match port.protocol {
-        Protocol::Udp => candidates.iter().filter(serves).map(|c| c.backend).collect(),
-        Protocol::Tcp | Protocol::Sctp => BTreeSet::new(),
+    // All of `cluster` serve.
+    let serving = match candidates.iter().filter(serves).count() {
+        0 if port.protocol == Protocol::Udp => candidates.iter().map(|c| c.backend).collect(),
+        count if count == cluster.len() => cluster_backends.clone(),
+        _ => candidates.iter().filter(serves).map(|c| c.backend).collect(),
     };
     Selection {
-        cluster: backends(&cluster),
+        cluster: cluster_backends,
         local: backends(&local),
         local_ready,
         serving,
@@ -220,6 +224,31 @@ mod tests {
             (&[], &[], &[]),
         ] {
             assert_eq!(selected(&[slice("a", endpoints)]), (cluster.into(), local.into()));
+        }
+    }
+
+    #[test]
+    fn flows_stay_where_they_are_served() {
+        for (endpoints, tcp, udp, is_cluster) in [
+            (&["1 rs", "2 rs"][..], &[1, 2][..], &[1, 2][..], true),
+            (&["1 rs", "2 st", "3 s"], &[1, 2, 3], &[1, 2, 3], false),
+            (&["1 st", "2 st"], &[1, 2], &[1, 2], true),
+            (&["1 st", "2 s"], &[1, 2], &[1, 2], false),
+            (&["1 rs", "2", "3 t"], &[1], &[1], true),
+            (&["1 r", "2"], &[1], &[1], true),
+            (&["1", "2 t"], &[], &[1, 2], false),
+            (&["1 rs @a", "2 rs @b"], &[1, 2], &[1, 2], false),
+            (&[], &[], &[], true),
+        ] {
+            let slices = [slice("a", endpoints)];
+            for (protocol, serving) in [(Protocol::Tcp, tcp), (Protocol::Udp, udp)] {
+                let port = ServicePort { protocol, ..port() };
+                let locality = Locality { node: "here", zone: Some("a") };
+                let selection = select(slices.iter(), &port, Family::V4, locality);
+                assert_eq!(octets(&selection.serving), serving, "{endpoints:?} {protocol}");
+                let shared = Arc::ptr_eq(&selection.serving, &selection.cluster);
+                assert!(shared || !is_cluster || serving.is_empty(), "{endpoints:?} {protocol}");
+            }
         }
     }
 

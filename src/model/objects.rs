@@ -121,8 +121,8 @@ pub enum TrafficPolicy {
 pub struct Service {
     /// Its name.
     pub name: ObjectName,
-    /// `metadata.creationTimestamp` in seconds since 1970. The older Service wins a conflict; one
-    /// that does not say counts as the youngest.
+    /// `metadata.creationTimestamp` in seconds since 1970. Of frontends of one kind, the older Service
+    /// has what two claim; one that does not say counts as the youngest.
     pub created: Option<i64>,
     /// `spec.clusterIPs`: at most one address per family.
     pub cluster_ips: Vec<IpAddr>,

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::claims::{Claims, Rank};
+use super::conflicts::{Claims, Precedence};
 use super::{
-    Conflict, Flows, Frontend, FrontendKey, HealthCheck, Member, NoLocal, Options, ServicePlan,
-    Set, Surroundings, Touched, plan_service,
+    Conflict, Flow, Flows, Frontend, FrontendKey, HealthCheck, Member, NoLocal, Options,
+    ServicePlan, Set, Surroundings, Touched, plan_service,
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
@@ -24,7 +24,7 @@ pub struct Desired {
     options: Options,
     node_name: String,
     surroundings: Option<Surroundings>,
-    plans: ArrivalMap<ObjectName, (Rank, ServicePlan)>,
+    plans: ArrivalMap<ObjectName, ServicePlan>,
     claims: Claims,
     /// Members of plain sets with the number of Services (or surroundings) that want them.
     members: ArrivalMap<Member, usize>,
@@ -51,7 +51,7 @@ impl Desired {
             health_checks: BTreeMap::new(),
             no_local: NoLocal::default(),
             touched: Touching::default(),
-            flows: Flows::new(),
+            flows: Flows::default(),
         }
     }
 
@@ -73,6 +73,7 @@ impl Desired {
                 let missing = store.service_count().saturating_sub(self.plans.len());
                 self.plans.reserve(missing);
                 self.claims.reserve(missing);
+                self.flows.reserve(missing);
                 let known = store.services().map(|service| &service.name);
                 return self.plan_services(store, known.chain(&gone));
             }
@@ -101,60 +102,70 @@ impl Desired {
             return;
         };
         for name in names {
-            let new = store.service(name).map(|service| {
-                (Rank::of(service), plan_service(service, store.slices(name), &surroundings))
-            });
+            let service = store.service(name);
+            let new =
+                service.map(|service| plan_service(service, store.slices(name), &surroundings));
             self.replace_plan(name, new);
         }
         self.surroundings = Some(surroundings);
     }
 
-    fn replace_plan(&mut self, name: &ObjectName, new: Option<(Rank, ServicePlan)>) {
+    fn replace_plan(&mut self, name: &ObjectName, new: Option<ServicePlan>) {
         let old = self.plans.swap_remove(name);
         if old == new {
             self.plans.extend(new.map(|new| (name.clone(), new)));
             return;
         }
         let mut keys: Vec<FrontendKey> = Vec::new();
-        if let Some((rank, plan)) = &new {
+        // Frontends of which another Service may have been the owner before.
+        let mut contested: Vec<FrontendKey> = Vec::new();
+        if let Some(plan) = &new {
             self.no_local.add(&plan.no_local);
             for (key, frontend) in &plan.frontends {
-                self.claims.add(*key, rank);
-                let before =
-                    old.as_ref().filter(|(r, _)| r == rank).and_then(|(_, p)| p.frontend(*key));
-                if before != Some(frontend) {
-                    keys.push(*key);
+                let same = old.as_ref().filter(|old| plan.claims_alike(old, *key));
+                match same.and_then(|old| Some((old, old.frontend(*key)?))) {
+                    Some((old, before)) => {
+                        if before != frontend {
+                            keys.push(*key);
+                        }
+                        self.note_served(name, *key, old, plan);
+                    }
+                    None => {
+                        self.claims.add(*key, plan.claim(name, *key));
+                        keys.push(*key);
+                        contested.push(*key);
+                    }
                 }
             }
             for member in plan.members() {
                 self.add_member(member);
             }
         }
-        if let Some((rank, plan)) = &old {
+        if let Some(plan) = &old {
             self.no_local.subtract(&plan.no_local);
             for (key, _) in &plan.frontends {
-                let kept =
-                    new.as_ref().is_some_and(|(r, p)| r == rank && p.frontend(*key).is_some());
+                let kept = new.as_ref().is_some_and(|new| {
+                    new.frontend(*key).is_some() && new.claims_alike(plan, *key)
+                });
                 if !kept {
-                    self.claims.remove(*key, rank);
+                    self.claims.remove(*key, &plan.claim(name, *key));
                     keys.push(*key);
+                    contested.push(*key);
                 }
             }
             for member in plan.members() {
                 self.remove_member(member);
             }
         }
-        for check in old.iter().flat_map(|(_, plan)| &plan.health_checks) {
+        for check in old.iter().flat_map(|plan| &plan.health_checks) {
             self.health_checks.remove(&(name.clone(), check.family));
         }
-        let checks = new.iter().flat_map(|(_, plan)| &plan.health_checks).cloned();
+        let checks = new.iter().flat_map(|plan| &plan.health_checks).cloned();
         self.health_checks.extend(checks.map(|check| ((name.clone(), check.family), check)));
-        let flows = |plan: &Option<(Rank, ServicePlan)>| {
-            plan.as_ref().map(|(_, plan)| plan.flows.clone()).unwrap_or_default()
-        };
-        let (old_flows, new_flows) = (flows(&old), flows(&new));
+        for key in contested {
+            self.note_owned(name, new.as_ref(), key);
+        }
         self.plans.extend(new.map(|new| (name.clone(), new)));
-        self.note_flows(&old_flows, &new_flows, &keys);
         for key in &keys {
             let conflicts: Vec<Conflict> = self.claims.conflicts(*key).collect();
             if conflicts.is_empty() {
@@ -166,16 +177,35 @@ impl Desired {
         self.touched.frontends.extend(keys);
     }
 
-    /// Notes where UDP flows may stay from now on, for frontends where that may have changed: by
-    /// itself, or because another Service has the frontend now.
-    fn note_flows(&mut self, old: &Flows, new: &Flows, touched: &[FrontendKey]) {
-        let known = old.keys().chain(new.keys());
-        let changed = known.filter(|key| touched.contains(key) || old.get(key) != new.get(key));
-        for key in changed.copied().collect::<BTreeSet<_>>() {
-            // With several claimants it is the winner who counts.
-            let winner = self.claims.winner(key).and_then(|winner| self.plans.get(winner));
-            let serving = winner.and_then(|(_, plan)| plan.flows.get(&key)).cloned();
-            self.flows.insert(key, serving.unwrap_or_default());
+    /// Notes where the flows to a frontend may stay that was and is claimed by the same Service.
+    fn note_served(
+        &mut self,
+        name: &ObjectName,
+        key: FrontendKey,
+        old: &ServicePlan,
+        new: &ServicePlan,
+    ) {
+        // With several claimants it is the owner who counts.
+        if self.claims.winner(key) != Some(name) {
+            return;
+        }
+        let (Some(before), Some(serving)) = (old.serving(key), new.serving(key)) else { return };
+        if before != serving {
+            self.flows.note(key, Flow::after(&before, &serving));
+        }
+    }
+
+    /// Notes where the flows to a frontend may stay that may have another owner now, or none.
+    /// `plan` is that of the Service of this name.
+    fn note_owned(&mut self, name: &ObjectName, plan: Option<&ServicePlan>, key: FrontendKey) {
+        let owner = match self.claims.winner(key) {
+            Some(owner) if owner == name => plan,
+            Some(owner) => self.plans.get(owner),
+            None => None,
+        };
+        match owner.and_then(|owner| owner.serving(key)) {
+            Some(serving) => self.flows.note(key, Flow { serving, search: true }),
+            None => self.flows.end(key),
         }
     }
 
@@ -206,8 +236,7 @@ impl Desired {
     /// The frontend that the kernel should hold under that key.
     #[must_use]
     pub fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
-        let (_, plan) = self.plans.get(self.claims.winner(key)?)?;
-        plan.frontend(key)
+        self.plans.get(self.claims.winner(key)?)?.frontend(key)
     }
 
     /// The Service that has a frontend.
@@ -219,7 +248,7 @@ impl Desired {
     /// All frontends that the kernel should hold, in order.
     #[must_use]
     pub fn frontends(&self) -> BTreeMap<FrontendKey, &Frontend> {
-        let keys = self.plans.values().flat_map(|(_, plan)| &plan.frontends).map(|(key, _)| *key);
+        let keys = self.plans.values().flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
         keys.filter_map(|key| Some((key, self.frontend(key)?))).collect()
     }
 
@@ -251,7 +280,7 @@ impl Desired {
         self.no_local
     }
 
-    /// The UDP frontends for which it changed since the last call where flows may stay.
+    /// The frontends for which it changed since the last call where flows may stay.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)
     }
@@ -266,22 +295,27 @@ impl Desired {
     #[must_use]
     pub fn everything(&self) -> Touched {
         let plans = self.plans.values();
-        let frontends = plans.flat_map(|(_, plan)| &plan.frontends).map(|(key, _)| *key);
+        let frontends = plans.flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
         Touched::new(frontends.collect(), self.members.keys().copied().collect(), true)
     }
 }
 
 impl ServicePlan {
-    fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
-        let place = self.frontends.binary_search_by_key(&key, |(key, _)| *key).ok()?;
-        Some(&self.frontends[place].1)
+    /// Claims a frontend for the Service of this name, whose plan it is.
+    fn claim(&self, name: &ObjectName, key: FrontendKey) -> Precedence {
+        Precedence { kind: self.kind(key), created: self.created, service: name.clone() }
+    }
+
+    /// True if another plan of the same Service would claim a frontend with the same precedence.
+    fn claims_alike(&self, other: &ServicePlan, key: FrontendKey) -> bool {
+        self.created == other.created && self.kind(key) == other.kind(key)
     }
 
     fn members(&self) -> impl Iterator<Item = Member> {
         let of = |set| move |address: &IpAddr| Member { set, address: *address };
         let cluster_ips = self.cluster_ips.iter().map(of(Set::ClusterIps));
-        let external_ips = self.external_ips.iter().map(of(Set::ExternalIps));
-        cluster_ips.chain(external_ips).chain(self.hairpins.iter().map(of(Set::Hairpin)))
+        let external = self.external_addresses.iter().map(of(Set::ExternalIps));
+        cluster_ips.chain(external).chain(self.hairpins.iter().map(of(Set::Hairpin)))
     }
 }
 
@@ -297,16 +331,20 @@ mod tests {
         TrafficPolicy,
     };
 
-    /// Few names and few addresses, so that Services meet.
+    /// Few names and few addresses, so that Services meet; also one's ClusterIP as another's VIP or
+    /// ExternalIP, and its own.
     fn service() -> impl Strategy<Value = Change> {
-        (0_u8..5, 0_u8..3, 0_u8..3, any::<[bool; 4]>()).prop_map(|(n, ip, age, flags)| {
-            let [local, node_port, udp, sticky] = flags;
+        let addresses = || proptest::collection::vec(0_u8..4, 0..3);
+        let ip = |n: u8| IpAddr::from(Ipv4Addr::new(10, 96, 0, n));
+        let names = (0_u8..5, 0_u8..3, 0_u8..3, any::<[bool; 4]>());
+        (names, addresses(), addresses()).prop_map(move |(names, external, vips)| {
+            let (n, cluster_ip, age, [local, node_port, udp, sticky]) = names;
             Change::Service(Service {
                 name: ObjectName::new("default", format!("service-{n}")),
                 created: (age > 0).then_some(i64::from(age)),
-                cluster_ips: vec![Ipv4Addr::new(10, 96, 0, ip).into()],
-                external_ips: vec![Ipv4Addr::new(198, 51, 100, ip).into()],
-                load_balancer_ips: Vec::new(),
+                cluster_ips: vec![ip(cluster_ip)],
+                external_ips: external.into_iter().map(ip).collect(),
+                load_balancer_ips: vips.into_iter().map(ip).collect(),
                 source_ranges: Vec::new(),
                 ports: vec![ServicePort {
                     name: "".into(),
@@ -324,7 +362,7 @@ mod tests {
     }
 
     fn slice() -> impl Strategy<Value = Change> {
-        let endpoints = proptest::collection::vec((0_u8..6, any::<[bool; 3]>()), 0..5);
+        let endpoints = proptest::collection::vec((0_u8..6, any::<[bool; 4]>()), 0..5);
         (0_u8..5, 0_u8..4, endpoints).prop_map(|(n, of, endpoints)| {
             Change::Slice(EndpointSlice {
                 name: ObjectName::new("default", format!("slice-{n}")),
@@ -335,10 +373,10 @@ mod tests {
                     .into(),
                 endpoints: endpoints
                     .into_iter()
-                    .map(|(octet, [ready, terminating, here])| Endpoint {
+                    .map(|(octet, [ready, serving, terminating, here])| Endpoint {
                         address: Ipv4Addr::new(10, 244, 0, octet).into(),
                         ready,
-                        serving: true,
+                        serving,
                         terminating,
                         node: Some(if here { "node-1" } else { "node-2" }.into()),
                         zone_hints: Box::default(),
@@ -355,25 +393,57 @@ mod tests {
         BTreeSet<Conflict>,
         Vec<HealthCheck>,
         NoLocal,
+        BTreeMap<FrontendKey, Flow>,
     );
 
-    /// Applies the changes, planning after every so many, and tells what is planned then and which
-    /// flows are known.
-    fn planned(changes: &[Change], every: usize) -> (State, Flows) {
+    /// Applies the changes, planning after every so many.
+    fn planned(changes: &[Change], every: usize) -> (Desired, Flows) {
         let mut store = Store::new();
         let mut desired = Desired::new(Options::default(), "node-1");
-        let mut flows = Flows::new();
+        let mut flows = Flows::default();
         for round in changes.chunks(every) {
             let mut dirty = Dirty::default();
             round.iter().cloned().for_each(|change| store.apply(change, &mut dirty));
             desired.update(&store, &dirty);
-            flows.extend(desired.take_flows());
+            flows.merge(desired.take_flows());
         }
-        flows.retain(|key, _| desired.frontend(*key).is_some());
+        (desired, flows)
+    }
+
+    /// What is planned, and where flows may stay.
+    fn state((desired, flows): &(Desired, Flows)) -> State {
+        let flows = flows.clone().into_iter();
+        let flows = flows.filter(|(key, _)| desired.frontend(*key).is_some()).collect();
         let frontends = desired.frontends().into_iter().map(|(k, f)| (k, f.clone())).collect();
         let conflicts = desired.conflicts().cloned().collect();
         let checks = desired.health_checks().cloned().collect();
-        ((frontends, desired.members(), conflicts, checks, desired.no_local()), flows)
+        (frontends, desired.members(), conflicts, checks, desired.no_local(), flows)
+    }
+
+    /// Which Service should have each frontend, by all that claim it: kind, age, name.
+    fn owners(changes: &[Change]) -> BTreeMap<FrontendKey, ObjectName> {
+        let mut owners: BTreeMap<FrontendKey, (u8, i64, ObjectName)> = BTreeMap::new();
+        let mut claim = |key, kind, service: &Service| {
+            let claim = (kind, service.created.unwrap_or(i64::MAX), service.name.clone());
+            let first = owners.entry(key).or_insert_with(|| claim.clone());
+            *first = claim.min(first.clone());
+        };
+        for change in changes {
+            let Change::Service(service) = change else { continue };
+            let port = &service.ports[0];
+            let addresses =
+                [&service.cluster_ips, &service.load_balancer_ips, &service.external_ips];
+            for (kind, addresses) in (0_u8..).zip(addresses) {
+                for address in addresses {
+                    let key = FrontendKey::Address(*address, port.protocol, port.port);
+                    claim(key, kind, service);
+                }
+            }
+            if let Some(node_port) = port.node_port {
+                claim(FrontendKey::NodePort(Family::V4, port.protocol, node_port), 3, service);
+            }
+        }
+        owners.into_iter().map(|(key, (.., name))| (key, name)).collect()
     }
 
     proptest! {
@@ -394,7 +464,20 @@ mod tests {
                 .prop_flat_map(|(changes, last)| (Just(changes), Just(last).prop_shuffle())),
             every in 1_usize..5,
         ) {
-            prop_assert_eq!(planned(&changes, every), planned(&shuffled, shuffled.len()));
+            let planned = [planned(&changes, every), planned(&shuffled, shuffled.len())];
+            let owners = owners(&shuffled);
+            for (desired, flows) in &planned {
+                let planned = desired.frontends().into_keys();
+                let owned = planned.filter_map(|key| Some((key, desired.service_of(key)?.clone())));
+                prop_assert_eq!(&owned.collect::<BTreeMap<_, _>>(), &owners);
+                // Where flows may stay follows from the owner's endpoints alone.
+                let flows: BTreeMap<_, _> = flows.clone().into_iter().collect();
+                for (key, owner) in &owners {
+                    let serving = flows.get(key).map(|flow| flow.serving.clone());
+                    prop_assert_eq!(serving, desired.plans[owner].serving(*key));
+                }
+            }
+            prop_assert_eq!(state(&planned[0]), state(&planned[1]));
         }
     }
 }

@@ -27,6 +27,13 @@ impl FrontendKey {
         }
     }
 
+    /// True if flows to it end when their backend is gone (UDP) or never answered (TCP). Those of
+    /// SCTP never do.
+    #[must_use]
+    pub fn is_swept(&self) -> bool {
+        matches!(self.protocol(), Protocol::Tcp | Protocol::Udp)
+    }
+
     /// The family whose table it is in.
     #[must_use]
     pub fn family(&self) -> Family {
@@ -50,6 +57,31 @@ impl fmt::Display for FrontendKey {
                 write!(f, "node port {port}/{protocol} ({family})")
             }
         }
+    }
+}
+
+/// What a frontend is of its Service, in the order of precedence: a Service keeps its ClusterIP
+/// whatever other ones say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FrontendKind {
+    /// A port of its ClusterIP.
+    ClusterIp,
+    /// A port of a load-balancer VIP.
+    Vip,
+    /// A port of one of its `externalIPs`.
+    ExternalIp,
+    /// A node port, which no other kind can be.
+    NodePort,
+}
+
+impl fmt::Display for FrontendKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FrontendKind::ClusterIp => "ClusterIP",
+            FrontendKind::Vip => "load-balancer VIP",
+            FrontendKind::ExternalIp => "ExternalIP",
+            FrontendKind::NodePort => "NodePort",
+        })
     }
 }
 

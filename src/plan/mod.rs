@@ -7,9 +7,10 @@
 //!
 //! Must not know: netlink, what the kernel holds now, where objects come from, time.
 
-mod claims;
+mod conflicts;
 mod desired;
 mod element;
+mod flows;
 mod frontend;
 mod layout;
 mod options;
@@ -19,17 +20,18 @@ mod surroundings;
 mod text;
 mod touched;
 
-pub use claims::Conflict;
+pub use conflicts::{Conflict, ConflictReason};
 pub use desired::Desired;
 pub use element::{Element, Key, Member, Value};
-pub use frontend::{Frontend, FrontendKey, Outcome, SourceRange};
+pub use flows::{Flow, Flows};
+pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
     BaseHook, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, base_chains,
     on_demand_chain,
 };
-pub use service::{Flows, HealthCheck, NoLocal, ServicePlan, plan_service};
+pub use service::{HealthCheck, NoLocal, ServicePlan, plan_service};
 pub use surroundings::Surroundings;
 pub use text::{render, rule_text};
 pub use touched::Touched;

@@ -1,30 +1,35 @@
 //! The plan of one Service.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Frontend, FrontendKey, Outcome, SourceRange, Surroundings};
+use super::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange, Surroundings};
 use crate::model::{
-    Backend, EndpointSlice, Family, ObjectName, Protocol, Selection, Service, ServicePort,
-    TrafficPolicy, select,
+    Backend, EndpointSlice, Family, ObjectName, Selection, Service, ServicePort, TrafficPolicy,
+    select,
 };
 
 /// Everything that the kernel must hold for one Service, if it owns all its frontends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServicePlan {
-    /// Its frontends, each once.
+    /// When the Service was created, in seconds since 1970; one that does not say is the youngest.
+    pub created: i64,
+    /// Its frontends, each once, in order.
     pub frontends: Vec<(FrontendKey, Frontend)>,
     /// Its ClusterIPs.
     pub cluster_ips: Vec<IpAddr>,
-    /// Its load-balancer VIPs and ExternalIPs that have a frontend, each once.
+    /// The addresses of its external frontends, VIPs and ExternalIPs, each once and in order.
+    pub external_addresses: Vec<IpAddr>,
+    /// Those of its `externalIPs` that are neither ClusterIPs nor VIPs of it, in order.
     pub external_ips: Vec<IpAddr>,
     /// Its backends on this node, which may reach themselves through it.
     pub hairpins: Vec<IpAddr>,
-    /// For each of its UDP frontends where existing flows may stay.
-    pub flows: Flows,
+    /// Where existing flows may stay ([`Selection::serving`]), for the frontends for which that is not
+    /// the pool; in order.
+    pub flows: Vec<(FrontendKey, Arc<[Backend]>)>,
     /// What load balancers are told about it, per family.
     pub health_checks: Vec<HealthCheck>,
     /// How many of its service ports have endpoints elsewhere only.
@@ -66,8 +71,48 @@ impl NoLocal {
     }
 }
 
-/// UDP frontends with all endpoints that serve them.
-pub type Flows = BTreeMap<FrontendKey, Arc<BTreeSet<Backend>>>;
+impl ServicePlan {
+    /// A frontend of it.
+    #[must_use]
+    pub fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
+        let place = self.frontends.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        Some(&self.frontends[place].1)
+    }
+
+    /// Where existing flows to a frontend of it may stay. None for SCTP.
+    #[must_use]
+    pub fn serving(&self, key: FrontendKey) -> Option<Arc<[Backend]>> {
+        let frontend = self.frontend(key).filter(|_| key.is_swept())?;
+        Some(match self.flows.binary_search_by_key(&key, |(key, _)| *key) {
+            Ok(place) => self.flows[place].1.clone(),
+            Err(_) => pool(frontend).cloned().unwrap_or_default(),
+        })
+    }
+
+    /// What a frontend is of it. An address that is also its ClusterIP counts as that: the Service
+    /// owns it.
+    #[must_use]
+    pub fn kind(&self, key: FrontendKey) -> FrontendKind {
+        match key {
+            FrontendKey::NodePort(..) => FrontendKind::NodePort,
+            FrontendKey::Address(ip, ..) if self.cluster_ips.contains(&ip) => {
+                FrontendKind::ClusterIp
+            }
+            FrontendKey::Address(ip, ..) if self.external_ips.binary_search(&ip).is_ok() => {
+                FrontendKind::ExternalIp
+            }
+            FrontendKey::Address(..) => FrontendKind::Vip,
+        }
+    }
+}
+
+/// The pool of a frontend that has one.
+fn pool(frontend: &Frontend) -> Option<&Arc<[Backend]>> {
+    match &frontend.outcome {
+        Outcome::Balance(pool) => Some(pool),
+        Outcome::Reject | Outcome::Drop => None,
+    }
+}
 
 /// What load balancers are told at a Service's `healthCheckNodePort`: whether this node has
 /// endpoints that they can send traffic to.
@@ -90,8 +135,15 @@ pub fn plan_service<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
     surroundings: &Surroundings,
 ) -> ServicePlan {
-    let mut plan =
-        ServicePlan { cluster_ips: service.cluster_ips.clone(), ..ServicePlan::default() };
+    let own =
+        |ip: &&IpAddr| !service.cluster_ips.contains(ip) && !service.load_balancer_ips.contains(ip);
+    let mut plan = ServicePlan {
+        created: service.created.unwrap_or(i64::MAX),
+        cluster_ips: service.cluster_ips.clone(),
+        external_ips: service.external_ips.iter().filter(own).copied().collect(),
+        ..ServicePlan::default()
+    };
+    plan.external_ips.sort_unstable();
     for cluster_ip in &service.cluster_ips {
         let family = Family::of(*cluster_ip);
         let mut local_ready = BTreeSet::new();
@@ -100,11 +152,14 @@ pub fn plan_service<'a>(
             plan.no_local.note(service, family, &selection);
             let known = plan.frontends.len();
             plan_port(service, *cluster_ip, port, &selection, surroundings, &mut plan);
-            if port.protocol == Protocol::Udp {
-                let serving = Arc::new(selection.serving);
-                let added = plan.frontends[known..].iter();
-                plan.flows.extend(added.map(|(key, _)| (*key, serving.clone())));
-            }
+            let serving = &selection.serving;
+            let differs = |frontend: &Frontend| match pool(frontend) {
+                Some(pool) => !Arc::ptr_eq(pool, serving),
+                None => !serving.is_empty(),
+            };
+            let added = plan.frontends[known..].iter();
+            let added = added.filter(|(key, frontend)| key.is_swept() && differs(frontend));
+            plan.flows.extend(added.map(|(key, _)| (*key, serving.clone())));
             plan.hairpins.extend(&selection.local_addresses);
             local_ready.extend(selection.local_ready);
         }
@@ -118,7 +173,7 @@ pub fn plan_service<'a>(
             }
         }));
     }
-    for addresses in [&mut plan.hairpins, &mut plan.external_ips] {
+    for addresses in [&mut plan.hairpins, &mut plan.external_addresses] {
         addresses.sort_unstable();
         addresses.dedup();
     }
@@ -128,6 +183,8 @@ pub fn plan_service<'a>(
     plan.frontends.dedup_by_key(|(key, _)| *key);
     // There are many of these, and a Vec that grew once has room for four.
     plan.frontends.shrink_to_fit();
+    plan.flows.sort_by_key(|(key, _)| *key);
+    plan.flows.dedup_by_key(|(key, _)| *key);
     plan
 }
 
@@ -179,7 +236,7 @@ fn plan_port(
         sources: None,
     };
     let sources = allowed_sources(service, family, surroundings);
-    plan.external_ips.extend(vips().chain(external_ips()));
+    plan.external_addresses.extend(vips().chain(external_ips()));
     for address in vips() {
         let key = FrontendKey::Address(*address, port.protocol, port.port);
         plan.frontends.push((key, Frontend { sources: sources.clone(), ..external.clone() }));

@@ -166,6 +166,7 @@ fn conflict(conflict: &crate::plan::Conflict) -> Conflict {
         frontend: conflict.frontend.to_string(),
         winner: conflict.winner.to_string(),
         loser: conflict.loser.to_string(),
+        reason: conflict.reason.to_string(),
     }
 }
 

@@ -102,7 +102,7 @@ pub struct Rules {
     pub counts: Counts,
     /// What the kernel refuses.
     pub quarantined: Vec<Quarantined>,
-    /// Frontends that a Service goes without because an older one has them.
+    /// Frontends that a Service goes without because another one has them.
     pub conflicts: Vec<Conflict>,
     /// How often somebody else's changes of our tables were repaired.
     pub drift_repairs: u64,
@@ -195,6 +195,8 @@ pub struct Conflict {
     pub winner: String,
     /// The Service that goes without.
     pub loser: String,
+    /// What decided.
+    pub reason: String,
 }
 
 /// Our tables were repaired.

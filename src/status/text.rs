@@ -64,8 +64,8 @@ impl Status {
             ));
         }
         some(&mut warnings, conflicts, "such conflicts", |conflict| {
-            let super::Conflict { frontend, winner, loser } = conflict;
-            format!("Service {loser} goes without {frontend}, which the older {winner} has")
+            let super::Conflict { frontend, winner, loser, reason } = conflict;
+            format!("Service {loser} goes without {frontend}, which {winner} has: {reason}")
         });
         some(&mut warnings, &self.unbound_health_ports, "such ports", |port| {
             let super::UnboundPort { service, address, reason } = port;

@@ -10,7 +10,8 @@ use shunt_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
 use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases = both![the_start_is_told, a_conflict_is_told, a_repair_is_told];
+    let mut cases =
+        both![the_start_is_told, a_conflict_is_told, a_conflict_of_kinds_is_told, a_repair_is_told];
     cases.extend(standin_only![
         events_that_are_forbidden_are_in_nobodys_way,
         events_that_nobody_answers_are_in_nobodys_way,
@@ -82,6 +83,24 @@ fn a_conflict_is_told(api: Api) -> Result<()> {
     let loser = services.iter().find(|service| service["metadata"]["name"] == "b-second");
     let uid = loser.map(|loser| &loser["metadata"]["uid"]);
     assert_eq!(Some(&event["regarding"]["uid"]), uid, "{services:?}");
+    Ok(())
+}
+
+/// An address that another Service has as its ClusterIP, whichever is older.
+fn a_conflict_of_kinds_is_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let grabber = cluster_ip_service("a-grabber", "10.96.0.31").external_ips(&["10.96.0.32"]);
+    world.api.put(grabber)?;
+    world.api.put(cluster_ip_service("b-owner", "10.96.0.32"))?;
+    let _agent = world.start()?;
+    let event = wait_for(&world, "FrontendConflict")?;
+    assert_eq!(event["regarding"]["name"], "a-grabber");
+    let note = event["note"].as_str().unwrap_or_default();
+    for part in ["10.96.0.32:80", "default/b-owner", "ClusterIPs take precedence over ExternalIPs"]
+    {
+        assert!(note.contains(part), "{note}");
+    }
+    assert!(!note.contains("older"), "{note}");
     Ok(())
 }
 

@@ -1,16 +1,17 @@
 //! Many flows at once.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result};
 use shunt::conntrack::{Report, Sweep};
 use shunt::model::{Family, Protocol};
-use shunt::plan::FrontendKey;
+use shunt::plan::{Flows, FrontendKey};
 use shunt_lab::Netns;
 
-use crate::flows::{frontend, serving, socket, sweep};
+use crate::flows::{Flow, frontend, send_syn, serving, socket, sweep};
 
 /// A node with many flows on its loopback device, half of them to an endpoint that is gone.
 struct Crowd {
@@ -72,15 +73,15 @@ impl Crowd {
 
     /// A sweep of both frontends of each family, and of so many others.
     fn sweep(others: u16) -> Sweep {
-        let mut frontends = BTreeMap::new();
+        let mut flows = Vec::new();
         for ([one, two], [serves, _]) in Self::FRONTENDS.into_iter().zip(Self::ENDPOINTS) {
             let serves = serving(&[serves]);
-            frontends.extend([one, two].map(|text| (frontend(text), Arc::clone(&serves))));
+            flows.extend([one, two].map(|text| (frontend(Protocol::Udp, text), serves.clone())));
             let address = socket(one).ip();
             let other = |n| FrontendKey::Address(address, Protocol::Udp, 1000 + n);
-            frontends.extend((0..others).map(|n| (other(n), Arc::default())));
+            flows.extend((0..others).map(|n| (other(n), serving(&[]))));
         }
-        Sweep { frontends, node_addresses: BTreeSet::new() }
+        Sweep::new(Flows::from_iter(flows), BTreeSet::new())
     }
 
     /// How many flows of both families there are, and how many of this one go to the endpoint that is
@@ -130,5 +131,66 @@ fn flows_that_vanish_meanwhile_are_no_error() -> Result<()> {
     let left = crowd.flows + crowd.flows / 2;
     assert_eq!(crowd.count(Family::V4)?, (left, 0));
     assert_eq!(crowd.count(Family::V6)?, (left, crowd.flows / 2));
+    Ok(())
+}
+
+/// Connections that were answered, to an endpoint that serves and to one that is gone, and some to the
+/// latter that were not.
+#[test]
+fn half_open_connections_are_found_among_many_that_were_answered() -> Result<()> {
+    const ANSWERED: u16 = 2_000;
+    const HALF_OPEN: u16 = 300;
+    let crowd = Crowd::new()?;
+    let mut rules = String::from("flush ruleset\n");
+    for (family, [serving, gone]) in ["ip", "ip6"].iter().zip(Crowd::ENDPOINTS) {
+        rules.push_str(&format!(
+            "table {family} hand {{
+                chain output {{
+                    type nat hook output priority -100
+                    tcp dport 53 tcp sport 0-{} dnat to {serving}
+                    tcp dport 53 dnat to {gone}
+                }}
+            }}\n",
+            Crowd::FIRST_PORT + ANSWERED / 2 - 1,
+        ));
+    }
+    crowd.ns.nft(&rules)?;
+    let listener = crowd.ns.run(|| Ok(TcpListener::bind("[::]:9")?))?;
+    for (family, from) in Family::ALL.into_iter().zip(["127.0.0.1", "::1"]) {
+        let from: IpAddr = from.parse()?;
+        let to = Crowd::FRONTENDS[family as usize][0];
+        let connect = |ports: Range<u16>| -> Result<Vec<OwnedFd>> {
+            let flows = ports.map(|port| Flow::tcp(SocketAddr::new(from, port), socket(to)));
+            flows.map(|flow| send_syn(&crowd.ns, &flow)).collect()
+        };
+        let answered = Crowd::FIRST_PORT..Crowd::FIRST_PORT + ANSWERED;
+        let half_open = answered.end..answered.end + HALF_OPEN;
+        // Fewer at a time than wait to be accepted.
+        for ports in answered.clone().step_by(100).map(|first| first..first + 100) {
+            let connecting = connect(ports)?;
+            connecting.iter().try_for_each(|_| listener.accept().map(drop))?;
+        }
+        crowd.ns.nft(
+            "table inet silent {
+                chain input {
+                    type filter hook input priority 0
+                    tcp dport 9 drop
+                }
+            }",
+        )?;
+        let _pending = connect(half_open.clone())?;
+        let count =
+            || -> Result<usize> { Ok(crowd.ns.output("conntrack", &["--count"])?.trim().parse()?) };
+        let before = count()?;
+        let serves = serving(&Crowd::ENDPOINTS[family as usize][..1]);
+        let flows = Flows::from_iter([(frontend(Protocol::Tcp, to), serves)]);
+        let report = sweep(&crowd.ns, family, &Sweep::new(flows, BTreeSet::new()))?;
+        assert_eq!((report.deleted, report.half_open), (half_open.len(), half_open.len()));
+        // Before Linux 5.15 the kernel does not filter by status.
+        let all = half_open.len() + answered.len();
+        assert!([half_open.len(), all].contains(&report.listed), "{report:?}");
+        assert_eq!(before - count()?, half_open.len());
+        crowd.ns.nft("delete table inet silent")?;
+    }
     Ok(())
 }

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, sockopt,
+};
 use shunt::conntrack::{Conntrack, Report, Sweep};
 use shunt::model::{Backend, Family, Protocol};
-use shunt::plan::FrontendKey;
+use shunt::plan::{self, FrontendKey};
 use shunt_lab::Netns;
 
 /// A flow, as its client sees it.
@@ -22,6 +26,10 @@ pub(crate) struct Flow {
 impl Flow {
     pub(crate) fn udp(from: SocketAddr, to: SocketAddr) -> Flow {
         Flow { protocol: "udp".to_owned(), from, to }
+    }
+
+    pub(crate) fn tcp(from: SocketAddr, to: SocketAddr) -> Flow {
+        Flow { protocol: "tcp".to_owned(), from, to }
     }
 
     /// Reads a line of `conntrack -L -o extended`; `None` if the protocol has no ports.
@@ -70,16 +78,34 @@ pub(crate) fn backend(text: &str) -> Backend {
     Backend { address: address.ip(), port: address.port() }
 }
 
-pub(crate) fn frontend(text: &str) -> FrontendKey {
+pub(crate) fn frontend(protocol: Protocol, text: &str) -> FrontendKey {
     let address = socket(text);
-    FrontendKey::Address(address.ip(), Protocol::Udp, address.port())
+    FrontendKey::Address(address.ip(), protocol, address.port())
 }
 
-pub(crate) fn serving(backends: &[&str]) -> Arc<BTreeSet<Backend>> {
-    Arc::new(backends.iter().map(|text| backend(text)).collect())
+/// Where flows may stay, of a frontend that is to be searched.
+pub(crate) fn serving(backends: &[&str]) -> plan::Flow {
+    plan::Flow { serving: backends.iter().map(|text| backend(text)).collect(), search: true }
 }
 
 /// Sweeps one family in a namespace, over a new socket.
 pub(crate) fn sweep(ns: &Netns, family: Family, sweep: &Sweep) -> Result<Report> {
     ns.run(|| Ok(Conntrack::open()?.sweep(family, sweep)?))
+}
+
+/// Begins a connection; does not wait for the answer.
+pub(crate) fn send_syn(ns: &Netns, flow: &Flow) -> Result<OwnedFd> {
+    ns.run(|| {
+        let family = if flow.to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+        let socket =
+            nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, None)?;
+        // Several connections from one port.
+        setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(flow.from))
+            .with_context(|| format!("cannot bind to {}", flow.from))?;
+        match connect(socket.as_raw_fd(), &SockaddrStorage::from(flow.to)) {
+            Ok(()) | Err(Errno::EINPROGRESS) => Ok(socket),
+            Err(errno) => Err(errno).with_context(|| format!("cannot connect to {}", flow.to)),
+        }
+    })
 }

@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::{Arc, mpsc};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shunt::conntrack::{Conntrack, Sweep, spawn};
 use shunt::model::{Family, Protocol};
-use shunt::plan::FrontendKey;
+use shunt::plan::{Flows, FrontendKey};
 use shunt_lab::{Connection, Echo, Netns, Topology, probe};
 
-use crate::flows::{Flow, flows, flows_with, frontend, serving, socket, sweep};
+use crate::flows::{Flow, flows, flows_with, frontend, send_syn, serving, socket, sweep};
 
 /// Clients with these source ports are sent to the first pod, …
 const TO_POD1: u16 = 41_000;
@@ -19,6 +20,8 @@ const TO_POD1: u16 = 41_000;
 const TO_POD2: u16 = 42_000;
 /// A client with this one is put into a zone of its own.
 const ZONED: u16 = 42_777;
+/// The pods answer nothing from the hundred ports that begin with each of these, and from [`ZONED`].
+const SILENT: [u16; 2] = [TO_POD1 + 500, TO_POD2 + 500];
 
 /// What the tests need to know of a family.
 struct Names {
@@ -80,7 +83,7 @@ impl Names {
             "table {family} hand {{
                 chain zones {{
                     type filter hook prerouting priority raw
-                    udp sport {ZONED} ct zone set 7
+                    meta l4proto {{ tcp, udp }} th sport {ZONED} ct zone set 7
                 }}
                 chain prerouting {{
                     type nat hook prerouting priority dstnat
@@ -94,19 +97,18 @@ impl Names {
     /// A sweep of the Service, which the first pod serves.
     fn sweep(&self) -> Sweep {
         let pod1 = serving(&self.pods[..1]);
-        let mut frontends: BTreeMap<_, _> = self
-            .swept
-            .iter()
-            .map(|text| frontend(text))
-            .filter(
+        let mut flows = Vec::new();
+        for protocol in [Protocol::Udp, Protocol::Tcp] {
+            let keys = self.swept.iter().chain([&self.untranslated]);
+            let keys = keys.map(|text| frontend(protocol, text)).filter(
                 |key| !matches!(key, FrontendKey::Address(_, _, port) if *port == self.node_port),
-            )
-            .chain([frontend(self.untranslated)])
-            .map(|key| (key, Arc::clone(&pod1)))
-            .collect();
-        frontends.insert(FrontendKey::NodePort(self.family, Protocol::Udp, self.node_port), pod1);
+            );
+            flows.extend(keys.map(|key| (key, pod1.clone())));
+            let node_port = FrontendKey::NodePort(self.family, protocol, self.node_port);
+            flows.push((node_port, pod1.clone()));
+        }
         let node_addresses = BTreeSet::from([self.node.parse().expect("an address")]);
-        Sweep { frontends, node_addresses }
+        Sweep::new(Flows::from_iter(flows), node_addresses)
     }
 
     fn client(&self, port: u16) -> SocketAddr {
@@ -146,9 +148,23 @@ impl Client {
 }
 
 #[test]
-fn exactly_the_stale_udp_flows_of_the_swept_frontends_vanish() -> Result<()> {
+fn exactly_the_stale_flows_of_the_swept_frontends_vanish() -> Result<()> {
     let lab = Topology::new()?;
     let _servers = [Echo::on(&lab.pod1, 8080)?, Echo::on(&lab.pod2, 8080)?];
+    for pod in [&lab.pod1, &lab.pod2] {
+        pod.nft(&format!(
+            "table inet silent {{
+                chain input {{
+                    type filter hook input priority 0
+                    tcp sport {{ {}-{}, {}-{}, {ZONED} }} drop
+                }}
+            }}",
+            SILENT[0],
+            SILENT[0] + 99,
+            SILENT[1],
+            SILENT[1] + 99,
+        ))?;
+    }
     for names in &NAMES {
         lab.node.nft(&names.rules())?;
     }
@@ -157,6 +173,7 @@ fn exactly_the_stale_udp_flows_of_the_swept_frontends_vanish() -> Result<()> {
     let mut stale: BTreeMap<Family, BTreeSet<Flow>> = BTreeMap::new();
     let mut all = BTreeSet::new();
     let mut connections = Vec::new();
+    let mut half_open = Vec::new();
     for names in &NAMES {
         let stale = stale.entry(names.family).or_default();
         for frontend in names.swept.iter().chain([&names.other]).map(|text| socket(text)) {
@@ -189,10 +206,30 @@ fn exactly_the_stale_udp_flows_of_the_swept_frontends_vanish() -> Result<()> {
         let direct = Flow::udp(SocketAddr::new(names.node.parse()?, 43_001), socket(names.pods[1]));
         assert_eq!(Client::new(&lab.node, direct.from, direct.to)?.server()?, "pod-2");
         all.insert(direct);
+
+        for (n, frontend) in (0..).zip(names.swept.iter().chain([&names.other])) {
+            let [to_pod1, to_pod2] =
+                SILENT.map(|first| Flow::tcp(names.client(first + n), socket(frontend)));
+            if *frontend != names.other {
+                stale.insert(to_pod2.clone());
+            }
+            half_open.extend([to_pod1, to_pod2]);
+        }
+        half_open.push(Flow::tcp(names.client(ZONED), socket(names.swept[0])));
+        let before_the_service = Flow::tcp(names.client(43_000), socket(names.untranslated));
+        stale.insert(before_the_service.clone());
+        half_open.push(before_the_service);
+        let node = SocketAddr::new(names.node.parse()?, SILENT[1]);
+        let direct = Flow::tcp(node, socket(names.pods[1]));
+        let _node_socket = send_syn(&lab.node, &direct)?;
+        all.insert(direct);
     }
+    let _sockets: Vec<OwnedFd> =
+        half_open.iter().map(|flow| send_syn(&lab.client, flow)).collect::<Result<_>>()?;
+    all.extend(half_open);
     let mut before = flows_with(&lab.node, &all)?;
     let count = |protocol| before.iter().filter(|flow| flow.protocol == protocol).count();
-    assert_eq!((count("tcp"), count("sctp")), (10, 10), "{before:#?}");
+    assert_eq!((count("tcp"), count("sctp")), (10 + 26, 10), "{before:#?}");
 
     for names in &NAMES {
         let report = sweep(&lab.node, names.family, &names.sweep())?;
@@ -200,6 +237,7 @@ fn exactly_the_stale_udp_flows_of_the_swept_frontends_vanish() -> Result<()> {
         let vanished: BTreeSet<Flow> = before.difference(&after).cloned().collect();
         assert_eq!(vanished, stale[&names.family]);
         assert_eq!((report.family, report.deleted), (names.family, vanished.len()));
+        assert_eq!(report.half_open, names.swept.len() + 1);
         let again = sweep(&lab.node, names.family, &names.sweep())?;
         assert_eq!(again.deleted, 0);
         before = after;

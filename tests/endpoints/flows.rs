@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use shunt_lab::{Connection, Host, Protocol};
 
-use crate::table::{Case, Changes, Frontend, READY, SERVING, Scenario, slices_of};
+use crate::table::{Case, Changes, DYING, Frontend, READY, SERVING, Scenario, UNREADY, slices_of};
 use crate::world::{TARGET, World, cluster_ip_service, manifest, on_all_protocols, web};
 
 const CONVERGENCE: Duration = Duration::from_secs(10);
@@ -182,9 +182,9 @@ fn a_flow_leaves_an_endpoint_that_is_gone() -> Result<()> {
     senders.until("its endpoint is gone", &from("pod-2"))?;
     senders.stay("and stays away", "pod-2")?;
 
-    endpoints(&world, &changes, &[(pod1, READY), (pod2, crate::table::UNREADY)])?;
+    endpoints(&world, &changes, &[(pod1, READY), (pod2, UNREADY)])?;
     senders.until("its endpoint is not ready", &from("pod-1"))?;
-    endpoints(&world, &changes, &[(pod1, crate::table::DYING), (pod2, READY)])?;
+    endpoints(&world, &changes, &[(pod1, DYING), (pod2, READY)])?;
     senders.until("its endpoint is dying", &from("pod-2"))?;
 
     changes.kill()?;
@@ -279,6 +279,31 @@ fn a_flow_ends_when_the_addresses_change() -> Result<()> {
     senders.until("another Service", &from("pod-2"))
 }
 
+/// A flow that does move: it shows when the agent has looked at connections.
+struct Witness<'a> {
+    world: &'a World,
+    moving: Sender,
+    at_pod3: bool,
+}
+
+impl<'a> Witness<'a> {
+    fn new(world: &'a World, changes: &Changes) -> Result<Self> {
+        let moving = Sender::new(&world.lab.client, "10.96.0.40:80".parse()?)?;
+        let mut witness = Self { world, moving, at_pod3: false };
+        witness.looked_at(changes)?;
+        Ok(witness)
+    }
+
+    fn looked_at(&mut self, changes: &Changes) -> Result<()> {
+        self.at_pod3 = !self.at_pod3;
+        let lab = &self.world.lab;
+        let pod = if self.at_pod3 { &lab.pod3 } else { &lab.pod2 };
+        let service = cluster_ip_service("witness", &["10.96.0.40"]);
+        changes.write(self.world, "witness.yaml", manifest(&service, "witness", &[pod]))?;
+        self.moving.until(&from(&pod.name))
+    }
+}
+
 #[test]
 fn a_flow_stays_where_it_is_served() -> Result<()> {
     let world = on_pod1()?;
@@ -289,22 +314,10 @@ fn a_flow_stays_where_it_is_served() -> Result<()> {
     let entries = senders.entries()?;
     assert!(entries.values().all(Option::is_some), "{entries:#?}");
 
-    // A flow that does move tells when the agent has looked at connections.
-    let witness = cluster_ip_service("witness", &["10.96.0.40"]);
-    world.manifests.write("witness.yaml", manifest(&witness, "witness", &[&lab.pod2]))?;
-    changes.settle(&world)?;
-    let moving = Sender::new(&lab.client, "10.96.0.40:80".parse()?)?;
-    moving.until(&from("pod-2"))?;
-    let mut at_pod3 = false;
-    let mut looked_at = |changes: &Changes| -> Result<()> {
-        at_pod3 = !at_pod3;
-        let pod = if at_pod3 { &lab.pod3 } else { &lab.pod2 };
-        changes.write(&world, "witness.yaml", manifest(&witness, "witness", &[pod]))?;
-        moving.until(&from(&pod.name))
-    };
+    let mut witness = Witness::new(&world, &changes)?;
 
     endpoints(&world, &changes, &[(&lab.pod1, SERVING), (&lab.pod2, READY)])?;
-    looked_at(&changes)?;
+    witness.looked_at(&changes)?;
     for case in Scenario::FlowStays.cases() {
         lab.from(&lab.client).udp(case.address()?).reaches(&["pod-2"]);
     }
@@ -318,23 +331,62 @@ fn a_flow_stays_where_it_is_served() -> Result<()> {
             .manifests
             .write(&format!("{name}.yaml"), manifest(&other, &name, &pods[number % 3..]))?;
     }
-    looked_at(&changes)?;
+    witness.looked_at(&changes)?;
     senders.stay("others came", "pod-1")?;
     for number in 0..50 {
         world.manifests.remove(&format!("other-{number}.yaml"))?;
     }
-    looked_at(&changes)?;
+    witness.looked_at(&changes)?;
     senders.stay("others went", "pod-1")?;
     changes.write(&world, "web.yaml", web().label("tier", "front"))?;
-    looked_at(&changes)?;
+    witness.looked_at(&changes)?;
     senders.stay("a label", "pod-1")?;
 
     changes.kill()?;
     changes.restart(&world)?;
-    looked_at(&changes)?;
+    witness.looked_at(&changes)?;
     senders.stay("a restart", "pod-1")?;
     assert_eq!(senders.entries()?, entries, "entries were deleted and made again");
     Ok(())
+}
+
+/// A server of one replica whose readiness flaps loses no session: nobody else could have it. Its
+/// flows end when another endpoint serves, or when it is gone.
+#[test]
+fn flow_stays_at_an_endpoint_that_is_not_ready_until_another_serves() -> Result<()> {
+    let world = on_pod1()?;
+    let lab = &world.lab;
+    let mut changes = Changes::start(&world)?;
+    let senders = Senders::new(&world, Scenario::FlowStays)?;
+    senders.stay("ready", "pod-1")?;
+    let entries = senders.entries()?;
+    assert!(entries.values().all(Option::is_some), "{entries:#?}");
+    let mut witness = Witness::new(&world, &changes)?;
+
+    for (conditions, step) in
+        [(UNREADY, "not ready"), (READY, "ready again"), (DYING, "dying"), (UNREADY, "alive again")]
+    {
+        endpoints(&world, &changes, &[(&lab.pod1, conditions)])?;
+        witness.looked_at(&changes)?;
+        senders.stay(step, "pod-1")?;
+    }
+    for case in Scenario::FlowStays.cases() {
+        lab.from(&lab.client).udp(case.address()?).refused();
+    }
+    changes.kill()?;
+    changes.restart(&world)?;
+    witness.looked_at(&changes)?;
+    senders.stay("a restart", "pod-1")?;
+    assert_eq!(senders.entries()?, entries, "entries were deleted and made again");
+
+    endpoints(&world, &changes, &[(&lab.pod1, UNREADY), (&lab.pod2, READY)])?;
+    senders.until("another endpoint serves", &from("pod-2"))?;
+    endpoints(&world, &changes, &[(&lab.pod1, UNREADY), (&lab.pod2, UNREADY)])?;
+    witness.looked_at(&changes)?;
+    senders.stay("neither serves", "pod-2")?;
+    endpoints(&world, &changes, &[(&lab.pod1, UNREADY)])?;
+    senders.until_forgotten()?;
+    senders.until("it is gone from every slice", &Answer::Refused)
 }
 
 /// What is none of the agent's business, or ends by itself.

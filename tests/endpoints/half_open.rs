@@ -106,7 +106,7 @@ fn a_retransmission_does_not_restore_affinity_to_a_removed_endpoint() -> Result<
     world.manifests.write("slices.yaml", slices("web", &[&world.lab.pod1]))?;
     let changes = Changes::start(&world)?;
 
-    let cases = Scenario::HalfOpen.cases();
+    let cases = Scenario::AffinityHalfOpen.cases();
     let origins = [&world.lab.client, &world.lab.pod2, &world.lab.node];
     let mut clients: Vec<(&Host, Case, Client)> = Vec::new();
     for origin in origins {
@@ -137,7 +137,7 @@ fn a_retransmission_does_not_restore_affinity_to_a_removed_endpoint() -> Result<
     let restored = learned(&world, &world.lab.pod1)?;
     assert!(restored.is_empty(), "affinity to the removed endpoint:\n{}", restored.join("\n"));
     for origin in origins {
-        Scenario::HalfOpen.check(&format!("a new connection from {origin}"), |case| {
+        Scenario::AffinityHalfOpen.check(&format!("a new connection from {origin}"), |case| {
             world.lab.from(origin).probe(case.protocol, case.address()?).reaches(&["pod-3"]);
             Ok(())
         })?;

@@ -12,6 +12,7 @@ mod established;
 mod flows;
 mod half_open;
 mod lifecycle;
+mod rescue;
 mod slices;
 mod table;
 #[path = "../packets/world.rs"]

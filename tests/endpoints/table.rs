@@ -17,6 +17,7 @@ pub(crate) enum Scenario {
     AffinityIsRefreshed,
     AffinityLeavesDeadEndpoints,
     AffinityFollowsPolicy,
+    AffinityHalfOpen,
     Balance,
     Conflict,
     ConnectionStays,
@@ -54,6 +55,8 @@ impl Scenario {
             Self::AffinityIsRefreshed => (PROTOCOLS, FRONTENDS),
             Self::AffinityLeavesDeadEndpoints => (PROTOCOLS, FRONTENDS),
             Self::AffinityFollowsPolicy => (PROTOCOLS, EXTERNAL),
+            // An SCTP entry without an answer expires before the INIT is sent again.
+            Self::AffinityHalfOpen => (&[Tcp, Udp], FRONTENDS),
             Self::Balance => (PROTOCOLS, &[ClusterIp]),
             Self::Conflict => (PROTOCOLS, FRONTENDS),
             // SCTP associations of the laboratory end with their handshake.
@@ -66,8 +69,7 @@ impl Scenario {
             Self::FlowEnds | Self::FlowFirst | Self::FlowLeaves | Self::FlowStays => {
                 (&[Udp], FRONTENDS)
             }
-            // An SCTP entry without an answer expires before the INIT is sent again.
-            Self::HalfOpen => (&[Tcp, Udp], FRONTENDS),
+            Self::HalfOpen => (&[Tcp], FRONTENDS),
             Self::Hints => (PROTOCOLS, FRONTENDS),
             Self::HintsLocal => (PROTOCOLS, FRONTENDS),
             Self::Lifecycle => (PROTOCOLS, FRONTENDS),

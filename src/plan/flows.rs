@@ -1,0 +1,142 @@
+//! Where existing flows may stay.
+
+use std::sync::Arc;
+
+use super::FrontendKey;
+use crate::model::Backend;
+
+/// Frontends of TCP and UDP for which it changed where their flows may stay, in the order of changes:
+/// the last word on a frontend counts. Taking a note is cheap, since a start takes one of everything.
+#[derive(Debug, Clone, Default)]
+pub struct Flows(Vec<(FrontendKey, Flow)>);
+
+/// Where the flows to a frontend may stay.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// The backends, in order: see [`Selection::serving`](crate::model::Selection::serving). None if
+    /// the frontend is gone or has no endpoint.
+    pub serving: Arc<[Backend]>,
+    /// True if there may be flows elsewhere: the frontend is new, or has lost a backend. If it has
+    /// only got more, nothing has to be searched; but what is searched already must know it.
+    pub search: bool,
+}
+
+impl Flow {
+    /// Says where flows may stay that could be at `before` until now, also in order.
+    pub(super) fn after(before: &[Backend], serving: &Arc<[Backend]>) -> Flow {
+        let mut now = serving.iter();
+        let kept = before.iter().all(|backend| now.any(|other| other == backend));
+        Flow { serving: serving.clone(), search: !kept }
+    }
+
+    /// Takes in what is known later; a search that is due is not forgotten.
+    pub fn replace(&mut self, later: Flow) {
+        *self = Flow { search: self.search || later.search, ..later };
+    }
+}
+
+impl Flows {
+    /// Adds what is known later.
+    pub fn merge(&mut self, later: Flows) {
+        if self.0.is_empty() {
+            *self = later;
+            return;
+        }
+        // Commits fail, or this would be empty: it shall not grow for as long as they do.
+        self.0.extend(later.0);
+        self.0.sort_by_key(|(key, _)| *key);
+        self.0.dedup_by(|(later_key, later), (key, flow)| {
+            let same = later_key == key;
+            if same {
+                flow.replace(std::mem::take(later));
+            }
+            same
+        });
+    }
+
+    /// Notes where the flows to a frontend may stay.
+    pub(super) fn note(&mut self, key: FrontendKey, flow: Flow) {
+        self.0.push((key, flow));
+    }
+
+    /// Notes that a frontend is gone: no flow may stay there.
+    pub fn end(&mut self, key: FrontendKey) {
+        if key.is_swept() {
+            self.note(key, Flow { serving: Arc::default(), search: true });
+        }
+    }
+
+    /// True if nothing changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Makes room for so many more frontends.
+    pub(super) fn reserve(&mut self, more: usize) {
+        self.0.reserve(more);
+    }
+}
+
+impl FromIterator<(FrontendKey, Flow)> for Flows {
+    fn from_iter<I: IntoIterator<Item = (FrontendKey, Flow)>>(flows: I) -> Flows {
+        Flows(flows.into_iter().collect())
+    }
+}
+
+impl IntoIterator for Flows {
+    type Item = (FrontendKey, Flow);
+    type IntoIter = std::vec::IntoIter<(FrontendKey, Flow)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Family, Protocol};
+
+    fn backends(ports: &[u16]) -> Arc<[Backend]> {
+        let address = std::net::Ipv4Addr::new(10, 244, 0, 1).into();
+        ports.iter().map(|port| Backend { address, port: *port }).collect()
+    }
+
+    const KEY: FrontendKey = FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080);
+
+    #[test]
+    fn a_search_follows_a_lost_backend_only() {
+        for (before, now, search) in [
+            (&[][..], &[][..], false),
+            (&[], &[1], false),
+            (&[1, 3], &[1, 2, 3, 4], false),
+            (&[1, 3], &[0, 1, 3], false),
+            (&[1], &[], true),
+            (&[1, 3], &[1], true),
+            (&[1, 3], &[3], true),
+            (&[1, 3], &[0, 2, 4], true),
+            (&[5], &[1, 2, 3], true),
+        ] {
+            let flow = Flow::after(&backends(before), &backends(now));
+            assert_eq!(flow, Flow { serving: backends(now), search }, "{before:?} {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_search_that_is_due_is_not_forgotten() {
+        let other = FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_079);
+        let flow = |ports: &[u16], search| Flow { serving: backends(ports), search };
+        let mut flows = Flows::from_iter([(KEY, flow(&[1], true))]);
+        flows.merge(Flows::from_iter([(KEY, flow(&[1, 2], false)), (other, flow(&[1], false))]));
+        let merged: Vec<_> = flows.into_iter().collect();
+        assert_eq!(merged, [(other, flow(&[1], false)), (KEY, flow(&[1, 2], true))]);
+    }
+
+    #[test]
+    fn flows_of_sctp_are_not_looked_for() {
+        let mut flows = Flows::default();
+        flows.end(FrontendKey::NodePort(Family::V4, Protocol::Sctp, 30_080));
+        assert!(flows.is_empty());
+    }
+}
