@@ -13,7 +13,9 @@ use tokio::sync::watch;
 
 use super::args::Run;
 use super::health::{HealthState, families, health_source};
-use super::observe::{Observer, log_synced, report_conflict, report_refused, sweep};
+use super::observe::{
+    Observer, log_node_ports, log_synced, report_conflict, report_refused, sweep,
+};
 use super::reload::{
     Occasion, PendingSysctls, Reach, Reload, health_bind, metrics_bind, patience,
     watch_configuration,
@@ -91,6 +93,7 @@ fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Re
         report_refused(quarantined, "change the Service or mend the reason, and run this again");
     }
     log_synced(report, started.elapsed(), &dataplane);
+    log_node_ports(&dataplane);
     sysctl::apply(&settings.config.conntrack);
     let flows = dataplane.take_flows();
     if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &dataplane)) {
@@ -141,6 +144,7 @@ fn keep_running(
         known: known.clone(),
         service_healths,
         sweeps: sweeper(metrics.clone())?,
+        node_ports: None,
         sysctls: sysctls.clone(),
     };
     let noticed = {

@@ -37,6 +37,15 @@ impl Mode {
         }
     }
 
+    /// Where kube-proxy offers node ports in that mode if nothing is written. (In iptables mode it
+    /// offers them on 127.0.0.0/8, too.)
+    pub(super) fn node_port_addresses(self) -> &'static [&'static str] {
+        match self {
+            Mode::Nftables => &["primary"],
+            Mode::Iptables | Mode::Ipvs => &["0.0.0.0/0", "::/0"],
+        }
+    }
+
     /// The section in which kube-proxy looks for the times in that mode.
     pub(super) fn section(self) -> &'static str {
         match self {
@@ -105,7 +114,8 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
 
     fill_text(&mut full.detect_local_mode, "ClusterCIDR");
     if full.node_port_addresses.is_empty() {
-        full.node_port_addresses.push("primary".to_owned());
+        let default = Mode::of(written).node_port_addresses();
+        full.node_port_addresses.extend(default.iter().map(ToString::to_string));
     }
     full.oom_score_adj.get_or_insert(OOM_SCORE_ADJ.into());
     fill_conntrack(&mut full.conntrack);

@@ -90,7 +90,10 @@ pub const FIELDS: [Field; 62] = [
     honoured("detectLocal.bridgeInterface", ""),
     honoured("detectLocal.interfaceNamePrefix", ""),
     honoured("clusterCIDR", ""),
-    honoured("nodePortAddresses", "`primary` if it is empty, whatever the mode"),
+    honoured(
+        "nodePortAddresses",
+        "if it is empty, `primary` with mode nftables, else every local address except loopback",
+    ),
     honoured("oomScoreAdj", "-999 if it is not set"),
     honoured("conntrack.maxPerCore", "left alone if it is not set, unlike kube-proxy's 32768"),
     honoured("conntrack.min", "left alone if it is not set, unlike kube-proxy's 131072"),

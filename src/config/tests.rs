@@ -78,7 +78,7 @@ fn defaults() -> Config {
         metrics_bind_address: Some("127.0.0.1:10249".parse().unwrap()),
         bind_address_hard_fail: false,
         detect_local: DetectLocal::Off,
-        node_port_addresses: NodePortAddresses::Primary,
+        node_port_addresses: every_address(),
         masquerade_bit: 14,
         masquerade_all: false,
         sync_period: Duration::from_secs(30),
@@ -88,6 +88,15 @@ fn defaults() -> Config {
         log_format: LogFormat::Text,
         verbosity: 0,
     }
+}
+
+fn every_address() -> NodePortAddresses {
+    NodePortAddresses::Cidrs(nets(&["0.0.0.0/0", "::/0"]))
+}
+
+/// With mode nftables.
+fn nftables_defaults() -> Config {
+    Config { node_port_addresses: NodePortAddresses::Primary, ..defaults() }
 }
 
 #[test]
@@ -143,7 +152,7 @@ fn fields_are_honoured() {
                 masquerade_all: true,
                 sync_period: Duration::from_secs(60),
                 min_sync_period: Duration::from_secs(5),
-                ..defaults()
+                ..nftables_defaults()
             },
         ),
         // What the file asked of iptables mode.
@@ -162,7 +171,7 @@ fn fields_are_honoured() {
             Config { sync_period: Duration::from_secs(120), ..defaults() },
         ),
         ("ipvs: {syncPeriod: 1m}", defaults()),
-        ("mode: nftables\niptables: {masqueradeBit: 14, syncPeriod: 1m}", defaults()),
+        ("mode: nftables\niptables: {masqueradeBit: 14, syncPeriod: 1m}", nftables_defaults()),
         ("oomScoreAdj: -5", Config { oom_score_adj: -5, ..defaults() }),
         ("healthzBindAddress: ''\nmetricsBindAddress: ''", defaults()),
         (
@@ -185,7 +194,9 @@ fn fields_are_honoured() {
             "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}",
             Config { detect_local: DetectLocal::InterfaceNamePrefix("veth".into()), ..defaults() },
         ),
-        ("nodePortAddresses: [primary]", defaults()),
+        ("nodePortAddresses: [primary]", nftables_defaults()),
+        ("mode: nftables", nftables_defaults()),
+        ("mode: nftables\nnodePortAddresses: ['0.0.0.0/0', '::/0']", defaults()),
         (
             "nodePortAddresses: [10.0.0.0/8, '::/0']",
             Config {
@@ -231,7 +242,7 @@ clusterCIDR: 10.0.0.0
     assert_eq!(
         texts(&problems),
         [
-            "config.conf:3: mode = ipvs: shunt programs nftables, whatever the mode; write nftables; node ports are on the node's primary addresses only, unlike in that mode: write nodePortAddresses for others",
+            "config.conf:3: mode = ipvs: shunt programs nftables, whatever the mode; write nftables, and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address, for with mode nftables they are on the primary ones only",
             "config.conf:4: portRange = 1-2: has no effect: Kubernetes does not use it any more",
             "config.conf:6: ipvs.strictARP = true: has no effect: nftables is programmed, whatever the mode",
             "config.conf:9: featureGates = a mapping of 1: has no effect: there are no feature gates",

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{
-    Conflict, Counts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure, Time, Trouble,
-    UnboundPort,
+    Conflict, Counts, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure,
+    Time, Trouble, UnboundPort,
 };
 use crate::dataplane::{self, Dataplane, SyncReport};
 use crate::model::Family;
@@ -82,6 +82,7 @@ impl Known {
         rules.failure = None;
         rules.generation = dataplane.generation();
         rules.owns_tables = dataplane.is_owner();
+        rules.node_ports = dataplane.desired().surroundings().map(NodePorts::of);
         rules.counts = counts(dataplane);
         rules.quarantined = dataplane.quarantined().take(MOST).map(quarantined).collect();
         rules.conflicts = dataplane.conflicts().take(MOST).map(conflict).collect();

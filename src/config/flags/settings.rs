@@ -157,7 +157,8 @@ pub(super) const FLAGS: &[Flag] = &[
         "CIDRS",
         "nodePortAddresses",
         |draft, value| list(&mut draft.configuration.node_port_addresses, value),
-        "Where NodePorts are offered: CIDRs separated by commas, or `primary`.",
+        "Where NodePorts are offered: CIDRs separated by commas, or `primary`. Every local address \
+         except loopback if not given, with --proxy-mode=nftables `primary`.",
     ),
     Flag::new(
         "oom-score-adj",
