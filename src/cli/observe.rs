@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
@@ -38,6 +39,8 @@ pub(super) struct Observer {
     pub(super) node_ports: Option<NodePorts>,
     /// To be set after the first commit: connection tracking may be a module that comes with it.
     pub(super) sysctls: PendingSysctls,
+    /// Where they are: `/proc/sys/net`, or where a container has it mounted.
+    pub(super) net_sysctls: PathBuf,
 }
 
 impl Observer {
@@ -117,7 +120,7 @@ impl Observer {
 
     fn set_sysctls(&self) {
         let pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner).take();
-        pending.iter().for_each(sysctl::apply);
+        pending.iter().for_each(|settings| sysctl::apply(settings, &self.net_sysctls));
     }
 
     fn note_health(&self, dataplane: &Dataplane, synced: bool) {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -72,7 +73,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     dataplane.apply(interface_addresses().context("cannot list the node's addresses")?);
     if arguments.once {
-        once(dataplane, &objects, &settings)
+        once(dataplane, &objects, &settings, &arguments.net_sysctls)
     } else {
         let pace = Pace {
             min_period: settings.config.min_sync_period,
@@ -83,7 +84,12 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
 }
 
 /// Programs what is there now.
-fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Result<(), Failure> {
+fn once(
+    mut dataplane: Dataplane,
+    objects: &Objects,
+    settings: &Effective,
+    net_sysctls: &Path,
+) -> Result<(), Failure> {
     objects.load(&settings.node_name, |change| dataplane.apply(change))?;
     let started = std::time::Instant::now();
     let report = dataplane.sync().context("nothing was programmed")?;
@@ -94,7 +100,7 @@ fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Re
     }
     log_synced(report, started.elapsed(), &dataplane);
     log_node_ports(&dataplane);
-    sysctl::apply(&settings.config.conntrack);
+    sysctl::apply(&settings.config.conntrack, net_sysctls);
     let flows = dataplane.take_flows();
     if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &dataplane)) {
         for family in Family::ALL {
@@ -146,6 +152,7 @@ fn keep_running(
         sweeps: sweeper(metrics.clone())?,
         node_ports: None,
         sysctls: sysctls.clone(),
+        net_sysctls: arguments.net_sysctls.clone(),
     };
     let noticed = {
         let metrics = metrics.clone();
@@ -172,6 +179,7 @@ fn keep_running(
         metrics_bind,
         configz,
         sysctls,
+        net_sysctls: arguments.net_sysctls.clone(),
         metrics: metrics.clone(),
         known: known.clone(),
     };

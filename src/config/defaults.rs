@@ -1,8 +1,7 @@
 //! Defaults: what a configuration says where nothing was written.
 //!
 //! They are kube-proxy's (`pkg/proxy/apis/config/v1alpha1/defaults.go` and `platformApplyDefaults`),
-//! except that there is no least time between two commits, and that sysctls of connection tracking
-//! are left alone.
+//! except that there is no least time between two commits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -146,20 +145,20 @@ fn fill_nftables(full: &mut Configuration, written: &Configuration) {
     full.mode = Some("nftables".to_owned());
 }
 
-/// Either number asks for a size of the table, which takes both.
+/// A node that reboots after it has left kube-proxy must not fall to the kernel's values.
 fn fill_conntrack(conntrack: &mut Conntrack) {
     let defaults = sysctl::Settings::default();
     let number = |default: u32| i32::try_from(default).unwrap_or(i32::MAX);
-    let sized = conntrack.max_per_core.is_some() || conntrack.min.is_some();
-    conntrack.max_per_core.get_or_insert(if sized { number(defaults.max_per_core) } else { 0 });
-    conntrack.min.get_or_insert(if sized { number(defaults.min) } else { 0 });
-    for duration in [
-        &mut conntrack.tcp_established_timeout,
-        &mut conntrack.tcp_close_wait_timeout,
-        &mut conntrack.udp_timeout,
-        &mut conntrack.udp_stream_timeout,
+    conntrack.max_per_core.get_or_insert(number(defaults.max_per_core));
+    conntrack.min.get_or_insert(number(defaults.min));
+    for (duration, default) in [
+        (&mut conntrack.tcp_established_timeout, defaults.tcp_established_timeout),
+        (&mut conntrack.tcp_close_wait_timeout, defaults.tcp_close_wait_timeout),
+        (&mut conntrack.udp_timeout, defaults.udp_timeout),
+        (&mut conntrack.udp_stream_timeout, defaults.udp_stream_timeout),
     ] {
-        duration.get_or_insert_default();
+        let seconds = i64::try_from(default.as_secs()).unwrap_or(i64::MAX);
+        duration.get_or_insert(GoDuration::from_secs(seconds));
     }
 }
 

@@ -175,7 +175,7 @@ fn periods(
     (sync, min)
 }
 
-/// What the section asks for. kube-proxy sets sysctls also where nobody asked it to; we do not.
+/// Returns what the section asks for.
 fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
     let full = &full.conntrack;
     let section = At::top("conntrack");

@@ -45,24 +45,33 @@ fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// No sysctl is asked for.
-fn untouched() -> sysctl::Settings {
-    sysctl::Settings {
+/// A node that reboots after it has left kube-proxy has the values that it had before.
+#[test]
+fn sysctls_that_are_not_mentioned_are_kube_proxys() {
+    let conntrack = |section: &str| good(&format!("conntrack: {{{section}}}")).conntrack;
+    let kube_proxys = sysctl::Settings {
+        max_per_core: 32_768,
+        min: 131_072,
+        tcp_established_timeout: Duration::from_secs(86_400),
+        tcp_close_wait_timeout: Duration::from_secs(3_600),
+        tcp_be_liberal: false,
+        udp_timeout: Duration::ZERO,
+        udp_stream_timeout: Duration::ZERO,
+    };
+    assert_eq!(good("").conntrack, kube_proxys);
+    let null = "maxPerCore: null, min: null, tcpEstablishedTimeout: null, udpTimeout: null";
+    assert_eq!(conntrack(null), kube_proxys);
+    let sized = conntrack("maxPerCore: 65536");
+    assert_eq!((sized.max_per_core, sized.min), (65_536, 131_072));
+    let zero = "maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s";
+    let untouched = sysctl::Settings {
         max_per_core: 0,
         min: 0,
         tcp_established_timeout: Duration::ZERO,
         tcp_close_wait_timeout: Duration::ZERO,
-        ..sysctl::Settings::default()
-    }
-}
-
-#[test]
-fn sysctls_are_set_where_the_section_asks_for_them() {
-    let conntrack = |section: &str| good(&format!("conntrack: {{{section}}}")).conntrack;
-    assert_eq!(conntrack("maxPerCore: null, min: null, udpTimeout: 0s"), untouched());
-    let sized = conntrack("maxPerCore: 65536");
-    assert_eq!((sized.max_per_core, sized.min), (65_536, 131_072));
-    assert_eq!(conntrack("maxPerCore: 0").max_per_core, 0);
+        ..kube_proxys
+    };
+    assert_eq!(conntrack(zero), untouched);
     let timed = conntrack("udpStreamTimeout: 3m, tcpBeLiberal: true");
     assert_eq!(timed.udp_stream_timeout, Duration::from_secs(180));
     assert!(timed.tcp_be_liberal);
@@ -83,7 +92,7 @@ fn defaults() -> Config {
         masquerade_all: false,
         sync_period: Duration::from_secs(30),
         min_sync_period: Duration::ZERO,
-        conntrack: untouched(),
+        conntrack: sysctl::Settings::default(),
         oom_score_adj: -999,
         log_format: LogFormat::Text,
         verbosity: 0,
@@ -413,7 +422,7 @@ fn flags_alone() {
             "fd00::/8",
         ])),
         min_sync_period: Duration::from_secs(1),
-        conntrack: sysctl::Settings { max_per_core: 1, min: 131_072, ..untouched() },
+        conntrack: sysctl::Settings { max_per_core: 1, ..sysctl::Settings::default() },
         verbosity: 3,
         ..defaults()
     };

@@ -59,7 +59,11 @@ fn defaults_are_kube_proxys_but_for_a_few() {
         ("/oomScoreAdj", "-999"),
         ("/configSyncPeriod", "\"15m0s\""),
         ("/mode", "\"nftables\""),
-        ("/conntrack/maxPerCore", "0"),
+        ("/conntrack/maxPerCore", "32768"),
+        ("/conntrack/min", "131072"),
+        ("/conntrack/tcpEstablishedTimeout", "\"24h0m0s\""),
+        ("/conntrack/tcpCloseWaitTimeout", "\"1h0m0s\""),
+        ("/conntrack/udpTimeout", "\"0s\""),
         ("/clientConnection/burst", "10"),
         ("/logging/flushFrequency", "\"5s\""),
     ] {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Container, PodSpec, Probe};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use shunt::document;
 
@@ -127,6 +127,37 @@ fn the_agent_has_no_right_but_to_the_nodes_network() -> Result<()> {
         // Capabilities that Kubernetes adds are effective for root only.
         assert_eq!(security.run_as_user, Some(0), "{path}");
     }
+    Ok(())
+}
+
+/// A node that reboots must not fall to the kernel's size and timeouts of connection tracking.
+#[test]
+fn the_agent_or_an_init_container_can_write_sysctls_of_connection_tracking() -> Result<()> {
+    let mut mounted = 0;
+    for (path, daemon_set) in daemon_sets()? {
+        let pod = pod(&daemon_set)?;
+        let volumes = pod.volumes.iter().flatten();
+        let host_path = |path: &str| {
+            let is_it = |v: &&Volume| v.host_path.as_ref().is_some_and(|host| host.path == path);
+            volumes.clone().find(is_it).map(|volume| volume.name.clone())
+        };
+        let agent = agent(&daemon_set)?;
+        let argument = agent.args.iter().flatten().find_map(|a| a.strip_prefix("--net-sysctls="));
+        let Some(volume) = host_path("/proc/sys/net") else {
+            assert_eq!(argument, None, "{path}");
+            let init = pod.init_containers.iter().flatten();
+            let mut arguments = init.flat_map(|container| container.args.iter().flatten());
+            assert!(arguments.any(|argument| argument == "--init-only"), "{path}");
+            continue;
+        };
+        let mount = agent.volume_mounts.iter().flatten().find(|mount| mount.name == volume);
+        let mount = mount.context(path)?;
+        assert_eq!(argument, Some(mount.mount_path.as_str()), "{path}");
+        assert!(!mount.mount_path.starts_with("/proc"), "{path}: runtimes mount nothing there");
+        assert_ne!(mount.read_only, Some(true), "{path}");
+        mounted += 1;
+    }
+    assert!(mounted > 0);
     Ok(())
 }
 

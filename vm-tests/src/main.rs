@@ -52,6 +52,9 @@ fn run(own_name: &str, arguments: &[String]) -> Result<()> {
         Some((group, filters)) if group == "without-ipv6" => {
             runner::run(&node::TESTS_WITHOUT_IPV6, filters)
         }
+        Some((group, filters)) if group == "after-boot" => {
+            runner::run(&node::TESTS_AFTER_BOOT, filters)
+        }
         _ => bail!("this is for the virtual machines of `cargo xtask vm-test`"),
     }
 }
