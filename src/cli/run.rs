@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::args::Run;
 use super::health::{HealthState, families, health_source};
+use super::leftovers::Reports;
 use super::observe::{
     Observer, log_node_ports, log_synced, report_conflict, report_refused, sweep,
 };
@@ -23,7 +24,7 @@ use super::reload::{
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
-use super::{Failure, events, exclusive, instead, netns, process};
+use super::{Failure, events, exclusive, instead, leftovers, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{
     self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Quarantined, Update,
@@ -165,6 +166,12 @@ fn keep_running(
     spawn("addresses", {
         let orders = orders.clone();
         move || follow_addresses(&interfaces, &orders)
+    })?;
+    spawn("kube-proxy", {
+        let period = arguments.kube_proxy_check_period;
+        let reports =
+            Reports { events: events.clone(), metrics: metrics.clone(), known: known.clone() };
+        move || leftovers::look(period, &reports)
     })?;
     let health_of = health_source(health_seen, orders.backlog(), families);
     let status = known.clone().teller(health_of.clone(), unbound.clone());

@@ -9,6 +9,7 @@ use super::{
     Time, Trouble, UnboundPort,
 };
 use crate::dataplane::{self, Dataplane, SyncReport};
+use crate::kube_proxy::Found;
 use crate::model::Family;
 use crate::plan::Set;
 use crate::serve::{HealthSource, UnboundPorts};
@@ -27,6 +28,7 @@ struct Inner {
     source: Following,
     refused_configuration: Option<String>,
     rules: Rules,
+    kube_proxy: Found,
 }
 
 /// Where objects come from at the moment.
@@ -101,6 +103,11 @@ impl Known {
         rules.last_drift_repair = Some(Repair { at: Time::now(), writers: writers.to_owned() });
     }
 
+    /// So much was found of kube-proxy.
+    pub fn found_kube_proxy(&self, found: &Found) {
+        self.lock().kube_proxy.clone_from(found);
+    }
+
     /// Puts together what is told, whenever somebody asks.
     pub fn teller(self, health: HealthSource, unbound: UnboundPorts) -> impl Fn() -> Status {
         let started = Time::now();
@@ -118,6 +125,7 @@ impl Known {
                 source: source(&inner.source),
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: inner.rules.clone(),
+                kube_proxy: inner.kube_proxy.clone(),
                 unbound_health_ports: unbound_ports(&unbound),
             }
         }

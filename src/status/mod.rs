@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kube_proxy::Found;
 use crate::model::Family;
 use crate::plan::Surroundings;
 
@@ -49,6 +50,8 @@ pub struct Status {
     /// The kernel, as of the last sync.
     #[serde(flatten)]
     pub rules: Rules,
+    /// What there is of kube-proxy on this node.
+    pub kube_proxy: Found,
     /// Health-check ports that cannot be bound at the moment.
     pub unbound_health_ports: Vec<UnboundPort>,
 }

@@ -65,6 +65,11 @@ impl Status {
                 "the configuration that was last written is not in force (see the log): {reason}"
             ));
         }
+        if !self.kube_proxy.is_nothing() {
+            let found = &self.kube_proxy;
+            warnings
+                .push(format!("of kube-proxy: {found} (shunt cleanup --kube-proxy --keep-own)"));
+        }
         some(&mut warnings, conflicts, "such conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser } = conflict;
             format!("Service {loser} goes without {frontend}, which the older {winner} has")

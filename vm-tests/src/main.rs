@@ -13,6 +13,7 @@
 
 mod features;
 mod init;
+mod ipvs;
 mod modprobe;
 mod node;
 mod nodes;
@@ -47,7 +48,8 @@ fn run(own_name: &str, arguments: &[String]) -> Result<()> {
     }
     match arguments.split_first() {
         Some((group, filters)) if group == "bare" => {
-            runner::run(&[&node::TESTS[..], &features::TESTS, &nodes::TESTS].concat(), filters)
+            let tests = [&node::TESTS[..], &features::TESTS, &nodes::TESTS, &ipvs::TESTS];
+            runner::run(&tests.concat(), filters)
         }
         Some((group, filters)) if group == "without-ipv6" => {
             runner::run(&node::TESTS_WITHOUT_IPV6, filters)
