@@ -12,6 +12,7 @@ pub mod events;
 pub mod files;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub mod kube_proxy;
 pub mod metrics;
 pub mod model;
 mod netlink;

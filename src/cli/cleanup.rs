@@ -1,18 +1,12 @@
 //! `shunt cleanup`: takes away what the agent leaves in the kernel, and what kube-proxy left.
 
-use std::fs;
-
 use anyhow::Context;
 
 use super::args::Cleanup;
 use super::{Failure, logging, netns};
 use crate::dataplane::{Scope, remove};
+use crate::kube_proxy::{RemovedIpvs, find, remove_ipvs};
 use crate::nft::Socket;
-
-/// The tables of legacy iptables that are in use in the network namespace of this thread, a line
-/// each; readable only for root.
-const LEGACY_TABLES: [&str; 2] =
-    ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
     logging::start_with(&arguments.logging);
@@ -26,13 +20,20 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
         .and_then(|mut socket| remove(&mut socket, scope))
         .map_err(|error| super::run::explain(&error))
         .context("nothing was removed")?;
-    if removed.is_nothing() {
+    let ipvs = if scope.kube_proxy {
+        remove_ipvs().context("what kube-proxy's IPVS mode left was not all removed")?
+    } else {
+        RemovedIpvs::default()
+    };
+    if removed.is_nothing() && ipvs == RemovedIpvs::default() {
         tracing::info!("there was nothing to remove in this network namespace");
     } else {
         tracing::info!(
             shunt_tables = removed.own_tables,
             kube_proxy_tables = removed.kube_proxy_tables,
             kube_proxy_chains = removed.kube_proxy_chains,
+            ipvs_services = ipvs.services,
+            ipvs_interface = ipvs.interface,
             "removed; nothing else was touched"
         );
     }
@@ -44,22 +45,29 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
                  these rules and run this again"
             );
         }
-        warn_of_legacy_iptables();
+        warn_of_what_is_left();
     }
     Ok(())
 }
 
-/// Legacy iptables keeps its rules outside of nf_tables, where we neither see nor delete them.
-fn warn_of_legacy_iptables() {
-    let tables: Vec<String> =
-        LEGACY_TABLES.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
-    let tables: Vec<&str> = tables.iter().flat_map(|names| names.split_whitespace()).collect();
-    if !tables.is_empty() {
+/// Names what is left of kube-proxy: a process, and chains of legacy iptables, which keeps its rules
+/// outside of nf_tables.
+fn warn_of_what_is_left() {
+    let left = match Socket::open().and_then(|mut socket| find(&mut socket)) {
+        Ok(left) => left,
+        Err(error) => return tracing::warn!(%error, "cannot look for what is left of kube-proxy"),
+    };
+    if !left.processes.is_empty() {
         tracing::warn!(
-            tables = tables.join(", "),
-            "legacy iptables is in use here, and what kube-proxy may have left there was not \
-             removed: look with `iptables-legacy-save`, remove it with `kube-proxy --cleanup` or \
-             by restarting the node"
+            processes = ?left.processes,
+            "kube-proxy runs on this node and writes its rules anew; stop it and run this again"
+        );
+    }
+    if left.legacy_iptables_chains > 0 {
+        tracing::warn!(
+            chains = left.legacy_iptables_chains,
+            "left in place: chains of kube-proxy in legacy iptables; run `kube-proxy --cleanup` or \
+             restart the node (`iptables-legacy-save` shows them)"
         );
     }
 }

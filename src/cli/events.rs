@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use crate::dataplane::{Dataplane, Quarantined, Suspect};
 use crate::events::{Notice, Regarding};
+use crate::kube_proxy::Found;
 use crate::model::ObjectName;
 use crate::plan::Conflict;
 
@@ -69,6 +70,17 @@ pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
         note: format!(
             "somebody else had changed shunt's tables in {repaired} places; writers: {writers}"
         ),
+    }
+}
+
+/// There is something of kube-proxy on this node.
+pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
+    Notice {
+        regarding: Regarding::Node,
+        is_warning: true,
+        reason: "KubeProxyFound",
+        action: "LookForKubeProxy",
+        note: format!("found on this node of kube-proxy: {found}; {what_to_do}"),
     }
 }
 

@@ -9,7 +9,7 @@ use super::args::{Run, Version};
 use super::settings::Effective;
 use super::{Failure, cleanup};
 use crate::config::raw::Configuration;
-use crate::conntrack::sysctl;
+use crate::conntrack::{Conntrack, sysctl};
 use crate::dataplane::Scope;
 use crate::document::to_yaml;
 
@@ -42,7 +42,11 @@ pub(super) fn with_settings(arguments: &Run, settings: &Effective) -> Option<Res
         return Some(cleanup::clean(Scope { own: true, kube_proxy: false }));
     }
     arguments.init_only.then(|| {
-        sysctl::apply(&settings.config.conntrack);
+        // On a node that has just been booted, the files come with the module.
+        if let Err(error) = Conntrack::open().and_then(|mut conntrack| conntrack.load()) {
+            tracing::debug!(%error, "cannot have connection tracking loaded");
+        }
+        sysctl::apply(&settings.config.conntrack, &arguments.net_sysctls);
         tracing::info!("did what only root may do (--init-only)");
         Ok(())
     })

@@ -6,6 +6,7 @@ mod events;
 mod exclusive;
 mod health;
 mod instead;
+mod leftovers;
 mod logging;
 mod netns;
 mod observe;

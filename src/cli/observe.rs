@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::PoisonError;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
@@ -18,9 +19,9 @@ use crate::document::{FieldPath, Problem, Severity};
 use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::model::{Family, Store};
-use crate::plan::{Conflict, Flows, FrontendKey, Set, Surroundings};
+use crate::plan::{Conflict, Flows, FrontendKey, NodePortAddresses, Set, Surroundings};
 use crate::serve::{ServiceHealth, ServiceHealths};
-use crate::status::Known;
+use crate::status::{Known, NodePorts};
 
 /// Hands on what the dataplane reports.
 pub(super) struct Observer {
@@ -34,8 +35,12 @@ pub(super) struct Observer {
     pub(super) service_healths: watch::Sender<ServiceHealths>,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sender<Sweep>>,
+    /// On which addresses node ports answer, as of the last log line about it.
+    pub(super) node_ports: Option<NodePorts>,
     /// To be set after the first commit: connection tracking may be a module that comes with it.
     pub(super) sysctls: PendingSysctls,
+    /// Where they are: `/proc/sys/net`, or where a container has it mounted.
+    pub(super) net_sysctls: PathBuf,
 }
 
 impl Observer {
@@ -43,6 +48,7 @@ impl Observer {
         match event {
             Event::Synced { wrote, took, flows, causes, changes, tally, dataplane } => {
                 log_synced(wrote, took, dataplane);
+                self.note_node_ports(dataplane);
                 self.set_sysctls();
                 self.note_health(dataplane, true);
                 self.service_healths.send_if_modified(|told| {
@@ -104,9 +110,17 @@ impl Observer {
         }
     }
 
+    fn note_node_ports(&mut self, dataplane: &Dataplane) {
+        let now = dataplane.desired().surroundings().map(NodePorts::of);
+        if now != self.node_ports {
+            log_node_ports(dataplane);
+            self.node_ports = now;
+        }
+    }
+
     fn set_sysctls(&self) {
         let pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner).take();
-        pending.iter().for_each(sysctl::apply);
+        pending.iter().for_each(|settings| sysctl::apply(settings, &self.net_sysctls));
     }
 
     fn note_health(&self, dataplane: &Dataplane, synced: bool) {
@@ -166,6 +180,22 @@ fn state(dataplane: &Dataplane) -> State {
         quarantined_service_ports: dataplane.quarantined_service_ports(),
         no_local_internal: no_local.internal,
         no_local_external: no_local.external,
+    }
+}
+
+/// Logs on which addresses node ports answer.
+pub(super) fn log_node_ports(dataplane: &Dataplane) {
+    let Some(surroundings) = dataplane.desired().surroundings() else { return };
+    let node_ports = NodePorts::of(surroundings);
+    let primary = surroundings.options.node_port_addresses == NodePortAddresses::Primary;
+    if primary && node_ports == NodePorts::default() {
+        tracing::warn!(
+            node = surroundings.node_name,
+            "node ports answer on {node_ports}: nodePortAddresses is primary, and there is no Node \
+             object that has primary addresses"
+        );
+    } else {
+        tracing::info!("node ports answer on {node_ports}");
     }
 }
 

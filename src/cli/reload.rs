@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
@@ -29,6 +30,8 @@ pub(super) struct Reach {
     pub(super) metrics_bind: watch::Sender<Bind>,
     pub(super) configz: watch::Sender<String>,
     pub(super) sysctls: PendingSysctls,
+    /// Where they are: `/proc/sys/net`, or where a container has it mounted.
+    pub(super) net_sysctls: PathBuf,
     pub(super) metrics: Metrics,
     pub(super) known: Known,
 }
@@ -191,7 +194,7 @@ impl Reach {
         let mut pending = self.sysctls.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *pending {
             Some(pending) => pending.clone_from(settings),
-            None => sysctl::apply(settings),
+            None => sysctl::apply(settings, &self.net_sysctls),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,14 +14,17 @@ use tokio::sync::watch;
 
 use super::args::Run;
 use super::health::{HealthState, families, health_source};
-use super::observe::{Observer, log_synced, report_conflict, report_refused, sweep};
+use super::leftovers::Reports;
+use super::observe::{
+    Observer, log_node_ports, log_synced, report_conflict, report_refused, sweep,
+};
 use super::reload::{
     Occasion, PendingSysctls, Reach, Reload, health_bind, metrics_bind, patience,
     watch_configuration,
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
-use super::{Failure, events, exclusive, instead, netns, process};
+use super::{Failure, events, exclusive, instead, leftovers, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{
     self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Quarantined, Update,
@@ -70,7 +74,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     dataplane.apply(interface_addresses().context("cannot list the node's addresses")?);
     if arguments.once {
-        once(dataplane, &objects, &settings)
+        once(dataplane, &objects, &settings, &arguments.net_sysctls)
     } else {
         let pace = Pace {
             min_period: settings.config.min_sync_period,
@@ -81,7 +85,12 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
 }
 
 /// Programs what is there now.
-fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Result<(), Failure> {
+fn once(
+    mut dataplane: Dataplane,
+    objects: &Objects,
+    settings: &Effective,
+    net_sysctls: &Path,
+) -> Result<(), Failure> {
     objects.load(&settings.node_name, |change| dataplane.apply(change))?;
     let started = std::time::Instant::now();
     let report = dataplane.sync().context("nothing was programmed")?;
@@ -91,7 +100,8 @@ fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Re
         report_refused(quarantined, "change the Service or mend the reason, and run this again");
     }
     log_synced(report, started.elapsed(), &dataplane);
-    sysctl::apply(&settings.config.conntrack);
+    log_node_ports(&dataplane);
+    sysctl::apply(&settings.config.conntrack, net_sysctls);
     let flows = dataplane.take_flows();
     if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &dataplane)) {
         for family in Family::ALL {
@@ -145,7 +155,9 @@ fn keep_running(
         known: known.clone(),
         service_healths,
         sweeps: sweeper(metrics.clone())?,
+        node_ports: None,
         sysctls: sysctls.clone(),
+        net_sysctls: arguments.net_sysctls.clone(),
     };
     let noticed = {
         let metrics = metrics.clone();
@@ -158,6 +170,12 @@ fn keep_running(
     spawn("addresses", {
         let orders = orders.clone();
         move || follow_addresses(&interfaces, &orders)
+    })?;
+    spawn("kube-proxy", {
+        let period = arguments.kube_proxy_check_period;
+        let reports =
+            Reports { events: events.clone(), metrics: metrics.clone(), known: known.clone() };
+        move || leftovers::look(period, &reports)
     })?;
     let health_of = health_source(health_seen, orders.backlog(), families);
     let status = known.clone().teller(health_of.clone(), unbound.clone());
@@ -172,6 +190,7 @@ fn keep_running(
         metrics_bind,
         configz,
         sysctls,
+        net_sysctls: arguments.net_sysctls.clone(),
         metrics: metrics.clone(),
         known: known.clone(),
     };

@@ -1,8 +1,7 @@
 //! Defaults: what a configuration says where nothing was written.
 //!
 //! They are kube-proxy's (`pkg/proxy/apis/config/v1alpha1/defaults.go` and `platformApplyDefaults`),
-//! except that there is no least time between two commits, and that sysctls of connection tracking
-//! are left alone.
+//! except that there is no least time between two commits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -34,6 +33,15 @@ impl Mode {
             Some("nftables") => Mode::Nftables,
             Some("ipvs") => Mode::Ipvs,
             _ => Mode::Iptables,
+        }
+    }
+
+    /// Where kube-proxy offers node ports in that mode if nothing is written. (In iptables mode it
+    /// offers them on 127.0.0.0/8, too.)
+    pub(super) fn node_port_addresses(self) -> &'static [&'static str] {
+        match self {
+            Mode::Nftables => &["primary"],
+            Mode::Iptables | Mode::Ipvs => &["0.0.0.0/0", "::/0"],
         }
     }
 
@@ -105,7 +113,8 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
 
     fill_text(&mut full.detect_local_mode, "ClusterCIDR");
     if full.node_port_addresses.is_empty() {
-        full.node_port_addresses.push("primary".to_owned());
+        let default = Mode::of(written).node_port_addresses();
+        full.node_port_addresses.extend(default.iter().map(ToString::to_string));
     }
     full.oom_score_adj.get_or_insert(OOM_SCORE_ADJ.into());
     fill_conntrack(&mut full.conntrack);
@@ -136,20 +145,20 @@ fn fill_nftables(full: &mut Configuration, written: &Configuration) {
     full.mode = Some("nftables".to_owned());
 }
 
-/// Either number asks for a size of the table, which takes both.
+/// A node that reboots after it has left kube-proxy must not fall to the kernel's values.
 fn fill_conntrack(conntrack: &mut Conntrack) {
     let defaults = sysctl::Settings::default();
     let number = |default: u32| i32::try_from(default).unwrap_or(i32::MAX);
-    let sized = conntrack.max_per_core.is_some() || conntrack.min.is_some();
-    conntrack.max_per_core.get_or_insert(if sized { number(defaults.max_per_core) } else { 0 });
-    conntrack.min.get_or_insert(if sized { number(defaults.min) } else { 0 });
-    for duration in [
-        &mut conntrack.tcp_established_timeout,
-        &mut conntrack.tcp_close_wait_timeout,
-        &mut conntrack.udp_timeout,
-        &mut conntrack.udp_stream_timeout,
+    conntrack.max_per_core.get_or_insert(number(defaults.max_per_core));
+    conntrack.min.get_or_insert(number(defaults.min));
+    for (duration, default) in [
+        (&mut conntrack.tcp_established_timeout, defaults.tcp_established_timeout),
+        (&mut conntrack.tcp_close_wait_timeout, defaults.tcp_close_wait_timeout),
+        (&mut conntrack.udp_timeout, defaults.udp_timeout),
+        (&mut conntrack.udp_stream_timeout, defaults.udp_stream_timeout),
     ] {
-        duration.get_or_insert_default();
+        let seconds = i64::try_from(default.as_secs()).unwrap_or(i64::MAX);
+        duration.get_or_insert(GoDuration::from_secs(seconds));
     }
 }
 

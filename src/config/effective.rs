@@ -110,8 +110,8 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
                 "shunt programs nftables, whatever the mode; write nftables".to_owned();
             if written.node_port_addresses.is_empty() {
                 reason.push_str(
-                    "; node ports are on the node's primary addresses only, unlike in that mode: \
-                     write nodePortAddresses for others",
+                    ", and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every \
+                     local address, for with mode nftables they are on the primary ones only",
                 );
             }
             check.add(Severity::Warning, At::top("mode"), Some(&mode), reason);
@@ -175,7 +175,7 @@ fn periods(
     (sync, min)
 }
 
-/// What the section asks for. kube-proxy sets sysctls also where nobody asked it to; we do not.
+/// Returns what the section asks for.
 fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
     let full = &full.conntrack;
     let section = At::top("conntrack");

@@ -68,7 +68,7 @@ pub struct Config {
     pub sync_period: Duration,
     /// `nftables.minSyncPeriod`: the least time between two commits.
     pub min_sync_period: Duration,
-    /// `conntrack`: the sysctls that the section asks for. What it does not mention is left alone.
+    /// `conntrack`: the sysctls that the section asks for.
     pub conntrack: sysctl::Settings,
     /// `oomScoreAdj`, -1000 to 1000.
     pub oom_score_adj: i16,

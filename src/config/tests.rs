@@ -45,24 +45,33 @@ fn nets(texts: &[&str]) -> Vec<IpNet> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// No sysctl is asked for.
-fn untouched() -> sysctl::Settings {
-    sysctl::Settings {
+/// A node that reboots after it has left kube-proxy has the values that it had before.
+#[test]
+fn sysctls_that_are_not_mentioned_are_kube_proxys() {
+    let conntrack = |section: &str| good(&format!("conntrack: {{{section}}}")).conntrack;
+    let kube_proxys = sysctl::Settings {
+        max_per_core: 32_768,
+        min: 131_072,
+        tcp_established_timeout: Duration::from_secs(86_400),
+        tcp_close_wait_timeout: Duration::from_secs(3_600),
+        tcp_be_liberal: false,
+        udp_timeout: Duration::ZERO,
+        udp_stream_timeout: Duration::ZERO,
+    };
+    assert_eq!(good("").conntrack, kube_proxys);
+    let null = "maxPerCore: null, min: null, tcpEstablishedTimeout: null, udpTimeout: null";
+    assert_eq!(conntrack(null), kube_proxys);
+    let sized = conntrack("maxPerCore: 65536");
+    assert_eq!((sized.max_per_core, sized.min), (65_536, 131_072));
+    let zero = "maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s";
+    let untouched = sysctl::Settings {
         max_per_core: 0,
         min: 0,
         tcp_established_timeout: Duration::ZERO,
         tcp_close_wait_timeout: Duration::ZERO,
-        ..sysctl::Settings::default()
-    }
-}
-
-#[test]
-fn sysctls_are_set_where_the_section_asks_for_them() {
-    let conntrack = |section: &str| good(&format!("conntrack: {{{section}}}")).conntrack;
-    assert_eq!(conntrack("maxPerCore: null, min: null, udpTimeout: 0s"), untouched());
-    let sized = conntrack("maxPerCore: 65536");
-    assert_eq!((sized.max_per_core, sized.min), (65_536, 131_072));
-    assert_eq!(conntrack("maxPerCore: 0").max_per_core, 0);
+        ..kube_proxys
+    };
+    assert_eq!(conntrack(zero), untouched);
     let timed = conntrack("udpStreamTimeout: 3m, tcpBeLiberal: true");
     assert_eq!(timed.udp_stream_timeout, Duration::from_secs(180));
     assert!(timed.tcp_be_liberal);
@@ -78,16 +87,25 @@ fn defaults() -> Config {
         metrics_bind_address: Some("127.0.0.1:10249".parse().unwrap()),
         bind_address_hard_fail: false,
         detect_local: DetectLocal::Off,
-        node_port_addresses: NodePortAddresses::Primary,
+        node_port_addresses: every_address(),
         masquerade_bit: 14,
         masquerade_all: false,
         sync_period: Duration::from_secs(30),
         min_sync_period: Duration::ZERO,
-        conntrack: untouched(),
+        conntrack: sysctl::Settings::default(),
         oom_score_adj: -999,
         log_format: LogFormat::Text,
         verbosity: 0,
     }
+}
+
+fn every_address() -> NodePortAddresses {
+    NodePortAddresses::Cidrs(nets(&["0.0.0.0/0", "::/0"]))
+}
+
+/// With mode nftables.
+fn nftables_defaults() -> Config {
+    Config { node_port_addresses: NodePortAddresses::Primary, ..defaults() }
 }
 
 #[test]
@@ -143,7 +161,7 @@ fn fields_are_honoured() {
                 masquerade_all: true,
                 sync_period: Duration::from_secs(60),
                 min_sync_period: Duration::from_secs(5),
-                ..defaults()
+                ..nftables_defaults()
             },
         ),
         // What the file asked of iptables mode.
@@ -162,7 +180,7 @@ fn fields_are_honoured() {
             Config { sync_period: Duration::from_secs(120), ..defaults() },
         ),
         ("ipvs: {syncPeriod: 1m}", defaults()),
-        ("mode: nftables\niptables: {masqueradeBit: 14, syncPeriod: 1m}", defaults()),
+        ("mode: nftables\niptables: {masqueradeBit: 14, syncPeriod: 1m}", nftables_defaults()),
         ("oomScoreAdj: -5", Config { oom_score_adj: -5, ..defaults() }),
         ("healthzBindAddress: ''\nmetricsBindAddress: ''", defaults()),
         (
@@ -185,7 +203,9 @@ fn fields_are_honoured() {
             "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: veth}",
             Config { detect_local: DetectLocal::InterfaceNamePrefix("veth".into()), ..defaults() },
         ),
-        ("nodePortAddresses: [primary]", defaults()),
+        ("nodePortAddresses: [primary]", nftables_defaults()),
+        ("mode: nftables", nftables_defaults()),
+        ("mode: nftables\nnodePortAddresses: ['0.0.0.0/0', '::/0']", defaults()),
         (
             "nodePortAddresses: [10.0.0.0/8, '::/0']",
             Config {
@@ -231,7 +251,7 @@ clusterCIDR: 10.0.0.0
     assert_eq!(
         texts(&problems),
         [
-            "config.conf:3: mode = ipvs: shunt programs nftables, whatever the mode; write nftables; node ports are on the node's primary addresses only, unlike in that mode: write nodePortAddresses for others",
+            "config.conf:3: mode = ipvs: shunt programs nftables, whatever the mode; write nftables, and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address, for with mode nftables they are on the primary ones only",
             "config.conf:4: portRange = 1-2: has no effect: Kubernetes does not use it any more",
             "config.conf:6: ipvs.strictARP = true: has no effect: nftables is programmed, whatever the mode",
             "config.conf:9: featureGates = a mapping of 1: has no effect: there are no feature gates",
@@ -402,7 +422,7 @@ fn flags_alone() {
             "fd00::/8",
         ])),
         min_sync_period: Duration::from_secs(1),
-        conntrack: sysctl::Settings { max_per_core: 1, min: 131_072, ..untouched() },
+        conntrack: sysctl::Settings { max_per_core: 1, ..sysctl::Settings::default() },
         verbosity: 3,
         ..defaults()
     };

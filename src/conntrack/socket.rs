@@ -107,6 +107,15 @@ impl Conntrack {
         })
     }
 
+    /// Asks a question, so that the kernel loads the modules of connection tracking if it has not.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn load(&mut self) -> Result<(), Error> {
+        const UDP: u8 = Protocol::Udp as u8;
+        self.dump(Family::V4, |body| put_filter(body, UDP, Some(0)), |_| {})
+    }
+
     /// Deletes the stale entries of a family.
     ///
     /// Half-open connections are listed twice: what is answered meanwhile stays. So nobody loses a

@@ -2,12 +2,13 @@
 //!
 //! From kube-proxy 1.36 (`pkg/proxy/conntrack/sysctls.go`): the size of the table follows the CPUs
 //! and is only ever raised, and so are the hash buckets, to a quarter of it; the other values are
-//! written if they differ, in either direction; what is zero or absent in the configuration is left
-//! alone. Unlike there, a value that cannot be written is no reason to stop.
+//! written if they differ, in either direction; what is zero in the configuration is left alone.
+//! Unlike there, a value that cannot be written is no reason to stop.
 
-use std::fmt;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tracing::{debug, info, warn};
@@ -54,7 +55,7 @@ impl Default for Settings {
 #[allow(missing_docs, reason = "each has the name of its file")]
 pub enum Sysctl {
     Max,
-    Hashsize,
+    Buckets,
     TcpTimeoutEstablished,
     TcpTimeoutCloseWait,
     TcpBeLiberal,
@@ -63,28 +64,28 @@ pub enum Sysctl {
 }
 
 impl Sysctl {
-    /// Its file. What is below `/proc/sys/net` belongs to the network namespace of the thread that
-    /// opens it. The first two exist once for the machine: in other namespaces than the first one
-    /// they can be read only (`nf_conntrack_standalone_init_sysctl`, `nf_conntrack_set_hashsize`).
+    /// Returns the file. What is below `/proc/sys/net` belongs to the network namespace of the
+    /// thread that opens it, wherever that directory is mounted. CAP_NET_ADMIN in the user namespace
+    /// that owns it is enough to write (`net_ctl_permissions`). The first two exist once for the
+    /// machine: in other namespaces than the first one they can be read only
+    /// (`nf_conntrack_standalone_init_sysctl`).
     #[must_use]
-    pub fn file(self) -> &'static str {
-        match self {
-            Sysctl::Max => "/proc/sys/net/netfilter/nf_conntrack_max",
-            Sysctl::Hashsize => "/sys/module/nf_conntrack/parameters/hashsize",
-            Sysctl::TcpTimeoutEstablished => {
-                "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
-            }
-            Sysctl::TcpTimeoutCloseWait => {
-                "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait"
-            }
-            Sysctl::TcpBeLiberal => "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal",
-            Sysctl::UdpTimeout => "/proc/sys/net/netfilter/nf_conntrack_udp_timeout",
-            Sysctl::UdpTimeoutStream => "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream",
-        }
+    pub fn file(self, net: &Path) -> PathBuf {
+        net.join("netfilter").join(match self {
+            Sysctl::Max => "nf_conntrack_max",
+            // As /sys/module/nf_conntrack/parameters/hashsize, which only privileged containers may
+            // write.
+            Sysctl::Buckets => "nf_conntrack_buckets",
+            Sysctl::TcpTimeoutEstablished => "nf_conntrack_tcp_timeout_established",
+            Sysctl::TcpTimeoutCloseWait => "nf_conntrack_tcp_timeout_close_wait",
+            Sysctl::TcpBeLiberal => "nf_conntrack_tcp_be_liberal",
+            Sysctl::UdpTimeout => "nf_conntrack_udp_timeout",
+            Sysctl::UdpTimeoutStream => "nf_conntrack_udp_timeout_stream",
+        })
     }
 
-    fn read(self) -> Option<u64> {
-        fs::read_to_string(self.file()).ok()?.trim().parse().ok()
+    fn read(self, net: &Path) -> Option<u64> {
+        fs::read_to_string(self.file(net)).ok()?.trim().parse().ok()
     }
 }
 
@@ -97,18 +98,12 @@ pub struct Write {
     pub value: u64,
 }
 
-impl fmt::Display for Write {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {}", self.sysctl.file(), self.value)
-    }
-}
-
 /// What is to be written on a machine of so many CPUs. `current` tells the values of now, `None` for
 /// one that cannot be read: that is written, to find out why.
 #[must_use]
 pub fn plan(settings: &Settings, cpus: u64, current: impl Fn(Sysctl) -> Option<u64>) -> Vec<Write> {
     let max = table_size(settings, cpus);
-    let raised = [(Sysctl::Max, max), (Sysctl::Hashsize, max / 4)];
+    let raised = [(Sysctl::Max, max), (Sysctl::Buckets, max / 4)];
     let exact = [
         (Sysctl::TcpTimeoutEstablished, settings.tcp_established_timeout.as_secs()),
         (Sysctl::TcpTimeoutCloseWait, settings.tcp_close_wait_timeout.as_secs()),
@@ -136,39 +131,48 @@ fn table_size(settings: &Settings, cpus: u64) -> u64 {
 
 /// Writes what the settings ask for, in the network namespace of this thread, and logs what could
 /// not be written. Connection tracking must be loaded by then: after the first commit it is.
-pub fn apply(settings: &Settings) {
-    let failures: Vec<String> = plan(settings, online_cpus(), Sysctl::read)
-        .into_iter()
-        .filter_map(|write| match fs::write(write.sysctl.file(), write.value.to_string()) {
-            Ok(()) => {
-                info!("set {write}");
-                None
-            }
+///
+/// `net` is the directory `/proc/sys/net`, or where a container has it mounted.
+pub fn apply(settings: &Settings, net: &Path) {
+    let mut failures = Vec::new();
+    let mut remedies = BTreeSet::new();
+    for Write { sysctl, value } in plan(settings, online_cpus(), |sysctl| sysctl.read(net)) {
+        let file = sysctl.file(net);
+        let write = format!("{} = {value}", file.display());
+        match fs::write(file, value.to_string()) {
+            Ok(()) => info!("set {write}"),
             Err(error) => {
                 debug!(%error, kind = ?error.kind(), "cannot set {write}");
-                Some(format!("{write}: {}{}", error, remedy(&error)))
+                remedies.extend(remedy(&error));
+                failures.push(format!("{write}: {error}"));
             }
-        })
-        .collect();
+        }
+    }
     if !failures.is_empty() {
+        let remedies: String =
+            remedies.into_iter().map(|remedy| format!("{remedy}, or ")).collect();
         warn!(
             "conntrack settings that could not be made: {}. Connection tracking goes on with the \
-             values it has; set 0 in the configuration's conntrack section to leave them alone",
+             values it has; {remedies}set 0 in the configuration's conntrack section to leave them \
+             alone",
             failures.join("; ")
         );
     }
 }
 
-/// What to do about an error.
-fn remedy(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::EROFS) => " (the container needs it mounted writable: privileged: true)",
-        Some(libc::EACCES | libc::EPERM | libc::EOPNOTSUPP) => {
-            " (only root in the machine's first network namespace may: set it there, in \
-             /etc/sysctl.d or /etc/modprobe.d)"
-        }
-        Some(libc::ENOENT) => " (is the module nf_conntrack loaded?)",
-        _ => "",
+/// Returns what to do about an error.
+fn remedy(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EROFS => Some(
+            "mount the node's /proc/sys/net into the container and name that directory with \
+             --net-sysctls, or run `shunt run --init-only` in a privileged init container",
+        ),
+        libc::EACCES | libc::EPERM => Some(
+            "set them in the machine's first network namespace, with CAP_NET_ADMIN, for example in \
+             /etc/sysctl.d",
+        ),
+        libc::ENOENT => Some("load the module nf_conntrack"),
+        _ => None,
     }
 }
 
@@ -231,19 +235,19 @@ mod tests {
 
     #[test]
     fn table_and_buckets_are_only_raised() {
-        use Sysctl::{Hashsize, Max};
+        use Sysctl::{Buckets, Max};
         let settings = Settings { max_per_core: 32_768, ..NOTHING };
-        for (max, hashsize, writes) in [
-            (65_536, 16_384, &[(Max, 131_072), (Hashsize, 32_768)][..]),
-            (262_144, 16_384, &[(Hashsize, 32_768)]),
+        for (max, buckets, writes) in [
+            (65_536, 16_384, &[(Max, 131_072), (Buckets, 32_768)][..]),
+            (262_144, 16_384, &[(Buckets, 32_768)]),
             (131_072, 32_768, &[]),
             (262_144, 262_144, &[]),
             (65_536, 32_768, &[(Max, 131_072)]),
         ] {
-            let current = [(Max, max), (Hashsize, hashsize)];
-            assert_eq!(planned(&settings, 4, &current), writes, "{max} {hashsize}");
+            let current = [(Max, max), (Buckets, buckets)];
+            assert_eq!(planned(&settings, 4, &current), writes, "{max} {buckets}");
         }
-        assert_eq!(planned(&settings, 4, &[]), [(Max, 131_072), (Hashsize, 32_768)]);
+        assert_eq!(planned(&settings, 4, &[]), [(Max, 131_072), (Buckets, 32_768)]);
     }
 
     #[test]
@@ -281,7 +285,7 @@ mod tests {
     #[test]
     fn the_defaults_are_those_of_kube_proxy() {
         use Sysctl::*;
-        let kernel = [(Max, 65_536), (Hashsize, 65_536), (TcpTimeoutEstablished, 432_000)];
+        let kernel = [(Max, 65_536), (Buckets, 65_536), (TcpTimeoutEstablished, 432_000)];
         let writes =
             [(Max, 131_072), (TcpTimeoutEstablished, 86_400), (TcpTimeoutCloseWait, 3_600)];
         assert_eq!(planned(&Settings::default(), 4, &kernel), writes);

@@ -28,6 +28,7 @@ pub use ownership::Ownership;
 pub use quarantine::Suspect;
 pub use queue::{Backlog, Orders, Stopped};
 pub use refusal::Error;
+pub(crate) use remove::{IPTABLES, KUBE_PROXY, is_kube_proxys};
 pub use remove::{Removed, Scope, remove};
 pub use sync::{Dataplane, Quarantined};
 pub use tally::{Commit, Tally};

@@ -16,10 +16,10 @@ use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel, TableFamily};
 use crate::plan::TABLE;
 
 /// The table of kube-proxy in nftables mode, one for each family.
-const KUBE_PROXY: &str = "kube-proxy";
+pub(crate) const KUBE_PROXY: &str = "kube-proxy";
 
 /// The tables of iptables-nft that kube-proxy adds chains to.
-const IPTABLES: [&str; 3] = ["nat", "filter", "mangle"];
+pub(crate) const IPTABLES: [&str; 3] = ["nat", "filter", "mangle"];
 
 /// Chains that exist once in a table.
 const CHAINS: [&str; 13] = [
@@ -202,6 +202,7 @@ impl Leftovers {
     }
 }
 
-fn is_kube_proxys(chain: &str) -> bool {
+/// True for the name of a chain of kube-proxy.
+pub(crate) fn is_kube_proxys(chain: &str) -> bool {
     CHAINS.contains(&chain) || PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }

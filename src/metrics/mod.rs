@@ -190,6 +190,11 @@ impl Metrics {
         self.0.own.drift_repairs.inc();
     }
 
+    /// So much was found of kube-proxy, by kind.
+    pub fn kube_proxy_found(&self, counts: &[(&'static str, usize)]) {
+        self.0.own.kube_proxy_found(counts);
+    }
+
     /// The watch of a resource, by its plural name (`services`), was begun again.
     pub fn watch_restarted(&self, resource: &'static str) {
         self.0.own.watch_restarted(resource);

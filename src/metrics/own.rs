@@ -33,6 +33,7 @@ pub(super) struct Own {
     watch_restarts: Vector<Labels<1>, Counter>,
     config_reloads: Vector<Labels<1>, Counter>,
     config_last_reload_successful: Gauge,
+    kube_proxy_leftovers: Vector<Labels<1>, Gauge>,
 }
 
 impl Own {
@@ -121,6 +122,12 @@ impl Own {
                 "1 if the configuration in force is the one that was last written, 0 if that one \
                  was refused",
             ),
+            kube_proxy_leftovers: vector(
+                registry,
+                "kube_proxy_leftovers",
+                "What there is of kube-proxy on this node, by kind",
+                Gauge::default,
+            ),
         };
         for result in ["success", "failure"] {
             drop(own.config_reloads.get_or_create(&[("result", result)]));
@@ -149,6 +156,12 @@ impl Own {
         }
         // Last: whoever sees it move finds all else in place with the next scrape.
         self.services.set(gauge(state.services));
+    }
+
+    pub(super) fn kube_proxy_found(&self, counts: &[(&'static str, usize)]) {
+        for (kind, count) in counts {
+            self.kube_proxy_leftovers.get_or_create(&[("kind", kind)]).set(gauge(*count));
+        }
     }
 
     pub(super) fn watch_restarted(&self, resource: &'static str) {

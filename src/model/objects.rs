@@ -240,6 +240,21 @@ pub struct Node {
 }
 
 impl Node {
+    /// Adds what is missing here and was known before: the addresses and pod CIDRs of each family
+    /// that this Node has none of. A Node that is registered again gets them one after the other.
+    pub fn keep_missing(&mut self, known: &Node) {
+        for family in Family::ALL {
+            let of_family = |address: &&IpAddr| Family::of(**address) == family;
+            if !self.addresses.iter().any(|address| of_family(&address)) {
+                self.addresses.extend(known.addresses.iter().filter(of_family));
+            }
+            let of_family = |net: &&IpNet| Family::of_net(net) == family;
+            if !self.pod_cidrs.iter().any(|net| of_family(&net)) {
+                self.pod_cidrs.extend(known.pod_cidrs.iter().filter(of_family));
+            }
+        }
+    }
+
     /// The primary address of a family.
     #[must_use]
     pub fn primary_address(&self, family: Family) -> Option<IpAddr> {

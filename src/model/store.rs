@@ -21,7 +21,7 @@ pub enum Change {
     SliceGone(ObjectName),
     /// Our Node, as it is now.
     Node(Node),
-    /// Our Node is gone.
+    /// Our Node is gone. What was known of it stays in force.
     NodeGone,
     /// A ServiceCIDR: its name and prefixes.
     ServiceCidr(Arc<str>, Vec<IpNet>),
@@ -70,7 +70,9 @@ pub struct Store {
     slices: ArrivalMap<ObjectName, EndpointSlice>,
     /// The slices of each Service, in order of their names.
     slices_of: ArrivalMap<ObjectName, Vec<ObjectName>>,
+    /// Our Node as it was last known, whether it still exists or not.
     node: Option<Node>,
+    node_exists: bool,
     service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
     interface_addresses: BTreeSet<IpAddr>,
     synced: bool,
@@ -110,8 +112,11 @@ impl Store {
                     self.unlink(&old, dirty);
                 }
             }
-            Change::Node(node) => self.set_node(Some(node), dirty),
-            Change::NodeGone => self.set_node(None, dirty),
+            Change::Node(node) => self.set_node(node, dirty),
+            Change::NodeGone => {
+                dirty.surroundings |= self.node_exists;
+                self.node_exists = false;
+            }
             Change::ServiceCidr(name, nets) => {
                 if self.service_cidrs.get(&name) != Some(&nets) {
                     self.service_cidrs.insert(name, nets);
@@ -192,9 +197,14 @@ impl Store {
         dirty.services.insert(service);
     }
 
-    fn set_node(&mut self, node: Option<Node>, dirty: &mut Dirty) {
-        if self.node != node {
+    fn set_node(&mut self, mut node: Node, dirty: &mut Dirty) {
+        if let Some(known) = &self.node {
+            node.keep_missing(known);
+        }
+        let node = Some(node);
+        if self.node != node || !self.node_exists {
             self.node = node;
+            self.node_exists = true;
             dirty.surroundings = true;
         }
     }
@@ -251,10 +261,16 @@ impl Store {
         self.slices.get(name)
     }
 
-    /// Our Node, where one is known.
+    /// Our Node as it was last known, whether it still exists or not.
+    #[must_use]
+    pub fn last_known_node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// Our Node, if it exists.
     #[must_use]
     pub fn node(&self) -> Option<&Node> {
-        self.node.as_ref()
+        self.node.as_ref().filter(|_| self.node_exists)
     }
 
     /// The prefixes of all ServiceCIDRs.
@@ -284,6 +300,16 @@ mod tests {
         }
     }
 
+    fn node(addresses: &[&str], pod_cidrs: &[&str], zone: Option<&str>) -> Node {
+        Node {
+            name: "node-1".into(),
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            pod_cidrs: pod_cidrs.iter().map(|net| net.parse().unwrap()).collect(),
+            zone: zone.map(Arc::from),
+            eligible: true,
+        }
+    }
+
     fn dirtied(store: &mut Store, change: Change) -> Vec<String> {
         let mut dirty = Dirty::default();
         store.apply(change, &mut dirty);
@@ -304,6 +330,48 @@ mod tests {
         assert_eq!(dirtied(&mut store, Change::Slice(slice("s", None))), ["default/b"]);
         assert!(dirtied(&mut store, Change::SliceGone(ObjectName::new("default", "s"))).is_empty());
         assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 0);
+    }
+
+    #[test]
+    fn deleted_node_keeps_addresses_pod_cidrs_and_zone() {
+        let whole = node(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"], Some("a"));
+        let (mut store, mut dirty) = (Store::new(), Dirty::default());
+        store.apply(Change::NodeGone, &mut dirty);
+        assert!(dirty.is_empty());
+        assert_eq!(store.last_known_node(), None);
+        store.apply(Change::Node(whole.clone()), &mut dirty);
+        assert_eq!(store.node(), Some(&whole));
+
+        let mut dirty = Dirty::default();
+        store.apply(Change::NodeGone, &mut dirty);
+        assert!(dirty.surroundings, "its eligibility changes");
+        assert_eq!(store.node(), None);
+        assert_eq!(store.last_known_node(), Some(&whole));
+
+        let mut dirty = Dirty::default();
+        store.apply(Change::NodeGone, &mut dirty);
+        assert!(dirty.is_empty());
+        store.apply(Change::Node(whole.clone()), &mut dirty);
+        assert!(dirty.surroundings, "its eligibility changes");
+        assert_eq!(store.node(), Some(&whole));
+    }
+
+    #[test]
+    fn node_registered_again_keeps_what_it_has_not_got_yet() {
+        let (mut store, mut dirty) = (Store::new(), Dirty::default());
+        let whole = node(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"], Some("a"));
+        store.apply(Change::Node(whole), &mut dirty);
+        for (written, known) in [
+            (node(&[], &[], None), node(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"], None)),
+            (
+                node(&["192.0.2.2"], &["fd00:244::/64"], Some("b")),
+                node(&["192.0.2.2", "2001:db8::1"], &["fd00:244::/64", "10.244.0.0/24"], Some("b")),
+            ),
+        ] {
+            store.apply(Change::NodeGone, &mut dirty);
+            store.apply(Change::Node(written), &mut dirty);
+            assert_eq!(store.node(), Some(&known));
+        }
     }
 
     #[test]

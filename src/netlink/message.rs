@@ -30,6 +30,11 @@ impl<'a> Message<'a> {
         Some(errno(i32::from_ne_bytes(*error)))
     }
 
+    /// Returns what follows the header.
+    pub(crate) fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
     /// Its attributes.
     pub(crate) fn attrs(&self) -> Attrs<'a> {
         Attrs::new(self.payload.get(NETFILTER_HEADER..).unwrap_or(&[]))
@@ -85,6 +90,22 @@ pub(crate) fn put_request(buffer: &mut Vec<u8>, head: Head, body: impl FnOnce(&m
     body(buffer);
     let length = (buffer.len() - start) as u32;
     buffer[start..start + 4].copy_from_slice(&length.to_ne_bytes());
+}
+
+/// Appends a request of any protocol: what follows the header is `payload`.
+pub(crate) fn put_message(
+    buffer: &mut Vec<u8>,
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    payload: &[u8],
+) {
+    buffer.extend_from_slice(&((HEADER + payload.len()) as u32).to_ne_bytes());
+    buffer.extend_from_slice(&kind.to_ne_bytes());
+    buffer.extend_from_slice(&(flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    buffer.extend_from_slice(&sequence.to_ne_bytes());
+    buffer.extend_from_slice(&[0; 4]);
+    buffer.extend_from_slice(payload);
 }
 
 #[cfg(test)]

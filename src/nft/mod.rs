@@ -8,7 +8,8 @@
 //! Must not know: Services, endpoints, or which tables and sets exist.
 //!
 //! This folder is the only one that may contain `unsafe`: the calls into libnftnl in `expr` and
-//! `batch`, and what the netlink socket needs in `socket`, each with its reason.
+//! `batch`, what the netlink socket needs in `socket`, and the one call to legacy iptables in
+//! `xtables`, each with its reason.
 
 mod batch;
 mod dump;
@@ -23,6 +24,7 @@ mod objects;
 mod socket;
 mod uapi;
 mod userdata;
+mod xtables;
 
 use crate::netlink::attr;
 
@@ -41,3 +43,4 @@ pub use objects::{
 };
 pub use socket::Socket;
 pub use userdata::{SetField, TypeOf};
+pub use xtables::legacy_chains;

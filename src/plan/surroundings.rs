@@ -15,7 +15,7 @@ pub struct Surroundings {
     pub options: Options,
     /// The name of our node.
     pub node_name: String,
-    /// Our Node object, where there is one.
+    /// Our Node object as it was last known, even if it is deleted.
     pub node: Option<Node>,
     /// The addresses of the node's interfaces, loopback included.
     pub interface_addresses: BTreeSet<IpAddr>,
@@ -30,7 +30,7 @@ impl Surroundings {
         Surroundings {
             options: options.clone(),
             node_name: node_name.to_owned(),
-            node: store.node().cloned(),
+            node: store.last_known_node().cloned(),
             interface_addresses: store.interface_addresses().clone(),
             service_cidrs: IpNet::aggregate(&store.service_cidrs().copied().collect()),
         }

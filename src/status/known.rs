@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{
-    Conflict, Counts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure, Time, Trouble,
-    UnboundPort,
+    Conflict, Counts, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure,
+    Time, Trouble, UnboundPort,
 };
 use crate::dataplane::{self, Dataplane, SyncReport};
+use crate::kube_proxy::Found;
 use crate::model::Family;
 use crate::plan::Set;
 use crate::serve::{HealthSource, UnboundPorts};
@@ -27,6 +28,7 @@ struct Inner {
     source: Following,
     refused_configuration: Option<String>,
     rules: Rules,
+    kube_proxy: Found,
 }
 
 /// Where objects come from at the moment.
@@ -82,6 +84,7 @@ impl Known {
         rules.failure = None;
         rules.generation = dataplane.generation();
         rules.owns_tables = dataplane.is_owner();
+        rules.node_ports = dataplane.desired().surroundings().map(NodePorts::of);
         rules.counts = counts(dataplane);
         rules.quarantined = dataplane.quarantined().take(MOST).map(quarantined).collect();
         rules.conflicts = dataplane.conflicts().take(MOST).map(conflict).collect();
@@ -98,6 +101,11 @@ impl Known {
         let rules = &mut self.lock().rules;
         rules.drift_repairs += 1;
         rules.last_drift_repair = Some(Repair { at: Time::now(), writers: writers.to_owned() });
+    }
+
+    /// So much was found of kube-proxy.
+    pub fn found_kube_proxy(&self, found: &Found) {
+        self.lock().kube_proxy.clone_from(found);
     }
 
     /// Puts together what is told, whenever somebody asks.
@@ -117,6 +125,7 @@ impl Known {
                 source: source(&inner.source),
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: inner.rules.clone(),
+                kube_proxy: inner.kube_proxy.clone(),
                 unbound_health_ports: unbound_ports(&unbound),
             }
         }

@@ -11,12 +11,15 @@ mod socket;
 mod text;
 mod time;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kube_proxy::Found;
 use crate::model::Family;
+use crate::plan::Surroundings;
 
 pub use known::{Following, Known};
 pub use socket::{NoStatus, ask, serve};
@@ -47,6 +50,8 @@ pub struct Status {
     /// The kernel, as of the last sync.
     #[serde(flatten)]
     pub rules: Rules,
+    /// What there is of kube-proxy on this node.
+    pub kube_proxy: Found,
     /// Health-check ports that cannot be bound at the moment.
     pub unbound_health_ports: Vec<UnboundPort>,
 }
@@ -98,6 +103,8 @@ pub struct Rules {
     pub generation: Option<u32>,
     /// Nobody else can change our tables.
     pub owns_tables: bool,
+    /// On which addresses node ports answer; none before the first sync.
+    pub node_ports: Option<NodePorts>,
     /// How much there is.
     pub counts: Counts,
     /// What the kernel refuses.
@@ -108,6 +115,28 @@ pub struct Rules {
     pub drift_repairs: u64,
     /// The last of these times.
     pub last_drift_repair: Option<Repair>,
+}
+
+/// On which addresses of the node node ports answer. Without a list it is every local address except
+/// loopback.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodePorts {
+    /// Of IPv4.
+    #[serde(rename = "IPv4")]
+    pub v4: Option<BTreeSet<IpAddr>>,
+    /// Of IPv6.
+    #[serde(rename = "IPv6")]
+    pub v6: Option<BTreeSet<IpAddr>>,
+}
+
+impl NodePorts {
+    /// Those of the plan.
+    #[must_use]
+    pub fn of(surroundings: &Surroundings) -> NodePorts {
+        let [v4, v6] = Family::ALL.map(|family| surroundings.node_port_addresses(family));
+        NodePorts { v4, v6 }
+    }
 }
 
 /// A sync that went well.

@@ -1,9 +1,11 @@
 //! The status for people: first what is wrong, then how it is.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
+use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Families, Rules, Source, Status, Sync, Time};
+use super::{Families, NodePorts, Rules, Source, Status, Sync, Time};
 
 /// So many of the same sort are shown; JSON has all.
 const SHOWN: usize = 10;
@@ -63,6 +65,11 @@ impl Status {
                 "the configuration that was last written is not in force (see the log): {reason}"
             ));
         }
+        if !self.kube_proxy.is_nothing() {
+            let found = &self.kube_proxy;
+            warnings
+                .push(format!("of kube-proxy: {found} (shunt cleanup --kube-proxy --keep-own)"));
+        }
         some(&mut warnings, conflicts, "such conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
             format!("Service {loser} goes without {frontend}, which {winner} has: {reason}")
@@ -119,6 +126,9 @@ impl Rules {
                 row(f, "repairs", &text)?;
             }
         }
+        if let Some(node_ports) = &self.node_ports {
+            row(f, "node ports", &format_args!("on {node_ports}"))?;
+        }
         let super::Counts { services, service_ports, endpoint_slices, endpoints, .. } = self.counts;
         let objects = format!(
             "{services} Services with {service_ports} ports, {endpoints} endpoints in \
@@ -135,6 +145,26 @@ impl Rules {
             line(f, set, *count)?;
         }
         Ok(())
+    }
+}
+
+impl Display for NodePorts {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        const ALL: &str = "every local address except loopback";
+        let list = |addresses: &BTreeSet<IpAddr>| match addresses.len() {
+            0 => "no address".to_owned(),
+            _ => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        match (&self.v4, &self.v6) {
+            (None, None) => f.write_str(ALL),
+            (Some(v4), Some(v6)) if v4.is_empty() == v6.is_empty() => {
+                f.write_str(&list(&(v4 | v6)))
+            }
+            (v4, v6) => {
+                let list = |addresses: &Option<_>| addresses.as_ref().map_or(ALL.to_owned(), list);
+                write!(f, "{} (IPv4), {} (IPv6)", list(v4), list(v6))
+            }
+        }
     }
 }
 
@@ -168,5 +198,32 @@ fn span(time: Duration) -> String {
         (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
         (0, ..) => format!("{hours} h {minutes} min"),
         _ => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_ports_are_named_by_family_where_they_differ() {
+        let list = |text: &str| Some(text.split_whitespace().map(|a| a.parse().unwrap()).collect());
+        for (v4, v6, text) in [
+            (None, None, "every local address except loopback"),
+            (list("192.0.2.1"), list("2001:db8::1"), "192.0.2.1, 2001:db8::1"),
+            (list(""), list(""), "no address"),
+            (
+                list("192.0.2.1 192.0.2.2"),
+                list(""),
+                "192.0.2.1, 192.0.2.2 (IPv4), no address (IPv6)",
+            ),
+            (
+                list("192.0.2.1"),
+                None,
+                "192.0.2.1 (IPv4), every local address except loopback (IPv6)",
+            ),
+        ] {
+            assert_eq!(NodePorts { v4, v6 }.to_string(), text);
+        }
     }
 }

@@ -10,8 +10,13 @@ use shunt_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
 use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases =
-        both![the_start_is_told, a_conflict_is_told, a_conflict_of_kinds_is_told, a_repair_is_told];
+    let mut cases = both![
+        the_start_is_told,
+        a_conflict_is_told,
+        a_conflict_of_kinds_is_told,
+        a_repair_is_told,
+        rules_of_kube_proxy_are_told,
+    ];
     cases.extend(standin_only![
         events_that_are_forbidden_are_in_nobodys_way,
         events_that_nobody_answers_are_in_nobodys_way,
@@ -62,6 +67,18 @@ fn the_start_is_told(api: Api) -> Result<()> {
     assert_eq!(event["regarding"]["uid"], "node-1");
     assert_eq!(event["reportingController"], "shunt");
     assert_eq!(event["reportingInstance"], "shunt-node-1");
+    Ok(())
+}
+
+fn rules_of_kube_proxy_are_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    world.lab.node.nft("add table ip kube-proxy")?;
+    let _agent = world.start()?;
+    let event = wait_for(&world, "KubeProxyFound")?;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["kind"], "Node");
+    let note = event["note"].as_str().unwrap_or_default();
+    assert!(note.contains("1 nftables table; ") && note.contains("shunt cleanup"), "{note}");
     Ok(())
 }
 

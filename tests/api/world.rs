@@ -16,8 +16,9 @@ pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 /// The port that the servers in the pods listen on.
 const TARGET: u16 = 8080;
 
-/// The agent knows the pods' addresses.
-const CONFIG: &str = "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
+/// The agent knows the pods' addresses, and node ports are on the primary addresses of the node.
+const CONFIG: &str =
+    "mode: nftables\ndetectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 
 /// What a cluster has from the start, and what the real server makes by itself.
 const SERVICE_CIDR: &str = "---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\n\
@@ -101,6 +102,7 @@ impl World {
         Agent::builder(SHUNT, &self.lab.node)
             .arg("--kubeconfig")
             .arg(path)
+            .arg("--proxy-mode=nftables")
             .arg("--cluster-cidr=10.244.0.0/16,fd00:244::/48")
     }
 

@@ -32,7 +32,7 @@ const CASES: [(&str, &str, &str); 47] = [
     ("conntrack-max-per-core", "1", "1"),
     ("conntrack-min", "1", "1"),
     ("conntrack-tcp-timeout-established", "1h", "\"1h0m0s\""),
-    ("conntrack-tcp-timeout-close-wait", "1h", "\"1h0m0s\""),
+    ("conntrack-tcp-timeout-close-wait", "2h", "\"2h0m0s\""),
     ("conntrack-tcp-be-liberal", "true", "true"),
     ("conntrack-udp-timeout", "10s", "\"10s\""),
     ("conntrack-udp-timeout-stream", "10s", "\"10s\""),

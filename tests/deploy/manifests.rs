@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Container, PodSpec, Probe};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use shunt::document;
 
@@ -127,6 +127,78 @@ fn the_agent_has_no_right_but_to_the_nodes_network() -> Result<()> {
         // Capabilities that Kubernetes adds are effective for root only.
         assert_eq!(security.run_as_user, Some(0), "{path}");
     }
+    Ok(())
+}
+
+/// Between kube-proxy's rules and shunt's there is no moment without either.
+#[test]
+fn kube_proxys_rules_go_once_shunts_are_there() -> Result<()> {
+    let mut cleaned_up = 0;
+    for (path, daemon_set) in daemon_sets()? {
+        let containers = pod(&daemon_set)?.init_containers.iter().flatten();
+        let arguments = containers.map(|container| container.args.clone().unwrap_or_default());
+        let mut arguments =
+            arguments.skip_while(|args| args.first().is_none_or(|a| a != "cleanup"));
+        let Some(cleanup) = arguments.next() else { continue };
+        assert_eq!(cleanup, ["cleanup", "--kube-proxy", "--keep-own"], "{path}");
+        let mut before = pod(&daemon_set)?.init_containers.iter().flatten();
+        let program = before
+            .find(|container| container.args.iter().flatten().any(|argument| argument == "--once"));
+        let program = program.with_context(|| format!("{path}: nothing is programmed before"))?;
+        let agent = agent(&daemon_set)?;
+        let without_once: Vec<&String> =
+            program.args.iter().flatten().filter(|argument| *argument != "--once").collect();
+        assert_eq!(without_once, agent.args.iter().flatten().collect::<Vec<_>>(), "{path}");
+        assert_eq!(program.env, agent.env, "{path}");
+        assert_eq!(program.volume_mounts, agent.volume_mounts, "{path}");
+        assert_eq!(program.security_context, agent.security_context, "{path}");
+        cleaned_up += 1;
+    }
+    assert!(cleaned_up > 0);
+    Ok(())
+}
+
+/// `kubectl describe pod` says why a container ended.
+#[test]
+fn the_end_of_a_container_is_explained_by_its_log() -> Result<()> {
+    for (path, daemon_set) in daemon_sets()? {
+        let pod = pod(&daemon_set)?;
+        for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
+            let policy = container.termination_message_policy.as_deref();
+            assert_eq!(policy, Some("FallbackToLogsOnError"), "{path}: {}", container.name);
+        }
+    }
+    Ok(())
+}
+
+/// A node that reboots must not fall to the kernel's size and timeouts of connection tracking.
+#[test]
+fn the_agent_or_an_init_container_can_write_sysctls_of_connection_tracking() -> Result<()> {
+    let mut mounted = 0;
+    for (path, daemon_set) in daemon_sets()? {
+        let pod = pod(&daemon_set)?;
+        let volumes = pod.volumes.iter().flatten();
+        let host_path = |path: &str| {
+            let is_it = |v: &&Volume| v.host_path.as_ref().is_some_and(|host| host.path == path);
+            volumes.clone().find(is_it).map(|volume| volume.name.clone())
+        };
+        let agent = agent(&daemon_set)?;
+        let argument = agent.args.iter().flatten().find_map(|a| a.strip_prefix("--net-sysctls="));
+        let Some(volume) = host_path("/proc/sys/net") else {
+            assert_eq!(argument, None, "{path}");
+            let init = pod.init_containers.iter().flatten();
+            let mut arguments = init.flat_map(|container| container.args.iter().flatten());
+            assert!(arguments.any(|argument| argument == "--init-only"), "{path}");
+            continue;
+        };
+        let mount = agent.volume_mounts.iter().flatten().find(|mount| mount.name == volume);
+        let mount = mount.context(path)?;
+        assert_eq!(argument, Some(mount.mount_path.as_str()), "{path}");
+        assert!(!mount.mount_path.starts_with("/proc"), "{path}: runtimes mount nothing there");
+        assert_ne!(mount.read_only, Some(true), "{path}");
+        mounted += 1;
+    }
+    assert!(mounted > 0);
     Ok(())
 }
 

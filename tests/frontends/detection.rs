@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use shunt_lab::Node;
 
 use crate::table::{Expected, Frontend, Scenario, Sender, check, name, service};
-use crate::world::{World, manifest};
+use crate::world::{World, cluster_ip_service, manifest};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -220,7 +220,7 @@ fn by_a_prefix_that_no_interface_has() -> Result<()> {
     check_mode(Mode::OtherPrefix)
 }
 
-/// The Node gets its pod CIDRs while the agent runs, and loses them.
+/// The Node gets its pod CIDRs while the agent runs. They stay if it is registered again without.
 #[test]
 fn by_a_node_cidr_that_comes_later() -> Result<()> {
     let world = world()?;
@@ -233,7 +233,9 @@ fn by_a_node_cidr_that_comes_later() -> Result<()> {
     pod.tcp(away).eventually().reaches(&["pod-3"]);
     check_table(&world, Mode::NodeCidr);
     world.manifests.write("node.yaml", Node::of(&world.lab.node))?;
-    pod.tcp(away).eventually().dropped();
-    check_table(&world, Mode::NodeCidrUnknown);
+    let marker = cluster_ip_service("marker", &["10.96.0.99", "fd00:96::99"]);
+    world.manifests.write("marker.yaml", manifest(&marker, "marker", &[&world.lab.pod1]))?;
+    pod.tcp("10.96.0.99:80").eventually().reaches(&["pod-1"]);
+    check_table(&world, Mode::NodeCidr);
     Ok(())
 }

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_lab::{Echo, Outcome, Protocol, probe};
+use shunt_lab::{Echo, Node, Outcome, Protocol, probe};
 
-use crate::world::{CLUSTER_CIDR, World};
+use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest};
 
 const NODE_PORT: u16 = 30080;
 /// Addresses that the client sends to the node, whether the node has them or not.
@@ -255,6 +255,37 @@ fn the_primary_address_changes() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A Node that is deleted while the agent runs leaves node ports where they are.
+#[test]
+fn deleted_node_changes_no_address() -> Result<()> {
+    let node = NodePorts::new()?;
+    let _agent = node.world.start()?;
+    let assert_primary_only = || -> Result<()> {
+        for (with, without) in [("192.0.2.10", "192.0.2.11"), ("2001:db8:2::10", "2001:db8:2::11")]
+        {
+            node.expect(with, Expected::Offered)?;
+            node.expect(without, Expected::NotOffered)?;
+        }
+        Ok(())
+    };
+    assert_primary_only()?;
+    node.world.manifests.remove("node.yaml")?;
+    // What is written later shows that the agent has seen it.
+    let marker = cluster_ip_service("marker", &["10.96.0.99", "fd00:96::99"]);
+    let pods = [&node.world.lab.pod1];
+    node.world.manifests.write("marker.yaml", manifest(&marker, "marker", &pods))?;
+    let client = node.world.lab.from(&node.world.lab.client);
+    client.tcp("10.96.0.99:80").eventually().reaches(&["pod-1"]);
+    assert_primary_only()?;
+    // Nor does a Node that is registered again and has no address yet.
+    node.world.manifests.write("node.yaml", Node::without_addresses(&node.world.lab.node))?;
+    node.world
+        .manifests
+        .write("marker.yaml", manifest(&marker, "marker", &[&node.world.lab.pod2]))?;
+    client.tcp("10.96.0.99:80").eventually().reaches(&["pod-2"]);
+    assert_primary_only()
 }
 
 /// How long it took until something was seen to be true, for whoever reads the output.

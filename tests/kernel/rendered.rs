@@ -17,6 +17,7 @@ fn arguments() -> impl Iterator<Item = String> {
     });
     [
         "--hostname-override=node-1".to_owned(),
+        "--proxy-mode=nftables".to_owned(),
         "--cluster-cidr=10.244.0.0/16,fd00:244::/48".to_owned(),
     ]
     .into_iter()

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use shunt::kube_proxy::Found;
 use shunt::metrics::{Changes, Format, Metrics, Probe, State, Sync};
 use shunt::model::Family;
 use shunt_lab::Exposition;
@@ -26,6 +27,7 @@ fn everything(families: &[Family]) -> Metrics {
     metrics.sync_failed(Sync { took, full: false });
     metrics.changes_synced(Changes { services: 1, endpoint_slices: 1 });
     metrics.watch_restarted("services");
+    metrics.kube_proxy_found(&Found::default().counts());
     metrics.api_asked("POST", "10.0.0.1:6443", Some(201), Some(took));
     metrics.api_asked("GET", "10.0.0.1:6443", None, None);
     metrics.probed(Probe::Healthz, 200);

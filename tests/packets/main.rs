@@ -6,6 +6,7 @@ mod bad_input;
 mod drift;
 mod failing;
 mod killed;
+mod leftovers;
 mod lifecycle;
 mod masquerade;
 mod matrix;

@@ -6,9 +6,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
-use shunt_lab::{Echo, Host, Node, Protocol};
+use shunt_lab::{Agent, Echo, Host, Node, Protocol};
 
-use crate::world::{CLUSTER_CIDR, World};
+use crate::world::{CLUSTER_CIDR, SHUNT, World};
 
 const NODE_PORT: u16 = 30080;
 const PRIMARY: [IpAddr; 2] = [v4(192, 0, 2, 10), v6(0x10)];
@@ -65,13 +65,41 @@ impl NodePorts {
     }
 }
 
+/// A node that comes from iptables or IPVS keeps its node ports where they were.
 #[test]
-fn by_default_they_are_on_the_primary_addresses() -> Result<()> {
+fn unset_addresses_follow_the_mode() -> Result<()> {
     let node = NodePorts::new()?;
-    let _agent = node.world.start()?;
-    node.offered(&PRIMARY);
-    node.not_offered(&SECONDARY);
-    node.not_offered(&LOOPBACK);
+    let by_file = |config: &str| node.world.agent(config);
+    let by_flags = |flags: &[&str]| {
+        let agent = Agent::builder(SHUNT, &node.world.lab.node).manifests(&node.world.manifests);
+        flags.iter().fold(agent, |agent, flag| agent.arg(*flag))
+    };
+    const ALL: &str = "node ports answer on every local address except loopback";
+    const OWN: &str = "node ports answer on 192.0.2.10, 2001:db8:2::10";
+    for (agent, says) in [
+        (by_file("")?, ALL),
+        (by_file("mode: iptables\nnodePortAddresses: []\n")?, ALL),
+        (by_file("mode: ipvs\n")?, ALL),
+        (by_file("mode: nftables\n")?, OWN),
+        (by_file("mode: nftables\nnodePortAddresses: null\n")?, OWN),
+        (by_file("mode: iptables\nnodePortAddresses: [primary]\n")?, OWN),
+        (by_flags(&[]), ALL),
+        (by_flags(&["--proxy-mode=iptables"]), ALL),
+        (by_flags(&["--proxy-mode=ipvs"]), ALL),
+        (by_flags(&["--proxy-mode=nftables"]), OWN),
+        (by_flags(&["--proxy-mode=iptables", "--nodeport-addresses=primary"]), OWN),
+    ] {
+        let agent = agent.start()?;
+        node.offered(&PRIMARY);
+        if says == ALL {
+            node.offered(&SECONDARY);
+        } else {
+            node.not_offered(&SECONDARY);
+        }
+        node.not_offered(&LOOPBACK);
+        agent.wait_for_log(&["INFO", says])?;
+        agent.stop()?;
+    }
     Ok(())
 }
 
@@ -89,10 +117,11 @@ fn the_word_primary_means_the_same() -> Result<()> {
 fn without_a_node_object_they_are_on_every_address_but_loopback() -> Result<()> {
     let node = NodePorts::new()?;
     node.world.manifests.remove("node.yaml")?;
-    let _agent = node.world.start()?;
+    let agent = node.world.start()?;
     node.offered(&PRIMARY);
     node.offered(&SECONDARY);
     node.not_offered(&LOOPBACK);
+    agent.wait_for_log(&["WARN", "every local address except loopback", "no Node object"])?;
     Ok(())
 }
 

@@ -69,6 +69,8 @@ fn all_is_well_and_counted() -> Result<()> {
     assert_eq!(status["healthy"], true);
     assert_eq!(status["source"]["kind"], "manifests");
     assert_eq!(status["generation"], world.lab.node.nft_generation()?);
+    let primary = serde_json::json!({"IPv4": ["192.0.2.10"], "IPv6": ["2001:db8:2::10"]});
+    assert_eq!(status["nodePorts"], primary);
     let counts = &status["counts"];
     let number = |name: &str| counts[name].as_u64().unwrap_or_default();
     assert_eq!((number("services"), number("servicePorts")), (1, 3));
@@ -79,7 +81,12 @@ fn all_is_well_and_counted() -> Result<()> {
 
     let text = text(&world.lab.node)?;
     assert!(text.starts_with("OK  the kernel holds what is planned\n"), "{text}");
-    for part in ["on node node-1, process ", "manifests in /", "1 Services with 3 ports"] {
+    for part in [
+        "on node node-1, process ",
+        "manifests in /",
+        "1 Services with 3 ports",
+        "node ports   on 192.0.2.10, 2001:db8:2::10\n",
+    ] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
     let width = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();

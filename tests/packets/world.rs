@@ -14,9 +14,10 @@ pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 /// The port that the servers in the pods listen on.
 pub(crate) const TARGET: u16 = 8080;
 
-/// A configuration under which the agent knows the pods' addresses.
+/// A configuration under which the agent knows the pods' addresses, and node ports are on the primary
+/// addresses of the node.
 pub(crate) const CLUSTER_CIDR: &str =
-    "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
+    "mode: nftables\ndetectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 
 /// The laboratory with an agent about to be started.
 pub(crate) struct World {

@@ -81,7 +81,7 @@ fn detection_of_local_traffic() -> Result<()> {
 
 #[test]
 fn node_port_addresses_and_bind_address() -> Result<()> {
-    let world = World::new("")?;
+    let world = World::new("mode: nftables\n")?;
     let agent = world.agent().start()?;
     let client = world.lab.from(&world.lab.client);
     let [first, second] = [10, 11].map(|last| SocketAddr::from(([192, 0, 2, last], NODE_PORT)));
@@ -89,9 +89,10 @@ fn node_port_addresses_and_bind_address() -> Result<()> {
     client.tcp(second).refused();
     for (settings, offered, other) in [
         ("nodePortAddresses: [192.0.2.11/32]\n", second, Some(first)),
-        ("bindAddress: 192.0.2.10\n", first, Some(second)),
+        ("mode: nftables\nbindAddress: 192.0.2.10\n", first, Some(second)),
         ("nodePortAddresses: [192.0.2.0/24]\n", second, None),
-        ("bindAddress: 192.0.2.11\n", second, Some(first)),
+        ("mode: nftables\nbindAddress: 192.0.2.11\n", second, Some(first)),
+        ("mode: ''\n", second, None),
     ] {
         world.config.replace(settings)?;
         client.tcp(offered).eventually().reaches(&WEB_PODS);

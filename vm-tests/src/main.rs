@@ -13,6 +13,7 @@
 
 mod features;
 mod init;
+mod ipvs;
 mod modprobe;
 mod node;
 mod nodes;
@@ -47,10 +48,14 @@ fn run(own_name: &str, arguments: &[String]) -> Result<()> {
     }
     match arguments.split_first() {
         Some((group, filters)) if group == "bare" => {
-            runner::run(&[&node::TESTS[..], &features::TESTS, &nodes::TESTS].concat(), filters)
+            let tests = [&node::TESTS[..], &features::TESTS, &nodes::TESTS, &ipvs::TESTS];
+            runner::run(&tests.concat(), filters)
         }
         Some((group, filters)) if group == "without-ipv6" => {
             runner::run(&node::TESTS_WITHOUT_IPV6, filters)
+        }
+        Some((group, filters)) if group == "after-boot" => {
+            runner::run(&node::TESTS_AFTER_BOOT, filters)
         }
         _ => bail!("this is for the virtual machines of `cargo xtask vm-test`"),
     }

@@ -4,10 +4,13 @@ use std::env;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use nix::mount::{MsFlags, mount};
 use shunt_lab::{
     Agent, EndpointSlice, Host, ManifestDir, Netns, Node, Protocol, Service, patience,
 };
@@ -19,8 +22,14 @@ pub(crate) const TESTS: [Test; 1] =
     [("node::a_cold_start_loads_the_modules_and_writes_the_sysctls", cold_start)];
 
 /// What is done on one that was booted with `ipv6.disable=1`.
-pub(crate) const TESTS_WITHOUT_IPV6: [Test; 1] =
-    [("node::without_ipv6_the_agent_works_for_ipv4_and_says_so_once", without_ipv6)];
+pub(crate) const TESTS_WITHOUT_IPV6: [Test; 2] = [
+    ("node::init_only_loads_connection_tracking_and_writes_the_sysctls", init_only),
+    ("node::without_ipv6_the_agent_works_for_ipv4_and_says_so_once", without_ipv6),
+];
+
+/// What is done on one that was booted as it is.
+pub(crate) const TESTS_AFTER_BOOT: [Test; 1] =
+    [("node::after_a_boot_connection_tracking_is_as_with_kube_proxy", after_boot)];
 
 /// Modules that everything needs that we program.
 const MODULES: [&str; 4] = ["nf_tables", "nf_conntrack", "nf_nat", "nft_masq"];
@@ -64,10 +73,7 @@ fn cold_start() -> Result<()> {
         MODULES.into_iter().filter(|module| !loaded.contains(module)).collect()
     };
     ensure!(missing.is_empty(), "{missing:?} are not loaded\n{}", agent.log());
-    for (file, wanted) in SYSCTLS {
-        let value = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
-        ensure!(value.trim() == wanted, "{file} is {value}, not {wanted}\n{}", agent.log());
-    }
+    assert_sysctls(&SYSCTLS, &agent.log())?;
     for address in [
         SocketAddr::from((CLUSTER_IP, 80)),
         (CLUSTER_IP_V6, 80).into(),
@@ -79,6 +85,78 @@ fn cold_start() -> Result<()> {
     agent.stop()?;
     // A stopped agent leaves its rules, and a new one finds nothing to do about them.
     world.assert_answers((CLUSTER_IP, 80).into(), &world.agent()?)
+}
+
+/// What kubeadm writes, and where it must be found on a machine of one processor.
+const DEFAULTS: &str = "conntrack: {maxPerCore: null, min: null, tcpEstablishedTimeout: null, \
+    tcpCloseWaitTimeout: null, udpTimeout: 0s}\n";
+const DEFAULT_SYSCTLS: [(&str, &str); 6] = [
+    ("/proc/sys/net/netfilter/nf_conntrack_max", "131072"),
+    ("/proc/sys/net/netfilter/nf_conntrack_buckets", "32768"),
+    ("/sys/module/nf_conntrack/parameters/hashsize", "32768"),
+    ("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established", "86400"),
+    ("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait", "3600"),
+    // The kernel's own.
+    ("/proc/sys/net/netfilter/nf_conntrack_udp_timeout", "30"),
+];
+
+/// The agent in a container: one capability, /proc/sys read-only, and the node's /proc/sys/net
+/// mounted. This changes the machine for good.
+fn after_boot() -> Result<()> {
+    let loaded = loaded(&["nf_conntrack"])?;
+    ensure!(loaded.is_empty(), "another process has loaded {loaded:?} before the agent");
+    let world = World::new(true)?;
+    let mounted = Path::new("/run/net-sysctls");
+    fs::create_dir(mounted)?;
+    let bind = MsFlags::MS_BIND;
+    let mount = |source: &Path, target: &Path, flags: MsFlags| {
+        mount(Some(source), target, None::<&str>, flags, None::<&str>)
+            .with_context(|| format!("cannot mount {} on {}", source.display(), target.display()))
+    };
+    let sys = Path::new("/proc/sys");
+    mount(&sys.join("net"), mounted, bind)?;
+    mount(sys, sys, bind)?;
+    mount(sys, sys, bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY)?;
+
+    let output = Command::new("setpriv")
+        .args(["--inh-caps=-all", "--bounding-set=-all,+net_admin", "--no-new-privs"])
+        .arg(agent_binary()?)
+        .args(["run", "--once", "--config", &config()?, "--manifests"])
+        .arg(world.manifests.path())
+        .arg("--net-sysctls")
+        .arg(mounted)
+        .output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && !log.contains("WARN"), "{log}");
+    assert_sysctls(&DEFAULT_SYSCTLS, &log)
+}
+
+/// A file with [`DEFAULTS`].
+fn config() -> Result<String> {
+    let config = "/run/config.yaml";
+    let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+    fs::write(config, format!("{head}{DEFAULTS}"))?;
+    Ok(config.to_owned())
+}
+
+/// An init container prepares a node on which nothing has used connection tracking yet.
+fn init_only() -> Result<()> {
+    let loaded = loaded(&["nf_conntrack"])?;
+    ensure!(loaded.is_empty(), "another process has loaded {loaded:?} before the agent");
+    let output = Command::new(agent_binary()?)
+        .args(["run", "--init-only", "--config", &config()?])
+        .output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && !log.contains("WARN"), "{log}");
+    assert_sysctls(&DEFAULT_SYSCTLS, &log)
+}
+
+fn assert_sysctls(sysctls: &[(&str, &str)], log: &str) -> Result<()> {
+    for (file, wanted) in sysctls {
+        let value = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+        ensure!(value.trim() == *wanted, "{file} is {value}, not {wanted}\n{log}");
+    }
+    Ok(())
 }
 
 fn without_ipv6() -> Result<()> {

@@ -81,6 +81,37 @@ const DIGEST: &str = "# sha256 of this and of what it is made from: ";
 /// Lines that say that helm made an object, which it did not in the cluster.
 const OF_HELM: [&str; 3] = ["# Source: ", "app.kubernetes.io/managed-by: ", "helm.sh/chart: "];
 
+/// Values that the chart refuses, and a part of what it says then.
+const REFUSALS: [(&[&str], &str); 7] = [
+    (&[], "apiServer.host must be given"),
+    (&["--set=apiServer.host=10.0.0.1:6443"], "without port and brackets"),
+    (&["--set=apiServer.host=api.example.net:6443"], "without port and brackets"),
+    (&["--set=apiServer.host=[fd00::1]"], "without port and brackets"),
+    (&["--set=apiServer.host=kubernetes.default.svc"], "a name of the cluster's DNS"),
+    (
+        &["--set=apiServer.host=10.0.0.1", "--set=monitoring.serviceMonitor.enabled=true"],
+        "takes a metrics.bindAddress that Prometheus can reach",
+    ),
+    (
+        &["--set=existingConfigMap=kube-proxy", "--set=monitoring.serviceMonitor.enabled=true"],
+        "into the ConfigMap kube-proxy",
+    ),
+];
+
+/// The chart refuses what cannot work, and says why.
+fn check_refusals() -> Result<()> {
+    for (arguments, reason) in REFUSALS {
+        let mut helm = command("helm");
+        helm.args(["template", "shunt", CHART, "--namespace=kube-system"]).args(arguments);
+        let output = helm.output().context("cannot run helm")?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() || !said.contains(reason) {
+            bail!("the chart does not refuse {arguments:?} with {reason:?}: {said}");
+        }
+    }
+    Ok(())
+}
+
 /// Render everything anew.
 pub(crate) fn render() -> Result<()> {
     for program in ["helm", "kubectl"] {
@@ -89,6 +120,7 @@ pub(crate) fn render() -> Result<()> {
         }
     }
     lint()?;
+    check_refusals()?;
     for rendering in &RENDERINGS {
         let text = rendering.render()?;
         fs::write(repository().join(rendering.output), text)
@@ -106,6 +138,7 @@ pub(crate) fn check() -> Result<()> {
         return Ok(());
     }
     lint()?;
+    check_refusals()?;
     for rendering in &RENDERINGS {
         if rendering.render()? != read(rendering.output)? {
             bail!("{} is not up to date; run `cargo xtask chart`", rendering.output);

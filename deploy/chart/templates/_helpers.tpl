@@ -53,3 +53,80 @@ port: healthz
 host: {{ .Values.healthz.bindAddress | trimAll "[]" | quote }}
 {{- end }}
 {{- end -}}
+
+{{- define "shunt.env" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+{{- if .Values.apiServer.host }}
+{{- include "shunt.checkApiServer" . }}
+# In place of the ClusterIP of the API server, which works only once we have programmed it.
+- name: KUBERNETES_SERVICE_HOST
+  value: {{ .Values.apiServer.host | quote }}
+- name: KUBERNETES_SERVICE_PORT
+  value: {{ .Values.apiServer.port | quote }}
+{{- else if not .Values.existingConfigMap }}
+{{- fail "apiServer.host must be given: the address of the API server that the kubelets use. The ClusterIP of the Service \"kubernetes\" works only once shunt has programmed it. (Or give existingConfigMap, one with a kubeconfig.)" }}
+{{- end }}
+{{- end -}}
+
+{{/* Refuses an apiServer.host that cannot work. Services are seen at an installation only, not by `helm template`. */}}
+{{- define "shunt.checkApiServer" -}}
+{{- $host := .Values.apiServer.host -}}
+{{- if or (regexMatch "^[^:]+:[0-9]+$" $host) (contains "[" $host) -}}
+{{- fail (printf "apiServer.host is %q: write the name or address alone, without port and brackets; the port is apiServer.port" $host) -}}
+{{- end -}}
+{{- if regexMatch "^kubernetes(\\.default.*)?$" $host -}}
+{{- fail (printf "apiServer.host is %q, a name of the cluster's DNS, which is a Service itself: give the address that the kubelets use" $host) -}}
+{{- end -}}
+{{- range (lookup "v1" "Service" "" "").items -}}
+{{- if or (has $host (.spec.clusterIPs | default list)) (eq $host (.spec.clusterIP | default "")) -}}
+{{- fail (printf "apiServer.host is %q, the ClusterIP of the Service %s/%s, which works only once shunt has programmed it: give the address that the kubelets use" $host .metadata.namespace .metadata.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses to have metrics scraped that are served on the loopback address only. */}}
+{{- define "shunt.checkMetricsAddress" -}}
+{{- if include "shunt.isLoopback" .Values.metrics.bindAddress -}}
+{{- if .Values.existingConfigMap -}}
+{{- fail (printf "monitoring.serviceMonitor.enabled takes metrics that Prometheus can reach: write metricsBindAddress: 0.0.0.0:10249 into the ConfigMap %s, and metrics.bindAddress=0.0.0.0 here to say so" .Values.existingConfigMap) -}}
+{{- end -}}
+{{- fail "monitoring.serviceMonitor.enabled takes a metrics.bindAddress that Prometheus can reach, such as \"0.0.0.0\"" -}}
+{{- end -}}
+{{- if .Values.existingConfigMap -}}
+{{- $data := (lookup "v1" "ConfigMap" .Release.Namespace .Values.existingConfigMap).data | default dict -}}
+{{- if hasKey $data .Values.existingConfigMapKey -}}
+{{- $address := (get $data .Values.existingConfigMapKey | fromYaml).metricsBindAddress | default "127.0.0.1" -}}
+{{- if or (hasPrefix "127." $address) (hasPrefix "[::1]" $address) (hasPrefix "localhost" $address) -}}
+{{- fail (printf "monitoring.serviceMonitor.enabled takes metrics that Prometheus can reach, but metricsBindAddress in the ConfigMap %s is %s: write 0.0.0.0:10249 there" .Values.existingConfigMap $address) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "shunt.securityContext" -}}
+runAsUser: 0
+runAsGroup: 0
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+  add: [NET_ADMIN]
+{{- end -}}
+
+{{- define "shunt.volumeMounts" -}}
+# A whole folder: files that are mounted one by one do not follow the ConfigMap.
+- name: config
+  mountPath: {{ include "shunt.configDirectory" . }}
+  readOnly: true
+{{- if .Values.conntrackMount.enabled }}
+# Below /proc a container may mount nothing.
+- name: net-sysctls
+  mountPath: /host/proc/sys/net
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

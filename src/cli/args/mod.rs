@@ -73,6 +73,13 @@ pub struct Run {
     /// never.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = period)]
     pub drift_check_period: Duration,
+    /// How often to look for a running kube-proxy and for rules that it has left; 0 for once, at the
+    /// start.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
+    pub kube_proxy_check_period: Duration,
+    /// Write sysctls below this directory: where a container has the node's /proc/sys/net mounted.
+    #[arg(long, value_name = "DIRECTORY", default_value = "/proc/sys/net")]
+    pub net_sysctls: PathBuf,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub settings: Settings,

@@ -157,7 +157,8 @@ pub(super) const FLAGS: &[Flag] = &[
         "CIDRS",
         "nodePortAddresses",
         |draft, value| list(&mut draft.configuration.node_port_addresses, value),
-        "Where NodePorts are offered: CIDRs separated by commas, or `primary`.",
+        "Where NodePorts are offered: CIDRs separated by commas, or `primary`. Every local address \
+         except loopback if not given, with --proxy-mode=nftables `primary`.",
     ),
     Flag::new(
         "oom-score-adj",
@@ -171,28 +172,29 @@ pub(super) const FLAGS: &[Flag] = &[
         "COUNT",
         "conntrack.maxPerCore",
         |draft, value| number(&mut draft.configuration.conntrack.max_per_core, value),
-        "Tracked connections per CPU; 0 leaves the limit alone.",
+        "Tracked connections per CPU, 1048576 in all at most; 0 leaves the limit alone. 32768 if not \
+         given.",
     ),
     Flag::new(
         "conntrack-min",
         "COUNT",
         "conntrack.min",
         |draft, value| number(&mut draft.configuration.conntrack.min, value),
-        "Tracked connections at least.",
+        "Tracked connections at least; 131072 if not given.",
     ),
     Flag::new(
         "conntrack-tcp-timeout-established",
         "DURATION",
         "conntrack.tcpEstablishedTimeout",
         |draft, value| duration(&mut draft.configuration.conntrack.tcp_established_timeout, value),
-        "How long an idle TCP connection is tracked; 0s leaves it alone.",
+        "How long an idle TCP connection is tracked; 24h if not given, 0s leaves it alone.",
     ),
     Flag::new(
         "conntrack-tcp-timeout-close-wait",
         "DURATION",
         "conntrack.tcpCloseWaitTimeout",
         |draft, value| duration(&mut draft.configuration.conntrack.tcp_close_wait_timeout, value),
-        "How long a TCP connection in CLOSE_WAIT is tracked; 0s leaves it alone.",
+        "How long a TCP connection in CLOSE_WAIT is tracked; 1h if not given, 0s leaves it alone.",
     ),
     Flag::new(
         "conntrack-tcp-be-liberal",

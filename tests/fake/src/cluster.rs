@@ -76,7 +76,7 @@ pub fn slice(n: u16, family: Family, endpoints: &[u16]) -> EndpointSlice {
     }
 }
 
-/// What a source would list after the changes so far.
+/// What a source would list after the changes so far, with what is remembered of the Node.
 #[derive(Debug, Clone, Default)]
 pub struct Objects(BTreeMap<(&'static str, ObjectName), Change>);
 
@@ -90,7 +90,8 @@ impl Objects {
             Change::Slice(slice) => ("EndpointSlice", slice.name.clone(), false),
             Change::SliceGone(name) => ("EndpointSlice", name.clone(), true),
             Change::Node(_) => ("Node", nameless, false),
-            Change::NodeGone => ("Node", nameless, true),
+            // What was known of the Node stays in force.
+            Change::NodeGone => return,
             Change::ServiceCidr(name, _) => {
                 ("ServiceCIDR", ObjectName::new("", name.clone()), false)
             }
@@ -111,9 +112,14 @@ impl Objects {
         };
         if gone {
             self.0.remove(&(kind, name));
-        } else {
-            self.0.insert((kind, name), change.clone());
+            return;
         }
+        let mut change = change.clone();
+        let key = (kind, name);
+        if let (Change::Node(node), Some(Change::Node(known))) = (&mut change, self.0.get(&key)) {
+            node.keep_missing(known);
+        }
+        self.0.insert(key, change);
     }
 
     /// The objects, with the word that these are all.

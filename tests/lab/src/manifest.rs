@@ -272,6 +272,11 @@ impl Node {
         Self { meta, addresses, spec: Vec::new() }
     }
 
+    /// The same, as long as nothing has written its addresses.
+    pub fn without_addresses(host: &Host) -> Self {
+        Self { addresses: Vec::new(), ..Self::of(host) }
+    }
+
     /// Adds a label.
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.meta.labels.push((key.to_owned(), value.to_owned()));

@@ -40,7 +40,7 @@ struct Run {
 /// with packets those are, which go through another expression, hook or kind of table each: an emulated
 /// processor takes twelve times as long. What is left out is more of the same to the kernel, or about
 /// the agent alone; it is run on the machine that develops.
-pub(super) const BOOTS: [Boot; 3] = [
+pub(super) const BOOTS: [Boot; 4] = [
     Boot {
         name: "packets",
         kernel_arguments: TABLE_SIZE,
@@ -93,11 +93,18 @@ pub(super) const BOOTS: [Boot; 3] = [
         kernel_arguments: "ipv6.disable=1",
         runs: &[Run { name: WITHOUT_IPV6, tests: &[] }],
     },
+    // Without TABLE_SIZE: what the kernel chooses by itself is what a node falls to.
+    Boot {
+        name: "after-boot",
+        kernel_arguments: "",
+        runs: &[Run { name: AFTER_BOOT, tests: &[] }],
+    },
 ];
 
 /// What the program of `vm-tests` runs: its first argument, too.
 const BARE: &str = "bare";
 const WITHOUT_IPV6: &str = "without-ipv6";
+const AFTER_BOOT: &str = "after-boot";
 
 /// The kernel would make connection tracking's table as small as it finds the machine's memory, too
 /// small for the tests that fill it.
@@ -117,7 +124,7 @@ impl Boot {
         }
         for Run { name, tests } in self.runs {
             let program = match *name {
-                BARE | WITHOUT_IPV6 => format!("{OWN_PROGRAM} {name}"),
+                BARE | WITHOUT_IPV6 | AFTER_BOOT => format!("{OWN_PROGRAM} {name}"),
                 suite => format!("{} {ARGUMENTS}", program_of(suite)),
             };
             let tests = filter.map_or_else(|| tests.join(" "), str::to_owned);

@@ -14,8 +14,9 @@ use crate::command::{command, describe, output};
 use crate::tree::Tree;
 
 /// What is taken: all packet filtering, and the devices of the laboratory. Folders end with a slash.
-const WANTED: [&str; 6] = [
+const WANTED: [&str; 7] = [
     "net/netfilter/",
+    "net/netfilter/ipvs/",
     "net/ipv4/netfilter/",
     "net/ipv6/netfilter/",
     "net/bridge/",

@@ -1,0 +1,80 @@
+//! Looks for kube-proxy on this node, at the start and while the agent runs: rules that nobody keeps
+//! up to date send traffic to endpoints that are gone, and two agents undo each other's work.
+
+use std::time::Duration;
+
+use super::events;
+use crate::events::Recorder;
+use crate::kube_proxy::{Found, find};
+use crate::metrics::Metrics;
+use crate::nft::{Kernel, Socket};
+use crate::status::Known;
+
+/// Where to report what was found.
+pub(super) struct Reports {
+    pub(super) events: Recorder,
+    pub(super) metrics: Metrics,
+    pub(super) known: Known,
+}
+
+/// Looks now and after each period, in the network namespace of this thread; once if it is zero.
+pub(super) fn look(period: Duration, reports: &Reports) {
+    let mut kernel = match Socket::open() {
+        Ok(kernel) => kernel,
+        Err(error) => return tracing::warn!("cannot look for rules of kube-proxy: {error}"),
+    };
+    let mut watch = Watch::default();
+    loop {
+        watch.look(&mut kernel, reports);
+        if period.is_zero() {
+            return;
+        }
+        std::thread::sleep(period);
+    }
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Watch {
+    last: Found,
+    /// Rules were there and went.
+    were_removed: bool,
+}
+
+impl Watch {
+    fn look(&mut self, kernel: &mut dyn Kernel, reports: &Reports) {
+        let found = match find(kernel) {
+            Ok(found) => found,
+            // Tables changed meanwhile, for example. The next look will tell.
+            Err(error) => return tracing::debug!(%error, "cannot look for rules of kube-proxy"),
+        };
+        reports.metrics.kube_proxy_found(&found.counts());
+        reports.known.found_kube_proxy(&found);
+        let had_rules = self.last.has_rules();
+        let came_back = self.were_removed && found.has_rules() && !had_rules;
+        self.were_removed |= had_rules && !found.has_rules();
+        if kinds(&found) != kinds(&self.last) {
+            match found.is_nothing() {
+                true => tracing::info!("nothing is left of kube-proxy on this node"),
+                false => report(&found, came_back, reports),
+            }
+        }
+        self.last = found;
+    }
+}
+
+/// Which kinds there are. How many chains a running kube-proxy has changes all the time.
+fn kinds(found: &Found) -> Vec<&'static str> {
+    let counts = found.counts().into_iter();
+    counts.filter(|(_, count)| *count > 0).map(|(kind, _)| kind).collect()
+}
+
+fn report(found: &Found, came_back: bool, reports: &Reports) {
+    let what_to_do = if came_back || !found.processes.is_empty() {
+        "kube-proxy runs beside shunt: stop it, then run `shunt cleanup --kube-proxy --keep-own`"
+    } else {
+        "nothing keeps these rules up to date: run `shunt cleanup --kube-proxy --keep-own`"
+    };
+    tracing::warn!("found on this node of kube-proxy: {found}; {what_to_do}");
+    reports.events.record(events::kube_proxy_found(found, what_to_do));
+}

@@ -1,0 +1,199 @@
+//! kube-proxy on this node: a process of it, and what it leaves in the kernel when it is gone.
+//!
+//! Owns: finding all of it ([`find`]), and removing IPVS services and their interface ([`remove_ipvs`]).
+//! What it leaves in nf_tables is removed by [`crate::dataplane::remove`], in one transaction.
+//!
+//! What one can rely on: finding changes nothing, loads no kernel module and starts no process. Must
+//! not know: who logs or counts what was found.
+
+mod ipvs;
+
+use std::fmt;
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dataplane::{IPTABLES, KUBE_PROXY, is_kube_proxys};
+use crate::model::Family;
+use crate::nft::{Error, Kernel, TableFamily, legacy_chains};
+
+pub use ipvs::{RemovedIpvs, remove_ipvs};
+
+/// The dummy interface that has the addresses of all Services in IPVS mode.
+const IPVS_INTERFACE: &str = "kube-ipvs0";
+/// The interfaces of the network namespace of this thread.
+const INTERFACES: &str = "/proc/thread-self/net/dev";
+/// The virtual services of IPVS; there only if the module is loaded.
+const IPVS_SERVICES: &str = "/proc/thread-self/net/ip_vs";
+/// The name of kube-proxy's process.
+const PROCESS: &str = "kube-proxy";
+
+/// What there is of kube-proxy in the network namespace of this thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Found {
+    /// Processes, as far as they can be seen: a container sees those of the node only with `hostPID`.
+    pub processes: Vec<u32>,
+    /// Tables of kube-proxy's nftables mode.
+    pub nftables_tables: usize,
+    /// Its chains in the tables of iptables-nft.
+    pub iptables_chains: usize,
+    /// Its chains in the tables of legacy iptables.
+    pub legacy_iptables_chains: usize,
+    /// The interface of its IPVS mode is there.
+    pub ipvs_interface: bool,
+    /// Services of IPVS, if its interface is there: others use IPVS, too.
+    pub ipvs_services: usize,
+}
+
+impl Found {
+    /// True if there is nothing of kube-proxy.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Found::default()
+    }
+
+    /// True if rules of kube-proxy are left, whether it runs or not.
+    #[must_use]
+    pub fn has_rules(&self) -> bool {
+        !Found { processes: Vec::new(), ..self.clone() }.is_nothing()
+    }
+
+    /// Returns how many there are of each kind; the kinds are labels of a metric.
+    #[must_use]
+    pub fn counts(&self) -> [(&'static str, usize); 6] {
+        [
+            ("process", self.processes.len()),
+            ("nftables_table", self.nftables_tables),
+            ("iptables_chain", self.iptables_chains),
+            ("legacy_iptables_chain", self.legacy_iptables_chains),
+            ("ipvs_interface", self.ipvs_interface.into()),
+            ("ipvs_service", self.ipvs_services),
+        ]
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let processes: Vec<String> = self.processes.iter().map(ToString::to_string).collect();
+        let counted = |count: usize, what: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {what}")),
+            _ => Some(format!("{count} {what}s")),
+        };
+        let parts = [
+            (!processes.is_empty())
+                .then(|| format!("a running process ({})", processes.join(", "))),
+            counted(self.nftables_tables, "nftables table"),
+            counted(self.iptables_chains, "iptables-nft chain"),
+            counted(self.legacy_iptables_chains, "iptables-legacy chain"),
+            self.ipvs_interface.then(|| format!("the interface {IPVS_INTERFACE}")),
+            counted(self.ipvs_services, "IPVS service"),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        f.write_str(if parts.is_empty() { "nothing" } else { "" })?;
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// Finds what there is of kube-proxy in the network namespace of this thread.
+///
+/// # Errors
+/// If nf_tables cannot be listed.
+pub fn find(kernel: &mut dyn Kernel) -> Result<Found, Error> {
+    let ipvs_interface = has_ipvs_interface();
+    let mut found = Found {
+        processes: processes(),
+        legacy_iptables_chains: legacy_iptables_chains(),
+        ipvs_interface,
+        ipvs_services: if ipvs_interface { ipvs_services() } else { 0 },
+        ..Found::default()
+    };
+    for family in [TableFamily::Ip, TableFamily::Ip6] {
+        found.nftables_tables += usize::from(kernel.table(family, KUBE_PROXY)?.is_some());
+        for table in IPTABLES {
+            if kernel.table(family, table)?.is_some() {
+                let chains = kernel.chains(family, table)?;
+                found.iptables_chains +=
+                    chains.iter().filter(|chain| is_kube_proxys(&chain.name)).count();
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn processes() -> Vec<u32> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let own_namespace = fs::read_link("/proc/thread-self/ns/net").ok();
+    let mut processes: Vec<u32> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|pid: &u32| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.trim_end() == PROCESS
+                && fs::read_link(format!("/proc/{pid}/ns/net")).ok() == own_namespace
+        })
+        .collect();
+    processes.sort_unstable();
+    processes
+}
+
+fn legacy_iptables_chains() -> usize {
+    let chains = Family::ALL.into_iter().flat_map(|family| {
+        legacy_chains(family).unwrap_or_else(|error| {
+            tracing::debug!(%error, %family, "cannot list the chains of legacy iptables");
+            Vec::new()
+        })
+    });
+    chains.filter(|chain| is_kube_proxys(chain)).count()
+}
+
+fn has_ipvs_interface() -> bool {
+    let interfaces = fs::read_to_string(INTERFACES).unwrap_or_default();
+    interfaces
+        .lines()
+        .any(|line| line.split(':').next().is_some_and(|n| n.trim() == IPVS_INTERFACE))
+}
+
+fn ipvs_services() -> usize {
+    fs::read_to_string(IPVS_SERVICES).map_or(0, |text| count_ipvs_services(&text))
+}
+
+/// Counts the lines of services; those of their servers begin with an arrow.
+fn count_ipvs_services(text: &str) -> usize {
+    let is_service =
+        |line: &&str| ["TCP ", "UDP ", "SCTP ", "FWM "].iter().any(|kind| line.starts_with(kind));
+    text.lines().filter(is_service).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_of_ipvs_are_counted_and_their_servers_are_not() {
+        let text = "IP Virtual Server version 1.2.1 (size=4096)\n\
+                    Prot LocalAddress:Port Scheduler Flags\n  \
+                      -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n\
+                    TCP  0A600001:01BB rr\n  \
+                      -> C0000201:192B      Masq    1      0          0         \n\
+                    UDP  [fd00:0096:0000:0000:0000:0000:0000:000a]:0035 rr\n";
+        assert_eq!(count_ipvs_services(text), 2);
+        assert_eq!(count_ipvs_services(""), 0);
+    }
+
+    #[test]
+    fn what_was_found_is_said_in_words() {
+        let found = Found {
+            processes: vec![7, 8],
+            nftables_tables: 1,
+            ipvs_interface: true,
+            ipvs_services: 2,
+            ..Found::default()
+        };
+        assert_eq!(
+            found.to_string(),
+            "a running process (7, 8), 1 nftables table, the interface kube-ipvs0, 2 IPVS services"
+        );
+        assert_eq!(Found::default().to_string(), "nothing");
+    }
+}

@@ -1,0 +1,147 @@
+//! Names of the chains of legacy iptables, which keeps its rules outside of nf_tables.
+//!
+//! From `include/uapi/linux/netfilter_ipv4/ip_tables.h`, its twin for IPv6, and
+//! `include/uapi/linux/netfilter/x_tables.h`: a table is an array of entries; a chain of the user's
+//! begins with an entry whose target is `ERROR` and has the name of the chain.
+#![allow(unsafe_code, reason = "getsockopt with structures of ip_tables, which nix does not have")]
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::model::Family;
+
+/// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`.
+const GET_INFO: i32 = 64;
+/// `IPT_SO_GET_ENTRIES` and `IP6T_SO_GET_ENTRIES`.
+const GET_ENTRIES: i32 = 65;
+/// `XT_TABLE_MAXNAMELEN`.
+const TABLE_NAME: usize = 32;
+/// The size of `struct ipt_getinfo`, and where it has the size of the entries.
+const INFO: usize = 84;
+const INFO_SIZE: usize = 80;
+/// Where the entries begin in `struct ipt_get_entries`.
+const ENTRIES: usize = 40;
+/// The size of `struct xt_entry_target`, and where it has the name.
+const TARGET: usize = 32;
+const TARGET_NAME: usize = 2;
+/// `XT_ERROR_TARGET`.
+const ERROR_TARGET: &[u8] = b"ERROR\0";
+
+/// Lists the chains of the user in all tables of legacy iptables that the network namespace of this
+/// thread uses. Loads no table: only those are asked for that are in use.
+///
+/// # Errors
+/// If a table cannot be read, without CAP_NET_ADMIN for example.
+pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
+    let names = match family {
+        Family::V4 => "/proc/thread-self/net/ip_tables_names",
+        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+    };
+    let names = match fs::read_to_string(names) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        names => names?,
+    };
+    let mut chains = Vec::new();
+    if names.trim().is_empty() {
+        return Ok(chains);
+    }
+    let (domain, level, offsets) = match family {
+        Family::V4 => (AddressFamily::Inet, libc::SOL_IP, V4),
+        Family::V6 => (AddressFamily::Inet6, libc::SOL_IPV6, V6),
+    };
+    let socket = socket(domain, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    for name in names.split_whitespace().filter(|name| name.len() < TABLE_NAME) {
+        let mut info = vec![0; INFO];
+        info[..name.len()].copy_from_slice(name.as_bytes());
+        get(&socket, level, GET_INFO, &mut info)?;
+        let size = &info[INFO_SIZE..INFO_SIZE + 4];
+        let mut entries = vec![0; ENTRIES + number(size)];
+        entries[..name.len()].copy_from_slice(name.as_bytes());
+        entries[TABLE_NAME..TABLE_NAME + 4].copy_from_slice(size);
+        get(&socket, level, GET_ENTRIES, &mut entries)?;
+        chains.extend(chain_names(&entries[ENTRIES..], offsets));
+    }
+    Ok(chains)
+}
+
+fn get(socket: &OwnedFd, level: i32, option: i32, buffer: &mut [u8]) -> io::Result<()> {
+    let mut length = libc::socklen_t::try_from(buffer.len()).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes to the buffer,
+    // which has as many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            buffer.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    Errno::result(result)?;
+    Ok(())
+}
+
+/// Where `struct ipt_entry` and `struct ip6t_entry` have the offset of the target; that of the next
+/// entry follows.
+#[derive(Clone, Copy)]
+struct Offsets(usize);
+
+const V4: Offsets = Offsets(88);
+const V6: Offsets = Offsets(140);
+
+/// Returns the names of the chains of the user. Ends at the first malformed entry.
+fn chain_names(mut entries: &[u8], Offsets(at): Offsets) -> Vec<String> {
+    let mut names = Vec::new();
+    while let Some(offsets) = entries.get(at..at + 4) {
+        let (target, next) = (short(&offsets[..2]), short(&offsets[2..]));
+        let name = entries.get(target..next).and_then(|target| {
+            let kind = target.get(TARGET_NAME..)?;
+            let name = target.get(TARGET..).filter(|_| kind.starts_with(ERROR_TARGET))?;
+            let end = name.iter().position(|byte| *byte == 0)?;
+            std::str::from_utf8(&name[..end]).ok()
+        });
+        // The table ends with an entry of that name, too, which is none of its chains.
+        names.extend(name.filter(|name| *name != "ERROR").map(str::to_owned));
+        if next == 0 {
+            break;
+        }
+        entries = entries.get(next..).unwrap_or(&[]);
+    }
+    names
+}
+
+fn short(bytes: &[u8]) -> usize {
+    bytes.try_into().map_or(0, |bytes| u16::from_ne_bytes(bytes).into())
+}
+
+fn number(bytes: &[u8]) -> usize {
+    bytes.try_into().map_or(0, |bytes| u32::from_ne_bytes(bytes) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `iptables-legacy -t nat` and `ip6tables-legacy -t nat` left them: the chains of kube-proxy
+    /// and one of another program.
+    const TABLES: [(Offsets, &[u8]); 2] = [
+        (V4, include_bytes!("../../tests/fixtures/legacy-iptables/nat-v4")),
+        (V6, include_bytes!("../../tests/fixtures/legacy-iptables/nat-v6")),
+    ];
+
+    #[test]
+    fn chains_of_legacy_iptables_are_named() {
+        for (offsets, bytes) in TABLES {
+            let chains =
+                ["DOCKER", "KUBE-POSTROUTING", "KUBE-SERVICES", "KUBE-SVC-ERIFXISQEP7F7OF4"];
+            assert_eq!(chain_names(bytes, offsets), chains);
+            for length in 0..bytes.len() {
+                assert!(chain_names(&bytes[..length], offsets).len() <= chains.len());
+            }
+        }
+    }
+}
