@@ -30,7 +30,7 @@ use crate::metrics::{Changes, Metrics};
 use crate::model::{Family, ObjectName};
 use crate::nft;
 use crate::serve::{
-    ServiceHealths, UnboundPorts, serve_health, serve_metrics, serve_service_health,
+    Connections, ServiceHealths, UnboundPorts, serve_health, serve_metrics, serve_service_health,
 };
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
@@ -52,6 +52,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let objects = Objects::chosen(arguments, &settings.config, dialer.as_ref())
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
+    process::allow_files();
     let _exclusive = if arguments.once {
         exclusive::try_hold()
             .context("cannot find out whether another shunt runs here")?
@@ -184,17 +185,20 @@ fn keep_running(
             objects.follow(&settings.node_name, orders.clone(), &metrics, &notices, &known)
         };
         let mut source = follow(&configuration)?;
+        let connections = Connections::default();
         tokio::spawn(serve_service_health(
             service_healths_seen,
             health_of.clone(),
             unbound,
+            connections.clone(),
             move |service, address, error| {
                 report_unbound(service, address, error);
                 events.record(events::unbound(service, address, error));
             },
         ));
-        let health_server = serve_health(health_bound, health_of, metrics.clone());
-        let metrics_server = serve_metrics(metrics_bound, metrics.clone(), configz_seen);
+        let health_server = serve_health(health_bound, health_of, metrics.clone(), connections.clone());
+        let metrics_server =
+            serve_metrics(metrics_bound, metrics.clone(), configz_seen, connections);
         tokio::pin!(health_server, metrics_server);
         loop {
             let occasion = tokio::select! {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use hyper::header::{ACCEPT, HeaderMap};
 use tokio::sync::watch;
 
-use super::http::{Answer, Handler, JSON, PLAIN_TEXT, RETRY};
+use super::connections::Connections;
+use super::http::{Answer, Handler, JSON, PLAIN_TEXT, Page, RETRY, SharedPage};
 use super::server::{Bind, Server, Unbound};
 use crate::metrics::{Format, Metrics};
 
@@ -22,16 +23,22 @@ pub async fn serve_metrics(
     bind: watch::Receiver<Bind>,
     metrics: Metrics,
     configz: watch::Receiver<String>,
+    connections: Connections,
 ) -> Result<Infallible, Unbound> {
-    let server = Server { purpose: "metrics", field: "metricsBindAddress", retry: RETRY };
+    let (purpose, field) = ("metrics", "metricsBindAddress");
+    let server = Server { purpose, field, retry: RETRY, connections };
     server.serve(bind, handler(metrics, configz)).await
 }
 
 fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
+    let all = metrics.clone();
+    let all = Exposition::new(move |format| all.exposition(format));
+    let own = metrics.clone();
+    let own = Exposition::new(move |format| own.slis(format));
     Arc::new(move |path, headers| {
-        Some(match path {
-            "/metrics" => exposition(headers, |format| metrics.exposition(format)),
-            "/metrics/slis" => exposition(headers, |format| metrics.slis(format)),
+        let answer = match path {
+            "/metrics" => return Some(all.get(headers)),
+            "/metrics/slis" => return Some(own.get(headers)),
             // Only that the server is there; how the dataplane is, the health server tells.
             "/healthz" | "/healthz/ping" => {
                 metrics.pinged();
@@ -40,18 +47,36 @@ fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
             "/configz" => Answer::ok(JSON, configz.borrow().clone()),
             "/proxyMode" => Answer::ok(PLAIN_TEXT, "nftables".to_owned()),
             _ => return None,
-        })
+        };
+        Some(answer.into())
     })
 }
 
-fn exposition(headers: &HeaderMap, encode: impl FnOnce(Format) -> String) -> Answer {
-    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let format = negotiate(accepts.flat_map(|value| value.split(',')));
-    let content_type = match format {
-        Format::Text => TEXT,
-        Format::OpenMetrics => OPEN_METRICS,
-    };
-    Answer::ok(content_type, encode(format))
+/// Metrics in each format.
+struct Exposition {
+    text: SharedPage,
+    open_metrics: SharedPage,
+}
+
+impl Exposition {
+    fn new(encode: impl Fn(Format) -> String + Clone + Send + Sync + 'static) -> Exposition {
+        let page = |format, content_type| {
+            let encode = encode.clone();
+            SharedPage::new(move || Answer::ok(content_type, encode(format)))
+        };
+        Exposition {
+            text: page(Format::Text, TEXT),
+            open_metrics: page(Format::OpenMetrics, OPEN_METRICS),
+        }
+    }
+
+    fn get(&self, headers: &HeaderMap) -> Page {
+        let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        match negotiate(accepts.flat_map(|value| value.split(','))) {
+            Format::Text => self.text.get(),
+            Format::OpenMetrics => self.open_metrics.get(),
+        }
+    }
 }
 
 /// The format that a client likes best, among those of an `Accept` header. Whoever does not say that
@@ -79,7 +104,7 @@ fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
 
 #[cfg(test)]
 mod tests {
-    use super::super::http::{self, LIMITS, ask, get};
+    use super::super::http::{self, ask, get};
     use super::*;
     use crate::model::Family;
 
@@ -116,7 +141,8 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let (_configz, shown) = watch::channel("{}".to_owned());
         let handler = handler(metrics, shown);
-        tokio::spawn(async move { http::accept(&listener, handler, LIMITS).await });
+        let connections = Connections::default();
+        tokio::spawn(async move { http::accept(&listener, handler, &connections).await });
         for (path, content_type, body) in [
             ("/healthz", PLAIN_TEXT, "ok"),
             ("/healthz/ping", PLAIN_TEXT, "ok"),

@@ -6,12 +6,14 @@
 //!
 //! [`Metrics`]: crate::metrics::Metrics
 
+mod connections;
 mod health;
 mod http;
 mod metrics;
 mod server;
 mod service_health;
 
+pub use connections::{Connections, Limits};
 pub use health::{Health, HealthSource, serve_health};
 pub use metrics::serve_metrics;
 pub use server::{Bind, Unbound};

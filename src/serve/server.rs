@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::http::{self, Handler, LIMITS};
+use super::connections::Connections;
+use super::http::{self, Handler};
 
 /// Where to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub(super) struct Server {
     pub(super) field: &'static str,
     /// The pause before a port that cannot be bound is tried again.
     pub(super) retry: Duration,
+    /// The connections of all servers.
+    pub(super) connections: Connections,
 }
 
 impl Server {
@@ -63,13 +66,16 @@ impl Server {
 
     async fn serve_at(&self, bind: Bind, handler: &Handler) -> Result<Infallible, Unbound> {
         let Some(address) = bind.address else { return std::future::pending().await };
-        let Server { purpose, field, retry } = *self;
+        let Server { purpose, field, retry, .. } = *self;
         let mut reported = false;
         loop {
             match http::listen(address, false) {
                 Ok(listener) => {
                     tracing::info!(%address, "serving {purpose}");
-                    http::accept(&listener, handler.clone(), LIMITS).await;
+                    reported = false;
+                    let error = http::accept(&listener, handler.clone(), &self.connections).await;
+                    tracing::error!(%address, %error, "the listener for {purpose} was closed: opening it anew");
+                    continue;
                 }
                 Err(source) if bind.hard_fail => {
                     return Err(Unbound { purpose, field, address, source });
@@ -97,11 +103,15 @@ mod tests {
     use super::http::{Answer, PLAIN_TEXT, get};
     use super::*;
 
-    const SERVER: Server =
-        Server { purpose: "tests", field: "testBindAddress", retry: Duration::from_millis(10) };
+    const RETRY: Duration = Duration::from_millis(10);
+
+    fn server() -> Server {
+        let connections = Connections::default();
+        Server { purpose: "tests", field: "testBindAddress", retry: RETRY, connections }
+    }
 
     fn handler() -> Handler {
-        Arc::new(|path, _| (path == "/").then(|| Answer::ok(PLAIN_TEXT, "here".to_owned())))
+        Arc::new(|path, _| (path == "/").then(|| Answer::ok(PLAIN_TEXT, "here".to_owned()).into()))
     }
 
     /// A listener and its address.
@@ -126,7 +136,7 @@ mod tests {
         drop((one, two));
         let bind = |address| Bind { address, hard_fail: false };
         let (sender, receiver) = watch::channel(bind(Some(first)));
-        tokio::spawn(async move { SERVER.serve(receiver, handler()).await });
+        tokio::spawn(async move { server().serve(receiver, handler()).await });
         served(first).await;
         sender.send(bind(Some(second))).expect("a server");
         served(second).await;
@@ -144,8 +154,8 @@ mod tests {
         let (blocker, address) = taken();
         let bind = Bind { address: Some(address), hard_fail: false };
         let (_sender, receiver) = watch::channel(bind);
-        let server = tokio::spawn(async move { SERVER.serve(receiver, handler()).await });
-        tokio::time::sleep(3 * SERVER.retry).await;
+        let server = tokio::spawn(async move { server().serve(receiver, handler()).await });
+        tokio::time::sleep(3 * RETRY).await;
         assert!(!server.is_finished());
         drop(blocker);
         served(address).await;
@@ -156,7 +166,8 @@ mod tests {
         let (_blocker, address) = taken();
         let bind = Bind { address: Some(address), hard_fail: true };
         let (_sender, receiver) = watch::channel(bind);
-        let error = SERVER.serve(receiver, handler()).await.expect_err("a taken port").to_string();
+        let error =
+            server().serve(receiver, handler()).await.expect_err("a taken port").to_string();
         assert!(
             error.contains(&address.to_string()) && error.contains("testBindAddress"),
             "{error}"

@@ -9,7 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::HealthSource;
-use super::http::{self, Answer, Handler, LIMITS, RETRY};
+use super::connections::Connections;
+use super::http::{self, Answer, Handler, RETRY};
 use crate::model::ObjectName;
 
 /// What is told of one Service at one address.
@@ -75,6 +76,7 @@ pub async fn serve_service_health(
     mut wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
     unbound: UnboundPorts,
+    connections: Connections,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Clone + Send + Sync + 'static,
 ) {
     let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
@@ -90,7 +92,8 @@ pub async fn serve_service_health(
         for address in addresses {
             listeners.entry(address).or_insert_with(|| {
                 let (wanted, health) = (wanted.clone(), health.clone());
-                tokio::spawn(serve(address, wanted, health, unbound.clone(), report.clone()))
+                let (unbound, connections) = (unbound.clone(), connections.clone());
+                tokio::spawn(serve(address, wanted, health, unbound, connections, report.clone()))
             });
         }
         if wanted.changed().await.is_err() {
@@ -104,12 +107,23 @@ async fn serve(
     wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
     unbound: UnboundPorts,
+    connections: Connections,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
 ) {
+    let seen = wanted.clone();
+    let handler: Handler = Arc::new(move |_path, _headers| {
+        let healthy = health().is_ready();
+        seen.borrow().get(&address).map(|told| told.answer(healthy).into())
+    });
     let mut listed = None;
-    let listener = loop {
+    loop {
         match http::listen(address, true) {
-            Ok(listener) => break listener,
+            Ok(listener) => {
+                listed = None;
+                let error = http::accept(&listener, handler.clone(), &connections).await;
+                tracing::error!(%address, %error, "the listener for health checks was closed: opening it anew");
+                continue;
+            }
             Err(error) if listed.is_none() => {
                 if let Some(told) = wanted.borrow().get(&address) {
                     report(&told.service, address, &error);
@@ -120,13 +134,7 @@ async fn serve(
             Err(_) => {}
         }
         tokio::time::sleep(RETRY).await;
-    };
-    drop(listed);
-    let handler: Handler = Arc::new(move |_path, _headers| {
-        let healthy = health().is_ready();
-        wanted.borrow().get(&address).map(|told| told.answer(healthy))
-    });
-    http::accept(&listener, handler, LIMITS).await;
+    }
 }
 
 #[cfg(test)]
@@ -174,6 +182,7 @@ mod tests {
             seen,
             health,
             UnboundPorts::default(),
+            Connections::default(),
             move |service, address, _| {
                 let _ = reports.send((service.clone(), address));
             },

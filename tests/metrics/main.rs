@@ -1,5 +1,6 @@
 //! What the agent tells about itself: metrics and health.
 
+mod clients;
 mod cluster;
 mod health;
 mod names;
