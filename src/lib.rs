@@ -17,6 +17,7 @@ pub mod model;
 mod netlink;
 pub mod nft;
 pub mod plan;
+pub mod presence;
 pub mod serve;
 pub mod source;
 pub mod status;

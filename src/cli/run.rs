@@ -29,6 +29,7 @@ use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics};
 use crate::model::{Family, ObjectName};
 use crate::nft;
+use crate::presence::Presence;
 use crate::serve::{
     Connections, ServiceHealths, UnboundPorts, serve_health, serve_metrics, serve_service_health,
 };
@@ -53,13 +54,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
     process::allow_files();
-    let _exclusive = if arguments.once {
-        exclusive::try_hold()
-            .context("cannot find out whether another shunt runs here")?
-            .map_err(|held| anyhow!("{held}: leave the work to it, or stop it first"))?
-    } else {
-        exclusive::hold().context("cannot find out whether another shunt runs here")?
-    };
+    let presence = if arguments.once { exclusive::try_hold()? } else { exclusive::hold()? };
     let ownership = match (arguments.own_tables, arguments.once) {
         (false, _) => Ownership::Share,
         (true, true) => Ownership::Leave,
@@ -71,13 +66,15 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     dataplane.apply(interface_addresses().context("cannot list the node's addresses")?);
     if arguments.once {
+        // It tells no status, but keeps the lock.
+        drop(presence.listener);
         once(dataplane, &objects, &settings)
     } else {
         let pace = Pace {
             min_period: settings.config.min_sync_period,
             check_period: arguments.drift_check_period,
         };
-        keep_running(dataplane, pace, interfaces, arguments, objects, settings)
+        keep_running(dataplane, presence, pace, interfaces, arguments, objects, settings)
     }
 }
 
@@ -108,6 +105,7 @@ fn once(mut dataplane: Dataplane, objects: &Objects, settings: &Effective) -> Re
 
 fn keep_running(
     dataplane: Dataplane,
+    presence: Presence,
     pace: Pace,
     interfaces: Interfaces,
     arguments: &Run,
@@ -158,7 +156,7 @@ fn keep_running(
     })?;
     let health_of = health_source(health_seen, orders.backlog(), families);
     let status = known.clone().teller(health_of.clone(), unbound.clone());
-    spawn("status", move || status::serve(status))?;
+    spawn("status", move || status::serve(&presence.listener, status))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
     let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
     let (configz, configz_seen) = watch::channel(settings.configz());
@@ -287,10 +285,7 @@ fn follow_addresses(interfaces: &Interfaces, orders: &Orders) {
 /// Says in one sentence what is missing, where it is one of the usual things.
 pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
     match error {
-        nft::Error::Request { errno: Errno::EPERM | Errno::EACCES, .. } => anyhow!(
-            "nf_tables may not be changed: CAP_NET_ADMIN is missing (run as root, or give the \
-             container the capability NET_ADMIN)"
-        ),
+        nft::Error::Request { errno: Errno::EPERM | Errno::EACCES, .. } => not_allowed(),
         nft::Error::Request { errno: Errno::EINVAL | Errno::EOPNOTSUPP, .. } => anyhow!(
             "the kernel has no nf_tables (CONFIG_NF_TABLES, module nf_tables): load the module or \
              use another kernel"
@@ -302,4 +297,11 @@ pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
         owned @ nft::Error::Owned { .. } => anyhow!("{owned}"),
         other => anyhow!("nf_tables does not answer as it should: {other}"),
     }
+}
+
+pub(super) fn not_allowed() -> anyhow::Error {
+    anyhow!(
+        "nf_tables may not be changed: CAP_NET_ADMIN is missing (run as root, or give the container \
+         the capability NET_ADMIN)"
+    )
 }

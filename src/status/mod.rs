@@ -1,8 +1,7 @@
 //! What a running agent tells a person on its node: `shunt status`.
 //!
 //! Owns: what the agent notes of itself ([`Known`]), what is told ([`Status`]), its two forms (JSON,
-//! and text with what is wrong first), and the way from the agent to the command (an abstract socket,
-//! which the kernel keeps per network namespace as it does the rules).
+//! and text with what is wrong first), and the way from the agent to the command.
 //!
 //! Field names of the JSON are a contract: they are added to and not changed.
 

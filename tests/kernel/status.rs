@@ -10,6 +10,7 @@ use shunt::dataplane::{Dataplane, Ownership};
 use shunt::model::{Change, Family};
 use shunt::nft::Socket;
 use shunt::plan::Options;
+use shunt::presence::Presence;
 use shunt::serve::{Health, HealthSource, UnboundPorts};
 use shunt::status::{self, Following, Known};
 use shunt_fake::{NODE, service, slice};
@@ -42,14 +43,9 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     let known = Known::default();
     known.follow(NODE, Following::Manifests(vec!["/etc/shunt".into()]));
     let teller = known.clone().teller(health(), UnboundPorts::default());
-    let inside = ns.clone();
+    let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
-    std::thread::spawn(move || {
-        inside.run(|| {
-            status::serve(teller);
-            Ok(())
-        })
-    });
+    std::thread::spawn(move || status::serve(&presence.listener, teller));
 
     faults.refuse(|refusal| {
         let it = refusal.object == "service-ips"
@@ -63,14 +59,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     dataplane.apply(Change::Synced);
     let wrote = dataplane.sync()?;
     known.synced(wrote, Duration::from_millis(3), &dataplane);
-    let start = std::time::Instant::now();
-    let text = loop {
-        match ask(&ns, &[]) {
-            // The thread may not listen yet.
-            Err(error) => ensure!(start.elapsed() < Duration::from_secs(20), "{error:#}"),
-            Ok(text) => break text,
-        }
-    };
+    let text = ask(&ns, &[])?;
     let first = text.lines().next().unwrap_or_default();
     assert!(first.starts_with("PROBLEM  the kernel refuses 10.96.0.7:80/tcp of "), "{text}");
     assert!(first.contains("(23)") && first.contains("; tried again in "), "{text}");
