@@ -50,7 +50,10 @@ pub(super) fn start(format: LogFormat, verbosity: u8) {
 }
 
 fn layer(format: LogFormat) -> Format {
-    let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
+    // A log that cannot be written is lost. To say so on stderr, as the library does by default, would
+    // fail as well, and panic.
+    let layer =
+        fmt::layer().with_writer(std::io::stderr).with_target(false).log_internal_errors(false);
     match format {
         LogFormat::Text => layer.with_ansi(std::io::stderr().is_terminal()).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),

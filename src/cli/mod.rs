@@ -2,6 +2,7 @@
 
 pub mod args;
 mod cleanup;
+mod ending;
 mod events;
 mod exclusive;
 mod health;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::ending::Vital;
 use super::events;
 use super::health::HealthState;
 use super::reload::PendingSysctls;
@@ -20,7 +21,7 @@ use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::model::{Family, Store};
 use crate::plan::{Conflict, Flows, FrontendKey, Set, Surroundings};
 use crate::serve::{ServiceHealth, ServiceHealths};
-use crate::status::Known;
+use crate::status::{Known, missing_node};
 
 /// Hands on what the dataplane reports.
 pub(super) struct Observer {
@@ -36,6 +37,10 @@ pub(super) struct Observer {
     pub(super) sweeps: Option<Sender<Sweep>>,
     /// To be set after the first commit: connection tracking may be a module that comes with it.
     pub(super) sysctls: PendingSysctls,
+    /// The name of our Node, if the API has none of that name.
+    pub(super) missing_node: Option<String>,
+    /// The thread of the dataplane has this, and no other.
+    pub(super) _vital: Vital,
 }
 
 impl Observer {
@@ -45,6 +50,7 @@ impl Observer {
                 log_synced(wrote, took, dataplane);
                 self.set_sysctls();
                 self.note_health(dataplane, true);
+                self.note_node(dataplane);
                 self.service_healths.send_if_modified(|told| {
                     let now = service_healths(dataplane);
                     let changed = *told != now;
@@ -117,6 +123,24 @@ impl Observer {
                 health.last_updated = Some(SystemTime::now());
             }
         });
+    }
+
+    /// Says once that our Node does not exist, and once that it does. There may be no Event about a
+    /// Node that does not exist.
+    fn note_node(&mut self, dataplane: &Dataplane) {
+        let is_missing = !self.unknown_node_is_eligible && dataplane.store().node().is_none();
+        let missing = is_missing.then(|| self.known.node());
+        if missing == self.missing_node {
+            return;
+        }
+        self.known.miss_node(is_missing);
+        match &missing {
+            Some(node) => {
+                tracing::error!(node, field = "hostnameOverride", "{}", missing_node(node));
+            }
+            None => tracing::info!(node = self.known.node(), "the Node has appeared in the API"),
+        }
+        self.missing_node = missing;
     }
 
     fn count(&self, tally: &Tally) {

@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::args::Run;
+use super::ending::{Vital, Work};
 use super::health::{HealthState, families, health_source};
 use super::observe::{Observer, log_synced, report_conflict, report_refused, sweep};
 use super::reload::{
@@ -20,7 +21,7 @@ use super::reload::{
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
-use super::{Failure, events, exclusive, instead, netns, process};
+use super::{Failure, ending, events, exclusive, instead, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{
     self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Quarantined, Update,
@@ -41,6 +42,12 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = instead::print_version(arguments) {
         return done;
     }
+    let is_agent = !(arguments.once
+        || arguments.cleanup
+        || arguments.init_only
+        || arguments.write_config_to.is_some());
+    ending::end_when_asked(if is_agent { Work::Unending } else { Work::Once })?;
+    ending::end_when_a_thread_panics();
     let settings = effective(&arguments.settings, &arguments.logging)?;
     let dialer = match &arguments.netns {
         Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
@@ -141,6 +148,8 @@ fn keep_running(
         service_healths,
         sweeps: sweeper(metrics.clone())?,
         sysctls: sysctls.clone(),
+        missing_node: None,
+        _vital: Vital("dataplane"),
     };
     let noticed = {
         let metrics = metrics.clone();
@@ -150,6 +159,8 @@ fn keep_running(
     };
     let orders = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
         .context("cannot start a thread for the dataplane")?;
+    // So the thread ends no sooner than the process.
+    std::mem::forget(orders.clone());
     spawn("addresses", {
         let orders = orders.clone();
         move || follow_addresses(&interfaces, &orders)
@@ -175,8 +186,6 @@ fn keep_running(
 
     let runtime = runtime()?;
     let result = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for signals")?;
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
         let follow = |configuration: &Reload| {
             let (settings, objects) = configuration.current();
@@ -200,13 +209,14 @@ fn keep_running(
         tokio::pin!(health_server, metrics_server);
         loop {
             let occasion = tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
                 _ = hang_up.recv() => Occasion::Asked,
                 Some(()) = changed.recv() => Occasion::Noticed,
                 Err(unbound) = &mut health_server => return Err(anyhow::Error::from(unbound).into()),
                 Err(unbound) = &mut metrics_server => return Err(anyhow::Error::from(unbound).into()),
-                result = &mut source => return Ok(result?),
+                result = &mut source => {
+                    result?;
+                    return Err(anyhow!("the source of objects has ended, which is a bug").into());
+                }
             };
             if configuration.reload(occasion) {
                 match follow(&configuration) {
@@ -217,8 +227,6 @@ fn keep_running(
                 }
             }
         }
-        tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
-        Ok(())
     });
     // A name that is being looked up is no reason to wait.
     runtime.shutdown_background();

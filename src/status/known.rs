@@ -24,6 +24,7 @@ pub struct Known(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     node: String,
+    missing_node: bool,
     source: Following,
     refused_configuration: Option<String>,
     rules: Rules,
@@ -57,6 +58,17 @@ impl Known {
         let mut inner = self.lock();
         node.clone_into(&mut inner.node);
         inner.source = source;
+    }
+
+    /// The node that the agent programs for.
+    #[must_use]
+    pub fn node(&self) -> String {
+        self.lock().node.clone()
+    }
+
+    /// The API has no Node of that name, or it has.
+    pub fn miss_node(&self, is_missing: bool) {
+        self.lock().missing_node = is_missing;
     }
 
     /// A changed configuration was taken, or it was not for this reason.
@@ -112,6 +124,7 @@ impl Known {
                 started,
                 told: Time::now(),
                 node: inner.node.clone(),
+                missing_node: inner.missing_node,
                 healthy: health.is_live(),
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
                 source: source(&inner.source),

@@ -35,6 +35,8 @@ pub struct Status {
     pub told: Time,
     /// The node that it programs for.
     pub node: String,
+    /// The API has no Node of that name.
+    pub missing_node: bool,
     /// As `/livez` answers: no change has waited for too long.
     pub healthy: bool,
     /// For how long the oldest change has waited that the kernel does not hold; none if it holds all.
@@ -48,6 +50,15 @@ pub struct Status {
     pub rules: Rules,
     /// Health-check ports that cannot be bound at the moment.
     pub unbound_health_ports: Vec<UnboundPort>,
+}
+
+/// Says that the API has no Node of our name, and what to do.
+#[must_use]
+pub fn missing_node(name: &str) -> String {
+    format!(
+        "the API has no Node {name}, so load balancers are told to avoid this node (/healthz answers \
+         503): set hostnameOverride or --hostname-override to the name of the Node, or register it"
+    )
 }
 
 /// Where objects come from, and how it goes with that.

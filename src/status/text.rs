@@ -48,6 +48,9 @@ impl Status {
         if last_sync.is_none() && failure.is_none() {
             problems.push("nothing has been programmed yet: not all objects are known".to_owned());
         }
+        if self.missing_node {
+            problems.push(super::missing_node(&self.node));
+        }
         some(&mut problems, quarantined, "that the kernel refuses", |refused| {
             let wait = refused.retry_at.0.duration_since(self.told.0).unwrap_or_default();
             format!(

@@ -4,6 +4,7 @@
 mod atomicity;
 mod bad_input;
 mod drift;
+mod ending;
 mod exclusive;
 mod failing;
 mod killed;
