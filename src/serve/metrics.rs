@@ -79,10 +79,10 @@ impl Exposition {
     }
 }
 
-/// The format that a client likes best, among those of an `Accept` header. Whoever does not say that
-/// it reads OpenMetrics gets the older format, which everybody reads.
+/// The format for a client with these parts of an `Accept` header: the text format, as kube-proxy
+/// serves it, unless the client takes OpenMetrics and no text.
 fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
-    let (mut open_metrics, mut text) = (0.0, 0.0);
+    let (mut takes_open_metrics, mut takes_text) = (false, false);
     for accept in accepts {
         let mut parts = accept.split(';').map(str::trim);
         let media = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -92,14 +92,16 @@ fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
             found.map(|(_, value)| value.trim().trim_matches('"'))
         };
         let quality: f64 = value("q").and_then(|q| q.parse().ok()).unwrap_or(1.0);
-        let best = match (&*media, value("version")) {
-            ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => &mut open_metrics,
-            ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => &mut text,
+        let takes = match (&*media, value("version")) {
+            ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => {
+                &mut takes_open_metrics
+            }
+            ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => &mut takes_text,
             _ => continue,
         };
-        *best = quality.max(*best);
+        *takes |= quality > 0.0;
     }
-    if open_metrics > 0.0 && open_metrics >= text { Format::OpenMetrics } else { Format::Text }
+    if takes_open_metrics && !takes_text { Format::OpenMetrics } else { Format::Text }
 }
 
 #[cfg(test)]
@@ -117,8 +119,10 @@ mod tests {
         let prometheus_2 = "application/openmetrics-text; version=1.0.0,\
             application/openmetrics-text; version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         for (accept, expected) in [
-            (prometheus_3, Format::OpenMetrics),
-            (prometheus_2, Format::OpenMetrics),
+            (prometheus_3, Format::Text),
+            (prometheus_2, Format::Text),
+            ("application/openmetrics-text", Format::OpenMetrics),
+            ("application/openmetrics-text;version=1.0.0,text/plain;q=0", Format::OpenMetrics),
             ("", Format::Text),
             ("*/*", Format::Text),
             ("text/plain;version=0.0.4;q=1,*/*;q=0.1", Format::Text),
