@@ -15,7 +15,7 @@ const LEGACY_TABLES: [&str; 2] =
     ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging);
+    logging::start_with(&arguments.logging.0);
     netns::enter(arguments.netns.as_deref())?;
     clean(Scope { own: !arguments.keep_own, kube_proxy: arguments.kube_proxy })
 }

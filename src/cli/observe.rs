@@ -49,8 +49,10 @@ impl Observer {
             Event::Synced { wrote, took, flows, causes, changes, tally, dataplane } => {
                 log_synced(wrote, took, dataplane);
                 self.set_sysctls();
-                self.note_health(dataplane, true);
+                // Before others learn of it: an agent that is ready tells so.
+                self.known.synced(wrote, took, dataplane);
                 self.note_node(dataplane);
+                self.note_health(dataplane, true);
                 self.service_healths.send_if_modified(|told| {
                     let now = service_healths(dataplane);
                     let changed = *told != now;
@@ -65,7 +67,6 @@ impl Observer {
                 self.metrics.changes_synced(changes);
                 // Last: whoever sees gauges move finds the sync counted with the next scrape.
                 let sync = Sync { took, full: tally.full };
-                self.known.synced(wrote, took, dataplane);
                 self.metrics.sync_succeeded(sync, &state(dataplane));
             }
             Event::Failed { error, retry_in, took, tally, dataplane } => {

@@ -119,6 +119,9 @@ impl Known {
             let health = health();
             let inner = self.lock();
             Status {
+                // The command finds them.
+                problems: Vec::new(),
+                warnings: Vec::new(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 process: std::process::id(),
                 started,

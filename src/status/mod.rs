@@ -25,6 +25,10 @@ pub use time::Time;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
+    /// What is wrong: a sentence for each thing that needs attention now.
+    pub problems: Vec<String>,
+    /// What may be wrong.
+    pub warnings: Vec<String>,
     /// The agent's version.
     pub version: String,
     /// Its process; to the command, in the numbers of whoever asks.

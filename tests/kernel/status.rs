@@ -31,8 +31,13 @@ fn health() -> HealthSource {
 fn ask(ns: &Netns, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shunt"));
     let output = command.args(["status", "--netns"]).arg(ns.path()).args(arguments).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(!told.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let has_problems = told.contains("PROBLEM  ");
+    if !arguments.contains(&"--output=json") {
+        assert_eq!(output.status.code(), Some(i32::from(has_problems)), "{told}");
+    }
+    Ok(told)
 }
 
 #[test]
@@ -66,6 +71,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     assert!(text.contains("in 3.0ms: "), "{text}");
     let json: serde_json::Value = serde_json::from_str(&ask(&ns, &["--output=json"])?)?;
     assert_eq!(json["quarantined"].as_array().map(Vec::len), Some(1), "{json:#}");
+    assert_eq!(json["problems"].as_array().map(Vec::len), Some(1), "{json:#}");
 
     faults.refuse(|_| None);
     dataplane.apply(Change::Slice(slice(7, Family::V4, &[7 * 64, 7 * 64 + 1])));
