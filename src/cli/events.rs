@@ -7,6 +7,7 @@ use crate::dataplane::{Dataplane, Quarantined, Suspect};
 use crate::events::{Notice, Regarding};
 use crate::model::ObjectName;
 use crate::plan::Conflict;
+use crate::serve::{HEALTH_PURPOSE, PortReport};
 
 /// What is done to Services.
 const PROGRAM: &str = "ProgramService";
@@ -68,6 +69,24 @@ pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
         action: "RepairTables",
         note: format!(
             "somebody else had changed shunt's tables in {repaired} places; writers: {writers}"
+        ),
+    }
+}
+
+/// Probes or scrapes are not answered. Reasons and action are kube-proxy's.
+pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Notice {
+    let PortReport { purpose, field, address, .. } = report;
+    Notice {
+        regarding: Regarding::Node,
+        is_warning: true,
+        reason: match *purpose {
+            HEALTH_PURPOSE => "FailedToStartProxierHealthcheck",
+            _ => "FailedToStartMetricServer",
+        },
+        action: "StartKubeProxy",
+        note: format!(
+            "cannot listen on {address} for {purpose} ({field}): {error}; if another process has the \
+             port, that one answers"
         ),
     }
 }

@@ -27,12 +27,13 @@ use crate::dataplane::{
     self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Quarantined, Update,
 };
 use crate::events::Recorder;
-use crate::metrics::{Changes, Metrics};
+use crate::metrics::{Changes, Metrics, Server};
 use crate::model::{Family, ObjectName};
 use crate::nft;
 use crate::presence::Presence;
 use crate::serve::{
-    Connections, ServiceHealths, UnboundPorts, serve_health, serve_metrics, serve_service_health,
+    Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
+    serve_service_health,
 };
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
@@ -193,19 +194,27 @@ fn keep_running(
         };
         let mut source = follow(&configuration)?;
         let connections = Connections::default();
+        let on_port = on_port(events.clone(), metrics.clone(), known.clone());
         tokio::spawn(serve_service_health(
             service_healths_seen,
             health_of.clone(),
             unbound,
             connections.clone(),
+            metrics.clone(),
             move |service, address, error| {
                 report_unbound(service, address, error);
                 events.record(events::unbound(service, address, error));
             },
         ));
-        let health_server = serve_health(health_bound, health_of, metrics.clone(), connections.clone());
+        let health_server = serve_health(
+            health_bound,
+            health_of,
+            metrics.clone(),
+            connections.clone(),
+            on_port.clone(),
+        );
         let metrics_server =
-            serve_metrics(metrics_bound, metrics.clone(), configz_seen, connections);
+            serve_metrics(metrics_bound, metrics.clone(), configz_seen, connections, on_port);
         tokio::pin!(health_server, metrics_server);
         loop {
             let occasion = tokio::select! {
@@ -231,6 +240,21 @@ fn keep_running(
     // A name that is being looked up is no reason to wait.
     runtime.shutdown_background();
     result
+}
+
+/// Takes reports of the ports for probes and metrics. The log is the server's own.
+fn on_port(events: Recorder, metrics: Metrics, known: Known) -> OnPort {
+    Arc::new(move |report| {
+        let server = match report.purpose {
+            HEALTH_PURPOSE => Server::Health,
+            _ => Server::Metrics,
+        };
+        metrics.unbound_ports(server, usize::from(report.error.is_some()));
+        known.port(&report);
+        if let Some(error) = report.error {
+            events.record(events::unbound_server(&report, error));
+        }
+    })
 }
 
 /// Starts the thread that deletes stale UDP flows. Without it the agent goes on.

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::connections::Connections;
 use super::http::{Answer, Handler, RETRY};
-use super::server::{Bind, Server, Unbound};
+use super::server::{Bind, OnPort, Server, Unbound};
 use crate::metrics::{Metrics, Probe};
 use crate::model::Family;
 
@@ -101,6 +101,9 @@ struct FamilyHealth {
     healthy: bool,
 }
 
+/// What the health server is for.
+pub const HEALTH_PURPOSE: &str = "/healthz and /livez";
+
 /// Serves for ever, wherever `bind` says.
 ///
 /// # Errors
@@ -110,9 +113,10 @@ pub async fn serve_health(
     health: HealthSource,
     metrics: Metrics,
     connections: Connections,
+    on_port: OnPort,
 ) -> Result<Infallible, Unbound> {
-    let (purpose, field) = ("/healthz and /livez", "healthzBindAddress");
-    let server = Server { purpose, field, retry: RETRY, connections };
+    let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
+    let server = Server { purpose, field, retry: RETRY, connections, on_port };
     server.serve(bind, handler(health, metrics)).await
 }
 

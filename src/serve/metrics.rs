@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::connections::Connections;
 use super::http::{Answer, Handler, JSON, PLAIN_TEXT, Page, RETRY, SharedPage};
-use super::server::{Bind, Server, Unbound};
+use super::server::{Bind, OnPort, Server, Unbound};
 use crate::metrics::{Format, Metrics};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -24,9 +24,10 @@ pub async fn serve_metrics(
     metrics: Metrics,
     configz: watch::Receiver<String>,
     connections: Connections,
+    on_port: OnPort,
 ) -> Result<Infallible, Unbound> {
     let (purpose, field) = ("metrics", "metricsBindAddress");
-    let server = Server { purpose, field, retry: RETRY, connections };
+    let server = Server { purpose, field, retry: RETRY, connections, on_port };
     server.serve(bind, handler(metrics, configz)).await
 }
 

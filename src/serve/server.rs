@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -33,6 +34,22 @@ pub struct Unbound {
     source: io::Error,
 }
 
+/// A port that a server cannot have, or has again.
+#[derive(Debug)]
+pub struct PortReport<'a> {
+    /// What the server is for.
+    pub purpose: &'static str,
+    /// The field of the configuration with its address.
+    pub field: &'static str,
+    /// The address.
+    pub address: SocketAddr,
+    /// Why it cannot be bound; `None` once it is, or is not wanted any more.
+    pub error: Option<&'a io::Error>,
+}
+
+/// Takes reports of ports.
+pub type OnPort = Arc<dyn Fn(PortReport<'_>) + Send + Sync>;
+
 /// Which server it is, for people.
 pub(super) struct Server {
     /// What it is for.
@@ -43,6 +60,18 @@ pub(super) struct Server {
     pub(super) retry: Duration,
     /// The connections of all servers.
     pub(super) connections: Connections,
+    /// Takes reports of its port.
+    pub(super) on_port: OnPort,
+}
+
+/// A port that was reported and is not bound, until this is dropped.
+struct Reported<'a>(&'a Server, SocketAddr);
+
+impl Drop for Reported<'_> {
+    fn drop(&mut self) {
+        let Server { purpose, field, ref on_port, .. } = *self.0;
+        on_port(PortReport { purpose, field, address: self.1, error: None });
+    }
 }
 
 impl Server {
@@ -67,12 +96,12 @@ impl Server {
     async fn serve_at(&self, bind: Bind, handler: &Handler) -> Result<Infallible, Unbound> {
         let Some(address) = bind.address else { return std::future::pending().await };
         let Server { purpose, field, retry, .. } = *self;
-        let mut reported = false;
+        let mut reported = None;
         loop {
             match http::listen(address, false) {
                 Ok(listener) => {
+                    reported = None;
                     tracing::info!(%address, "serving {purpose}");
-                    reported = false;
                     let error = http::accept(&listener, handler.clone(), &self.connections).await;
                     tracing::error!(%address, %error, "the listener for {purpose} was closed: opening it anew");
                     continue;
@@ -80,14 +109,16 @@ impl Server {
                 Err(source) if bind.hard_fail => {
                     return Err(Unbound { purpose, field, address, source });
                 }
-                Err(error) if !reported => {
+                Err(error) if reported.is_none() => {
                     tracing::error!(
                         %address, %error,
-                        "cannot serve {purpose} ({field}): trying again every {} s; the rules are \
-                         kept up to date meanwhile",
+                        "cannot serve {purpose} ({field}): trying again every {} s; if another \
+                         process has the port, that one answers; the rules are kept up to date \
+                         meanwhile",
                         retry.as_secs(),
                     );
-                    reported = true;
+                    (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });
+                    reported = Some(Reported(self, address));
                 }
                 Err(_) => {}
             }
@@ -98,8 +129,6 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::http::{Answer, PLAIN_TEXT, get};
     use super::*;
 
@@ -107,7 +136,8 @@ mod tests {
 
     fn server() -> Server {
         let connections = Connections::default();
-        Server { purpose: "tests", field: "testBindAddress", retry: RETRY, connections }
+        let on_port: OnPort = Arc::new(|_| {});
+        Server { purpose: "tests", field: "testBindAddress", retry: RETRY, connections, on_port }
     }
 
     fn handler() -> Handler {

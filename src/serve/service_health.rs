@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 use super::HealthSource;
 use super::connections::Connections;
 use super::http::{self, Answer, Handler, RETRY};
+use crate::metrics::{Metrics, Server};
 use crate::model::ObjectName;
 
 /// What is told of one Service at one address.
@@ -62,11 +63,13 @@ impl UnboundPorts {
 }
 
 /// An address is listed as long as this lives: until it is bound, or is not wanted any more.
-struct Listed<'a>(&'a UnboundPorts, SocketAddr);
+struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        self.0.lock().remove(&self.1);
+        let mut ports = self.0.lock();
+        ports.remove(&self.2);
+        self.1.unbound_ports(Server::ServiceHealth, ports.len());
     }
 }
 
@@ -77,6 +80,7 @@ pub async fn serve_service_health(
     health: HealthSource,
     unbound: UnboundPorts,
     connections: Connections,
+    metrics: Metrics,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Clone + Send + Sync + 'static,
 ) {
     let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
@@ -93,7 +97,10 @@ pub async fn serve_service_health(
             listeners.entry(address).or_insert_with(|| {
                 let (wanted, health) = (wanted.clone(), health.clone());
                 let (unbound, connections) = (unbound.clone(), connections.clone());
-                tokio::spawn(serve(address, wanted, health, unbound, connections, report.clone()))
+                let (metrics, report) = (metrics.clone(), report.clone());
+                tokio::spawn(async move {
+                    serve(address, wanted, health, unbound, connections, metrics, report).await;
+                })
             });
         }
         if wanted.changed().await.is_err() {
@@ -108,6 +115,7 @@ async fn serve(
     health: HealthSource,
     unbound: UnboundPorts,
     connections: Connections,
+    metrics: Metrics,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
 ) {
     let seen = wanted.clone();
@@ -127,9 +135,11 @@ async fn serve(
             Err(error) if listed.is_none() => {
                 if let Some(told) = wanted.borrow().get(&address) {
                     report(&told.service, address, &error);
-                    unbound.lock().insert(address, (told.service.clone(), error.to_string()));
+                    let mut ports = unbound.lock();
+                    ports.insert(address, (told.service.clone(), error.to_string()));
+                    metrics.unbound_ports(Server::ServiceHealth, ports.len());
                 }
-                listed = Some(Listed(&unbound, address));
+                listed = Some(Listed(&unbound, &metrics, address));
             }
             Err(_) => {}
         }
@@ -183,6 +193,7 @@ mod tests {
             health,
             UnboundPorts::default(),
             Connections::default(),
+            Metrics::new(&Family::ALL),
             move |service, address, _| {
                 let _ = reports.send((service.clone(), address));
             },

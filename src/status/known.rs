@@ -1,17 +1,18 @@
 //! What the agent notes of itself, so that it can be told whenever somebody asks.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{
     Conflict, Counts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure, Time, Trouble,
-    UnboundPort,
+    UnboundPort, UnboundServer,
 };
 use crate::dataplane::{self, Dataplane, SyncReport};
 use crate::model::Family;
 use crate::plan::Set;
-use crate::serve::{HealthSource, UnboundPorts};
+use crate::serve::{HealthSource, PortReport, UnboundPorts};
 use crate::source::kubernetes::Contact;
 
 /// So many of the same sort are kept at the most, for each sync has to note them.
@@ -25,6 +26,8 @@ pub struct Known(Arc<Mutex<Inner>>);
 struct Inner {
     node: String,
     missing_node: bool,
+    /// By what they are for.
+    unbound_ports: BTreeMap<&'static str, UnboundServer>,
     source: Following,
     refused_configuration: Option<String>,
     rules: Rules,
@@ -69,6 +72,21 @@ impl Known {
     /// The API has no Node of that name, or it has.
     pub fn miss_node(&self, is_missing: bool) {
         self.lock().missing_node = is_missing;
+    }
+
+    /// A server cannot have its port, or has it.
+    pub fn port(&self, report: &PortReport<'_>) {
+        let PortReport { purpose, field, address, error } = *report;
+        let ports = &mut self.lock().unbound_ports;
+        match error {
+            None => drop(ports.remove(purpose)),
+            Some(error) => {
+                let (purpose_text, field) = (purpose.to_owned(), field.to_owned());
+                let (address, reason) = (address.to_string(), error.to_string());
+                let port = UnboundServer { purpose: purpose_text, field, address, reason };
+                ports.insert(purpose, port);
+            }
+        }
     }
 
     /// A changed configuration was taken, or it was not for this reason.
@@ -133,6 +151,7 @@ impl Known {
                 source: source(&inner.source),
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: inner.rules.clone(),
+                unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
             }
         }

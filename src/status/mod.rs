@@ -52,6 +52,8 @@ pub struct Status {
     /// The kernel, as of the last sync.
     #[serde(flatten)]
     pub rules: Rules,
+    /// Ports for probes and metrics that cannot be bound at the moment.
+    pub unbound_ports: Vec<UnboundServer>,
     /// Health-check ports that cannot be bound at the moment.
     pub unbound_health_ports: Vec<UnboundPort>,
 }
@@ -219,6 +221,20 @@ pub struct Repair {
     pub at: Time,
     /// Who had changed them, as far as it is known.
     pub writers: String,
+}
+
+/// A port for probes or metrics where the agent does not answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UnboundServer {
+    /// What it is for.
+    pub purpose: String,
+    /// The field of the configuration with the address.
+    pub field: String,
+    /// The address and port.
+    pub address: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// A port of `healthCheckNodePort` where load balancers get no answer.

@@ -80,6 +80,13 @@ impl Status {
                 span(wait)
             )
         });
+        problems.extend(self.unbound_ports.iter().map(|port| {
+            let super::UnboundServer { purpose, field, address, reason } = port;
+            format!(
+                "cannot listen on {address} for {purpose} ({field}): {reason}; if another process has \
+                 the port, that one answers probes"
+            )
+        }));
         let mut warnings = Vec::new();
         if let Some(reason) = &self.refused_configuration {
             warnings.push(format!(

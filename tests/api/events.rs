@@ -1,5 +1,6 @@
 //! What `kubectl get events` tells.
 
+use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use shunt_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
 use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases = both![the_start_is_told, a_conflict_is_told, a_repair_is_told];
+    let mut cases =
+        both![the_start_is_told, a_conflict_is_told, a_repair_is_told, a_taken_port_is_told];
     cases.extend(standin_only![
         events_that_are_forbidden_are_in_nobodys_way,
         events_that_nobody_answers_are_in_nobodys_way,
@@ -49,6 +51,17 @@ pub(crate) fn wait_for_some(world: &World, reason: &str, count: usize) -> Result
         ensure!(start.elapsed() < Duration::from_secs(20), "not {count} {reason}: {events:?}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn a_taken_port_is_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let _taken = world.lab.node.run(|| Ok(TcpListener::bind("127.0.0.1:10256")?))?;
+    let _agent = world.agent()?.spawn()?;
+    let event = wait_for(&world, "FailedToStartProxierHealthcheck")?;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["kind"], "Node");
+    assert!(event["note"].as_str().is_some_and(|note| note.contains("0.0.0.0:10256")), "{event}");
+    Ok(())
 }
 
 fn the_start_is_told(api: Api) -> Result<()> {
