@@ -2,6 +2,7 @@
 
 mod clients;
 mod cluster;
+mod ending;
 mod health;
 mod names;
 mod ports;

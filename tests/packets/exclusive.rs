@@ -13,7 +13,7 @@ use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket,
 };
 use shunt::presence::{FIRST_PORT, PORTS};
-use shunt_lab::Netns;
+use shunt_lab::{Netns, patience};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World};
 
@@ -70,7 +70,7 @@ fn processes_without_rights_delay_nothing_and_two_agents_still_exclude_each_othe
         }
         let start = Instant::now();
         let first = world.start()?;
-        ensure!(start.elapsed() < Duration::from_secs(5), "{}", first.log());
+        ensure!(start.elapsed() < patience(Duration::from_secs(5)), "{}", first.log());
         assert_eq!(status(node)?["process"], first.pid());
         let second = world.agent(CLUSTER_CIDR)?.spawn()?;
         let held = format!("another shunt (process {})", first.pid());
@@ -89,13 +89,14 @@ fn processes_without_rights_delay_nothing_and_two_agents_still_exclude_each_othe
         let acts = loop {
             let serving = |log: String| log.contains("serving metrics");
             match (serving(second.log()), serving(third.log())) {
-                (false, false) => ensure!(start.elapsed() < Duration::from_secs(10)),
+                (false, false) => ensure!(start.elapsed() < patience(Duration::from_secs(10))),
                 (true, true) => anyhow::bail!("both act"),
                 (second_acts, _) => break if second_acts { &second } else { &third },
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        ensure!(start.elapsed() < Duration::from_secs(2), "it took {:?}", start.elapsed());
+        let took = start.elapsed();
+        ensure!(took < patience(Duration::from_secs(2)), "it took {took:?}");
         acts.wait_ready()?;
         assert_eq!(status(node)?["process"], acts.pid());
         world.assert_web_works();
@@ -134,7 +135,7 @@ fn of_many_agents_one_acts() -> Result<()> {
             if let ([one], true) = (&acting[..], waiting.count() + 1 >= agents.len()) {
                 break *one;
             }
-            ensure!(start.elapsed() < Duration::from_secs(20), "nobody acts");
+            ensure!(start.elapsed() < patience(Duration::from_secs(20)), "nobody acts");
             std::thread::sleep(Duration::from_millis(2));
         };
         let agent = agents.swap_remove(acting);

@@ -4,7 +4,6 @@
 mod atomicity;
 mod bad_input;
 mod drift;
-mod ending;
 mod exclusive;
 mod failing;
 mod killed;

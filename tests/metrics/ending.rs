@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, mkfifo};
-use shunt_lab::{Netns, Occupier, Scratch, Service};
+use shunt_lab::{Exposition, Netns, Occupier, Scratch, Service, http_get};
 
-use crate::world::{CLUSTER_CIDR, SHUNT, World};
+use crate::world::{HEALTH, METRICS, SHUNT, World, service, slices, wait_for_services};
 
 /// How long the agent may take to end.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -101,6 +101,14 @@ fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> Result<T> {
     }
 }
 
+/// A node with a Service.
+fn world_with_web() -> Result<World> {
+    let world = World::new()?;
+    let web = service("web", &["10.96.0.10", "fd00:96::10"]);
+    world.write("web.yaml", format!("{web}{}", slices("web", &[&world.lab.pod1])))?;
+    Ok(world)
+}
+
 /// Runs a test for an agent that is the first process of its namespace, and for another.
 fn as_any_process(test: impl Fn(bool) -> Result<()>) -> Result<()> {
     [false, true].into_iter().try_for_each(test)
@@ -108,8 +116,8 @@ fn as_any_process(test: impl Fn(bool) -> Result<()>) -> Result<()> {
 
 #[test]
 fn it_ends_while_it_waits_for_another_agent() -> Result<()> {
-    let world = World::with_web()?;
-    let _first = world.start()?;
+    let world = world_with_web()?;
+    let _first = world.agent().start()?;
     let manifests = world.manifests.path().display().to_string();
     as_any_process(|is_first| {
         let agent = Process::start(&world.lab.node, is_first, &["--manifests", &manifests])?;
@@ -185,7 +193,7 @@ fn it_ends_while_it_reads_manifests() -> Result<()> {
             let services: String = (0..20_000)
                 .map(|n| Service::new(&format!("s{n}")).cluster_ips(&["10.96.0.1"]).to_string())
                 .collect();
-            world.manifests.write("large.yaml", services)?;
+            world.write("large.yaml", services)?;
             let manifests = world.manifests.path().display().to_string();
             let mut words = vec!["--manifests", &manifests];
             words.extend(once.then_some("--once"));
@@ -206,8 +214,8 @@ fn it_ends_while_it_reads_manifests() -> Result<()> {
 #[test]
 fn it_ends_while_its_first_commit_fails() -> Result<()> {
     as_any_process(|is_first| {
-        let world = World::with_web()?;
-        world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").once()?;
+        let world = world_with_web()?;
+        world.agent().arg("--own-tables=false").once()?;
         let _occupier = Occupier::enter(&world.lab.node)?;
         let manifests = world.manifests.path().display().to_string();
         let agent = Process::start(&world.lab.node, is_first, &["--manifests", &manifests])?;
@@ -220,7 +228,7 @@ fn it_ends_while_its_first_commit_fails() -> Result<()> {
 /// What collects the log may hang, or be gone.
 #[test]
 fn a_log_that_nobody_reads_keeps_it_neither_from_its_work_nor_from_its_end() -> Result<()> {
-    let world = World::with_web()?;
+    let world = world_with_web()?;
     let manifests = world.manifests.path().display().to_string();
     let start = || -> Result<(Child, Pid)> {
         let mut command = Command::new(SHUNT);
@@ -232,7 +240,7 @@ fn a_log_that_nobody_reads_keeps_it_neither_from_its_work_nor_from_its_end() -> 
     };
     let ready = || {
         wait_for("answer", || {
-            let stream = world.lab.node.run(|| Ok(TcpStream::connect("127.0.0.1:10256")?));
+            let stream = world.lab.node.run(|| Ok(TcpStream::connect(("127.0.0.1", HEALTH))?));
             stream.ok()
         })
     };
@@ -240,12 +248,15 @@ fn a_log_that_nobody_reads_keeps_it_neither_from_its_work_nor_from_its_end() -> 
     let (mut child, pid) = start()?;
     ready()?;
     drop(child.stderr.take());
-    for ips in [["10.96.0.77"], ["10.96.0.78"]] {
-        let web = crate::world::cluster_ip_service("more", &ips);
-        let content = crate::world::manifest(&web, "more", &[&world.lab.pod1]);
-        world.manifests.write("more.yaml", content)?;
-        let to = format!("{}:80", ips[0]);
-        world.lab.from(&world.lab.client).tcp(&to).eventually().reaches(&["pod-1"]);
+    for count in [2, 3] {
+        let name = format!("more-{count}");
+        world.write(&format!("{name}.yaml"), service(&name, &[&format!("10.96.0.{count}")]))?;
+        wait_for("sync", || {
+            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS));
+            let answer = http_get(&world.lab.node, to, "/metrics").ok()?;
+            let scraped = Exposition::parse(&answer.body).ok()?;
+            (scraped.value("shunt_services", &[]) == Some(f64::from(count))).then_some(())
+        })?;
     }
     assert!(child.try_wait()?.is_none());
     ended_at_once(&mut child, pid)?;
@@ -287,7 +298,7 @@ fn ended_at_once(child: &mut Child, pid: Pid) -> Result<()> {
 /// The library lets a call of the thread fail that never fails (see `tests/refusal`).
 #[test]
 fn a_dataplane_that_dies_is_the_end_and_the_log_says_so() -> Result<()> {
-    let world = World::with_web()?;
+    let world = world_with_web()?;
     let scratch = Scratch::new()?;
     let stop = scratch.path().join("stop");
     let library = std::env::current_exe()?.with_file_name("libshunt_refusal.so");
@@ -298,13 +309,21 @@ fn a_dataplane_that_dies_is_the_end_and_the_log_says_so() -> Result<()> {
     );
     let preload = format!("LD_PRELOAD={}", library.display());
     let file = format!("SHUNT_STOP_CLOCK={}", stop.display());
-    let agent = world.agent(CLUSTER_CIDR)?.wrapper(&["env", &preload, &file]).start()?;
+    let agent = world.agent().wrapper(&["env", &preload, &file]).start()?;
+    wait_for_services(&agent, 1)?;
+    let rules = world.lab.node.output("nft", &["--stateless", "list", "ruleset"])?;
     fs::write(&stop, "")?;
     let status = agent.wait_for_end()?;
     assert_eq!(status.code(), Some(1), "{}", agent.log());
     let line =
         agent.wait_for_log(&["ERROR", "a thread of the agent panicked", "the rules stay"])?;
     assert!(line.contains("thread=\"dataplane\""), "{line}");
-    world.assert_web_works();
+    // Owned by nobody now, which is all that changed.
+    let left = world.lab.node.output("nft", &["--stateless", "list", "ruleset"])?;
+    assert!(left.contains("default/web:http"), "{left}");
+    assert_eq!(
+        left.lines().filter(|line| !line.contains("flags")).count(),
+        rules.lines().filter(|line| !line.contains("flags")).count()
+    );
     Ok(())
 }
