@@ -77,6 +77,8 @@ struct Pool {
 struct Source {
     /// By last use.
     connections: BTreeMap<u64, Connection>,
+    /// When each was last used, by what it is called.
+    last_uses: HashMap<u64, u64>,
     unread: usize,
 }
 
@@ -125,8 +127,9 @@ impl Connections {
             pool.close_one();
         }
         let id = pool.tick();
-        let connections = &mut pool.sources.entry(source).or_default().connections;
-        connections.insert(id, Connection { id, unread: 0, task: None });
+        let entry = pool.sources.entry(source).or_default();
+        entry.connections.insert(id, Connection { id, unread: 0, task: None });
+        entry.last_uses.insert(id, id);
         pool.count += 1;
         Slot { connections: self.clone(), source, id }
     }
@@ -193,6 +196,7 @@ impl Pool {
     fn remove(&mut self, address: IpAddr, key: u64) -> Option<Connection> {
         let source = self.sources.get_mut(&address)?;
         let connection = source.connections.remove(&key)?;
+        source.last_uses.remove(&connection.id);
         source.unread -= connection.unread;
         self.unread -= connection.unread;
         self.count -= 1;
@@ -204,8 +208,7 @@ impl Pool {
 
     /// The key of a connection, unless it was closed for another one.
     fn find(&self, address: IpAddr, id: u64) -> Option<u64> {
-        let connections = &self.sources.get(&address)?.connections;
-        connections.iter().find(|(_, connection)| connection.id == id).map(|(key, _)| *key)
+        self.sources.get(&address)?.last_uses.get(&id).copied()
     }
 
     fn connection(&mut self, address: IpAddr, id: u64) -> Option<(&mut Source, u64)> {
@@ -273,6 +276,7 @@ impl Handle {
             && let Some(connection) = source.connections.remove(&key)
         {
             source.connections.insert(now, connection);
+            source.last_uses.insert(self.id, now);
         }
     }
 
