@@ -18,6 +18,7 @@ pub mod model;
 mod netlink;
 pub mod nft;
 pub mod plan;
+pub mod presence;
 pub mod serve;
 pub mod source;
 pub mod status;

@@ -98,7 +98,7 @@ fn wrong_objects_are_named_and_the_rest_is_programmed() {
                 && is("object", object)
                 && is("field", field)
                 && is("value", value)
-                && entry["message"].as_str().is_some_and(|text| text.starts_with(message))
+                && entry["msg"].as_str().is_some_and(|text| text.starts_with(message))
         });
         assert!(found, "{file}:{line}: {message}\nis not in\n{log}");
     }
@@ -191,4 +191,48 @@ fn exit_codes_tell_what_is_wrong() {
             assert!(log.contains(said), "{arguments:?}: {said} is not in\n{log}");
         }
     }
+}
+
+/// A person who types a command gets messages, not a log.
+#[test]
+fn commands_tell_people_what_is_wrong() {
+    for (words, code, expected) in [
+        (&["render", "--manifests", "/nowhere"][..], 1, "error: cannot read the manifests: "),
+        (&["render"], 2, "error: "),
+        (&["status", "--no-such-flag"], 2, "error: unexpected argument '--no-such-flag'"),
+        (&["status", "--netns=nowhere"], 1, "error: there is no network namespace nowhere "),
+        (
+            &["cleanup", "--netns=nowhere", "-v=4"],
+            1,
+            "error: there is no network namespace nowhere ",
+        ),
+        (&["run", "--masquerade-all=yes"], 2, "error: invalid value 'yes'"),
+    ] {
+        let output = shunt(words);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
+        assert!(told.starts_with(expected), "{words:?}: {told}");
+        assert!(output.stdout.is_empty());
+    }
+    let told = text(&render(&fixture("bad-input"), &[]).stderr);
+    for line in told.lines() {
+        let is_message =
+            ["error: ", "warning: ", "note: "].iter().any(|word| line.starts_with(word));
+        assert!(is_message, "{line}");
+    }
+    let found =
+        "2-wrong-address.yaml:7: Service shop/wrong-address: spec.clusterIP = 10.96.0.256: not";
+    assert!(told.lines().any(|l| l.starts_with("error: ") && l.contains(found)), "{told}");
+}
+
+#[test]
+fn help_for_people_has_no_flags_of_kube_proxy() {
+    for command in ["status", "cleanup"] {
+        let help = text(&shunt(&[command, "--help"]).stdout);
+        assert!(help.contains("--netns"), "{help}");
+        for absent in ["logging-format", "vmodule", "--v ", "log-dir", "Flags of kube-proxy"] {
+            assert!(!help.contains(absent), "{absent} in\n{help}");
+        }
+    }
+    assert!(text(&shunt(&["run", "--help"]).stdout).contains("--vmodule"));
 }

@@ -9,7 +9,7 @@ use crate::kube_proxy::{RemovedIpvs, find, remove_ipvs};
 use crate::nft::Socket;
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging);
+    logging::start_with(&arguments.logging.0);
     netns::enter(arguments.netns.as_deref())?;
     clean(Scope { own: !arguments.keep_own, kube_proxy: arguments.kube_proxy })
 }

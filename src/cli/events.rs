@@ -8,6 +8,7 @@ use crate::events::{Notice, Regarding};
 use crate::kube_proxy::Found;
 use crate::model::ObjectName;
 use crate::plan::Conflict;
+use crate::serve::{HEALTH_PURPOSE, PortReport};
 
 /// What is done to Services.
 const PROGRAM: &str = "ProgramService";
@@ -81,6 +82,24 @@ pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
         reason: "KubeProxyFound",
         action: "LookForKubeProxy",
         note: format!("found on this node of kube-proxy: {found}; {what_to_do}"),
+    }
+}
+
+/// Probes or scrapes are not answered. Reasons and action are kube-proxy's.
+pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Notice {
+    let PortReport { purpose, field, address, .. } = report;
+    Notice {
+        regarding: Regarding::Node,
+        is_warning: true,
+        reason: match *purpose {
+            HEALTH_PURPOSE => "FailedToStartProxierHealthcheck",
+            _ => "FailedToStartMetricServer",
+        },
+        action: "StartKubeProxy",
+        note: format!(
+            "cannot listen on {address} for {purpose} ({field}): {error}; if another process has the \
+             port, that one answers"
+        ),
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod args;
 mod cleanup;
+mod ending;
 mod events;
 mod exclusive;
 mod health;
@@ -33,6 +34,9 @@ enum Failure {
     /// The configuration cannot be used; the problems have been reported.
     #[error("the configuration cannot be used: {0}")]
     Configuration(String),
+    /// The agent has problems, which have been printed.
+    #[error("the agent has problems")]
+    Problems,
     /// Anything else.
     #[error("{0:#}")]
     Other(#[from] anyhow::Error),
@@ -42,6 +46,9 @@ enum Failure {
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = args::Arguments::parse_from(args::normalized(std::env::args_os()));
+    if !matches!(arguments.command, args::Command::Run(_)) {
+        logging::tell_people();
+    }
     let result = match arguments.command {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),
@@ -50,11 +57,12 @@ pub fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Problems) => ExitCode::FAILURE,
         Err(failure) => {
             tracing::error!("{failure}");
             match failure {
                 Failure::Configuration(_) => ExitCode::from(BAD_CONFIGURATION),
-                Failure::Other(_) => ExitCode::FAILURE,
+                _ => ExitCode::FAILURE,
             }
         }
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+use super::ending::Vital;
 use super::events;
 use super::health::HealthState;
 use super::reload::PendingSysctls;
@@ -21,7 +22,7 @@ use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::model::{Family, Store};
 use crate::plan::{Conflict, Flows, FrontendKey, NodePortAddresses, Set, Surroundings};
 use crate::serve::{ServiceHealth, ServiceHealths};
-use crate::status::{Known, NodePorts};
+use crate::status::{Known, NodePorts, missing_node};
 
 /// Hands on what the dataplane reports.
 pub(super) struct Observer {
@@ -41,6 +42,10 @@ pub(super) struct Observer {
     pub(super) sysctls: PendingSysctls,
     /// Where they are: `/proc/sys/net`, or where a container has it mounted.
     pub(super) net_sysctls: PathBuf,
+    /// The name of our Node, if the API has none of that name.
+    pub(super) missing_node: Option<String>,
+    /// The thread of the dataplane has this, and no other.
+    pub(super) _vital: Vital,
 }
 
 impl Observer {
@@ -50,6 +55,9 @@ impl Observer {
                 log_synced(wrote, took, dataplane);
                 self.note_node_ports(dataplane);
                 self.set_sysctls();
+                // Before others learn of it: an agent that is ready tells so.
+                self.known.synced(wrote, took, dataplane);
+                self.note_node(dataplane);
                 self.note_health(dataplane, true);
                 self.service_healths.send_if_modified(|told| {
                     let now = service_healths(dataplane);
@@ -65,7 +73,6 @@ impl Observer {
                 self.metrics.changes_synced(changes);
                 // Last: whoever sees gauges move finds the sync counted with the next scrape.
                 let sync = Sync { took, full: tally.full };
-                self.known.synced(wrote, took, dataplane);
                 self.metrics.sync_succeeded(sync, &state(dataplane));
             }
             Event::Failed { error, retry_in, took, tally, dataplane } => {
@@ -131,6 +138,24 @@ impl Observer {
                 health.last_updated = Some(SystemTime::now());
             }
         });
+    }
+
+    /// Says once that our Node does not exist, and once that it does. There may be no Event about a
+    /// Node that does not exist.
+    fn note_node(&mut self, dataplane: &Dataplane) {
+        let is_missing = !self.unknown_node_is_eligible && dataplane.store().node().is_none();
+        let missing = is_missing.then(|| self.known.node());
+        if missing == self.missing_node {
+            return;
+        }
+        self.known.miss_node(is_missing);
+        match &missing {
+            Some(node) => {
+                tracing::error!(node, field = "hostnameOverride", "{}", missing_node(node));
+            }
+            None => tracing::info!(node = self.known.node(), "the Node has appeared in the API"),
+        }
+        self.missing_node = missing;
     }
 
     fn count(&self, tally: &Tally) {

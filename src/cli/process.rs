@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 use crate::config::OOM_SCORE_ADJ;
 
 /// Sets how readily the kernel kills this process when memory is short: less so below 0, which only
@@ -25,5 +27,15 @@ pub(super) fn set_oom_score_adj(score: i16) {
             "cannot set {FILE}: {error}; the kernel may choose this process when memory is short \
              (CAP_SYS_RESOURCE is needed for a lower value)"
         ),
+    }
+}
+
+/// Raises the number of files that this process may open to the most that it is allowed, as programs
+/// in Go do: a listener and a connection are files, too.
+pub(super) fn allow_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        tracing::debug!(%error, "the number of open files stays limited as it is");
     }
 }

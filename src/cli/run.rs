@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::args::Run;
+use super::ending::{Vital, Work};
 use super::health::{HealthState, families, health_source};
 use super::leftovers::Reports;
 use super::observe::{
@@ -24,17 +25,19 @@ use super::reload::{
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
-use super::{Failure, events, exclusive, instead, leftovers, netns, process};
+use super::{Failure, ending, events, exclusive, instead, leftovers, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{
     self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Quarantined, Update,
 };
 use crate::events::Recorder;
-use crate::metrics::{Changes, Metrics};
+use crate::metrics::{Changes, Metrics, Server};
 use crate::model::{Family, ObjectName};
 use crate::nft;
+use crate::presence::Presence;
 use crate::serve::{
-    ServiceHealths, UnboundPorts, serve_health, serve_metrics, serve_service_health,
+    Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
+    serve_service_health,
 };
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
@@ -44,6 +47,12 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = instead::print_version(arguments) {
         return done;
     }
+    let is_agent = !(arguments.once
+        || arguments.cleanup
+        || arguments.init_only
+        || arguments.write_config_to.is_some());
+    ending::end_when_asked(if is_agent { Work::Unending } else { Work::Once })?;
+    ending::end_when_a_thread_panics();
     let settings = effective(&arguments.settings, &arguments.logging)?;
     let dialer = match &arguments.netns {
         Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
@@ -56,13 +65,8 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let objects = Objects::chosen(arguments, &settings.config, dialer.as_ref())
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
-    let _exclusive = if arguments.once {
-        exclusive::try_hold()
-            .context("cannot find out whether another shunt runs here")?
-            .map_err(|held| anyhow!("{held}: leave the work to it, or stop it first"))?
-    } else {
-        exclusive::hold().context("cannot find out whether another shunt runs here")?
-    };
+    process::allow_files();
+    let presence = if arguments.once { exclusive::try_hold()? } else { exclusive::hold()? };
     let ownership = match (arguments.own_tables, arguments.once) {
         (false, _) => Ownership::Share,
         (true, true) => Ownership::Leave,
@@ -74,13 +78,15 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     dataplane.apply(interface_addresses().context("cannot list the node's addresses")?);
     if arguments.once {
+        // It tells no status, but keeps the lock.
+        drop(presence.listener);
         once(dataplane, &objects, &settings, &arguments.net_sysctls)
     } else {
         let pace = Pace {
             min_period: settings.config.min_sync_period,
             check_period: arguments.drift_check_period,
         };
-        keep_running(dataplane, pace, interfaces, arguments, objects, settings)
+        keep_running(dataplane, presence, pace, interfaces, arguments, objects, settings)
     }
 }
 
@@ -121,6 +127,7 @@ fn once(
 
 fn keep_running(
     dataplane: Dataplane,
+    presence: Presence,
     pace: Pace,
     interfaces: Interfaces,
     arguments: &Run,
@@ -158,6 +165,8 @@ fn keep_running(
         node_ports: None,
         sysctls: sysctls.clone(),
         net_sysctls: arguments.net_sysctls.clone(),
+        missing_node: None,
+        _vital: Vital("dataplane"),
     };
     let noticed = {
         let metrics = metrics.clone();
@@ -167,6 +176,8 @@ fn keep_running(
     };
     let orders = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
         .context("cannot start a thread for the dataplane")?;
+    // So the thread ends no sooner than the process.
+    std::mem::forget(orders.clone());
     spawn("addresses", {
         let orders = orders.clone();
         move || follow_addresses(&interfaces, &orders)
@@ -179,7 +190,7 @@ fn keep_running(
     })?;
     let health_of = health_source(health_seen, orders.backlog(), families);
     let status = known.clone().teller(health_of.clone(), unbound.clone());
-    spawn("status", move || status::serve(status))?;
+    spawn("status", move || status::serve(&presence.listener, status))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
     let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
     let (configz, configz_seen) = watch::channel(settings.configz());
@@ -199,35 +210,45 @@ fn keep_running(
 
     let runtime = runtime()?;
     let result = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate()).context("cannot wait for signals")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for signals")?;
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
         let follow = |configuration: &Reload| {
             let (settings, objects) = configuration.current();
             objects.follow(&settings.node_name, orders.clone(), &metrics, &notices, &known)
         };
         let mut source = follow(&configuration)?;
+        let connections = Connections::default();
+        let on_port = on_port(events.clone(), metrics.clone(), known.clone());
         tokio::spawn(serve_service_health(
             service_healths_seen,
             health_of.clone(),
             unbound,
+            connections.clone(),
+            metrics.clone(),
             move |service, address, error| {
                 report_unbound(service, address, error);
                 events.record(events::unbound(service, address, error));
             },
         ));
-        let health_server = serve_health(health_bound, health_of, metrics.clone());
-        let metrics_server = serve_metrics(metrics_bound, metrics.clone(), configz_seen);
+        let health_server = serve_health(
+            health_bound,
+            health_of,
+            metrics.clone(),
+            connections.clone(),
+            on_port.clone(),
+        );
+        let metrics_server =
+            serve_metrics(metrics_bound, metrics.clone(), configz_seen, connections, on_port);
         tokio::pin!(health_server, metrics_server);
         loop {
             let occasion = tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
                 _ = hang_up.recv() => Occasion::Asked,
                 Some(()) = changed.recv() => Occasion::Noticed,
                 Err(unbound) = &mut health_server => return Err(anyhow::Error::from(unbound).into()),
                 Err(unbound) = &mut metrics_server => return Err(anyhow::Error::from(unbound).into()),
-                result = &mut source => return Ok(result?),
+                result = &mut source => {
+                    result?;
+                    return Err(anyhow!("the source of objects has ended, which is a bug").into());
+                }
             };
             if configuration.reload(occasion) {
                 match follow(&configuration) {
@@ -238,12 +259,25 @@ fn keep_running(
                 }
             }
         }
-        tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
-        Ok(())
     });
     // A name that is being looked up is no reason to wait.
     runtime.shutdown_background();
     result
+}
+
+/// Takes reports of the ports for probes and metrics. The log is the server's own.
+fn on_port(events: Recorder, metrics: Metrics, known: Known) -> OnPort {
+    Arc::new(move |report| {
+        let server = match report.purpose {
+            HEALTH_PURPOSE => Server::Health,
+            _ => Server::Metrics,
+        };
+        metrics.unbound_ports(server, usize::from(report.error.is_some()));
+        known.port(&report);
+        if let Some(error) = report.error {
+            events.record(events::unbound_server(&report, error));
+        }
+    })
 }
 
 /// Starts the thread that deletes stale flows. Without it the agent goes on.
@@ -306,10 +340,7 @@ fn follow_addresses(interfaces: &Interfaces, orders: &Orders) {
 /// Says in one sentence what is missing, where it is one of the usual things.
 pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
     match error {
-        nft::Error::Request { errno: Errno::EPERM | Errno::EACCES, .. } => anyhow!(
-            "nf_tables may not be changed: CAP_NET_ADMIN is missing (run as root, or give the \
-             container the capability NET_ADMIN)"
-        ),
+        nft::Error::Request { errno: Errno::EPERM | Errno::EACCES, .. } => not_allowed(),
         nft::Error::Request { errno: Errno::EINVAL | Errno::EOPNOTSUPP, .. } => anyhow!(
             "the kernel has no nf_tables (CONFIG_NF_TABLES, module nf_tables): load the module or \
              use another kernel"
@@ -321,4 +352,11 @@ pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
         owned @ nft::Error::Owned { .. } => anyhow!("{owned}"),
         other => anyhow!("nf_tables does not answer as it should: {other}"),
     }
+}
+
+pub(super) fn not_allowed() -> anyhow::Error {
+    anyhow!(
+        "nf_tables may not be changed: CAP_NET_ADMIN is missing (run as root, or give the container \
+         the capability NET_ADMIN)"
+    )
 }

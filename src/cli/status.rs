@@ -6,11 +6,12 @@ use super::args::{Status as Arguments, StatusOutput};
 use super::{Failure, logging, netns};
 use crate::status::ask;
 
-/// Asks the agent and prints what it tells.
+/// Asks the agent and prints what it tells. Fails if that has problems.
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
-    logging::start_with(&arguments.logging);
+    logging::start_with(&arguments.logging.0);
     netns::enter(arguments.netns.as_deref())?;
-    let status = ask().map_err(anyhow::Error::from)?;
+    let mut status = ask().map_err(anyhow::Error::from)?;
+    status.judge();
     let text = match arguments.output {
         StatusOutput::Text => status.to_string(),
         StatusOutput::Json => {
@@ -19,5 +20,5 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
         }
     };
     super::print(&text)?;
-    Ok(())
+    if status.problems.is_empty() { Ok(()) } else { Err(Failure::Problems) }
 }

@@ -112,8 +112,7 @@ impl Conntrack {
     /// # Errors
     /// If the kernel does not answer.
     pub fn load(&mut self) -> Result<(), Error> {
-        const UDP: u8 = Protocol::Udp as u8;
-        self.dump(Family::V4, |body| put_filter(body, UDP, Some(0)), |_| {})
+        self.dump(Family::V4, |body| put_filter(body, Protocol::Udp, Some(0)), |_| {})
     }
 
     /// Deletes the stale entries of a family.

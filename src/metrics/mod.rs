@@ -195,6 +195,11 @@ impl Metrics {
         self.0.own.kube_proxy_found(counts);
     }
 
+    /// A server, or all of its sort, cannot have so many ports.
+    pub fn unbound_ports(&self, server: Server, count: usize) {
+        self.0.own.unbound_ports(server, count);
+    }
+
     /// The watch of a resource, by its plural name (`services`), was begun again.
     pub fn watch_restarted(&self, resource: &'static str) {
         self.0.own.watch_restarted(resource);
@@ -209,5 +214,29 @@ impl Metrics {
     /// A changed configuration was taken, or it was not because something in it is wrong.
     pub fn config_reloaded(&self, success: bool) {
         self.0.own.config_reloaded(success);
+    }
+}
+
+/// A server of the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Server {
+    /// `/healthz` and `/livez`.
+    Health,
+    /// `/metrics`.
+    Metrics,
+    /// All listeners of `healthCheckNodePort`.
+    ServiceHealth,
+}
+
+impl Server {
+    /// All of them.
+    pub const ALL: [Server; 3] = [Server::Health, Server::Metrics, Server::ServiceHealth];
+
+    fn name(self) -> &'static str {
+        match self {
+            Server::Health => "health",
+            Server::Metrics => "metrics",
+            Server::ServiceHealth => "service-health",
+        }
     }
 }

@@ -8,10 +8,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::State;
 use super::vector::{
     Labels, PerFamily, counter, gauge, histogram, label, latency, plain_gauge, vector,
 };
+use super::{Server, State};
 use crate::model::Family;
 
 #[derive(Debug)]
@@ -30,6 +30,7 @@ pub(super) struct Own {
     endpoint_slices: Gauge,
     frontend_conflicts: Gauge,
     quarantined_service_ports: Gauge,
+    unbound_ports: Vector<Labels<1>, Gauge>,
     watch_restarts: Vector<Labels<1>, Counter>,
     config_reloads: Vector<Labels<1>, Counter>,
     config_last_reload_successful: Gauge,
@@ -104,6 +105,12 @@ impl Own {
                 "quarantined_service_ports",
                 "Service ports that are left out because the kernel refuses them",
             ),
+            unbound_ports: vector(
+                registry,
+                "unbound_ports",
+                "Ports of a server that cannot be bound, since another process has them, above all",
+                Gauge::default,
+            ),
             watch_restarts: vector(
                 registry,
                 "watch_restarts",
@@ -131,6 +138,9 @@ impl Own {
         };
         for result in ["success", "failure"] {
             drop(own.config_reloads.get_or_create(&[("result", result)]));
+        }
+        for server in Server::ALL {
+            own.unbound_ports(server, 0);
         }
         // What the agent started with was taken.
         own.config_last_reload_successful.set(1);
@@ -162,6 +172,10 @@ impl Own {
         for (kind, count) in counts {
             self.kube_proxy_leftovers.get_or_create(&[("kind", kind)]).set(gauge(*count));
         }
+    }
+
+    pub(super) fn unbound_ports(&self, server: Server, count: usize) {
+        self.unbound_ports.get_or_create(&[("server", server.name())]).set(gauge(count));
     }
 
     pub(super) fn watch_restarted(&self, resource: &'static str) {

@@ -8,8 +8,9 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::connections::Connections;
 use super::http::{Answer, Handler, RETRY};
-use super::server::{Bind, Server, Unbound};
+use super::server::{Bind, OnPort, Server, Unbound};
 use crate::metrics::{Metrics, Probe};
 use crate::model::Family;
 
@@ -100,6 +101,9 @@ struct FamilyHealth {
     healthy: bool,
 }
 
+/// What the health server is for.
+pub const HEALTH_PURPOSE: &str = "/healthz and /livez";
+
 /// Serves for ever, wherever `bind` says.
 ///
 /// # Errors
@@ -108,9 +112,11 @@ pub async fn serve_health(
     bind: watch::Receiver<Bind>,
     health: HealthSource,
     metrics: Metrics,
+    connections: Connections,
+    on_port: OnPort,
 ) -> Result<Infallible, Unbound> {
-    let server =
-        Server { purpose: "/healthz and /livez", field: "healthzBindAddress", retry: RETRY };
+    let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
+    let server = Server { purpose, field, retry: RETRY, connections, on_port };
     server.serve(bind, handler(health, metrics)).await
 }
 
@@ -123,7 +129,7 @@ fn handler(health: HealthSource, metrics: Metrics) -> Handler {
         };
         let answer = health().answer(probe, SystemTime::now());
         metrics.probed(probe, answer.status.as_u16());
-        Some(answer)
+        Some(answer.into())
     })
 }
 
@@ -134,7 +140,8 @@ mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
 
-    use super::super::http::{self, LIMITS, Limits, ask, get};
+    use super::super::connections::Limits;
+    use super::super::http::{self, ask, get};
     use super::*;
     use crate::metrics::Format;
 
@@ -158,8 +165,9 @@ mod tests {
         let handler = handler(source, metrics.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let limits = Limits { request: Duration::from_millis(200), connections: 2, ..LIMITS };
-        tokio::spawn(async move { http::accept(&listener, handler, limits).await });
+        let limits = Limits { connections: 2, ..Limits::default() };
+        let connections = Connections::new(limits);
+        tokio::spawn(async move { http::accept(&listener, handler, &connections).await });
 
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 503 "));
         *state.lock().expect("a lock") = fresh();

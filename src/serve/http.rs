@@ -1,8 +1,11 @@
 //! A listener that answers GET and HEAD requests and that clients cannot exhaust.
 
 use std::convert::Infallible;
+use std::io::IoSlice;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -12,36 +15,25 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::oneshot;
+
+use super::connections::{Connections, Handle, Limits, Slot};
 
 /// The pause before a port that cannot be bound is tried again.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 
-/// What clients may take.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// The time for a request.
-    pub(super) request: Duration,
-    /// The time for a connection, with all of its requests.
-    pub(super) connection: Duration,
-    /// How many are served at a time; more wait in the kernel's queue.
-    pub(super) connections: usize,
-}
-
-pub(super) const LIMITS: Limits = Limits {
-    request: Duration::from_secs(5),
-    connection: Duration::from_secs(60),
-    connections: 64,
-};
-
-/// An answer: its status, its body and that one's type, and its headers beside the usual ones.
+/// An answer: its status, its body and that one's type, and its headers beside the usual ones. Clones
+/// share the body.
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
     pub(super) headers: Vec<(&'static str, HeaderValue)>,
-    pub(super) body: String,
+    pub(super) body: Bytes,
 }
 
 pub(super) const JSON: &str = "application/json";
@@ -52,12 +44,12 @@ impl Answer {
     /// The JSON of something that is good (200) or not (503).
     pub(super) fn json(good: bool, body: String) -> Answer {
         let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        Answer { status, content_type: JSON, headers: Vec::new(), body }
+        Answer { status, content_type: JSON, headers: Vec::new(), body: body.into() }
     }
 
     /// 200 with a body of that type.
     pub(super) fn ok(content_type: &'static str, body: String) -> Answer {
-        Answer { status: StatusCode::OK, content_type, headers: Vec::new(), body }
+        Answer { status: StatusCode::OK, content_type, headers: Vec::new(), body: body.into() }
     }
 
     /// What Go's library answers for a path that there is not.
@@ -77,69 +69,262 @@ impl Answer {
 }
 
 /// What answers the request for a path; `None` for a path that there is not.
-pub(super) type Handler = Arc<dyn Fn(&str, &HeaderMap) -> Option<Answer> + Send + Sync>;
+pub(super) type Handler = Arc<dyn Fn(&str, &HeaderMap) -> Option<Page> + Send + Sync>;
+
+/// What is at a path.
+pub(super) enum Page {
+    /// An answer that is made at once.
+    Ready(Answer),
+    /// One that takes its time.
+    Shared(oneshot::Receiver<Answer>),
+}
+
+impl From<Answer> for Page {
+    fn from(answer: Answer) -> Page {
+        Page::Ready(answer)
+    }
+}
+
+/// A page that takes so long to make that it is made in another thread, once for all requests that
+/// have come meanwhile: many requests take no more time than one.
+pub(super) struct SharedPage {
+    make: Arc<dyn Fn() -> Answer + Send + Sync>,
+    requests: Arc<Mutex<Requests>>,
+}
+
+#[derive(Default)]
+struct Requests {
+    is_made: bool,
+    waiting: Vec<oneshot::Sender<Answer>>,
+}
+
+impl SharedPage {
+    pub(super) fn new(make: impl Fn() -> Answer + Send + Sync + 'static) -> SharedPage {
+        SharedPage { make: Arc::new(make), requests: Arc::default() }
+    }
+
+    /// Answers with a page that is made from now on. To be called where tokio runs.
+    pub(super) fn get(&self) -> Page {
+        let (sender, answer) = oneshot::channel();
+        let mut requests = lock(&self.requests);
+        requests.waiting.push(sender);
+        if !std::mem::replace(&mut requests.is_made, true) {
+            let (make, requests) = (self.make.clone(), self.requests.clone());
+            tokio::task::spawn_blocking(move || make_pages(&*make, &requests));
+        }
+        Page::Shared(answer)
+    }
+}
+
+/// Makes pages as long as requests wait for one.
+fn make_pages(make: &dyn Fn() -> Answer, requests: &Mutex<Requests>) {
+    loop {
+        let waiting = {
+            let mut requests = lock(requests);
+            requests.is_made = !requests.waiting.is_empty();
+            std::mem::take(&mut requests.waiting)
+        };
+        if waiting.is_empty() {
+            return;
+        }
+        let answer = make();
+        for request in waiting {
+            // The client may be gone.
+            let _ = request.send(answer.clone());
+        }
+    }
+}
+
+fn lock(requests: &Mutex<Requests>) -> MutexGuard<'_, Requests> {
+    requests.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Opens a listener. An IPv6 one takes no IPv4 clients: these have a listener of their own.
 pub(super) fn listen(address: SocketAddr, only_own_family: bool) -> std::io::Result<TcpListener> {
     /// As the Go library asks for by default (`net.core.somaxconn`).
     const BACKLOG: u32 = 4096;
+    /// What the kernel keeps of answers that a client does not read: the bytes (it takes twice as
+    /// many), and for how long, in milliseconds. Connections inherit it.
+    const SEND_BUFFER: u32 = 64 * 1024;
+    const UNREAD_FOR: u32 = 10_000;
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
     socket.set_reuseaddr(true)?;
     if address.is_ipv6() && only_own_family {
-        nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::Ipv6V6Only, &true)?;
+        setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
     }
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    setsockopt(&socket, sockopt::TcpUserTimeout, &UNREAD_FOR)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
 }
 
-/// Answers requests for ever.
-pub(super) async fn accept(listener: &TcpListener, handler: Handler, limits: Limits) {
-    let slots = Arc::new(Semaphore::new(limits.connections));
-    // The semaphore is never closed.
-    while let Ok(slot) = slots.clone().acquire_owned().await {
+/// Answers requests until the listener cannot be used any more, and returns why.
+pub(super) async fn accept(
+    listener: &TcpListener,
+    handler: Handler,
+    connections: &Connections,
+) -> std::io::Error {
+    /// The pause before the next try, if the system is short of something.
+    const PAUSE: Duration = Duration::from_millis(100);
+    // A request that has arrived is answered before other connections can take the place of its own.
+    let batch = (connections.limits().per_source / 4).max(1);
+    let mut accepted: usize = 0;
+    let mut is_short = false;
+    loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let conversation = converse(stream, handler.clone(), limits.request);
-                tokio::spawn(async move {
-                    // A client that gives up or takes too long is no concern of ours.
-                    let _ = tokio::time::timeout(limits.connection, conversation).await;
-                    drop(slot);
-                });
+            Ok((stream, client)) => {
+                let slot = Arc::new(connections.enter(client.ip()));
+                let stream = Stream { stream, slot: slot.clone() };
+                let conversation = converse(stream, handler.clone(), connections.limits());
+                slot.serve_by(tokio::spawn(conversation).abort_handle());
+                accepted += 1;
+                is_short = false;
+                if accepted.is_multiple_of(batch) {
+                    tokio::task::yield_now().await;
+                }
             }
-            Err(error) => {
-                // A connection that was cut before it was taken, or no file descriptor is left: the
-                // listener itself is fine.
-                tracing::debug!(%error, "accepting a connection failed");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+            Err(error) => match AcceptError::of(&error) {
+                AcceptError::Connection => {}
+                AcceptError::Shortage => {
+                    // What is closed is gone once its task has run.
+                    if connections.make_room() {
+                        tokio::task::yield_now().await;
+                    } else {
+                        if !std::mem::replace(&mut is_short, true) {
+                            tracing::warn!(%error, "cannot accept connections; trying again");
+                        }
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+                AcceptError::Listener => return error,
+            },
         }
     }
 }
 
-async fn converse(stream: TcpStream, handler: Handler, limit: Duration) -> hyper::Result<()> {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let answer = match *request.method() {
-            // hyper leaves the body away where it was not asked for.
-            Method::GET | Method::HEAD => {
-                handler(request.uri().path(), request.headers()).unwrap_or_else(Answer::not_found)
-            }
-            _ => Answer::not_allowed(),
-        };
-        async move { Ok::<_, Infallible>(respond(answer)) }
-    });
-    http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limit)
-        .title_case_headers(true)
-        .serve_connection(TokioIo::new(stream), service)
-        .await
+/// What accept(2) failed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AcceptError {
+    /// The connection is gone already, or a firewall refused it.
+    Connection,
+    /// The process or the system has no more files or memory.
+    Shortage,
+    /// The listener is closed: a process with CAP_NET_ADMIN may do that (`ss --kill`).
+    Listener,
 }
 
-fn respond(answer: Answer) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(answer.body));
+impl AcceptError {
+    fn of(error: &std::io::Error) -> AcceptError {
+        match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
+                AcceptError::Shortage
+            }
+            Some(Errno::EINVAL | Errno::EBADF | Errno::ENOTSOCK) => AcceptError::Listener,
+            _ => AcceptError::Connection,
+        }
+    }
+}
+
+/// A connection that is reset, with all that was not sent, when it is closed for another one: else the
+/// kernel would keep what the client does not take.
+struct Stream {
+    stream: TcpStream,
+    slot: Arc<Slot>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.slot.is_closed() {
+            // It fails only for what is no TCP connection.
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Answers the requests of a client, in time. A client that gives up or takes too long is no concern
+/// of ours.
+async fn converse(stream: Stream, handler: Handler, limits: Limits) {
+    /// The most bytes of a request. hyper takes no less than half of that.
+    const REQUEST: usize = 16 * 1024;
+    let client = stream.slot.handle();
+    let service = service_fn(move |request: Request<Incoming>| {
+        client.used();
+        let page = match *request.method() {
+            // hyper leaves the body away where it was not asked for.
+            Method::GET | Method::HEAD => handler(request.uri().path(), request.headers()),
+            _ => Some(Answer::not_allowed().into()),
+        };
+        let client = client.clone();
+        async move {
+            let answer = match page {
+                None => Answer::not_found(),
+                Some(Page::Ready(answer)) => answer,
+                // It is not made only if the process is ending.
+                Some(Page::Shared(answer)) => answer.await.unwrap_or_else(|_| Answer::not_found()),
+            };
+            Ok::<_, Infallible>(respond(answer, &client))
+        }
+    });
+    let conversation = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.request)
+        .max_buf_size(REQUEST)
+        .title_case_headers(true)
+        .serve_connection(TokioIo::new(stream), service);
+    let _ = tokio::time::timeout(limits.connection, conversation).await;
+}
+
+fn respond(answer: Answer, client: &Handle) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(client.answer(answer.body)));
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
@@ -167,4 +352,66 @@ pub(super) async fn ask(address: SocketAddr, what: &str, headers: &str) -> Strin
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use nix::sys::socket::{Shutdown, shutdown};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_listener_that_was_closed_is_noticed() {
+        let listener = listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
+        // As `ss --kill` does it.
+        shutdown(std::os::fd::AsRawFd::as_raw_fd(&listener), Shutdown::Both).expect("a listener");
+        let handler: Handler = Arc::new(|_, _| None);
+        let error = accept(&listener, handler, &Connections::default()).await;
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[tokio::test]
+    async fn requests_that_come_together_share_a_page() {
+        let count = Arc::new(AtomicUsize::new(0));
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let (counted, gate) = (count.clone(), Mutex::new(gate));
+        let page = SharedPage::new(move || {
+            let _ = gate.lock().expect("a lock").recv();
+            let made = counted.fetch_add(1, Ordering::Relaxed);
+            Answer::ok(PLAIN_TEXT, made.to_string())
+        });
+        let get = || match page.get() {
+            Page::Shared(answer) => answer,
+            Page::Ready(_) => unreachable!("it is shared"),
+        };
+        let first = get();
+        // It is being made once nobody waits to be served any more.
+        while !lock(&page.requests).waiting.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let later: Vec<_> = (0..100).map(|_| get()).collect();
+        drop(go);
+        assert_eq!(first.await.expect("an answer").body, "0");
+        for answer in later {
+            // None is older than its request.
+            assert_eq!(answer.await.expect("an answer").body, "1");
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn only_what_is_wrong_with_the_listener_ends_it() {
+        for (errno, expected) in [
+            (Errno::EMFILE, AcceptError::Shortage),
+            (Errno::ENFILE, AcceptError::Shortage),
+            (Errno::ECONNABORTED, AcceptError::Connection),
+            (Errno::EPERM, AcceptError::Connection),
+            (Errno::ENETDOWN, AcceptError::Connection),
+            (Errno::EINVAL, AcceptError::Listener),
+        ] {
+            assert_eq!(AcceptError::of(&std::io::Error::from(errno)), expected, "{errno}");
+        }
+    }
 }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use hyper::header::{ACCEPT, HeaderMap};
 use tokio::sync::watch;
 
-use super::http::{Answer, Handler, JSON, PLAIN_TEXT, RETRY};
-use super::server::{Bind, Server, Unbound};
+use super::connections::Connections;
+use super::http::{Answer, Handler, JSON, PLAIN_TEXT, Page, RETRY, SharedPage};
+use super::server::{Bind, OnPort, Server, Unbound};
 use crate::metrics::{Format, Metrics};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -22,16 +23,23 @@ pub async fn serve_metrics(
     bind: watch::Receiver<Bind>,
     metrics: Metrics,
     configz: watch::Receiver<String>,
+    connections: Connections,
+    on_port: OnPort,
 ) -> Result<Infallible, Unbound> {
-    let server = Server { purpose: "metrics", field: "metricsBindAddress", retry: RETRY };
+    let (purpose, field) = ("metrics", "metricsBindAddress");
+    let server = Server { purpose, field, retry: RETRY, connections, on_port };
     server.serve(bind, handler(metrics, configz)).await
 }
 
 fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
+    let all = metrics.clone();
+    let all = Exposition::new(move |format| all.exposition(format));
+    let own = metrics.clone();
+    let own = Exposition::new(move |format| own.slis(format));
     Arc::new(move |path, headers| {
-        Some(match path {
-            "/metrics" => exposition(headers, |format| metrics.exposition(format)),
-            "/metrics/slis" => exposition(headers, |format| metrics.slis(format)),
+        let answer = match path {
+            "/metrics" => return Some(all.get(headers)),
+            "/metrics/slis" => return Some(own.get(headers)),
             // Only that the server is there; how the dataplane is, the health server tells.
             "/healthz" | "/healthz/ping" => {
                 metrics.pinged();
@@ -40,24 +48,42 @@ fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
             "/configz" => Answer::ok(JSON, configz.borrow().clone()),
             "/proxyMode" => Answer::ok(PLAIN_TEXT, "nftables".to_owned()),
             _ => return None,
-        })
+        };
+        Some(answer.into())
     })
 }
 
-fn exposition(headers: &HeaderMap, encode: impl FnOnce(Format) -> String) -> Answer {
-    let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let format = negotiate(accepts.flat_map(|value| value.split(',')));
-    let content_type = match format {
-        Format::Text => TEXT,
-        Format::OpenMetrics => OPEN_METRICS,
-    };
-    Answer::ok(content_type, encode(format))
+/// Metrics in each format.
+struct Exposition {
+    text: SharedPage,
+    open_metrics: SharedPage,
 }
 
-/// The format that a client likes best, among those of an `Accept` header. Whoever does not say that
-/// it reads OpenMetrics gets the older format, which everybody reads.
+impl Exposition {
+    fn new(encode: impl Fn(Format) -> String + Clone + Send + Sync + 'static) -> Exposition {
+        let page = |format, content_type| {
+            let encode = encode.clone();
+            SharedPage::new(move || Answer::ok(content_type, encode(format)))
+        };
+        Exposition {
+            text: page(Format::Text, TEXT),
+            open_metrics: page(Format::OpenMetrics, OPEN_METRICS),
+        }
+    }
+
+    fn get(&self, headers: &HeaderMap) -> Page {
+        let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        match negotiate(accepts.flat_map(|value| value.split(','))) {
+            Format::Text => self.text.get(),
+            Format::OpenMetrics => self.open_metrics.get(),
+        }
+    }
+}
+
+/// The format for a client with these parts of an `Accept` header: the text format, as kube-proxy
+/// serves it, unless the client takes OpenMetrics and no text.
 fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
-    let (mut open_metrics, mut text) = (0.0, 0.0);
+    let (mut takes_open_metrics, mut takes_text) = (false, false);
     for accept in accepts {
         let mut parts = accept.split(';').map(str::trim);
         let media = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -67,19 +93,21 @@ fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
             found.map(|(_, value)| value.trim().trim_matches('"'))
         };
         let quality: f64 = value("q").and_then(|q| q.parse().ok()).unwrap_or(1.0);
-        let best = match (&*media, value("version")) {
-            ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => &mut open_metrics,
-            ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => &mut text,
+        let takes = match (&*media, value("version")) {
+            ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => {
+                &mut takes_open_metrics
+            }
+            ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => &mut takes_text,
             _ => continue,
         };
-        *best = quality.max(*best);
+        *takes |= quality > 0.0;
     }
-    if open_metrics > 0.0 && open_metrics >= text { Format::OpenMetrics } else { Format::Text }
+    if takes_open_metrics && !takes_text { Format::OpenMetrics } else { Format::Text }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::http::{self, LIMITS, ask, get};
+    use super::super::http::{self, ask, get};
     use super::*;
     use crate::model::Family;
 
@@ -92,8 +120,10 @@ mod tests {
         let prometheus_2 = "application/openmetrics-text; version=1.0.0,\
             application/openmetrics-text; version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         for (accept, expected) in [
-            (prometheus_3, Format::OpenMetrics),
-            (prometheus_2, Format::OpenMetrics),
+            (prometheus_3, Format::Text),
+            (prometheus_2, Format::Text),
+            ("application/openmetrics-text", Format::OpenMetrics),
+            ("application/openmetrics-text;version=1.0.0,text/plain;q=0", Format::OpenMetrics),
             ("", Format::Text),
             ("*/*", Format::Text),
             ("text/plain;version=0.0.4;q=1,*/*;q=0.1", Format::Text),
@@ -116,7 +146,8 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let (_configz, shown) = watch::channel("{}".to_owned());
         let handler = handler(metrics, shown);
-        tokio::spawn(async move { http::accept(&listener, handler, LIMITS).await });
+        let connections = Connections::default();
+        tokio::spawn(async move { http::accept(&listener, handler, &connections).await });
         for (path, content_type, body) in [
             ("/healthz", PLAIN_TEXT, "ok"),
             ("/healthz/ping", PLAIN_TEXT, "ok"),

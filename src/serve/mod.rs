@@ -6,13 +6,15 @@
 //!
 //! [`Metrics`]: crate::metrics::Metrics
 
+mod connections;
 mod health;
 mod http;
 mod metrics;
 mod server;
 mod service_health;
 
-pub use health::{Health, HealthSource, serve_health};
+pub use connections::{Connections, Limits};
+pub use health::{HEALTH_PURPOSE, Health, HealthSource, serve_health};
 pub use metrics::serve_metrics;
-pub use server::{Bind, Unbound};
+pub use server::{Bind, OnPort, PortReport, Unbound};
 pub use service_health::{ServiceHealth, ServiceHealths, UnboundPorts, serve_service_health};

@@ -4,11 +4,13 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::http::{self, Handler, LIMITS};
+use super::connections::Connections;
+use super::http::{self, Handler};
 
 /// Where to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +34,22 @@ pub struct Unbound {
     source: io::Error,
 }
 
+/// A port that a server cannot have, or has again.
+#[derive(Debug)]
+pub struct PortReport<'a> {
+    /// What the server is for.
+    pub purpose: &'static str,
+    /// The field of the configuration with its address.
+    pub field: &'static str,
+    /// The address.
+    pub address: SocketAddr,
+    /// Why it cannot be bound; `None` once it is, or is not wanted any more.
+    pub error: Option<&'a io::Error>,
+}
+
+/// Takes reports of ports.
+pub type OnPort = Arc<dyn Fn(PortReport<'_>) + Send + Sync>;
+
 /// Which server it is, for people.
 pub(super) struct Server {
     /// What it is for.
@@ -40,6 +58,20 @@ pub(super) struct Server {
     pub(super) field: &'static str,
     /// The pause before a port that cannot be bound is tried again.
     pub(super) retry: Duration,
+    /// The connections of all servers.
+    pub(super) connections: Connections,
+    /// Takes reports of its port.
+    pub(super) on_port: OnPort,
+}
+
+/// A port that was reported and is not bound, until this is dropped.
+struct Reported<'a>(&'a Server, SocketAddr);
+
+impl Drop for Reported<'_> {
+    fn drop(&mut self) {
+        let Server { purpose, field, ref on_port, .. } = *self.0;
+        on_port(PortReport { purpose, field, address: self.1, error: None });
+    }
 }
 
 impl Server {
@@ -63,25 +95,30 @@ impl Server {
 
     async fn serve_at(&self, bind: Bind, handler: &Handler) -> Result<Infallible, Unbound> {
         let Some(address) = bind.address else { return std::future::pending().await };
-        let Server { purpose, field, retry } = *self;
-        let mut reported = false;
+        let Server { purpose, field, retry, .. } = *self;
+        let mut reported = None;
         loop {
             match http::listen(address, false) {
                 Ok(listener) => {
+                    reported = None;
                     tracing::info!(%address, "serving {purpose}");
-                    http::accept(&listener, handler.clone(), LIMITS).await;
+                    let error = http::accept(&listener, handler.clone(), &self.connections).await;
+                    tracing::error!(%address, %error, "the listener for {purpose} was closed: opening it anew");
+                    continue;
                 }
                 Err(source) if bind.hard_fail => {
                     return Err(Unbound { purpose, field, address, source });
                 }
-                Err(error) if !reported => {
+                Err(error) if reported.is_none() => {
                     tracing::error!(
                         %address, %error,
-                        "cannot serve {purpose} ({field}): trying again every {} s; the rules are \
-                         kept up to date meanwhile",
+                        "cannot serve {purpose} ({field}): trying again every {} s; if another \
+                         process has the port, that one answers; the rules are kept up to date \
+                         meanwhile",
                         retry.as_secs(),
                     );
-                    reported = true;
+                    (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });
+                    reported = Some(Reported(self, address));
                 }
                 Err(_) => {}
             }
@@ -92,16 +129,19 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::http::{Answer, PLAIN_TEXT, get};
     use super::*;
 
-    const SERVER: Server =
-        Server { purpose: "tests", field: "testBindAddress", retry: Duration::from_millis(10) };
+    const RETRY: Duration = Duration::from_millis(10);
+
+    fn server() -> Server {
+        let connections = Connections::default();
+        let on_port: OnPort = Arc::new(|_| {});
+        Server { purpose: "tests", field: "testBindAddress", retry: RETRY, connections, on_port }
+    }
 
     fn handler() -> Handler {
-        Arc::new(|path, _| (path == "/").then(|| Answer::ok(PLAIN_TEXT, "here".to_owned())))
+        Arc::new(|path, _| (path == "/").then(|| Answer::ok(PLAIN_TEXT, "here".to_owned()).into()))
     }
 
     /// A listener and its address.
@@ -126,7 +166,7 @@ mod tests {
         drop((one, two));
         let bind = |address| Bind { address, hard_fail: false };
         let (sender, receiver) = watch::channel(bind(Some(first)));
-        tokio::spawn(async move { SERVER.serve(receiver, handler()).await });
+        tokio::spawn(async move { server().serve(receiver, handler()).await });
         served(first).await;
         sender.send(bind(Some(second))).expect("a server");
         served(second).await;
@@ -144,8 +184,8 @@ mod tests {
         let (blocker, address) = taken();
         let bind = Bind { address: Some(address), hard_fail: false };
         let (_sender, receiver) = watch::channel(bind);
-        let server = tokio::spawn(async move { SERVER.serve(receiver, handler()).await });
-        tokio::time::sleep(3 * SERVER.retry).await;
+        let server = tokio::spawn(async move { server().serve(receiver, handler()).await });
+        tokio::time::sleep(3 * RETRY).await;
         assert!(!server.is_finished());
         drop(blocker);
         served(address).await;
@@ -156,7 +196,8 @@ mod tests {
         let (_blocker, address) = taken();
         let bind = Bind { address: Some(address), hard_fail: true };
         let (_sender, receiver) = watch::channel(bind);
-        let error = SERVER.serve(receiver, handler()).await.expect_err("a taken port").to_string();
+        let error =
+            server().serve(receiver, handler()).await.expect_err("a taken port").to_string();
         assert!(
             error.contains(&address.to_string()) && error.contains("testBindAddress"),
             "{error}"

@@ -9,7 +9,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::HealthSource;
-use super::http::{self, Answer, Handler, LIMITS, RETRY};
+use super::connections::Connections;
+use super::http::{self, Answer, Handler, RETRY};
+use crate::metrics::{Metrics, Server};
 use crate::model::ObjectName;
 
 /// What is told of one Service at one address.
@@ -61,11 +63,13 @@ impl UnboundPorts {
 }
 
 /// An address is listed as long as this lives: until it is bound, or is not wanted any more.
-struct Listed<'a>(&'a UnboundPorts, SocketAddr);
+struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        self.0.lock().remove(&self.1);
+        let mut ports = self.0.lock();
+        ports.remove(&self.2);
+        self.1.unbound_ports(Server::ServiceHealth, ports.len());
     }
 }
 
@@ -75,6 +79,8 @@ pub async fn serve_service_health(
     mut wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
     unbound: UnboundPorts,
+    connections: Connections,
+    metrics: Metrics,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Clone + Send + Sync + 'static,
 ) {
     let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
@@ -90,7 +96,11 @@ pub async fn serve_service_health(
         for address in addresses {
             listeners.entry(address).or_insert_with(|| {
                 let (wanted, health) = (wanted.clone(), health.clone());
-                tokio::spawn(serve(address, wanted, health, unbound.clone(), report.clone()))
+                let (unbound, connections) = (unbound.clone(), connections.clone());
+                let (metrics, report) = (metrics.clone(), report.clone());
+                tokio::spawn(async move {
+                    serve(address, wanted, health, unbound, connections, metrics, report).await;
+                })
             });
         }
         if wanted.changed().await.is_err() {
@@ -104,29 +114,37 @@ async fn serve(
     wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
     unbound: UnboundPorts,
+    connections: Connections,
+    metrics: Metrics,
     report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
 ) {
+    let seen = wanted.clone();
+    let handler: Handler = Arc::new(move |_path, _headers| {
+        let healthy = health().is_ready();
+        seen.borrow().get(&address).map(|told| told.answer(healthy).into())
+    });
     let mut listed = None;
-    let listener = loop {
+    loop {
         match http::listen(address, true) {
-            Ok(listener) => break listener,
+            Ok(listener) => {
+                listed = None;
+                let error = http::accept(&listener, handler.clone(), &connections).await;
+                tracing::error!(%address, %error, "the listener for health checks was closed: opening it anew");
+                continue;
+            }
             Err(error) if listed.is_none() => {
                 if let Some(told) = wanted.borrow().get(&address) {
                     report(&told.service, address, &error);
-                    unbound.lock().insert(address, (told.service.clone(), error.to_string()));
+                    let mut ports = unbound.lock();
+                    ports.insert(address, (told.service.clone(), error.to_string()));
+                    metrics.unbound_ports(Server::ServiceHealth, ports.len());
                 }
-                listed = Some(Listed(&unbound, address));
+                listed = Some(Listed(&unbound, &metrics, address));
             }
             Err(_) => {}
         }
         tokio::time::sleep(RETRY).await;
-    };
-    drop(listed);
-    let handler: Handler = Arc::new(move |_path, _headers| {
-        let healthy = health().is_ready();
-        wanted.borrow().get(&address).map(|told| told.answer(healthy))
-    });
-    http::accept(&listener, handler, LIMITS).await;
+    }
 }
 
 #[cfg(test)]
@@ -174,6 +192,8 @@ mod tests {
             seen,
             health,
             UnboundPorts::default(),
+            Connections::default(),
+            Metrics::new(&Family::ALL),
             move |service, address, _| {
                 let _ = reports.send((service.clone(), address));
             },

@@ -1,18 +1,19 @@
 //! What the agent notes of itself, so that it can be told whenever somebody asks.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{
     Conflict, Counts, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure,
-    Time, Trouble, UnboundPort,
+    Time, Trouble, UnboundPort, UnboundServer,
 };
 use crate::dataplane::{self, Dataplane, SyncReport};
 use crate::kube_proxy::Found;
 use crate::model::Family;
 use crate::plan::Set;
-use crate::serve::{HealthSource, UnboundPorts};
+use crate::serve::{HealthSource, PortReport, UnboundPorts};
 use crate::source::kubernetes::Contact;
 
 /// So many of the same sort are kept at the most, for each sync has to note them.
@@ -25,6 +26,9 @@ pub struct Known(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     node: String,
+    missing_node: bool,
+    /// By what they are for.
+    unbound_ports: BTreeMap<&'static str, UnboundServer>,
     source: Following,
     refused_configuration: Option<String>,
     rules: Rules,
@@ -59,6 +63,32 @@ impl Known {
         let mut inner = self.lock();
         node.clone_into(&mut inner.node);
         inner.source = source;
+    }
+
+    /// The node that the agent programs for.
+    #[must_use]
+    pub fn node(&self) -> String {
+        self.lock().node.clone()
+    }
+
+    /// The API has no Node of that name, or it has.
+    pub fn miss_node(&self, is_missing: bool) {
+        self.lock().missing_node = is_missing;
+    }
+
+    /// A server cannot have its port, or has it.
+    pub fn port(&self, report: &PortReport<'_>) {
+        let PortReport { purpose, field, address, error } = *report;
+        let ports = &mut self.lock().unbound_ports;
+        match error {
+            None => drop(ports.remove(purpose)),
+            Some(error) => {
+                let (purpose_text, field) = (purpose.to_owned(), field.to_owned());
+                let (address, reason) = (address.to_string(), error.to_string());
+                let port = UnboundServer { purpose: purpose_text, field, address, reason };
+                ports.insert(purpose, port);
+            }
+        }
     }
 
     /// A changed configuration was taken, or it was not for this reason.
@@ -115,17 +145,22 @@ impl Known {
             let health = health();
             let inner = self.lock();
             Status {
+                // The command finds them.
+                problems: Vec::new(),
+                warnings: Vec::new(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 process: std::process::id(),
                 started,
                 told: Time::now(),
                 node: inner.node.clone(),
+                missing_node: inner.missing_node,
                 healthy: health.is_live(),
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
                 source: source(&inner.source),
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: inner.rules.clone(),
                 kube_proxy: inner.kube_proxy.clone(),
+                unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
             }
         }

@@ -1,8 +1,7 @@
 //! What a running agent tells a person on its node: `shunt status`.
 //!
 //! Owns: what the agent notes of itself ([`Known`]), what is told ([`Status`]), its two forms (JSON,
-//! and text with what is wrong first), and the way from the agent to the command (an abstract socket,
-//! which the kernel keeps per network namespace as it does the rules).
+//! and text with what is wrong first), and the way from the agent to the command.
 //!
 //! Field names of the JSON are a contract: they are added to and not changed.
 
@@ -29,6 +28,10 @@ pub use time::Time;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
+    /// What is wrong: a sentence for each thing that needs attention now.
+    pub problems: Vec<String>,
+    /// What may be wrong.
+    pub warnings: Vec<String>,
     /// The agent's version.
     pub version: String,
     /// Its process; to the command, in the numbers of whoever asks.
@@ -39,6 +42,8 @@ pub struct Status {
     pub told: Time,
     /// The node that it programs for.
     pub node: String,
+    /// The API has no Node of that name.
+    pub missing_node: bool,
     /// As `/livez` answers: no change has waited for too long.
     pub healthy: bool,
     /// For how long the oldest change has waited that the kernel does not hold; none if it holds all.
@@ -52,8 +57,19 @@ pub struct Status {
     pub rules: Rules,
     /// What there is of kube-proxy on this node.
     pub kube_proxy: Found,
+    /// Ports for probes and metrics that cannot be bound at the moment.
+    pub unbound_ports: Vec<UnboundServer>,
     /// Health-check ports that cannot be bound at the moment.
     pub unbound_health_ports: Vec<UnboundPort>,
+}
+
+/// Says that the API has no Node of our name, and what to do.
+#[must_use]
+pub fn missing_node(name: &str) -> String {
+    format!(
+        "the API has no Node {name}, so load balancers are told to avoid this node (/healthz answers \
+         503): set hostnameOverride or --hostname-override to the name of the Node, or register it"
+    )
 }
 
 /// Where objects come from, and how it goes with that.
@@ -236,6 +252,20 @@ pub struct Repair {
     pub at: Time,
     /// Who had changed them, as far as it is known.
     pub writers: String,
+}
+
+/// A port for probes or metrics where the agent does not answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UnboundServer {
+    /// What it is for.
+    pub purpose: String,
+    /// The field of the configuration with the address.
+    pub field: String,
+    /// The address and port.
+    pub address: String,
+    /// Why.
+    pub reason: String,
 }
 
 /// A port of `healthCheckNodePort` where load balancers get no answer.

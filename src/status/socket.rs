@@ -1,23 +1,21 @@
 //! From the agent to whoever asks on its node.
 //!
-//! An abstract address (unix(7)): there is one per network namespace, like the rules; it needs no
-//! folder that both can reach; and it is gone with the agent. Whoever connects is told the status as
-//! JSON, if it is root or the agent's own user, and the connection ends.
+//! A client that connects gets the status as JSON, if it is root or the agent's own user, and the
+//! connection ends.
 
 use std::io::{self, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::unistd::Uid;
 
 use super::Status;
+use crate::presence::connect_to_agent;
 
-const NAME: &str = "shunt/status";
 /// How long the agent may take to answer, and the command to read it.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The pause before the name is tried again: an agent that is just ending may still have it.
+/// The pause after a client that could not be served.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Why there is no status.
@@ -29,6 +27,9 @@ pub enum NoStatus {
     /// The agent takes connections, but does not answer.
     #[error("shunt runs (process {0}), but does not answer within {PATIENCE:?}: it hangs")]
     Silent(i32),
+    /// The agent takes no connections.
+    #[error("shunt runs, but takes no connection within {PATIENCE:?}: it hangs")]
+    Deaf,
     /// Somebody has taken the name who may not run an agent here.
     #[error("process {process} of user {user} pretends to be shunt: end it")]
     Impostor {
@@ -55,39 +56,21 @@ pub enum NoStatus {
     System(#[from] io::Error),
 }
 
-/// Tells the status to whoever asks, for ever.
-pub fn serve(status: impl Fn() -> Status) {
-    let listener = listen();
+/// Tells the status to clients of this listener, for ever.
+pub fn serve(listener: &UnixListener, status: impl Fn() -> Status) {
     loop {
         let told = listener.accept().and_then(|(stream, _)| tell(stream, &status));
         if let Err(error) = told {
-            tracing::debug!(%error, "somebody who asked for the status did not get it");
+            tracing::debug!(%error, "a client did not get the status");
             // Without file descriptors the next attempt would fail as fast.
             std::thread::sleep(RETRY);
         }
     }
 }
 
-fn listen() -> UnixListener {
-    let mut told = false;
-    loop {
-        let bound =
-            SocketAddr::from_abstract_name(NAME).and_then(|name| UnixListener::bind_addr(&name));
-        match bound {
-            Ok(listener) => return listener,
-            Err(error) => {
-                if !std::mem::replace(&mut told, true) {
-                    tracing::debug!(%error, "`shunt status` finds nobody yet; trying again");
-                }
-                std::thread::sleep(RETRY);
-            }
-        }
-    }
-}
-
 fn tell(mut stream: UnixStream, status: impl Fn() -> Status) -> io::Result<()> {
-    let (_, user) = peer(&stream)?;
-    if may_talk_to(user) {
+    let peer = getsockopt(&stream, PeerCredentials)?;
+    if may_talk_to(Uid::from_raw(peer.uid())) {
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.write_all(serde_json::to_string(&status())?.as_bytes())?;
     }
@@ -99,15 +82,12 @@ fn tell(mut stream: UnixStream, status: impl Fn() -> Status) -> io::Result<()> {
 /// # Errors
 /// If there is none, or it does not answer.
 pub fn ask() -> Result<Status, NoStatus> {
-    let name = SocketAddr::from_abstract_name(NAME)?;
-    let mut stream = match UnixStream::connect_addr(&name) {
-        Ok(stream) => stream,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            return Err(NoStatus::NoAgent);
-        }
+    let (mut stream, process, user) = match connect_to_agent(PATIENCE) {
+        Ok(Some(agent)) => agent,
+        Ok(None) => return Err(NoStatus::NoAgent),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(NoStatus::Deaf),
         Err(error) => return Err(error.into()),
     };
-    let (process, user) = peer(&stream)?;
     if !may_talk_to(user) {
         return Err(NoStatus::Impostor { process, user: user.as_raw() });
     }
@@ -128,11 +108,6 @@ pub fn ask() -> Result<Status, NoStatus> {
         status.process = visible;
     }
     Ok(status)
-}
-
-fn peer(stream: &UnixStream) -> io::Result<(i32, Uid)> {
-    let peer = getsockopt(stream, PeerCredentials)?;
-    Ok((peer.pid(), Uid::from_raw(peer.uid())))
 }
 
 /// Whether that user may be an agent here, or ask one.

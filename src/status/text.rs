@@ -22,8 +22,28 @@ impl Display for Status {
 }
 
 impl Status {
-    /// A line for each thing that somebody should look at; one that says so if there is none.
+    /// Sets problems and warnings to those that follow from the rest.
+    pub fn judge(&mut self) {
+        (self.problems, self.warnings) = self.findings(usize::MAX);
+    }
+
+    /// A line for each problem and warning; one that says so if there is none.
     fn wrong(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (problems, warnings) = self.findings(SHOWN);
+        for problem in &problems {
+            writeln!(f, "PROBLEM  {problem}")?;
+        }
+        for warning in &warnings {
+            writeln!(f, "WARNING  {warning}")?;
+        }
+        if problems.is_empty() && warnings.is_empty() {
+            writeln!(f, "OK  the kernel holds what is planned")?;
+        }
+        writeln!(f)
+    }
+
+    /// Problems and warnings; of each sort so many.
+    fn findings(&self, most: usize) -> (Vec<String>, Vec<String>) {
         let Rules { failure, quarantined, conflicts, last_sync, .. } = &self.rules;
         let mut problems: Vec<String> = Vec::new();
         if let Some(failure) = failure {
@@ -50,7 +70,10 @@ impl Status {
         if last_sync.is_none() && failure.is_none() {
             problems.push("nothing has been programmed yet: not all objects are known".to_owned());
         }
-        some(&mut problems, quarantined, "that the kernel refuses", |refused| {
+        if self.missing_node {
+            problems.push(super::missing_node(&self.node));
+        }
+        some(&mut problems, quarantined, most, "that the kernel refuses", |refused| {
             let wait = refused.retry_at.0.duration_since(self.told.0).unwrap_or_default();
             format!(
                 "the kernel refuses {}: {}; tried again in {}",
@@ -59,6 +82,13 @@ impl Status {
                 span(wait)
             )
         });
+        problems.extend(self.unbound_ports.iter().map(|port| {
+            let super::UnboundServer { purpose, field, address, reason } = port;
+            format!(
+                "cannot listen on {address} for {purpose} ({field}): {reason}; if another process has \
+                 the port, that one answers probes"
+            )
+        }));
         let mut warnings = Vec::new();
         if let Some(reason) = &self.refused_configuration {
             warnings.push(format!(
@@ -70,31 +100,28 @@ impl Status {
             warnings
                 .push(format!("of kube-proxy: {found} (shunt cleanup --kube-proxy --keep-own)"));
         }
-        some(&mut warnings, conflicts, "such conflicts", |conflict| {
+        some(&mut warnings, conflicts, most, "such conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
             format!("Service {loser} goes without {frontend}, which {winner} has: {reason}")
         });
-        some(&mut warnings, &self.unbound_health_ports, "such ports", |port| {
+        some(&mut warnings, &self.unbound_health_ports, most, "such ports", |port| {
             let super::UnboundPort { service, address, reason } = port;
             format!("load balancers get no answer about Service {service} on {address}: {reason}")
         });
-        for problem in &problems {
-            writeln!(f, "PROBLEM  {problem}")?;
-        }
-        for warning in &warnings {
-            writeln!(f, "WARNING  {warning}")?;
-        }
-        if problems.is_empty() && warnings.is_empty() {
-            writeln!(f, "OK  the kernel holds what is planned")?;
-        }
-        writeln!(f)
+        (problems, warnings)
     }
 }
 
 /// Adds a line for each, or for the first of many.
-fn some<T>(lines: &mut Vec<String>, all: &[T], what: &str, line: impl Fn(&T) -> String) {
-    lines.extend(all.iter().take(SHOWN).map(line));
-    if let more @ 1.. = all.len().saturating_sub(SHOWN) {
+fn some<T>(
+    lines: &mut Vec<String>,
+    all: &[T],
+    most: usize,
+    what: &str,
+    line: impl Fn(&T) -> String,
+) {
+    lines.extend(all.iter().take(most).map(line));
+    if let more @ 1.. = all.len().saturating_sub(most) {
         lines.push(format!("… and {more} more {what} (--output json)"));
     }
 }

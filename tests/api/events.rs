@@ -1,5 +1,6 @@
 //! What `kubectl get events` tells.
 
+use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_conflict_of_kinds_is_told,
         a_repair_is_told,
         rules_of_kube_proxy_are_told,
+        a_taken_port_is_told,
     ];
     cases.extend(standin_only![
         events_that_are_forbidden_are_in_nobodys_way,
@@ -55,6 +57,17 @@ pub(crate) fn wait_for_some(world: &World, reason: &str, count: usize) -> Result
         ensure!(start.elapsed() < Duration::from_secs(20), "not {count} {reason}: {events:?}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+fn a_taken_port_is_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let _taken = world.lab.node.run(|| Ok(TcpListener::bind("127.0.0.1:10256")?))?;
+    let _agent = world.agent()?.spawn()?;
+    let event = wait_for(&world, "FailedToStartProxierHealthcheck")?;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["kind"], "Node");
+    assert!(event["note"].as_str().is_some_and(|note| note.contains("0.0.0.0:10256")), "{event}");
+    Ok(())
 }
 
 fn the_start_is_told(api: Api) -> Result<()> {

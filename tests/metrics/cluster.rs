@@ -1,12 +1,13 @@
 //! With an API server as source.
 
+use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::Result;
 use shunt_apiserver::{Kind, Kubeconfig, Standin, TOKEN};
 use shunt_lab::{Agent, Exposition, HttpAnswer, Node, Topology};
 
-use crate::world::{HEALTH, METRICS, SHUNT, scrape, service};
+use crate::world::{HEALTH, METRICS, SHUNT, scrape, service, wait_for_services};
 
 /// An API server on the node's loopback, and an agent that follows it.
 struct Cluster {
@@ -42,12 +43,31 @@ fn a_node_that_the_cluster_does_not_know_is_not_eligible() -> Result<()> {
     let healthz = agent.wait_for_answer(HEALTH, "/healthz", containing(programmed))?;
     assert_eq!(healthz.status, 503);
     assert_eq!(agent.http_get(HEALTH, "/livez")?.status, 200);
+    let missing = format!("the API has no Node {}", lab.node.name);
+    agent.wait_for_log(&["ERROR", &missing, "hostnameOverride"])?;
+
+    // Another sync is no news about the node.
+    api.put(&service("web", &["10.96.0.10"]).to_string())?;
+    wait_for_services(agent, 1)?;
+    assert_eq!(agent.log().matches(&missing).count(), 1, "{}", agent.log());
+    let told = status(lab)?;
+    assert!(told.starts_with(&format!("PROBLEM  {missing}")), "{told}");
 
     api.put(&Node::of(&lab.node).to_string())?;
     let eligible =
         agent.wait_for_answer(HEALTH, "/healthz", containing(r#""nodeEligible":true"#))?;
     assert_eq!(eligible.status, 200);
+    agent.wait_for_log(&["the Node has appeared", &lab.node.name])?;
+    let told = status(lab)?;
+    assert!(told.starts_with("OK  "), "{told}");
     Ok(())
+}
+
+/// What `shunt status` tells on the node.
+fn status(lab: &Topology) -> Result<String> {
+    let mut command = Command::new(SHUNT);
+    let output = command.args(["status", "--netns"]).arg(lab.node.path()).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What the agent tells about itself: metrics and health.
 
+mod clients;
 mod cluster;
+mod ending;
 mod health;
 mod names;
 mod ports;

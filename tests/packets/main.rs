@@ -4,6 +4,7 @@
 mod atomicity;
 mod bad_input;
 mod drift;
+mod exclusive;
 mod failing;
 mod killed;
 mod leftovers;

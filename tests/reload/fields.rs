@@ -150,7 +150,7 @@ fn log_level_and_format() -> Result<()> {
     world.add("two", "10.96.0.22")?;
     let line = agent.wait_for_log(&["{", "committed"])?;
     let line: serde_json::Value = serde_json::from_str(&line)?;
-    assert_eq!((&line["level"], &line["message"]), (&"DEBUG".into(), &"committed".into()));
+    assert_eq!((&line["level"], &line["msg"]), (&"DEBUG".into(), &"committed".into()));
     // A flag counts more than the file, then as now.
     agent.stop()?;
     let agent = world.agent().arg("-v=0").start()?;

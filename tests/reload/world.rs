@@ -71,7 +71,7 @@ impl World {
     pub(crate) fn status(&self) -> Result<String> {
         let output =
             Command::new(SHUNT).args(["status", "--netns"]).arg(self.lab.node.path()).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        ensure!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 

@@ -75,6 +75,31 @@ impl FromArgMatches for Logging {
     }
 }
 
+/// The same for a command that a person types: taken, but not shown by `--help`.
+#[derive(Debug, Clone, Default)]
+pub struct HiddenLogging(pub Logging);
+
+impl Args for HiddenLogging {
+    fn augment_args(command: Command) -> Command {
+        let flags = Flag::all().filter(|flag| flag.is_logging);
+        flags.fold(command, |command, flag| command.arg(argument(flag).hide(true)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        HiddenLogging::augment_args(command)
+    }
+}
+
+impl FromArgMatches for HiddenLogging {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<HiddenLogging, clap::Error> {
+        Logging::from_arg_matches(matches).map(HiddenLogging)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
 fn with_flags(command: Command, wanted: impl Fn(&Flag) -> bool) -> Command {
     Flag::all()
         .filter(|flag| wanted(flag))

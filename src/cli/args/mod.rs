@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
-pub use kube_proxy::{Logging, Settings, normalized};
+pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
 #[derive(Debug, Parser)]
@@ -28,7 +28,7 @@ pub enum Command {
     Run(Run),
     /// Print the ruleset that would be programmed, as nft would list it. Needs no kernel.
     Render(Render),
-    /// Tell how the running agent is: what is wrong first.
+    /// Show the state of the running agent, problems first; fail if there are problems.
     Status(Status),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
@@ -142,7 +142,7 @@ pub struct Status {
     pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub logging: Logging,
+    pub logging: HiddenLogging,
 }
 
 /// How `shunt status` prints.
@@ -169,7 +169,7 @@ pub struct Cleanup {
     pub netns: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
-    pub logging: Logging,
+    pub logging: HiddenLogging,
 }
 
 /// How `shunt render` prints.

@@ -7,8 +7,14 @@
 //! transaction with such an element and none without, and the agent is the one that is released. What
 //! the agent keeps of its transaction is left as it was.
 //!
+//! It also stands in for `clock_gettime`: once, in a thread named "dataplane", when there is a file with
+//! the path that `SHUNT_STOP_CLOCK` names, the call fails. The standard library panics then, so that one
+//! thread of the agent dies.
+//!
 //! A program that depends on this crate must not name it: it would be linked with this `sendmsg`.
 
+#[cfg(not(test))]
+mod clock;
 mod element;
 #[cfg(not(test))]
 mod sendmsg;

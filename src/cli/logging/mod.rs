@@ -1,7 +1,10 @@
 //! Logs: to stderr, as text for people or JSON for collectors.
 
+mod format;
+
 use std::io::IsTerminal;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -23,6 +26,14 @@ struct Handles {
 
 /// There is one log per process.
 static HANDLES: OnceLock<Handles> = OnceLock::new();
+
+/// A person waits for what the command says.
+static FOR_PEOPLE: AtomicBool = AtomicBool::new(false);
+
+/// From now on, text is what a command tells a person, and no log: `error: …`.
+pub(super) fn tell_people() {
+    FOR_PEOPLE.store(true, Ordering::Relaxed);
+}
 
 /// Logs as the flags say, for commands without a configuration.
 pub(super) fn start_with(logging: &Logging) {
@@ -50,10 +61,16 @@ pub(super) fn start(format: LogFormat, verbosity: u8) {
 }
 
 fn layer(format: LogFormat) -> Format {
-    let layer = fmt::layer().with_writer(std::io::stderr).with_target(false);
+    // A log that cannot be written is lost. To say so on stderr, as the library does by default, would
+    // fail as well, and panic.
+    let layer =
+        fmt::layer().with_writer(std::io::stderr).with_target(false).log_internal_errors(false);
     match format {
+        LogFormat::Text if FOR_PEOPLE.load(Ordering::Relaxed) => {
+            layer.event_format(format::Plain).boxed()
+        }
         LogFormat::Text => layer.with_ansi(std::io::stderr().is_terminal()).boxed(),
-        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        LogFormat::Json => layer.event_format(format::Json).boxed(),
     }
 }
 
