@@ -7,13 +7,19 @@ use anyhow::Result;
 use shunt_apiserver::{Api, Authority, Case, Kubeconfig, Standin, TOKEN, both, standin_only};
 
 use crate::world::World;
+use crate::{events, status};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let both =
-        both![a_client_certificate_will_do, a_wrong_authority_is_named, a_wrong_token_is_named,];
+    let both = both![
+        a_client_certificate_will_do,
+        a_wrong_authority_is_named,
+        a_wrong_token_is_named,
+        no_output_holds_a_secret,
+    ];
     let alone = standin_only![
         a_server_where_the_agent_was_started_will_do,
         a_new_token_is_read,
+        a_token_file_comes_before_a_token,
         a_new_authority_is_read,
         a_reason_that_changes_is_told,
         a_server_without_tls_will_do,
@@ -75,6 +81,54 @@ fn a_wrong_token_is_named(api: Api) -> Result<()> {
     agent.wait_ready()?;
     world.assert_web(&ALL);
     Ok(())
+}
+
+/// Neither at the highest verbosity, nor when the server takes our credentials no longer.
+fn no_output_holds_a_secret(api: Api) -> Result<()> {
+    const SECRETS: [&str; 2] = [TOKEN, "another-secret-token"];
+    let world = World::with_web(api)?;
+    let agent = world.agent()?.arg("-v=10").start()?;
+    world.assert_web(&ALL);
+    events::wait_for(&world, "Starting")?;
+    world.kubeconfig.set_token(SECRETS[1])?;
+    // Then all files are read again.
+    world.gate.refuse()?;
+    agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
+    world.gate.reopen()?;
+    agent.wait_for_log(&["WARN", "does not accept our credentials", "401"])?;
+    let mut outputs = vec![status::wait_for(&world, &["PROBLEM", "credentials"])?];
+    for (port, path) in [(10249, "/metrics"), (10249, "/configz"), (10256, "/healthz")] {
+        outputs.push(format!("{:?}", agent.http_get(port, path)?));
+    }
+    outputs.push(format!("{:?}", events::with_reason(&world, "Starting")?));
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("written");
+    let write = format!("--write-config-to={}", file.display());
+    outputs.push(format!("{:?}", world.agent()?.arg(write).once()?));
+    outputs.push(fs::read_to_string(file)?);
+    outputs.push(agent.log());
+    for output in outputs {
+        let leak = SECRETS.iter().find_map(|secret| output.find(secret));
+        let around = |at: usize| output[at.saturating_sub(300)..].chars().take(600).collect();
+        assert_eq!(leak.map(around), None::<String>);
+    }
+    Ok(())
+}
+
+/// The file rotates, and the token beside it in the kubeconfig has long expired.
+fn a_token_file_comes_before_a_token(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(file.path(), format!("{TOKEN}\n"))?;
+    let user = format!("token: expired, tokenFile: {}", file.path().display());
+    let kubeconfig = kubeconfig(&world)?.authority(&authority(&world))?.user(&user)?;
+    let _agent = world.agent_with(&kubeconfig)?.start()?;
+    world.assert_web(&ALL);
+    let standin = world.standin()?;
+    standin.configure(|settings| settings.tokens = vec!["rotated".to_owned()]);
+    fs::write(file.path(), "rotated\n")?;
+    standin.cut();
+    world.mark()
 }
 
 fn a_new_token_is_read(api: Api) -> Result<()> {

@@ -12,12 +12,14 @@ use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::legacy::connect::{Connection as Connected, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt};
-use kube::{Client, Config, Error};
+use kube::{Client, Config};
 use tower::{BoxError, Service, ServiceBuilder};
 
+use super::access::Prepared;
 use super::dial::Connector;
 use super::failure::innermost;
 use super::requests::{OnAsked, Tell};
+use super::token::Token;
 use super::{Access, AccessError};
 
 /// How long a TCP connection may take to be made.
@@ -42,7 +44,7 @@ struct NoAnswer {
 /// Makes a client. kube's own one speaks HTTP/1 only: a connection for each watch, and none of them
 /// would notice for minutes that the server's host is gone.
 fn client(access: &Access, on_asked: &OnAsked) -> Result<Client, AccessError> {
-    let mut config = access.config()?;
+    let Prepared { mut config, token } = access.prepare()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
     let mut tcp = HttpConnector::new();
@@ -54,16 +56,29 @@ fn client(access: &Access, on_asked: &OnAsked) -> Result<Client, AccessError> {
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     let tcp = Connector { there: access.dialer.clone(), here: tcp };
     let Some(proxy) = config.proxy_url.clone() else {
-        return client_over(tcp, &config, on_asked);
+        return client_over(tcp, &config, token, on_asked);
     };
     match proxy.scheme_str() {
-        Some("http") => client_over(Tunnel::new(proxy, tcp), &config, on_asked),
-        Some("socks5") => client_over(SocksV5::new(proxy, tcp), &config, on_asked),
-        _ => Err(Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy) }.into()),
+        Some("http") => client_over(Tunnel::new(proxy, tcp), &config, token, on_asked),
+        Some("socks5") => client_over(SocksV5::new(proxy, tcp), &config, token, on_asked),
+        _ => {
+            let reason = "the proxy's URL is not one with http or socks5";
+            Err(AccessError::Credentials(reason.to_owned()))
+        }
     }
 }
 
-fn client_over<C>(connector: C, config: &Config, on_asked: &OnAsked) -> Result<Client, AccessError>
+/// Verifies certificates against this name instead of the host in the URL.
+pub(super) fn server_name(name: &str) -> Option<FixedServerNameResolver> {
+    name.to_owned().try_into().ok().map(FixedServerNameResolver::new)
+}
+
+fn client_over<C>(
+    connector: C,
+    config: &Config,
+    token: Token,
+    on_asked: &OnAsked,
+) -> Result<Client, AccessError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connected + Read + Write + Send + Unpin + 'static,
@@ -74,8 +89,8 @@ where
         .with_tls_config(config.rustls_client_config()?)
         .https_or_http();
     if let Some(name) = &config.tls_server_name {
-        let name = name.clone().try_into().map_err(|error| Error::Service(Box::new(error)))?;
-        https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
+        let unusable = || AccessError::Credentials("the server's name is not valid".to_owned());
+        https = https.with_server_name_resolver(server_name(name).ok_or_else(unusable)?);
     }
     let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let tell = Tell { host: server.as_str().into(), on_asked: on_asked.clone() };
@@ -90,6 +105,7 @@ where
         .layer(tell)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
+        .layer(token)
         .layer(config.extra_headers_layer()?)
         .map_err(move |error: legacy::Error| -> BoxError {
             let (server, reason) = (server.clone(), innermost(&error));

@@ -20,9 +20,11 @@ mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
 mod intake;
+mod kubeconfig;
 mod lines;
 mod requests;
 mod resource;
+mod token;
 mod watch;
 
 #[cfg(test)]
@@ -95,7 +97,7 @@ impl Source {
         on_restart: impl Fn(Kind) + Send + Sync + 'static,
         on_asked: OnAsked,
     ) -> Result<Source, AccessError> {
-        tracing::info!(server = %access.config()?.cluster_url, "taking objects from an API server");
+        tracing::info!(server = access.server()?, "taking objects from an API server");
         let connection = Connection::open(access, on_asked)?;
         Ok(Source::with(connection, node_name, on_restart))
     }
