@@ -10,7 +10,12 @@ use shunt_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
 use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let mut cases = both![the_start_is_told, a_conflict_is_told, a_repair_is_told];
+    let mut cases = both![
+        the_start_is_told,
+        a_conflict_is_told,
+        a_conflict_that_others_told_is_not_told_again,
+        a_repair_is_told,
+    ];
     cases.extend(standin_only![
         events_that_are_forbidden_are_in_nobodys_way,
         events_that_nobody_answers_are_in_nobodys_way,
@@ -82,6 +87,24 @@ fn a_conflict_is_told(api: Api) -> Result<()> {
     let loser = services.iter().find(|service| service["metadata"]["name"] == "b-second");
     let uid = loser.map(|loser| &loser["metadata"]["uid"]);
     assert_eq!(Some(&event["regarding"]["uid"]), uid, "{services:?}");
+    Ok(())
+}
+
+/// As on the other nodes: the Event is there, so the server answers 409 to the second agent.
+fn a_conflict_that_others_told_is_not_told_again(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    for (name, ip) in [("a-first", "10.96.0.31"), ("b-second", "10.96.0.32")] {
+        world.api.put(cluster_ip_service(name, ip).external_ips(&["198.51.100.7"]))?;
+    }
+    let agent = world.start()?;
+    let first = wait_for(&world, "FrontendConflict")?;
+    agent.stop()?;
+    let agent = world.start()?;
+    agent.wait_for_answer(10249, "/metrics", |answer| {
+        answer.body.lines().any(|line| line.contains(r#"code="409""#)).then_some(())
+    })?;
+    assert_eq!(with_reason(&world, "FrontendConflict")?, [first]);
+    assert_eq!(with_reason(&world, "Starting")?.len(), 2);
     Ok(())
 }
 

@@ -132,7 +132,7 @@ impl Connection {
         Connection::new(move || client(&access, &on_asked))
     }
 
-    pub(super) fn new(
+    pub(crate) fn new(
         make: impl Fn() -> Result<Client, AccessError> + Send + Sync + 'static,
     ) -> Result<Connection, AccessError> {
         let client = make()?;

@@ -41,6 +41,7 @@ use crate::model::{Change, Family};
 use crate::source::objects::{Kind, Names};
 
 pub use access::{Access, AccessError};
+pub(crate) use backoff::random;
 pub use client::Connection;
 pub use contact::Contact;
 pub use dial::Dialer;
