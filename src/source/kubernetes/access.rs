@@ -7,6 +7,7 @@ use kube::Config;
 use kube::client::ConfigExt;
 use kube::config::InClusterError;
 
+use super::proxy::Proxy;
 use super::token::{Token, TokenError};
 use super::{Dialer, kubeconfig};
 use crate::document::Problem;
@@ -67,6 +68,21 @@ impl From<kube::Error> for AccessError {
 pub(super) struct Prepared {
     pub(super) config: Config,
     pub(super) token: Token,
+    /// The proxy on the way to the server.
+    pub(super) proxy: Option<Proxy>,
+    /// A variable of the environment that names no proxy though it should.
+    ignored: Option<&'static str>,
+}
+
+impl Prepared {
+    /// With the proxy that the environment asks for.
+    fn new(config: Config, token: Token) -> Prepared {
+        let mut ignored = None;
+        let variable = |name: &str| std::env::var(name).ok();
+        let proxy =
+            Proxy::from_environment(&config.cluster_url, variable, |name| ignored = Some(name));
+        Prepared { config, token, proxy, ignored }
+    }
 }
 
 impl Access {
@@ -76,7 +92,15 @@ impl Access {
     /// # Errors
     /// What is wrong with it.
     pub fn check(&self) -> Result<(), AccessError> {
-        let Prepared { config, .. } = self.prepare()?;
+        let Prepared { config, proxy, ignored, .. } = self.prepare()?;
+        if let Some(proxy) = proxy {
+            tracing::info!(%proxy, "connecting to the API server through a proxy");
+        }
+        if let Some(variable) = ignored {
+            tracing::warn!(
+                "{variable} is ignored: it is not a URL such as http://proxy:3128 (http, https or socks5)"
+            );
+        }
         config.rustls_client_config()?;
         Ok(())
     }
@@ -103,13 +127,15 @@ impl Access {
         match (&self.kubeconfig, master) {
             (Some(path), _) => {
                 let found = kubeconfig::read(path, master).map_err(AccessError::Kubeconfig)?;
-                let mut config = found.config;
-                config.proxy_url = found.proxy_url;
-                Ok(Prepared { config, token: found.token })
+                let mut prepared = Prepared::new(found.config, found.token);
+                if found.proxy.is_some() {
+                    (prepared.proxy, prepared.ignored) = (found.proxy, None);
+                }
+                Ok(prepared)
             }
             // As client-go does: outside of a Pod the URL alone has to do.
             (None, Some(url)) if !in_pod => {
-                Ok(Prepared { config: Config::new(uri(url)?), token: Token::default() })
+                Ok(Prepared::new(Config::new(uri(url)?), Token::default()))
             }
             (None, master) => {
                 let mut config = Config::incluster_env().map_err(AccessError::InCluster)?;
@@ -125,7 +151,7 @@ impl Access {
                         }
                     })
                 })?;
-                Ok(Prepared { config, token })
+                Ok(Prepared::new(config, token))
             }
         }
     }

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::client::server_name;
+use super::proxy::Proxy;
 use super::token::{Token, TokenError};
 use crate::document::{FieldPath, Node, Problem, Segment, Severity, Value, parse_leniently, typed};
 
@@ -22,7 +23,7 @@ pub(super) struct Found {
     pub(super) config: Config,
     pub(super) token: Token,
     /// The proxy that the kubeconfig asks for.
-    pub(super) proxy_url: Option<Uri>,
+    pub(super) proxy: Option<Proxy>,
 }
 
 #[derive(Default, Deserialize)]
@@ -211,10 +212,10 @@ impl Reader<'_> {
                 return Err(self.wrong(at_cluster.field("server"), reason));
             }
         };
-        let proxy_url = match cluster.proxy_url.as_deref().filter(|url| !url.is_empty()) {
+        let proxy = match cluster.proxy_url.as_deref().filter(|url| !url.is_empty()) {
             None => None,
-            Some(url) => Some(proxy(url).ok_or_else(|| {
-                let reason = "is not a URL such as http://proxy:3128 (http or socks5)";
+            Some(url) => Some(Proxy::parse(url).ok_or_else(|| {
+                let reason = "is not a URL such as http://proxy:3128 (http, https or socks5)";
                 self.wrong(at_cluster.field("proxy-url"), reason)
             })?),
         };
@@ -286,7 +287,7 @@ impl Reader<'_> {
             let reason = "has characters that no HTTP header can hold";
             return Err(self.wrong(at_user.field("as"), reason));
         }
-        Ok(Found { config, token, proxy_url })
+        Ok(Found { config, token, proxy })
     }
 
     fn resolve(&self, value: &str) -> PathBuf {
@@ -435,12 +436,6 @@ pub(super) fn server(url: &str, tls: bool) -> Result<Uri, &'static str> {
         return Err("holds a user name; give the user of the kubeconfig credentials instead");
     }
     Ok(parsed)
-}
-
-fn proxy(url: &str) -> Option<Uri> {
-    let url = url.parse::<Uri>().ok()?;
-    let known = matches!(url.scheme_str(), Some("http" | "socks5"));
-    (known && url.host().is_some_and(|host| !host.is_empty())).then_some(url)
 }
 
 /// Lets kube read certificates and keys.

@@ -22,9 +22,11 @@ mod fuzz;
 mod intake;
 mod kubeconfig;
 mod lines;
+mod proxy;
 mod requests;
 mod resource;
 mod token;
+mod tunnel;
 mod watch;
 
 #[cfg(test)]
