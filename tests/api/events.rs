@@ -39,19 +39,12 @@ pub(crate) fn with_reason(world: &World, reason: &str) -> Result<Vec<Value>> {
 
 /// Waits for an Event with that reason.
 pub(crate) fn wait_for(world: &World, reason: &str) -> Result<Value> {
-    let mut events = wait_for_some(world, reason, 1)?;
-    Ok(events.swap_remove(0))
-}
-
-/// Waits for so many Events with that reason.
-pub(crate) fn wait_for_some(world: &World, reason: &str, count: usize) -> Result<Vec<Value>> {
     let start = Instant::now();
     loop {
-        let events = with_reason(world, reason)?;
-        if events.len() >= count {
-            return Ok(events);
+        if let Some(event) = with_reason(world, reason)?.pop() {
+            return Ok(event);
         }
-        ensure!(start.elapsed() < Duration::from_secs(20), "not {count} {reason}: {events:?}");
+        ensure!(start.elapsed() < Duration::from_secs(60), "no {reason}");
         thread::sleep(Duration::from_millis(10));
     }
 }
