@@ -14,8 +14,8 @@ use crate::source::kubernetes::{Connection, random};
 const CONTROLLER: &str = "shunt";
 /// The longest note that the API server takes, in bytes (`events.k8s.io/v1`, validation).
 const NOTE: usize = 1024;
-/// How long the API server may take for one.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the API server may take for one: a busy server lets it wait for up to a minute.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Events about Services, which concern all nodes, are sent within this time at random: most nodes
 /// then find that another one was first.
 const SPREAD: Duration = Duration::from_secs(5);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use shunt_apiserver::{
     Answer, Api, Case, Fault, Key, Kind, Request, StreamingLists, Verb, standin_only,
 };
@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         missing_rights_are_named,
         a_watch_that_is_refused_with_410_begins_anew,
         a_watch_that_ends_with_410_begins_anew,
-        a_list_that_expires_between_pages_begins_anew,
+        a_list_that_expires_between_pages_is_asked_for_as_a_whole,
         lists_that_are_none_change_nothing,
         half_a_list_is_none,
         garbage_in_a_watch_does_no_harm,
@@ -143,7 +143,7 @@ fn a_watch_that_ends_with_410_begins_anew(api: Api) -> Result<()> {
     world.mark()
 }
 
-fn a_list_that_expires_between_pages_begins_anew(api: Api) -> Result<()> {
+fn a_list_that_expires_between_pages_is_asked_for_as_a_whole(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     for number in 0..300 {
         let ip = format!("10.96.{}.{}", 20 + number / 250, 1 + number % 250);
@@ -151,12 +151,19 @@ fn a_list_that_expires_between_pages_begins_anew(api: Api) -> Result<()> {
     }
     let standin = world.standin()?;
     let of_lists = |answer| Fault::new(answer).on(Verb::List).of(Kind::Service).times(1);
+    standin.configure(|settings| settings.cache = false);
     // The first page is right, the second is refused.
     standin.misbehave(of_lists(Answer::Late(Duration::ZERO)));
     standin.misbehave(of_lists(Answer::Status(410)));
     let agent = start_with_pages(&world)?;
-    agent.wait_for_log(&["forgotten", "Service objects", "listing them again"])?;
     world.assert_web(&ALL);
+    assert_eq!(agent.log().matches("listing them again").count(), 0, "that is no outage");
+    let of_services = |request: &&Request| request.verb == Verb::List && is_service(request);
+    let requests = standin.requests();
+    let lists: Vec<&Request> = requests.iter().filter(of_services).collect();
+    let [first, second, whole] = lists[..] else { bail!("{lists:?}") };
+    assert!(first.starts_list() && !second.starts_list(), "{lists:?}");
+    assert_eq!((whole.starts_list(), whole.parameter("limit")), (true, ""), "{lists:?}");
     world.lab.from(&world.lab.client).tcp("10.96.21.50:80").refused();
     world.mark()
 }

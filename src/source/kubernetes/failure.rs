@@ -22,6 +22,8 @@ pub(super) enum Failure {
     Silent,
     /// The server does not know any more what happened since the version that we know.
     Expired,
+    /// The server is behind the version that we know.
+    TooNew,
     /// The server does not stream lists.
     NoStreaming,
     /// The server does not have this resource.
@@ -47,6 +49,14 @@ impl Failure {
         let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
         let retry_after =
             retry_after.or((seconds > 0).then(|| Duration::from_secs(u64::from(seconds))));
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        let too_new = |text: &str| text.contains("Too large resource version");
+        if causes.clone().any(|cause| cause.reason == "ResourceVersionTooLarge")
+            || causes.clone().any(|cause| too_new(&cause.message))
+            || too_new(&status.message)
+        {
+            return Failure::TooNew;
+        }
         match (status.code, &*status.reason) {
             (410, _) | (_, "Expired" | "Gone") => Failure::Expired,
             (404, _) => Failure::Absent,
@@ -83,6 +93,9 @@ impl Failure {
             Failure::Silent => format!("the watch of {kind} objects is silent"),
             Failure::Expired => {
                 format!("the API server has forgotten our version of {kind} objects")
+            }
+            Failure::TooNew => {
+                format!("the API server does not have our version of {kind} objects yet")
             }
             Failure::NoStreaming => "the API server does not stream lists".to_owned(),
             Failure::Absent => format!("the API server has no {kind} objects"),
