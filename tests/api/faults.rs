@@ -1,6 +1,6 @@
 //! A server that answers wrong: the agent ends right, programs nothing half, and says what it saw.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use shunt_apiserver::{
@@ -8,6 +8,7 @@ use shunt_apiserver::{
 };
 use shunt_lab::Agent;
 
+use crate::status;
 use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -17,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_slow_start_is_waited_for,
         too_many_requests_are_repeated_later,
         missing_rights_are_named,
+        a_role_without_service_cidrs_will_do,
         a_watch_that_is_refused_with_410_begins_anew,
         a_watch_that_ends_with_410_begins_anew,
         a_list_that_expires_between_pages_is_asked_for_as_a_whole,
@@ -111,6 +113,24 @@ fn missing_rights_are_named(api: Api) -> Result<()> {
     standin.behave();
     agent.wait_ready()?;
     world.assert_web(&ALL);
+    Ok(())
+}
+
+/// As Kubernetes' own role was before 1.33.
+fn a_role_without_service_cidrs_will_do(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let standin = world.standin()?;
+    standin.misbehave(Fault::new(Answer::Status(403)).of(Kind::ServiceCidr));
+    let started = Instant::now();
+    let agent = world.start()?;
+    world.assert_web(&ALL);
+    // What waits for the rest of the objects waits for ten seconds.
+    assert!(started.elapsed() < Duration::from_secs(10), "{}", agent.log());
+    agent.wait_for_log(&["WARN", "403", "apiGroups: [networking.k8s.io]", "servicecidrs"])?;
+    status::wait_for(&world, &["OK  "])?;
+    world.put_slices("web", &[&world.lab.pod2])?;
+    world.assert_web_becomes(&["pod-2"]);
+    assert_eq!(agent.log().matches("servicecidrs").count(), 1, "{}", agent.log());
     Ok(())
 }
 

@@ -104,7 +104,8 @@ impl Failure {
             }
             Failure::Refused { code: 403, message, .. } => format!(
                 "the API server does not let us list and watch {kind} objects: {message} (403); \
-                 bind us to the ClusterRole system:node-proxier"
+                 bind us to the ClusterRole system:node-proxier, or add the rule {} to ours",
+                rule(kind)
             ),
             Failure::Refused { code, message, .. } => {
                 format!("the API server refuses to list or watch: {message} ({code})")
@@ -116,6 +117,17 @@ impl Failure {
             Failure::Garbage(what) => format!("the API server sends what makes no sense: {what}"),
         }
     }
+}
+
+/// The rule of a role that allows to list and watch these objects.
+fn rule(kind: Kind) -> String {
+    let group = match kind {
+        Kind::Service | Kind::Node => "\"\"",
+        Kind::EndpointSlice => "discovery.k8s.io",
+        Kind::ServiceCidr => "networking.k8s.io",
+    };
+    let resource = kind.resource();
+    format!("{{apiGroups: [{group}], resources: [{resource}], verbs: [list, watch]}}")
 }
 
 /// The innermost reason is the one that says something.

@@ -22,6 +22,7 @@ mod fuzz;
 mod intake;
 mod kubeconfig;
 mod lines;
+mod messages;
 mod proxy;
 mod requests;
 mod resource;

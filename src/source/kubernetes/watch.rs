@@ -15,7 +15,6 @@ use hyper::{Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout, timeout_at};
@@ -26,11 +25,12 @@ use super::contact::Contact;
 use super::failure::Failure;
 use super::intake::{Intake, Taken};
 use super::lines::Lines;
+use super::messages::{Page, bookmark, event, garbage};
 use super::resource::{RelistFrom, Request, Resource};
 use super::{Delivery, News};
 use crate::document::excerpt;
 use crate::model::{Change, ObjectName};
-use crate::source::objects::{Kind, raw};
+use crate::source::objects::Kind;
 
 /// How long an answer may take to begin: a busy server lets requests wait for up to a minute, and one
 /// that is sent again waits anew. (Pings find a dead connection earlier.)
@@ -58,6 +58,9 @@ const SHORT_LIVED: u32 = 4;
 /// How often we look whether a server without ServiceCIDRs has learned about them: not earlier than
 /// after this time, nor later than after twice of it.
 const ABSENT: Duration = Duration::from_secs(600);
+/// How often we try again to list ServiceCIDRs that we may not list: not earlier than after this time,
+/// nor later than after twice of it.
+const FORBIDDEN: Duration = Duration::from_secs(300);
 /// A server cannot send us away for longer than this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 
@@ -81,6 +84,10 @@ pub(super) struct Watch {
     paginated: bool,
     /// The server sends bookmarks between events: it is not silent for long.
     bookmarks: bool,
+    /// The role does not let us list ServiceCIDRs, and that has been said.
+    forbidden: bool,
+    /// A list has been delivered.
+    listed: bool,
     /// A watch has been open before.
     watched: bool,
     /// How often going on from `version` has failed.
@@ -108,38 +115,6 @@ impl From<NobodyListens> for End {
     }
 }
 
-/// An event of a watch.
-#[derive(Deserialize)]
-pub(super) struct Event<'a> {
-    #[serde(rename = "type", default)]
-    pub(super) type_: &'a str,
-    #[serde(borrow)]
-    pub(super) object: &'a RawValue,
-}
-
-/// A page of a list.
-#[derive(Deserialize)]
-pub(super) struct Page<'a> {
-    #[serde(default)]
-    metadata: PageMetadata,
-    #[serde(borrow, default)]
-    pub(super) items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PageMetadata {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    next: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Bookmark {
-    metadata: raw::Metadata,
-}
-
 /// The objects of a list, while it is incomplete.
 #[derive(Default)]
 struct List(BTreeMap<ObjectName, Change>);
@@ -165,6 +140,8 @@ impl Watch {
             pages: false,
             paginated: false,
             bookmarks: false,
+            forbidden: false,
+            listed: false,
             watched: false,
             stuck: 0,
         }
@@ -244,6 +221,9 @@ impl Watch {
                 return Ok(());
             }
             Failure::Absent if kind == Kind::ServiceCidr => return self.without().await,
+            Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
+                return self.do_without(&failure).await;
+            }
             Failure::Refused { code: 400, .. } if self.resource.widen() => return Ok(()),
             Failure::Refused { code: 400, .. } if self.version.is_none() && !self.pages => {
                 self.pages = true;
@@ -299,6 +279,25 @@ impl Watch {
         self.deliver_list(List::default()).await?;
         self.contact.well(self.resource.kind);
         sleep(ABSENT.mul_f64(1.0 + random())).await;
+        Ok(())
+    }
+
+    /// The role is one of before Kubernetes 1.33, which knew no ServiceCIDRs. They are not needed for
+    /// any Service to work, so nothing waits for them.
+    async fn do_without(&mut self, failure: &Failure) -> Result<(), NobodyListens> {
+        let kind = self.resource.kind;
+        if !std::mem::replace(&mut self.forbidden, true) {
+            tracing::warn!(
+                "{}; until then connections to ClusterIPs that no Service has are not refused",
+                failure.told(kind)
+            );
+        }
+        // What has been listed before holds.
+        if !self.listed {
+            self.deliver_list(List::default()).await?;
+        }
+        self.contact.well(kind);
+        sleep(FORBIDDEN.mul_f64(1.0 + random())).await;
         Ok(())
     }
 
@@ -510,6 +509,7 @@ impl Watch {
 
     /// Delivers a complete list.
     async fn deliver_list(&mut self, list: List) -> Result<(), NobodyListens> {
+        self.listed = true;
         let names: HashSet<ObjectName> = list.0.keys().cloned().collect();
         let mut changes: Vec<Change> = list.0.into_values().collect();
         changes.extend(self.intake.listed(names));
@@ -524,37 +524,13 @@ impl Watch {
 
     /// The connection works.
     fn settled(&mut self) {
+        if std::mem::take(&mut self.forbidden) {
+            tracing::info!(kind = %self.resource.kind, "the API server lets us list and watch");
+        }
         self.backoff.reset();
         self.stuck = 0;
         self.contact.well(self.resource.kind);
     }
-}
-
-/// A line of a watch.
-pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
-    serde_json::from_slice(line).map_err(|error| garbage(&error, line))
-}
-
-/// The version that a bookmark names, and whether it ends a streamed list. Other events than
-/// bookmarks are failures.
-pub(super) fn bookmark(event: &Event<'_>) -> Result<(String, bool), Failure> {
-    let json = event.object.get();
-    let failed = |error| garbage(&error, json.as_bytes());
-    match event.type_ {
-        "BOOKMARK" => {
-            let Bookmark { metadata } = serde_json::from_str(json).map_err(failed)?;
-            if metadata.resource_version.is_empty() {
-                return Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned()));
-            }
-            Ok((metadata.resource_version, metadata.annotations.initial_events_end.is_some()))
-        }
-        "ERROR" => Err(Failure::from_status(&serde_json::from_str(json).map_err(failed)?, None)),
-        other => Err(Failure::Garbage(format!("an event of type {}", excerpt(other)))),
-    }
-}
-
-fn garbage(error: &serde_json::Error, bytes: &[u8]) -> Failure {
-    Failure::Garbage(format!("{} ({error})", excerpt(&String::from_utf8_lossy(bytes))))
 }
 
 /// How servers that do not know streamed lists answer: the parameters are invalid to them.

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::script::{Answer, Log, Script, added, bookmark, deleted, end, object, service, slice};
-use crate::model::Family;
+use crate::model::{Change, Family, Listed};
 
 #[tokio::test(start_paused = true)]
 async fn a_streamed_list_is_delivered_at_its_end_and_events_as_they_come() {
@@ -188,12 +188,12 @@ async fn only_our_node_counts_and_it_may_be_absent() {
 async fn programming_does_not_wait_for_long_for_what_we_may_not_read() {
     let log = Log::collect();
     let refusals = || (0..100).map(|_| Answer::status(403)).collect();
-    let script = Script::new([("nodes", refusals()), ("servicecidrs", refusals())]);
+    let script = Script::new([("nodes", refusals())]);
     let told = script.run(Duration::from_secs(30)).await;
-    assert_eq!(told[2..], ["synced"], "{told:?}");
+    assert_eq!(told[3..], ["synced"], "{told:?}");
     let waited = log.lines("programming begins without");
     assert_eq!(waited.len(), 1);
-    assert!(waited[0].contains("Node, ServiceCIDR"), "{waited:?}");
+    assert!(waited[0].contains("Node;"), "{waited:?}");
 
     // Without Services there is nothing to program, however long it takes.
     let script = Script::new([("services", refusals())]);
@@ -223,6 +223,51 @@ async fn service_cidrs_may_come_with_an_upgrade() {
     let requests = script.requests("servicecidrs");
     assert!(requests[2].0 - requests[1].0 >= Duration::from_secs(600));
     assert!(requests[2].1.contains("/v1/"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_role_without_service_cidrs_delays_nothing() {
+    let log = Log::collect();
+    let cidr = || added(object("kubernetes", 1, ""));
+    let mut answers: Vec<Answer> = (0..4).map(|_| Answer::status(403)).collect();
+    answers.push(Answer::ending(&[cidr(), end(2)]));
+    // The role is taken away again: what was listed holds.
+    answers.extend([Answer::status(410), Answer::status(403)]);
+    answers.push(Answer::watch(&[cidr(), end(3)]));
+    let script = Script::new([("servicecidrs", answers)]);
+    let source = script.clone();
+    let started = tokio::time::Instant::now();
+    let (mut synced, mut seen) = (None, Vec::new());
+    source
+        .deliveries(Duration::from_secs(4000), |delivery| {
+            for change in delivery.changes {
+                match change {
+                    Change::Synced => synced = Some(started.elapsed()),
+                    Change::ServiceCidr(..) => seen.push("one"),
+                    Change::Listed(Listed::ServiceCidrs(names)) if names.is_empty() => {
+                        seen.push("none");
+                    }
+                    _ => {}
+                }
+            }
+        })
+        .await;
+    assert_eq!(synced, Some(Duration::ZERO), "nothing waits for them");
+    assert_eq!(seen, ["none", "one", "one"]);
+    let requests = script.requests("servicecidrs");
+    for two in requests.windows(2).take(4) {
+        let pause = two[1].0 - two[0].0;
+        assert!((300..=600).contains(&pause.as_secs()), "{pause:?}");
+    }
+    let warnings = log.lines("does not let us");
+    assert_eq!(warnings.len(), 2, "once for each time that it is taken away: {warnings:?}");
+    assert!(
+        warnings[0].contains(
+            "{apiGroups: [networking.k8s.io], resources: [servicecidrs], verbs: [list, watch]}"
+        ),
+        "{warnings:?}"
+    );
+    assert_eq!(log.lines("lets us list and watch kind=ServiceCIDR").len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
