@@ -18,7 +18,7 @@ const KUBECONFIG: &str = "\
      cluster:
        server: https://127.0.0.1:1
 ?      insecure-skip-tls-verify: false
-?      certificate-authority: x
+       certificate-authority: ca.crt
 ?      certificate-authority-data: x
 ?      proxy-url: x
 ?      tls-server-name: x
@@ -68,6 +68,14 @@ const VALUES: [&str; 15] = [
     "{SECRET",
 ];
 
+/// A folder with the file that the kubeconfig names.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = shunt_apiserver::Authority::new().unwrap();
+    fs::write(folder.path().join("ca.crt"), authority.pem()).unwrap();
+    folder
+}
+
 /// The kubeconfigs that have this value in one of the fields, with that field's line.
 fn kubeconfigs(value: &str) -> Vec<(String, String)> {
     let depth = |line: &str| line[1..].len() - line[1..].trim_start_matches([' ', '-']).len();
@@ -92,7 +100,7 @@ fn kubeconfigs(value: &str) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn no_error_about_a_kubeconfig_quotes_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let path = folder.path().join("kubeconfig");
     let access = Access { kubeconfig: Some(path.clone()), ..Access::default() };
     let mut errors = 0;
@@ -100,13 +108,10 @@ async fn no_error_about_a_kubeconfig_quotes_it() {
         let value = value.replace("SECRET", SECRET);
         for (field, text) in kubeconfigs(&value) {
             fs::write(&path, &text).unwrap();
-            let said = [
-                access.check().map_err(|error| (error.to_string(), format!("{error:?}"))),
-                Connection::open(access.clone(), std::sync::Arc::new(|_| ()))
-                    .map(drop)
-                    .map_err(|error| (error.to_string(), format!("{error:?}"))),
-            ];
-            for (shown, debug) in said.into_iter().filter_map(Result::err) {
+            let checked = access.check();
+            let opened = || Connection::open(access.clone(), std::sync::Arc::new(|_| ())).map(drop);
+            if let Err(error) = checked.and_then(|()| opened()) {
+                let (shown, debug) = (error.to_string(), format!("{error:?}"));
                 assert!(!shown.contains(SECRET), "{field} = {value}: {shown}");
                 assert!(!debug.contains(SECRET), "{field} = {value}: {debug}");
                 assert!(shown.contains(path.to_str().unwrap()), "{field} = {value}: {shown}");
@@ -114,12 +119,12 @@ async fn no_error_about_a_kubeconfig_quotes_it() {
             }
         }
     }
-    assert!(errors > 400, "{errors} errors");
+    assert!(errors > 200, "{errors} errors");
 }
 
 #[tokio::test]
 async fn no_error_about_a_master_quotes_it() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let path = folder.path().join("kubeconfig");
     fs::write(
         &path,
@@ -141,14 +146,14 @@ async fn no_error_about_a_master_quotes_it() {
 
 #[test]
 fn errors_about_a_kubeconfig_say_where_and_what() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let path = folder.path().join("kubeconfig");
     let access = Access { kubeconfig: Some(path.clone()), ..Access::default() };
     for (field, value, words) in [
-        ("token", "12", "kubeconfig:16: users[0].user.token: must be text, not a number"),
+        ("token", "12", "kubeconfig:17: users[0].user.token: must be text, not a number"),
         ("tokenFile", "/nowhere/token", "the file /nowhere/token cannot be read: No such file"),
-        ("tokenFile", "nowhere", ":16: users[0].user.tokenFile: the file that this field names"),
-        ("client-key-data", "'*'", ":17: users[0].user.client-key-data: is not valid base64"),
+        ("tokenFile", "nowhere", ":17: users[0].user.tokenFile: the file that this field names"),
+        ("client-key-data", "'*'", ":18: users[0].user.client-key-data: is not valid base64"),
         ("client-certificate-data", "eA==", "users[0].user.client-key: missing"),
         (
             "certificate-authority-data",
@@ -162,8 +167,8 @@ fn errors_about_a_kubeconfig_say_where_and_what() {
         ),
         ("exec", "{}", "users[0].user.exec: shunt starts no programs"),
         ("proxy-url", "/", "clusters[0].cluster.proxy-url: is not a URL such as http://proxy:3128"),
-        ("cluster", "other", ":11: contexts[0].context.cluster: names a cluster that is not in"),
-        ("current-context", "y", ":3: current-context: names a context that is not in contexts"),
+        ("cluster", "other", ":12: contexts[0].context.cluster: names a cluster that is not in"),
+        ("current-context", "z", ":3: current-context: names a context that is not in contexts"),
         ("kind", "Pod", ":2: kind: must be Config"),
         ("username", "x", "users[0].user.username: stands beside a token"),
     ] {
