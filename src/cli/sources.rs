@@ -147,7 +147,7 @@ impl Objects {
                 let metrics = metrics.clone();
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
                 let source = Source::new(access.clone(), node_name, restarted, asked.clone())?;
-                let server = access.config()?.cluster_url.to_string();
+                let server = access.server()?;
                 known.follow(node_name, Following::Api { server, contact: source.contact() });
                 let events = Connection::open(access.clone(), asked)?;
                 let events = publish(notices.clone(), events, node_name.to_owned());

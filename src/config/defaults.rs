@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use super::OOM_SCORE_ADJ;
 use super::raw::{Configuration, Conntrack, FlushFrequency, GoDuration, Logging, OutputRouting};
 use crate::conntrack::sysctl;
-use crate::document::parse_ip;
+use crate::document::parse_ip_sloppy;
 
 const HEALTHZ_PORT: u16 = 10_256;
 const METRICS_PORT: u16 = 10_249;
@@ -86,8 +86,11 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
     fill_logging(&mut full.logging);
 
     fill_text(&mut full.bind_address, "0.0.0.0");
-    let v6 =
-        full.bind_address.as_deref().and_then(|a| parse_ip(a).ok()).is_some_and(|a| a.is_ipv6());
+    let v6 = full
+        .bind_address
+        .as_deref()
+        .and_then(|a| parse_ip_sloppy(a).ok())
+        .is_some_and(|a| a.is_ipv6());
     let (any, loopback): (IpAddr, IpAddr) = if v6 {
         (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::LOCALHOST.into())
     } else {
@@ -189,7 +192,7 @@ fn fill_period(field: &mut Option<GoDuration>, default: GoDuration) {
 /// An empty address stays: it turns the listener off. One without port gets the default one.
 fn fill_listener(field: &mut Option<String>, default: SocketAddr) {
     let written = field.get_or_insert_with(|| default.to_string());
-    if let Ok(ip) = parse_ip(written) {
+    if let Ok(ip) = parse_ip_sloppy(written) {
         *written = SocketAddr::new(ip, default.port()).to_string();
     }
 }

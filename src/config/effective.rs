@@ -13,7 +13,7 @@ use super::defaults::Mode;
 use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, NodePortAddresses};
 use crate::conntrack::sysctl;
-use crate::document::{At, Problem, Severity, parse_ip, parse_net};
+use crate::document::{At, Problem, Severity, parse_ip_sloppy, parse_net};
 use crate::model::Family;
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
@@ -29,7 +29,7 @@ pub(super) fn effective(
     let mut check = Check { problems };
     mode(written, &mut check);
     let bind_address = text(&full.bind_address)
-        .and_then(|text| check.value(At::top("bindAddress"), text, parse_ip(text)));
+        .and_then(|text| check.value(At::top("bindAddress"), text, parse_ip_sloppy(text)));
     let (sync_period, min_sync_period) = periods(written, full, &mut check);
     let healthz = full.healthz_bind_address.as_deref();
     let metrics = full.metrics_bind_address.as_deref();
@@ -220,12 +220,23 @@ fn oom_score_adj(full: &Configuration, check: &mut Check<'_>) -> i16 {
 /// An address to listen on; none if it is empty.
 fn listen_address(at: At<'_>, written: Option<&str>, check: &mut Check<'_>) -> Option<SocketAddr> {
     let written = written.filter(|text| !text.is_empty())?;
-    let address = match written.parse::<SocketAddr>() {
-        Ok(address) if address.port() == 0 => Err("has port 0; write 1 to 65535".to_owned()),
-        Ok(address) => Ok(address),
-        Err(_) => Err("not an address to listen on; write one such as 0.0.0.0:10256".to_owned()),
+    let address = match socket_address(written) {
+        Some(address) if address.port() == 0 => Err("has port 0; write 1 to 65535".to_owned()),
+        Some(address) => Ok(address),
+        None => Err("not an address to listen on; write one such as 0.0.0.0:10256".to_owned()),
     };
     check.value(at, written, address)
+}
+
+/// An address and a port, both of which may begin with zeros.
+fn socket_address(text: &str) -> Option<SocketAddr> {
+    let (host, port) = text.rsplit_once(':')?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let address = match bare {
+        Some(bare) => parse_ip_sloppy(bare).ok()?,
+        None => parse_ip_sloppy(host).ok().filter(|_| !host.contains(':'))?,
+    };
+    Some(SocketAddr::new(address, port.parse().ok()?))
 }
 
 fn detect_local(

@@ -40,8 +40,10 @@ pub(super) fn read<'a>(
         return None;
     };
     if let Some(second) = documents.first() {
-        let reason = "a second document in the file; only one is read, remove the others";
-        problems.push(error(FieldPath::default(), reason).in_file(path, Some(second.line)));
+        // kube-proxy does not look at it.
+        let reason = "a second document in the file; only the first is read, remove the others";
+        let problem = Problem::new(Severity::Warning, FieldPath::default(), reason);
+        problems.push(problem.in_file(path, Some(second.line)));
     }
     let mut found = Vec::new();
     for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {

@@ -382,11 +382,22 @@ fn files_that_are_something_else() {
             "config.conf:2: apiVersion = v1: must be kubeproxy.",
         ),
         ("- a\n", "config.conf:1: apiVersion: must be kubeproxy.config.k8s.io/v1alpha1"),
-        (&format!("{HEAD}---\nx: 1\n"), "config.conf:4: a second document"),
     ] {
         let file = (Path::new("config.conf"), text.as_bytes());
         let Invalid(problems) = load(Some(file), &Flags::default()).unwrap_err();
         assert!(problems[0].to_string().starts_with(expected), "{}", problems[0]);
+    }
+}
+
+#[test]
+fn only_the_first_document_is_read() {
+    for second in ["mode: userspace\n", "[\n"] {
+        let text = format!("{HEAD}---\n{second}");
+        let Loaded { problems, .. } =
+            load(Some((Path::new("f"), text.as_bytes())), &Flags::default()).unwrap();
+        let expected = "f:4: a second document in the file; only the first is read";
+        // What is no YAML has no line.
+        assert!(second == "[\n" || problems[0].to_string().starts_with(expected), "{problems:?}");
     }
 }
 

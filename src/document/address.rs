@@ -2,13 +2,15 @@
 //!
 //! Errors are reasons, ready to follow a field and its value in a message.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-/// An IP address, written without ambiguity.
+/// An IP address. Zeros at the beginning of a part mean nothing, as to kube-proxy
+/// (`netutils.ParseIPSloppy`).
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
-    match text.parse() {
+    match without_zeros(text).parse() {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
             let v4 = address.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED);
             Err(format!("an IPv4 address in the form of an IPv6 address; write {v4}"))
@@ -18,14 +20,47 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
     }
 }
 
+/// An IP address as [`parse_ip`] reads it, or an IPv4 address in the form of an IPv6 address.
+pub fn parse_ip_sloppy(text: &str) -> Result<IpAddr, String> {
+    match text.parse::<IpAddr>() {
+        Ok(address) => Ok(address.to_canonical()),
+        Err(_) => parse_ip(text),
+    }
+}
+
+/// An IPv4 address without the zeros before its parts, or the text as it is.
+fn without_zeros(text: &str) -> Cow<'_, str> {
+    let mut octets = text.split('.');
+    let is_octet = |octet: &str| !octet.is_empty() && octet.bytes().all(|b| b.is_ascii_digit());
+    if !octets.clone().any(|octet| octet.len() > 1 && octet.starts_with('0'))
+        || !octets.clone().all(is_octet)
+    {
+        return text.into();
+    }
+    let mut short = String::with_capacity(text.len());
+    if let Some(first) = octets.next() {
+        short.push_str(without_zero(first));
+    }
+    octets.for_each(|octet| {
+        short.push('.');
+        short.push_str(without_zero(octet));
+    });
+    short.into()
+}
+
+fn without_zero(octet: &str) -> &str {
+    match octet.trim_start_matches('0') {
+        "" => "0",
+        short => short,
+    }
+}
+
 fn not_an_ip(text: &str) -> String {
     let trimmed = text.trim();
     if trimmed.is_empty() {
         "empty; write an IP address".into()
     } else if trimmed != text && trimmed.parse::<IpAddr>().is_ok() {
         format!("has blanks around it; write {trimmed}")
-    } else if let Some(octet) = ambiguous_octet(text) {
-        format!("{octet} has a leading zero, which some programs take for octal; write it without")
     } else if text.parse::<IpNet>().is_ok() {
         "a prefix; write a single address, without the length".into()
     } else if text.contains('%') {
@@ -33,14 +68,6 @@ fn not_an_ip(text: &str) -> String {
     } else {
         "not an IP address".into()
     }
-}
-
-/// The first octet such as `010`, if the text is an IPv4 address apart from such octets.
-fn ambiguous_octet(text: &str) -> Option<&str> {
-    let octets = || text.split('.');
-    let numbers = octets().all(|octet| octet.parse::<u8>().is_ok());
-    let found = octets().find(|octet| octet.len() > 1 && octet.starts_with('0'))?;
-    (numbers && octets().count() == 4).then_some(found)
 }
 
 /// A prefix. Blanks around it are tolerated, and bits beyond its length are cut off.
@@ -55,7 +82,9 @@ pub fn parse_net(text: &str) -> Result<IpNet, String> {
     };
     let address = parse_ip(address)?;
     let most = if address.is_ipv4() { 32 } else { 128 };
-    let net = length.parse().ok().and_then(|length| IpNet::new(address, length).ok());
+    let is_number = length.bytes().all(|byte| byte.is_ascii_digit());
+    let length_of_net = length.parse().ok().filter(|_| is_number);
+    let net = length_of_net.and_then(|length| IpNet::new(address, length).ok());
     net.map(|net| net.trunc())
         .ok_or_else(|| format!("{length:?} is not a prefix length from 0 to {most}"))
 }
@@ -69,13 +98,22 @@ mod tests {
         for text in ["10.0.0.1", "::1", "fe80::1", "0.0.0.0", "2001:db8::1"] {
             assert!(parse_ip(text).is_ok(), "{text}");
         }
+        for (text, expected) in
+            [("010.0.0.1", "10.0.0.1"), ("10.00.000.08", "10.0.0.8"), ("0010.0.0.0", "10.0.0.0")]
+        {
+            assert_eq!(parse_ip(text).map(|ip| ip.to_string()), Ok(expected.into()), "{text}");
+        }
+        assert_eq!(parse_ip_sloppy("::ffff:10.0.0.1").unwrap().to_string(), "10.0.0.1");
+        assert_eq!(parse_ip_sloppy("010.0.0.1").unwrap().to_string(), "10.0.0.1");
         for (text, reason) in [
             ("", "empty"),
             (" ", "empty"),
             (" 10.0.0.1", "blanks around it; write 10.0.0.1"),
             ("10.0.0.1\n", "blanks around it"),
-            ("010.0.0.1", "010 has a leading zero"),
-            ("10.0.0.00", "00 has a leading zero"),
+            ("010.0.0.256", "not an IP address"),
+            ("010.0.0", "not an IP address"),
+            ("010.0.0.", "not an IP address"),
+            ("0x10.0.0.1", "not an IP address"),
             ("10.0.0", "not an IP address"),
             ("10.0.0.256", "not an IP address"),
             ("10.0.0.0/24", "a prefix"),
@@ -93,6 +131,7 @@ mod tests {
             ("10.0.0.0/8", "10.0.0.0/8"),
             (" 10.1.2.3/8\t", "10.0.0.0/8"),
             ("::/0", "::/0"),
+            ("010.0.0.0/08", "10.0.0.0/8"),
             ("2001:db8::1/64", "2001:db8::/64"),
         ] {
             assert_eq!(parse_net(text).map(|net| net.to_string()), Ok(expected.into()), "{text}");
@@ -102,7 +141,7 @@ mod tests {
             ("10.0.0.1", "write 10.0.0.1/32"),
             ("fd00::1", "write fd00::1/128"),
             ("10.0.0.0/33", "\"33\" is not a prefix length from 0 to 32"),
-            ("010.0.0.0/8", "leading zero"),
+            ("10.0.0.0/+8", "\"+8\" is not a prefix length from 0 to 32"),
             ("::ffff:10.0.0.0/104", "write 10.0.0.0"),
             ("x/y", "not an IP address"),
         ] {

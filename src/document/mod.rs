@@ -10,6 +10,7 @@ mod address;
 mod path;
 mod problem;
 mod read;
+mod scalar;
 mod tree;
 mod typed;
 mod write;
@@ -17,7 +18,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use address::{parse_ip, parse_net};
+pub use address::{parse_ip, parse_ip_sloppy, parse_net};
 pub use path::{At, FieldPath, Segment};
 pub use problem::{Problem, Severity, excerpt};
 pub use read::{SyntaxError, documents, parse, parse_leniently};

@@ -7,9 +7,11 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput, Tag};
 
-use super::{Entry, Node, Scalar, Value, excerpt};
+use super::{Entry, Node, Scalar, Value, excerpt, scalar};
 
 /// More than any object that we read needs, and little enough for a recursive walk.
 const NESTING_LIMIT: usize = 64;
@@ -35,12 +37,19 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Node<'_>>, SyntaxError> {
     documents(bytes)?.collect()
 }
 
-/// Reads all documents of a text in which keys may occur twice, as lenient readers do: the last one
-/// counts, and the others are told.
+/// Reads the documents of a text in which keys may occur twice, as lenient readers do: the last one
+/// counts, and the others are told. What comes after the first document need not be YAML.
 pub fn parse_leniently(bytes: &[u8]) -> Result<(Vec<Node<'_>>, Vec<SyntaxError>), SyntaxError> {
     let mut reader = Reader::new(bytes)?;
     reader.builder.overridden = Some(Vec::new());
-    let documents = reader.by_ref().collect::<Result<_, _>>()?;
+    let mut documents = Vec::new();
+    for document in reader.by_ref() {
+        match document {
+            Ok(document) => documents.push(document),
+            Err(error) if documents.is_empty() => return Err(error),
+            Err(_) => break,
+        }
+    }
     Ok((documents, reader.builder.overridden.unwrap_or_default()))
 }
 
@@ -133,7 +142,19 @@ struct Open<'a> {
 
 enum Content<'a> {
     Sequence(Vec<Node<'a>>),
-    Mapping { entries: Vec<Entry<'a>>, key: Option<(Cow<'a, str>, u32)> },
+    Mapping {
+        entries: Vec<Entry<'a>>,
+        key: Option<Key<'a>>,
+        /// Which entries a merge key brought.
+        merged: Vec<usize>,
+    },
+}
+
+/// A key whose value is still to come.
+enum Key<'a> {
+    Named(Cow<'a, str>, u32),
+    /// `<<`: the entries of the value become entries of the mapping.
+    Merge,
 }
 
 impl<'a> Builder<'a> {
@@ -141,7 +162,19 @@ impl<'a> Builder<'a> {
         let line = to_u32(span.start.line());
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let plain = style == ScalarStyle::Plain && !is_string_tag(tag.as_deref());
+                let plain = is_plain(style, tag.as_deref());
+                let text = match tag.as_deref() {
+                    Some(tag) if is_tag(tag, "binary") => {
+                        let decoded = binary(&text);
+                        decoded.ok_or_else(|| error_at(span, "this is not text in base64"))?.into()
+                    }
+                    _ => text,
+                };
+                let merges = tag.as_deref().is_some_and(|tag| is_tag(tag, "merge"));
+                if self.expects_key() && text == "<<" && (plain || merges) {
+                    self.expect_merge();
+                    return Ok(());
+                }
                 let value = Value::Scalar(Scalar { text, plain });
                 self.close(Node { line, value }, anchor, span)
             }
@@ -149,16 +182,21 @@ impl<'a> Builder<'a> {
                 self.start(line, anchor, span, Content::Sequence(Vec::new()))
             }
             Event::MappingStart(_, anchor, _) => {
-                self.start(line, anchor, span, Content::Mapping { entries: Vec::new(), key: None })
+                let (entries, merged) = (Vec::new(), Vec::new());
+                self.start(line, anchor, span, Content::Mapping { entries, key: None, merged })
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 None => Ok(()),
                 Some(Open { line, anchor, content }) => {
                     let value = match content {
                         Content::Sequence(items) => Value::Sequence(items),
-                        Content::Mapping { mut entries, .. } => {
+                        Content::Mapping { mut entries, merged, .. } => {
                             match &mut self.overridden {
-                                None => no_key_twice(&entries)?,
+                                None if merged.is_empty() => no_key_twice(&entries)?,
+                                None => {
+                                    no_key_twice_but(&entries, &merged)?;
+                                    keep_last(&mut entries, &mut Vec::new());
+                                }
                                 Some(overridden) => keep_last(&mut entries, overridden),
                             }
                             Value::Mapping(entries)
@@ -201,6 +239,12 @@ impl<'a> Builder<'a> {
         matches!(self.open.last(), Some(Open { content: Content::Mapping { key: None, .. }, .. }))
     }
 
+    fn expect_merge(&mut self) {
+        if let Some(Open { content: Content::Mapping { key, .. }, .. }) = self.open.last_mut() {
+            *key = Some(Key::Merge);
+        }
+    }
+
     /// Puts a complete node where it belongs.
     fn close(&mut self, node: Node<'a>, anchor: usize, span: Span) -> Result<(), SyntaxError> {
         if anchor != 0 {
@@ -211,17 +255,25 @@ impl<'a> Builder<'a> {
             None if node.is_null() => {}
             None => self.document = Some(node),
             Some(Content::Sequence(items)) => items.push(node),
-            Some(Content::Mapping { entries, key }) => match (key.take(), node.value) {
-                (Some((key, line)), value) => {
+            Some(Content::Mapping { entries, key, merged }) => match (key.take(), node.value) {
+                (Some(Key::Named(key, line)), value) => {
                     entries.push(Entry { key, line, node: Node { line: node.line, value } });
                 }
-                (None, Value::Scalar(Scalar { text, plain: true })) if text == "<<" => {
-                    return Err(error_at(
-                        span,
-                        "merge keys (<<) are not supported; write the fields out",
-                    ));
+                (Some(Key::Merge), value) => {
+                    let start = entries.len();
+                    if !merge(entries, value) {
+                        let reason = "a merge key (<<) needs a mapping, or a list of mappings";
+                        return Err(error_at(span, reason));
+                    }
+                    merged.extend(start..entries.len());
                 }
-                (None, Value::Scalar(scalar)) => *key = Some((scalar.text, node.line)),
+                (None, Value::Scalar(Scalar { text, plain: true })) => {
+                    let Some(text) = scalar::key(text) else {
+                        return Err(error_at(span, "null cannot be a key; give the key as text"));
+                    };
+                    *key = Some(Key::Named(text, node.line));
+                }
+                (None, Value::Scalar(scalar)) => *key = Some(Key::Named(scalar.text, node.line)),
                 (None, _) => return Err(error_at(span, "a list or mapping cannot be a key")),
             },
         }
@@ -244,8 +296,55 @@ fn error_at(span: Span, reason: &str) -> SyntaxError {
     syntax_error(span.start.line(), span.start.col(), reason)
 }
 
-fn is_string_tag(tag: Option<&Tag>) -> bool {
-    tag.is_some_and(|tag| tag.is_yaml_core_schema_tag("str"))
+/// Whether what a scalar is follows from its text.
+fn is_plain(style: ScalarStyle, tag: Option<&Tag>) -> bool {
+    match tag {
+        None => style == ScalarStyle::Plain,
+        Some(tag) => {
+            ["bool", "int", "float", "null"].into_iter().any(|resolved| is_tag(tag, resolved))
+        }
+    }
+}
+
+/// Whether this is a tag of YAML's own, such as `!!binary`.
+fn is_tag(tag: &Tag, name: &str) -> bool {
+    let (handle, suffix) = tag.parts();
+    let own = |prefix: &str| handle == prefix && suffix == name;
+    own("tag:yaml.org,2002:")
+        || own("!!")
+        || suffix.strip_prefix("tag:yaml.org,2002:") == Some(name)
+}
+
+fn binary(text: &str) -> Option<String> {
+    let text: String = text.split_whitespace().collect();
+    String::from_utf8(STANDARD.decode(text).ok()?).ok()
+}
+
+/// Adds the entries of a mapping, or of a list of mappings, of which the first comes first: later
+/// entries count, so it is added last. False if it is neither.
+fn merge<'a>(entries: &mut Vec<Entry<'a>>, value: Value<'a>) -> bool {
+    match value {
+        Value::Mapping(merged) => {
+            entries.extend(merged);
+            true
+        }
+        Value::Sequence(items) => items.into_iter().rev().all(|item| match item.value {
+            Value::Mapping(merged) => {
+                entries.extend(merged);
+                true
+            }
+            _ => false,
+        }),
+        Value::Scalar(_) => false,
+    }
+}
+
+/// As [`no_key_twice`], leaving out the entries that a merge key brought.
+fn no_key_twice_but(entries: &[Entry<'_>], merged: &[usize]) -> Result<(), SyntaxError> {
+    let merged: HashSet<usize> = merged.iter().copied().collect();
+    let own = entries.iter().enumerate().filter(|(i, _)| !merged.contains(i));
+    let own: Vec<Entry<'_>> = own.map(|(_, entry)| entry.clone()).collect();
+    no_key_twice(&own)
 }
 
 fn no_key_twice(entries: &[Entry<'_>]) -> Result<(), SyntaxError> {

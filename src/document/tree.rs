@@ -29,7 +29,7 @@ pub enum Value<'a> {
 pub struct Scalar<'a> {
     /// The text, escapes resolved.
     pub text: Cow<'a, str>,
-    /// Neither quoted nor tagged as a string: `true`, `80` and `null` are not strings.
+    /// Neither quoted nor tagged as a string: `yes`, `80` and `null` are not strings.
     pub plain: bool,
 }
 

@@ -9,7 +9,8 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_path_to_error::Segment as PathSegment;
 
-use super::{FieldPath, Node, Scalar, Segment, Value};
+use super::scalar::Meaning;
+use super::{FieldPath, Node, Segment, Value};
 
 /// A value has another type than its field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -118,52 +119,6 @@ impl de::Error for Mismatch {
     }
 }
 
-/// What a plain scalar means in YAML's core schema, without the octal numbers and the many ways to
-/// write "true" of YAML 1.1: those are text here, and an error where no text is expected.
-enum Meaning<'t> {
-    Null,
-    Bool(bool),
-    Signed(i64),
-    Unsigned(u64),
-    Float(f64),
-    Text(&'t str),
-}
-
-impl Scalar<'_> {
-    fn meaning(&self) -> Meaning<'_> {
-        let text = &*self.text;
-        if !self.plain {
-            return Meaning::Text(text);
-        }
-        match text {
-            "" | "~" | "null" | "Null" | "NULL" => return Meaning::Null,
-            "true" | "True" | "TRUE" => return Meaning::Bool(true),
-            "false" | "False" | "FALSE" => return Meaning::Bool(false),
-            _ => {}
-        }
-        if let Some(number) = text.strip_prefix("0x").map(|hex| u64::from_str_radix(hex, 16)) {
-            return number.map_or(Meaning::Text(text), Meaning::Unsigned);
-        }
-        let digits = text.trim_start_matches(['+', '-']);
-        let starts_like_number = digits.starts_with(|c: char| c.is_ascii_digit() || c == '.');
-        let ambiguous = digits.len() > 1
-            && digits.bytes().all(|b| b.is_ascii_digit())
-            && digits.starts_with('0');
-        if !starts_like_number || ambiguous {
-            return Meaning::Text(text);
-        }
-        if let Ok(number) = text.parse() {
-            Meaning::Unsigned(number)
-        } else if let Ok(number) = text.parse() {
-            Meaning::Signed(number)
-        } else if let Ok(number) = text.parse() {
-            Meaning::Float(number)
-        } else {
-            Meaning::Text(text)
-        }
-    }
-}
-
 impl<'de> IntoDeserializer<'de, Mismatch> for &'de Node<'_> {
     type Deserializer = Self;
 
@@ -182,7 +137,8 @@ impl<'de> Deserializer<'de> for &'de Node<'_> {
                 Meaning::Bool(value) => visitor.visit_bool(value),
                 Meaning::Signed(value) => visitor.visit_i64(value),
                 Meaning::Unsigned(value) => visitor.visit_u64(value),
-                Meaning::Float(value) => visitor.visit_f64(value),
+                Meaning::Float(value) if value.is_finite() => visitor.visit_f64(value),
+                Meaning::Float(_) => Err(de::Error::custom("must be a finite number")),
                 Meaning::Text(value) => visitor.visit_borrowed_str(value),
             },
             Value::Sequence(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),

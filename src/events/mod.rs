@@ -2,6 +2,9 @@
 //!
 //! Owns: what an Event looks like, how many are sent at the most, and sending them.
 //!
+//! What is wrong with a Service is seen by all nodes: each gives the Event the same name, so that the
+//! cluster has one for each Service and reason. Events about a Node are its own.
+//!
 //! What one can rely on: recording never waits and never fails. If the API server does not take
 //! Events, they are lost; everything that they say is in the log, too.
 

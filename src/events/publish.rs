@@ -5,17 +5,20 @@ use std::time::{Duration, Instant, SystemTime};
 use hyper::http::Request;
 use hyper::{Method, StatusCode};
 
-use super::limit::Limit;
+use super::limit::{Decision, Limit};
 use super::{Notice, Notices, Regarding};
 use crate::model::ObjectName;
-use crate::source::kubernetes::Connection;
+use crate::source::kubernetes::{Connection, random};
 
 /// Who reports.
 const CONTROLLER: &str = "shunt";
 /// The longest note that the API server takes, in bytes (`events.k8s.io/v1`, validation).
 const NOTE: usize = 1024;
-/// How long the API server may take for one.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the API server may take for one: a busy server lets it wait for up to a minute.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Events about Services, which concern all nodes, are sent within this time at random: most nodes
+/// then find that another one was first.
+const SPREAD: Duration = Duration::from_secs(5);
 /// The pauses before an Event is tried again; then it is lost.
 const PAUSES: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
@@ -25,18 +28,36 @@ pub async fn publish(notices: Notices, connection: Connection, node_name: String
     let mut notices = notices.0.lock().await;
     let mut limit = Limit::new(Instant::now());
     let mut forbidden = false;
-    while let Some(notice) = notices.recv().await {
-        if !limit.allows(&notice, Instant::now()) {
-            continue;
+    while let Some(mut notice) = notices.recv().await {
+        match limit.decide(&notice, Instant::now()) {
+            Decision::Drop => continue,
+            Decision::Send => {}
+            Decision::SendCombined => notice.note.insert_str(0, "(combined from similar events): "),
+        }
+        if notice.regarding != Regarding::Node {
+            // All nodes see the same at the same time; the first of them is enough.
+            tokio::time::sleep(SPREAD.mul_f64(random())).await;
         }
         let time = SystemTime::now();
         let mut pauses = PAUSES.iter();
-        while let Err(error) = send(&connection, &notice, &node_name, time).await {
-            if error.is_final {
-                if !forbidden {
+        loop {
+            let Err(error) = send(&connection, &notice, &node_name, time).await else {
+                forbidden = false;
+                break;
+            };
+            if error.status == Some(StatusCode::FORBIDDEN) {
+                if !std::mem::replace(&mut forbidden, true) {
                     tracing::warn!("the API server takes no Events from us: {}", error.text);
                 }
-                forbidden = true;
+                break;
+            }
+            if error.is_final {
+                // Something is wrong with this Event, and not with the next one.
+                tracing::warn!(
+                    reason = notice.reason,
+                    "API server rejects an Event: {}",
+                    error.text
+                );
                 break;
             }
             let Some(pause) = pauses.next() else {
@@ -75,7 +96,7 @@ async fn send(
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
     let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
     match ask(connection, Method::POST, &path, event.to_string()).await {
-        // It is there already if an answer to an earlier try was lost.
+        // Another node was faster, or the answer to an earlier try was lost.
         Err(error) if error.status == Some(StatusCode::CONFLICT) => Ok(()),
         answer => answer.map(drop),
     }
@@ -132,6 +153,30 @@ async fn ask(
     }
 }
 
+/// Returns the name of an Event. All nodes give the same name to an Event about the same Service
+/// for the same reason, so that there is one in the whole cluster.
+fn event_name(
+    notice: &Notice,
+    node_name: &str,
+    uid: Option<&str>,
+    time: jiff::Timestamp,
+) -> String {
+    match &notice.regarding {
+        Regarding::Node => format!("{node_name}.{:x}", time.as_nanosecond()),
+        Regarding::Service(service) => {
+            let parts = [CONTROLLER, uid.unwrap_or_default(), notice.reason];
+            format!("{}.{:016x}", service.name, fnv1a(&parts.join("/")))
+        }
+    }
+}
+
+/// A hash that is the same in all processes and versions (64-bit FNV-1a).
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
 /// The object. Events about a Node live in the namespace `default`.
 fn event(
     notice: &Notice,
@@ -161,7 +206,7 @@ fn event(
         "kind": "Event",
         "metadata": {
             "namespace": namespace,
-            "name": format!("{name}.{:x}", time.as_nanosecond()),
+            "name": event_name(notice, node_name, uid, time),
         },
         "eventTime": format!("{time:.6}"),
         "reportingController": CONTROLLER,
@@ -176,7 +221,14 @@ fn event(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::collections::btree_map::Entry;
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::Value;
+
     use super::*;
+    use crate::events::Recorder;
 
     #[test]
     fn an_event_is_what_the_api_takes() {
@@ -190,7 +242,7 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000_000_000_001);
         let event = event(&notice, "node-1", Some("0a-1b"), now);
         assert_eq!(event["metadata"]["namespace"], "shop");
-        assert_eq!(event["metadata"]["name"], "web.14d1120d7b1603e8");
+        assert_eq!(event["metadata"]["name"], "web.dccbcbebcaf27234");
         assert_eq!(event["eventTime"], "2017-07-14T02:40:00.000001Z");
         assert_eq!(event["regarding"]["namespace"], "shop");
         assert_eq!(event["regarding"]["uid"], "0a-1b");
@@ -211,5 +263,129 @@ mod tests {
         assert_eq!(event["metadata"]["namespace"], "default");
         assert_eq!(event["type"], "Normal");
         assert!(event["regarding"].get("namespace").is_none());
+    }
+
+    /// An API server that keeps Events by their names, or answers with the next of `failures`.
+    #[derive(Default)]
+    struct Server {
+        events: Mutex<BTreeMap<String, Value>>,
+        failures: Mutex<Vec<u16>>,
+        requests: Mutex<usize>,
+    }
+
+    impl Server {
+        fn connection(self: &Arc<Server>) -> Connection {
+            let server = self.clone();
+            let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+                let server = server.clone();
+                async move {
+                    let method = request.method().clone();
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let (status, body) = server.answer(&method, &body);
+                    let body = kube::client::Body::from(body.into_bytes());
+                    let answer = hyper::Response::builder().status(status).body(body).unwrap();
+                    Ok::<_, std::convert::Infallible>(answer)
+                }
+            });
+            let client = kube::Client::new(service, "default");
+            Connection::new(move || Ok(client.clone())).unwrap()
+        }
+
+        fn answer(&self, method: &Method, body: &[u8]) -> (u16, String) {
+            if method == Method::GET {
+                return (200, r#"{"items":[{"metadata":{"uid":"0a-1b"}}]}"#.to_owned());
+            }
+            *self.requests.lock().unwrap() += 1;
+            let refusal = |code: u16| {
+                let message = format!("refused with {code}");
+                (
+                    code,
+                    format!(
+                        r#"{{"kind":"Status","status":"Failure","message":"{message}","code":{code}}}"#
+                    ),
+                )
+            };
+            if let Some(code) = self.failures.lock().unwrap().pop() {
+                return refusal(code);
+            }
+            let event: Value = serde_json::from_slice(body).unwrap();
+            let name = event["metadata"]["name"].as_str().unwrap().to_owned();
+            match self.events.lock().unwrap().entry(name) {
+                Entry::Occupied(_) => refusal(409),
+                Entry::Vacant(vacant) => {
+                    vacant.insert(event);
+                    (201, "{}".to_owned())
+                }
+            }
+        }
+
+        fn regarding(&self, kind: &str) -> Vec<Value> {
+            let events = self.events.lock().unwrap();
+            let of_kind = |event: &&Value| event["regarding"]["kind"] == kind;
+            events.values().filter(of_kind).cloned().collect()
+        }
+    }
+
+    fn conflict(loser: &str) -> Notice {
+        Notice {
+            regarding: Regarding::Service(ObjectName::new("shop", loser)),
+            is_warning: true,
+            reason: "FrontendConflict",
+            action: "ProgramService",
+            note: "198.51.100.7:80 belongs to the older Service shop/a".to_owned(),
+        }
+    }
+
+    fn starting() -> Notice {
+        Notice {
+            regarding: Regarding::Node,
+            is_warning: false,
+            reason: "Starting",
+            action: "StartShunt",
+            note: String::new(),
+        }
+    }
+
+    async fn publish_from(
+        server: &Arc<Server>,
+        node: &str,
+        told: impl IntoIterator<Item = Notice>,
+    ) {
+        let (recorder, notices) = Recorder::new();
+        told.into_iter().for_each(|notice| recorder.record(notice));
+        drop(recorder);
+        publish(notices, server.connection(), node.to_owned()).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn thousands_of_nodes_make_one_event_about_a_service() {
+        let server = Arc::new(Server::default());
+        for node in 0..5000 {
+            let node = format!("node-{node}");
+            publish_from(&server, &node, [starting(), conflict("web"), conflict("other")]).await;
+        }
+        assert_eq!(server.regarding("Service").len(), 2, "one for each Service");
+        assert_eq!(server.regarding("Node").len(), 5000, "one for each node");
+        // A 409 is an answer, and not tried again.
+        assert_eq!(*server.requests.lock().unwrap(), 15_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rejected_event_does_not_silence_the_next() {
+        for code in [400, 403, 404, 413, 422] {
+            let server = Arc::new(Server::default());
+            server.failures.lock().unwrap().push(code);
+            publish_from(&server, "node-1", [starting(), conflict("web")]).await;
+            assert_eq!(server.regarding("Node").len(), 0, "{code}");
+            assert_eq!(server.regarding("Service").len(), 1, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_is_tried_again_while_the_server_is_busy() {
+        let server = Arc::new(Server::default());
+        server.failures.lock().unwrap().extend([503, 429, 500]);
+        publish_from(&server, "node-1", [starting()]).await;
+        assert_eq!(server.regarding("Node").len(), 1);
     }
 }

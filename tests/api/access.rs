@@ -4,18 +4,31 @@ use std::fs;
 use std::process::Output;
 
 use anyhow::Result;
-use shunt_apiserver::{Api, Authority, Case, Kubeconfig, Standin, TOKEN, both, standin_only};
+use shunt_apiserver::{
+    Api, Authority, Case, Kubeconfig, Proxy, Standin, TOKEN, both, standin_only,
+};
 
-use crate::world::World;
+use crate::world::{SHUNT, World};
+use crate::{events, status};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let both =
-        both![a_client_certificate_will_do, a_wrong_authority_is_named, a_wrong_token_is_named,];
+    let both = both![
+        a_client_certificate_will_do,
+        a_wrong_authority_is_named,
+        a_wrong_token_is_named,
+        no_output_holds_a_secret,
+    ];
     let alone = standin_only![
         a_server_where_the_agent_was_started_will_do,
         a_new_token_is_read,
+        a_token_file_comes_before_a_token,
         a_new_authority_is_read,
         a_reason_that_changes_is_told,
+        a_proxy_of_the_kubeconfig_is_used,
+        a_proxy_of_the_environment_is_used,
+        a_proxy_of_the_environment_is_used_in_a_pod,
+        a_proxy_is_not_used_where_the_environment_says_so,
+        a_proxy_that_refuses_is_named,
         a_server_without_tls_will_do,
         a_host_that_is_not_there_is_named,
         configurations_that_cannot_work_end_the_agent,
@@ -75,6 +88,54 @@ fn a_wrong_token_is_named(api: Api) -> Result<()> {
     agent.wait_ready()?;
     world.assert_web(&ALL);
     Ok(())
+}
+
+/// Neither at the highest verbosity, nor when the server takes our credentials no longer.
+fn no_output_holds_a_secret(api: Api) -> Result<()> {
+    const SECRETS: [&str; 2] = [TOKEN, "another-secret-token"];
+    let world = World::with_web(api)?;
+    let agent = world.agent()?.arg("-v=10").start()?;
+    world.assert_web(&ALL);
+    events::wait_for(&world, "Starting")?;
+    world.kubeconfig.set_token(SECRETS[1])?;
+    // Then all files are read again.
+    world.gate.refuse()?;
+    agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
+    world.gate.reopen()?;
+    agent.wait_for_log(&["WARN", "does not accept our credentials", "401"])?;
+    let mut outputs = vec![status::wait_for(&world, &["PROBLEM", "credentials"])?];
+    for (port, path) in [(10249, "/metrics"), (10249, "/configz"), (10256, "/healthz")] {
+        outputs.push(format!("{:?}", agent.http_get(port, path)?));
+    }
+    outputs.push(format!("{:?}", events::with_reason(&world, "Starting")?));
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("written");
+    let write = format!("--write-config-to={}", file.display());
+    outputs.push(format!("{:?}", world.agent()?.arg(write).once()?));
+    outputs.push(fs::read_to_string(file)?);
+    outputs.push(agent.log());
+    for output in outputs {
+        let leak = SECRETS.iter().find_map(|secret| output.find(secret));
+        let around = |at: usize| output[at.saturating_sub(300)..].chars().take(600).collect();
+        assert_eq!(leak.map(around), None::<String>);
+    }
+    Ok(())
+}
+
+/// The file rotates, and the token beside it in the kubeconfig has long expired.
+fn a_token_file_comes_before_a_token(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let file = tempfile::NamedTempFile::new()?;
+    fs::write(file.path(), format!("{TOKEN}\n"))?;
+    let user = format!("token: expired, tokenFile: {}", file.path().display());
+    let kubeconfig = kubeconfig(&world)?.authority(&authority(&world))?.user(&user)?;
+    let _agent = world.agent_with(&kubeconfig)?.start()?;
+    world.assert_web(&ALL);
+    let standin = world.standin()?;
+    standin.configure(|settings| settings.tokens = vec!["rotated".to_owned()]);
+    fs::write(file.path(), "rotated\n")?;
+    standin.cut();
+    world.mark()
 }
 
 fn a_new_token_is_read(api: Api) -> Result<()> {
@@ -172,4 +233,117 @@ fn assert_one_sentence(output: &Output, words: &[&str]) {
     let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
     assert_eq!(errors.len(), 1, "{words:?}: one error is enough:\n{log}");
     assert!(words.iter().all(|word| errors[0].contains(word)), "no {words:?}:\n{log}");
+}
+
+/// `me:s cret` in base64.
+const PROXY_AUTHORIZATION: &str = "Basic bWU6cyBjcmV0";
+
+/// A proxy to the server, and a kubeconfig for a server that only the proxy reaches.
+fn proxied(world: &World, proxy_wants: Option<&str>) -> Result<(Proxy, Kubeconfig)> {
+    let proxy = Proxy::start(world.api.connector(), proxy_wants)?;
+    let kubeconfig = Kubeconfig::new("https://kubernetes:6443")?.authority(&authority(world))?;
+    Ok((proxy, kubeconfig.token_file(TOKEN)?))
+}
+
+fn a_proxy_of_the_kubeconfig_is_used(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let (proxy, kubeconfig) = proxied(&world, Some(PROXY_AUTHORIZATION))?;
+    let url = format!("proxy-url: 'http://me:s%20cret@{}'", proxy.address());
+    let kubeconfig = kubeconfig.cluster(&url)?;
+    // It comes before what the environment says.
+    let environment = ["env", "HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=*"];
+    let agent = world.agent_with(&kubeconfig)?.wrapper(&environment).arg("-v=10").start()?;
+    world.assert_web(&ALL);
+    assert!(proxy.requests().iter().all(|target| target == "kubernetes:6443"));
+    assert!(!proxy.requests().is_empty());
+    for secret in ["s cret", "s%20cret", PROXY_AUTHORIZATION] {
+        assert!(!agent.log().contains(secret), "{secret}");
+    }
+    Ok(())
+}
+
+fn a_proxy_of_the_environment_is_used(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let (proxy, kubeconfig) = proxied(&world, Some(PROXY_AUTHORIZATION))?;
+    let variable = format!("HTTPS_PROXY=http://me:s%20cret@{}", proxy.address());
+    let environment = ["env", &variable, "NO_PROXY=10.0.0.0/8,.svc,kubernetes:443"];
+    let _agent = world.agent_with(&kubeconfig)?.wrapper(&environment).start()?;
+    world.assert_web(&ALL);
+    assert!(!proxy.requests().is_empty());
+    Ok(())
+}
+
+/// The files of a service account are mounted where a Pod has them.
+fn a_proxy_of_the_environment_is_used_in_a_pod(api: Api) -> Result<()> {
+    const MOUNT: &str = "mount -t tmpfs tmpfs /var/lib && \
+        mkdir -p /var/lib/secrets/kubernetes.io/serviceaccount && \
+        cp \"$1\"/* /var/lib/secrets/kubernetes.io/serviceaccount/ && shift && \
+        mount --bind /var/lib /var/run && exec \"$@\"";
+    let world = World::with_web(api)?;
+    let proxy = Proxy::start(world.api.connector(), None)?;
+    let account = tempfile::tempdir()?;
+    fs::write(account.path().join("token"), format!("{TOKEN}\n"))?;
+    fs::write(account.path().join("ca.crt"), authority(&world))?;
+    fs::write(account.path().join("namespace"), "kube-system")?;
+    let variable = format!("https_proxy={}", proxy.address());
+    let account = account.path().display().to_string();
+    let wrapper = [
+        "env",
+        &variable,
+        "KUBERNETES_SERVICE_HOST=kubernetes",
+        "KUBERNETES_SERVICE_PORT=443",
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        MOUNT,
+        "sh",
+        &account,
+    ];
+    let _agent = shunt_lab::Agent::builder(SHUNT, &world.lab.node)
+        .arg("--cluster-cidr=10.244.0.0/16,fd00:244::/48")
+        .wrapper(&wrapper)
+        .start()?;
+    world.assert_web(&ALL);
+    assert_eq!(proxy.requests().first().map(String::as_str), Some("kubernetes:443"));
+    Ok(())
+}
+
+fn a_proxy_is_not_used_where_the_environment_says_so(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    // A loopback address never needs a proxy …
+    let nowhere = "HTTPS_PROXY=http://127.0.0.1:1";
+    let agent = world.agent()?.wrapper(&["env", nowhere]).start()?;
+    world.assert_web(&ALL);
+    agent.stop()?;
+    // … and a name does not if it is listed.
+    let kubeconfig = Kubeconfig::new("https://no-such-host.invalid:6443")?.token(TOKEN)?;
+    let environment = ["env", nowhere, "NO_PROXY=invalid"];
+    let agent = world.agent_with(&kubeconfig)?.wrapper(&environment).spawn()?;
+    let line = agent.wait_for_log(&["WARN", "the API server", "no-such-host.invalid:6443: "])?;
+    assert!(!line.contains("proxy"), "{line}");
+    Ok(())
+}
+
+fn a_proxy_that_refuses_is_named(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let (proxy, kubeconfig) = proxied(&world, Some("Basic other"))?;
+    let url = format!("proxy-url: 'http://me:s%20cret@{}'", proxy.address());
+    let kubeconfig = kubeconfig.cluster(&url)?;
+    let agent = world.agent_with(&kubeconfig)?.spawn()?;
+    let way = format!("kubernetes:6443 through the proxy http://{}:", proxy.address());
+    let line =
+        agent.wait_for_log(&["WARN", "the API server", &way, "credentials in its URL (407)"])?;
+    assert!(!line.contains("cret"), "{line}");
+    status::wait_for(&world, &["PROBLEM", &way])?;
+    agent.stop()?;
+
+    let (proxy, kubeconfig) = proxied(&world, None)?;
+    let address = proxy.address();
+    drop(proxy);
+    let kubeconfig = kubeconfig.cluster(&format!("proxy-url: 'http://{address}'"))?;
+    let agent = world.agent_with(&kubeconfig)?.spawn()?;
+    let way = format!("kubernetes:6443 through the proxy http://{address}:");
+    agent.wait_for_log(&["WARN", &way, "the proxy cannot be reached", "refused"])?;
+    Ok(())
 }

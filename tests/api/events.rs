@@ -14,6 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut cases = both![
         the_start_is_told,
         a_conflict_is_told,
+        a_conflict_that_others_told_is_not_told_again,
         a_conflict_of_kinds_is_told,
         a_repair_is_told,
         rules_of_kube_proxy_are_told,
@@ -42,19 +43,12 @@ pub(crate) fn with_reason(world: &World, reason: &str) -> Result<Vec<Value>> {
 
 /// Waits for an Event with that reason.
 pub(crate) fn wait_for(world: &World, reason: &str) -> Result<Value> {
-    let mut events = wait_for_some(world, reason, 1)?;
-    Ok(events.swap_remove(0))
-}
-
-/// Waits for so many Events with that reason.
-pub(crate) fn wait_for_some(world: &World, reason: &str, count: usize) -> Result<Vec<Value>> {
     let start = Instant::now();
     loop {
-        let events = with_reason(world, reason)?;
-        if events.len() >= count {
-            return Ok(events);
+        if let Some(event) = with_reason(world, reason)?.pop() {
+            return Ok(event);
         }
-        ensure!(start.elapsed() < Duration::from_secs(20), "not {count} {reason}: {events:?}");
+        ensure!(start.elapsed() < Duration::from_secs(60), "no {reason}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -131,6 +125,24 @@ fn a_conflict_of_kinds_is_told(api: Api) -> Result<()> {
         assert!(note.contains(part), "{note}");
     }
     assert!(!note.contains("older"), "{note}");
+    Ok(())
+}
+
+/// As on the other nodes: the Event is there, so the server answers 409 to the second agent.
+fn a_conflict_that_others_told_is_not_told_again(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    for (name, ip) in [("a-first", "10.96.0.31"), ("b-second", "10.96.0.32")] {
+        world.api.put(cluster_ip_service(name, ip).external_ips(&["198.51.100.7"]))?;
+    }
+    let agent = world.start()?;
+    let first = wait_for(&world, "FrontendConflict")?;
+    agent.stop()?;
+    let agent = world.start()?;
+    agent.wait_for_answer(10249, "/metrics", |answer| {
+        answer.body.lines().any(|line| line.contains(r#"code="409""#)).then_some(())
+    })?;
+    assert_eq!(with_reason(&world, "FrontendConflict")?, [first]);
+    assert_eq!(with_reason(&world, "Starting")?.len(), 2);
     Ok(())
 }
 

@@ -1,13 +1,14 @@
 //! A server that answers wrong: the agent ends right, programs nothing half, and says what it saw.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use shunt_apiserver::{
     Answer, Api, Case, Fault, Key, Kind, Request, StreamingLists, Verb, standin_only,
 };
 use shunt_lab::Agent;
 
+use crate::status;
 use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -17,9 +18,10 @@ pub(crate) fn cases() -> Vec<Case> {
         a_slow_start_is_waited_for,
         too_many_requests_are_repeated_later,
         missing_rights_are_named,
+        a_role_without_service_cidrs_will_do,
         a_watch_that_is_refused_with_410_begins_anew,
         a_watch_that_ends_with_410_begins_anew,
-        a_list_that_expires_between_pages_begins_anew,
+        a_list_that_expires_between_pages_is_asked_for_as_a_whole,
         lists_that_are_none_change_nothing,
         half_a_list_is_none,
         garbage_in_a_watch_does_no_harm,
@@ -114,6 +116,24 @@ fn missing_rights_are_named(api: Api) -> Result<()> {
     Ok(())
 }
 
+/// As Kubernetes' own role was before 1.33.
+fn a_role_without_service_cidrs_will_do(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let standin = world.standin()?;
+    standin.misbehave(Fault::new(Answer::Status(403)).of(Kind::ServiceCidr));
+    let started = Instant::now();
+    let agent = world.start()?;
+    world.assert_web(&ALL);
+    // What waits for the rest of the objects waits for ten seconds.
+    assert!(started.elapsed() < Duration::from_secs(10), "{}", agent.log());
+    agent.wait_for_log(&["WARN", "403", "apiGroups: [networking.k8s.io]", "servicecidrs"])?;
+    status::wait_for(&world, &["OK  "])?;
+    world.put_slices("web", &[&world.lab.pod2])?;
+    world.assert_web_becomes(&["pod-2"]);
+    assert_eq!(agent.log().matches("servicecidrs").count(), 1, "{}", agent.log());
+    Ok(())
+}
+
 fn a_watch_that_is_refused_with_410_begins_anew(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let agent = world.start()?;
@@ -143,7 +163,7 @@ fn a_watch_that_ends_with_410_begins_anew(api: Api) -> Result<()> {
     world.mark()
 }
 
-fn a_list_that_expires_between_pages_begins_anew(api: Api) -> Result<()> {
+fn a_list_that_expires_between_pages_is_asked_for_as_a_whole(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     for number in 0..300 {
         let ip = format!("10.96.{}.{}", 20 + number / 250, 1 + number % 250);
@@ -151,12 +171,19 @@ fn a_list_that_expires_between_pages_begins_anew(api: Api) -> Result<()> {
     }
     let standin = world.standin()?;
     let of_lists = |answer| Fault::new(answer).on(Verb::List).of(Kind::Service).times(1);
+    standin.configure(|settings| settings.cache = false);
     // The first page is right, the second is refused.
     standin.misbehave(of_lists(Answer::Late(Duration::ZERO)));
     standin.misbehave(of_lists(Answer::Status(410)));
     let agent = start_with_pages(&world)?;
-    agent.wait_for_log(&["forgotten", "Service objects", "listing them again"])?;
     world.assert_web(&ALL);
+    assert_eq!(agent.log().matches("listing them again").count(), 0, "that is no outage");
+    let of_services = |request: &&Request| request.verb == Verb::List && is_service(request);
+    let requests = standin.requests();
+    let lists: Vec<&Request> = requests.iter().filter(of_services).collect();
+    let [first, second, whole] = lists[..] else { bail!("{lists:?}") };
+    assert!(first.starts_list() && !second.starts_list(), "{lists:?}");
+    assert_eq!((whole.starts_list(), whole.parameter("limit")), (true, ""), "{lists:?}");
     world.lab.from(&world.lab.client).tcp("10.96.21.50:80").refused();
     world.mark()
 }

@@ -68,7 +68,7 @@ fn a_request_that_is_never_answered_is_given_up(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     world.standin()?.misbehave(Fault::new(Answer::Silence).of(Kind::Service).times(1));
     let agent = world.agent()?.spawn()?;
-    agent.wait_for_log_within(Duration::from_secs(60), &["WARN", "the API server", "no answer"])?;
+    agent.wait_for_log_within(Duration::from_secs(90), &["WARN", "the API server", "no answer"])?;
     agent.wait_ready()?;
     world.assert_web(&ALL);
     world.mark()

@@ -98,7 +98,11 @@ fn ten_thousand_objects_come_in_pages(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     // Streamed lists have no pages.
     let refused = shunt_apiserver::StreamingLists::Refused(422);
-    world.standin()?.configure(|settings| settings.streaming_lists = refused);
+    world.standin()?.configure(|settings| {
+        settings.streaming_lists = refused;
+        // What is in the cache comes at once.
+        settings.cache = false;
+    });
     let ip = |number: usize| format!("10.96.{}.{}", 100 + number / 250, 1 + number % 250);
     for number in 0..SERVICES {
         world.standin()?.put_object(json!({

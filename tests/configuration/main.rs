@@ -5,3 +5,4 @@
 mod precedence;
 mod reference;
 mod written;
+mod yaml;

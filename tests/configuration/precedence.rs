@@ -39,7 +39,7 @@ const CASES: [(&str, &str, &str); 47] = [
     ("feature-gates", "A=true", "{\"A\":true}"),
     ("kube-api-content-type", "application/json", "\"application/json\""),
     ("kube-api-burst", "7", "7"),
-    ("kube-api-qps", "7", "7.0"),
+    ("kube-api-qps", "7", "7"),
     ("config-sync-period", "1m", "\"1m0s\""),
     ("profiling", "true", "true"),
     ("show-hidden-metrics-for-version", "1.35", "\"1.35\""),

@@ -1,13 +1,16 @@
 //! Where the API server is, and who we are to it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use hyper::http::uri::InvalidUri;
+use hyper::Uri;
 use kube::Config;
 use kube::client::ConfigExt;
-use kube::config::{AuthInfo, InClusterError, Kubeconfig, KubeconfigError};
+use kube::config::InClusterError;
 
-use super::Dialer;
+use super::proxy::Proxy;
+use super::token::{Token, TokenError};
+use super::{Dialer, kubeconfig};
+use crate::document::Problem;
 
 /// How to reach the API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,27 +25,14 @@ pub struct Access {
 }
 
 /// The server cannot be reached as it was asked for; trying again would not help.
+///
+/// No error quotes a value of a kubeconfig, nor a URL, nor the error of a library that may do so:
+/// these may hold secrets.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kubeconfig cannot be used.
-    #[error("the kubeconfig {path} cannot be used: {reason}")]
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: Box<KubeconfigError>,
-    },
-    /// The user has credentials of a kind that we do not support.
-    #[error(
-        "the kubeconfig {path} gets its credentials from {what}, which shunt does not do (it starts \
-         no programs): give the user a token, a tokenFile or a client certificate"
-    )]
-    Unsupported {
-        /// The file.
-        path: PathBuf,
-        /// The kind.
-        what: &'static str,
-    },
+    #[error("the kubeconfig cannot be used: {0}")]
+    Kubeconfig(Box<Problem>),
     /// We are in no Pod, or in one without a service account.
     #[error(
         "no API server: give --kubeconfig FILE or --manifests PATH, or run in a Pod with a service \
@@ -50,21 +40,48 @@ pub enum AccessError {
     )]
     InCluster(InClusterError),
     /// The URL is none.
-    #[error("--master {url:?} is not a URL: {reason}")]
-    Master {
-        /// What was given.
-        url: String,
-        /// Why.
-        reason: InvalidUri,
-    },
+    #[error("--master {0}")]
+    Master(&'static str),
     /// A certificate, a key or a token cannot be read or used.
     #[error("the credentials for the API server cannot be used: {0}")]
-    Credentials(Box<kube::Error>),
+    Credentials(String),
 }
 
 impl From<kube::Error> for AccessError {
     fn from(error: kube::Error) -> AccessError {
-        AccessError::Credentials(Box::new(error))
+        AccessError::Credentials(match error {
+            kube::Error::RustlsTls(_) => {
+                "a certificate or a key is not valid; check the files that hold them".to_owned()
+            }
+            kube::Error::Auth(kube::client::AuthError::ReadTokenFile(error, path)) => {
+                format!("the token file {} cannot be read: {error}", path.display())
+            }
+            kube::Error::Auth(_) => {
+                "the token is not valid; check the file that holds it".to_owned()
+            }
+            _ => "check the certificates, the keys and the token".to_owned(),
+        })
+    }
+}
+
+/// All that it takes to make a client, as the files are now.
+pub(super) struct Prepared {
+    pub(super) config: Config,
+    pub(super) token: Token,
+    /// The proxy on the way to the server.
+    pub(super) proxy: Option<Proxy>,
+    /// A variable of the environment that names no proxy though it should.
+    ignored: Option<&'static str>,
+}
+
+impl Prepared {
+    /// With the proxy that the environment asks for.
+    fn new(config: Config, token: Token) -> Prepared {
+        let mut ignored = None;
+        let variable = |name: &str| std::env::var(name).ok();
+        let proxy =
+            Proxy::from_environment(&config.cluster_url, variable, |name| ignored = Some(name));
+        Prepared { config, token, proxy, ignored }
     }
 }
 
@@ -75,70 +92,67 @@ impl Access {
     /// # Errors
     /// What is wrong with it.
     pub fn check(&self) -> Result<(), AccessError> {
-        let config = self.config()?;
+        let Prepared { config, proxy, ignored, .. } = self.prepare()?;
+        if let Some(proxy) = proxy {
+            tracing::info!(%proxy, "connecting to the API server through a proxy");
+        }
+        if let Some(variable) = ignored {
+            tracing::warn!(
+                "{variable} is ignored: it is not a URL such as http://proxy:3128 (http, https or socks5)"
+            );
+        }
         config.rustls_client_config()?;
-        config.auth_layer()?;
         Ok(())
     }
 
-    /// Reads the files as they are now.
+    /// Returns the URL of the server for people: without a path or a query, which may be secret.
     ///
     /// # Errors
     /// If there is no server to be found, or the credentials are unusable.
-    pub fn config(&self) -> Result<Config, AccessError> {
+    pub fn server(&self) -> Result<String, AccessError> {
+        let url = self.prepare()?.config.cluster_url;
+        let scheme = url.scheme_str().unwrap_or("https");
+        let host = url.host().unwrap_or_default();
+        let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        Ok(format!("{scheme}://{host}{port}/"))
+    }
+
+    /// Reads the files.
+    pub(super) fn prepare(&self) -> Result<Prepared, AccessError> {
         let master = self.master.as_deref().filter(|master| !master.is_empty());
-        let uri = |url: &str| {
-            url.parse().map_err(|reason| AccessError::Master { url: url.to_owned(), reason })
-        };
         let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
+        let uri = |url: &str| -> Result<Uri, AccessError> {
+            kubeconfig::server(url, in_pod).map_err(AccessError::Master)
+        };
         match (&self.kubeconfig, master) {
-            (Some(path), _) => from_kubeconfig(path, master),
+            (Some(path), _) => {
+                let found = kubeconfig::read(path, master).map_err(AccessError::Kubeconfig)?;
+                let mut prepared = Prepared::new(found.config, found.token);
+                if found.proxy.is_some() {
+                    (prepared.proxy, prepared.ignored) = (found.proxy, None);
+                }
+                Ok(prepared)
+            }
             // As client-go does: outside of a Pod the URL alone has to do.
-            (None, Some(url)) if !in_pod => Ok(Config::new(uri(url)?)),
+            (None, Some(url)) if !in_pod => {
+                Ok(Prepared::new(Config::new(uri(url)?), Token::default()))
+            }
             (None, master) => {
                 let mut config = Config::incluster_env().map_err(AccessError::InCluster)?;
                 if let Some(url) = master {
                     config.cluster_url = uri(url)?;
                 }
-                Ok(config)
+                let file = config.auth_info.token_file.take().unwrap_or_default();
+                let token = Token::new(None, Some(file.as_ref())).map_err(|error| {
+                    AccessError::Credentials(match error {
+                        TokenError::Given => "the token is not valid".to_owned(),
+                        TokenError::File(error) => {
+                            format!("the token file {file} cannot be read: {error}")
+                        }
+                    })
+                })?;
+                Ok(Prepared::new(config, token))
             }
         }
-    }
-}
-
-fn from_kubeconfig(path: &Path, master: Option<&str>) -> Result<Config, AccessError> {
-    let unusable =
-        |reason| AccessError::Kubeconfig { path: path.to_owned(), reason: Box::new(reason) };
-    let mut file = Kubeconfig::read_from(path).map_err(unusable)?;
-    let context = file.contexts.iter().find(|c| Some(&c.name) == file.current_context.as_ref());
-    let context = context.and_then(|named| named.context.clone());
-    let mut ca_file = None;
-    if let Some(context) = context {
-        let cluster = file.clusters.iter_mut().find(|cluster| cluster.name == context.cluster);
-        if let Some(cluster) = cluster.and_then(|named| named.cluster.as_mut()) {
-            if let Some(url) = master {
-                cluster.server = Some(url.to_owned());
-            }
-            if cluster.certificate_authority_data.is_none() {
-                ca_file = cluster.certificate_authority.clone().filter(|path| !path.is_empty());
-            }
-        }
-        let user = file.auth_infos.iter().find(|user| Some(&user.name) == context.user.as_ref());
-        let user = user.and_then(|named| named.auth_info.as_ref());
-        if let Some(what) = user.and_then(unsupported) {
-            return Err(AccessError::Unsupported { path: path.to_owned(), what });
-        }
-    }
-    let mut config = Config::try_from(file).map_err(unusable)?;
-    // The file is read again now and then, as the one of a service account is.
-    config.root_cert_file = ca_file.map(PathBuf::from);
-    Ok(config)
-}
-
-fn unsupported(user: &AuthInfo) -> Option<&'static str> {
-    match user {
-        AuthInfo { exec: Some(_), .. } => Some("a program (exec)"),
-        AuthInfo { auth_provider: Some(_), .. } => Some("an auth-provider"),
-        _ => None,
     }
 }

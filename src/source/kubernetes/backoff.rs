@@ -33,7 +33,7 @@ impl Backoff {
 }
 
 /// A number from 0 to 1. Keys of hash tables are random enough for this.
-pub(super) fn random() -> f64 {
+pub(crate) fn random() -> f64 {
     let bits = RandomState::new().hash_one(0_u8);
     f64::from((bits >> 32) as u32) / f64::from(u32::MAX)
 }

@@ -8,16 +8,20 @@ use hyper::header::{HeaderValue, USER_AGENT};
 use hyper::rt::{Read, Write};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::proxy::SocksV5;
 use hyper_util::client::legacy::connect::{Connection as Connected, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt};
-use kube::{Client, Config, Error};
+use kube::{Client, Config};
 use tower::{BoxError, Service, ServiceBuilder};
 
+use super::access::Prepared;
 use super::dial::Connector;
 use super::failure::innermost;
+use super::proxy::{Credentials, ProxyKind};
 use super::requests::{OnAsked, Tell};
+use super::token::Token;
+use super::tunnel::Tunnel;
 use super::{Access, AccessError};
 
 /// How long a TCP connection may take to be made.
@@ -33,16 +37,17 @@ pub(super) const KEEPALIVE_PROBES: u32 = 3;
 
 /// Which server did not answer, and why: a name that does not resolve is not told by the system.
 #[derive(Debug, thiserror::Error)]
-#[error("{server}: {reason}")]
+#[error("{way}: {reason}")]
 struct NoAnswer {
-    server: String,
+    /// The server, and the proxy on the way to it.
+    way: String,
     reason: String,
 }
 
 /// Makes a client. kube's own one speaks HTTP/1 only: a connection for each watch, and none of them
 /// would notice for minutes that the server's host is gone.
 fn client(access: &Access, on_asked: &OnAsked) -> Result<Client, AccessError> {
-    let mut config = access.config()?;
+    let Prepared { mut config, token, proxy, .. } = access.prepare()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
     let mut tcp = HttpConnector::new();
@@ -53,17 +58,42 @@ fn client(access: &Access, on_asked: &OnAsked) -> Result<Client, AccessError> {
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     let tcp = Connector { there: access.dialer.clone(), here: tcp };
-    let Some(proxy) = config.proxy_url.clone() else {
-        return client_over(tcp, &config, on_asked);
+    let Some(proxy) = proxy else {
+        return client_over(tcp, &config, token, "", on_asked);
     };
-    match proxy.scheme_str() {
-        Some("http") => client_over(Tunnel::new(proxy, tcp), &config, on_asked),
-        Some("socks5") => client_over(SocksV5::new(proxy, tcp), &config, on_asked),
-        _ => Err(Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy) }.into()),
+    let through = format!(" through the proxy {proxy}");
+    match proxy.kind {
+        ProxyKind::Http => client_over(Tunnel::new(proxy, tcp), &config, token, &through, on_asked),
+        ProxyKind::Https => {
+            let https = HttpsConnectorBuilder::new()
+                .with_tls_config(config.rustls_client_config()?)
+                .https_only()
+                .enable_http1()
+                .wrap_connector(tcp);
+            client_over(Tunnel::new(proxy, https), &config, token, &through, on_asked)
+        }
+        ProxyKind::Socks5 => {
+            let mut socks = SocksV5::new(proxy.url, tcp);
+            if let Some(Credentials { user, password }) = proxy.credentials {
+                socks = socks.with_auth(user, password);
+            }
+            client_over(socks, &config, token, &through, on_asked)
+        }
     }
 }
 
-fn client_over<C>(connector: C, config: &Config, on_asked: &OnAsked) -> Result<Client, AccessError>
+/// Verifies certificates against this name instead of the host in the URL.
+pub(super) fn server_name(name: &str) -> Option<FixedServerNameResolver> {
+    name.to_owned().try_into().ok().map(FixedServerNameResolver::new)
+}
+
+fn client_over<C>(
+    connector: C,
+    config: &Config,
+    token: Token,
+    through: &str,
+    on_asked: &OnAsked,
+) -> Result<Client, AccessError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
     C::Response: Connected + Read + Write + Send + Unpin + 'static,
@@ -74,10 +104,11 @@ where
         .with_tls_config(config.rustls_client_config()?)
         .https_or_http();
     if let Some(name) = &config.tls_server_name {
-        let name = name.clone().try_into().map_err(|error| Error::Service(Box::new(error)))?;
-        https = https.with_server_name_resolver(FixedServerNameResolver::new(name));
+        let unusable = || AccessError::Credentials("the server's name is not valid".to_owned());
+        https = https.with_server_name_resolver(server_name(name).ok_or_else(unusable)?);
     }
     let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
+    let way = format!("{server}{through}");
     let tell = Tell { host: server.as_str().into(), on_asked: on_asked.clone() };
     let https = https.enable_all_versions().wrap_connector(connector);
     let http = legacy::Client::builder(TokioExecutor::new())
@@ -90,10 +121,11 @@ where
         .layer(tell)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
+        .layer(token)
         .layer(config.extra_headers_layer()?)
         .map_err(move |error: legacy::Error| -> BoxError {
-            let (server, reason) = (server.clone(), innermost(&error));
-            Box::new(NoAnswer { server, reason })
+            let (way, reason) = (way.clone(), innermost(&error));
+            Box::new(NoAnswer { way, reason })
         })
         .service(http);
     Ok(Client::new(service, config.default_namespace.clone()))
@@ -116,7 +148,7 @@ impl Connection {
         Connection::new(move || client(&access, &on_asked))
     }
 
-    pub(super) fn new(
+    pub(crate) fn new(
         make: impl Fn() -> Result<Client, AccessError> + Send + Sync + 'static,
     ) -> Result<Connection, AccessError> {
         let client = make()?;

@@ -22,6 +22,8 @@ pub(super) enum Failure {
     Silent,
     /// The server does not know any more what happened since the version that we know.
     Expired,
+    /// The server is behind the version that we know.
+    TooNew,
     /// The server does not stream lists.
     NoStreaming,
     /// The server does not have this resource.
@@ -47,6 +49,14 @@ impl Failure {
         let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
         let retry_after =
             retry_after.or((seconds > 0).then(|| Duration::from_secs(u64::from(seconds))));
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        let too_new = |text: &str| text.contains("Too large resource version");
+        if causes.clone().any(|cause| cause.reason == "ResourceVersionTooLarge")
+            || causes.clone().any(|cause| too_new(&cause.message))
+            || too_new(&status.message)
+        {
+            return Failure::TooNew;
+        }
         match (status.code, &*status.reason) {
             (410, _) | (_, "Expired" | "Gone") => Failure::Expired,
             (404, _) => Failure::Absent,
@@ -84,6 +94,9 @@ impl Failure {
             Failure::Expired => {
                 format!("the API server has forgotten our version of {kind} objects")
             }
+            Failure::TooNew => {
+                format!("the API server does not have our version of {kind} objects yet")
+            }
             Failure::NoStreaming => "the API server does not stream lists".to_owned(),
             Failure::Absent => format!("the API server has no {kind} objects"),
             Failure::Refused { code: 401, message, .. } => {
@@ -91,7 +104,8 @@ impl Failure {
             }
             Failure::Refused { code: 403, message, .. } => format!(
                 "the API server does not let us list and watch {kind} objects: {message} (403); \
-                 bind us to the ClusterRole system:node-proxier"
+                 bind us to the ClusterRole system:node-proxier, or add the rule {} to ours",
+                rule(kind)
             ),
             Failure::Refused { code, message, .. } => {
                 format!("the API server refuses to list or watch: {message} ({code})")
@@ -103,6 +117,17 @@ impl Failure {
             Failure::Garbage(what) => format!("the API server sends what makes no sense: {what}"),
         }
     }
+}
+
+/// The rule of a role that allows to list and watch these objects.
+fn rule(kind: Kind) -> String {
+    let group = match kind {
+        Kind::Service | Kind::Node => "\"\"",
+        Kind::EndpointSlice => "discovery.k8s.io",
+        Kind::ServiceCidr => "networking.k8s.io",
+    };
+    let resource = kind.resource();
+    format!("{{apiGroups: [{group}], resources: [{resource}], verbs: [list, watch]}}")
 }
 
 /// The innermost reason is the one that says something.

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use super::intake::Intake;
-use super::watch::{Page, bookmark, event};
+use super::messages::{Page, bookmark, event};
 use crate::model::Change;
 use crate::source::objects::Kind;
 

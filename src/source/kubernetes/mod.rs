@@ -20,9 +20,14 @@ mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
 mod intake;
+mod kubeconfig;
 mod lines;
+mod messages;
+mod proxy;
 mod requests;
 mod resource;
+mod token;
+mod tunnel;
 mod watch;
 
 #[cfg(test)]
@@ -39,6 +44,7 @@ use crate::model::{Change, Family};
 use crate::source::objects::{Kind, Names};
 
 pub use access::{Access, AccessError};
+pub(crate) use backoff::random;
 pub use client::Connection;
 pub use contact::Contact;
 pub use dial::Dialer;
@@ -95,7 +101,7 @@ impl Source {
         on_restart: impl Fn(Kind) + Send + Sync + 'static,
         on_asked: OnAsked,
     ) -> Result<Source, AccessError> {
-        tracing::info!(server = %access.config()?.cluster_url, "taking objects from an API server");
+        tracing::info!(server = access.server()?, "taking objects from an API server");
         let connection = Connection::open(access, on_asked)?;
         Ok(Source::with(connection, node_name, on_restart))
     }

@@ -25,6 +25,17 @@ pub(super) struct Resource {
     fields: Option<String>,
 }
 
+/// How new a list has to be (`resourceVersion`), as client-go's reflector asks for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RelistFrom {
+    /// Whatever the server has in its cache will do: nothing is known yet.
+    Cache,
+    /// Not older than what was known.
+    Since(String),
+    /// What the store has now, since the server does not have the version that was known.
+    Store,
+}
+
 pub(super) type Request = hyper::Request<Vec<u8>>;
 
 impl Resource {
@@ -66,27 +77,59 @@ impl Resource {
         self.kind == Kind::Service && self.fields.take().is_some()
     }
 
-    /// One page of the list.
-    pub(super) fn list(&self, page: Option<String>) -> Result<Request, kube::core::request::Error> {
-        self.builder().list(&ListParams {
+    /// One page of the list, or the whole list without a `limit`.
+    pub(super) fn list(
+        &self,
+        from: &RelistFrom,
+        limit: bool,
+        page: Option<String>,
+    ) -> Result<Request, kube::core::request::Error> {
+        let is_first = page.is_none();
+        let cached = is_first && *from == RelistFrom::Cache;
+        let mut request = self.builder().list(&ListParams {
             label_selector: self.labels.map(str::to_owned),
             field_selector: self.fields.clone(),
-            limit: Some(PAGE),
+            // kube leaves the version 0 out beside a limit.
+            limit: (limit && !cached).then_some(PAGE),
             continue_token: page,
+            resource_version: match from {
+                RelistFrom::Cache => Some("0".to_owned()),
+                RelistFrom::Since(version) => Some(version.clone()),
+                RelistFrom::Store => None,
+            },
             ..ListParams::default()
-        })
+        })?;
+        if limit && cached {
+            let uri = format!("{}&limit={PAGE}", request.uri());
+            *request.uri_mut() = uri.parse().map_err(|error| {
+                kube::core::request::Error::BuildRequest(hyper::http::Error::from(error))
+            })?;
+        }
+        Ok(request)
     }
 
-    /// The changes since a version; without one, all objects that there are and then the changes.
-    pub(super) fn watch(&self, since: Option<&str>) -> Result<Request, kube::core::request::Error> {
-        let parameters = WatchParams {
+    /// The changes since a version.
+    pub(super) fn watch(&self, since: &str) -> Result<Request, kube::core::request::Error> {
+        self.builder().watch(&self.watch_parameters(false), since)
+    }
+
+    /// All objects that there are, not older than a version, and then the changes.
+    pub(super) fn stream(&self, from: &RelistFrom) -> Result<Request, kube::core::request::Error> {
+        let version = match from {
+            RelistFrom::Since(version) => version,
+            RelistFrom::Cache | RelistFrom::Store => "",
+        };
+        self.builder().watch(&self.watch_parameters(true), version)
+    }
+
+    fn watch_parameters(&self, send_initial_events: bool) -> WatchParams {
+        WatchParams {
             label_selector: self.labels.map(str::to_owned),
             field_selector: self.fields.clone(),
             timeout: Some(WATCH_SECONDS + (f64::from(SPREAD) * random()) as u32),
             bookmarks: true,
-            send_initial_events: since.is_none(),
-        };
-        self.builder().watch(&parameters, since.unwrap_or_default())
+            send_initial_events,
+        }
     }
 
     fn builder(&self) -> Builder {

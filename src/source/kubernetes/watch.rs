@@ -15,7 +15,6 @@ use hyper::{Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout, timeout_at};
@@ -26,21 +25,24 @@ use super::contact::Contact;
 use super::failure::Failure;
 use super::intake::{Intake, Taken};
 use super::lines::Lines;
-use super::resource::{Request, Resource};
+use super::messages::{Page, bookmark, event, garbage};
+use super::resource::{RelistFrom, Request, Resource};
 use super::{Delivery, News};
 use crate::document::excerpt;
 use crate::model::{Change, ObjectName};
-use crate::source::objects::{Kind, raw};
+use crate::source::objects::Kind;
 
-/// How long an answer may take to begin, and a page of a list to be there.
-const ANSWER: Duration = Duration::from_secs(30);
+/// How long an answer may take to begin: a busy server lets requests wait for up to a minute, and one
+/// that is sent again waits anew. (Pings find a dead connection earlier.)
+const ANSWER: Duration = Duration::from_secs(60);
+/// How long a page of a list may take to be there.
 const PAGE: Duration = Duration::from_secs(60);
 /// How much a page may be.
 const PAGE_BYTES: usize = 256 << 20;
 /// How much of the reason for a refusal is read.
 const REFUSAL_BYTES: usize = 64 << 10;
-/// A streamed list that pauses for this long, or takes this long as a whole, is one of a server that
-/// does not know how to end it (before Kubernetes 1.27).
+/// A streamed list that pauses for this long, or takes this long as a whole, may be one of a server
+/// that does not know how to end it (before Kubernetes 1.27): then pages are asked for, this time.
 const STREAM_PAUSE: Duration = Duration::from_secs(10);
 const STREAM_TIME: Duration = Duration::from_secs(120);
 /// A watch that lasts for this long is one that works.
@@ -49,13 +51,16 @@ const SETTLED: Duration = Duration::from_secs(1);
 /// interval, which costs little.
 const SILENCE: Duration = Duration::from_secs(90);
 /// After so many attempts to go on from a version that fail for no reason that would pass, all is
-/// listed anew; after so many to have a list streamed, pages are asked for.
+/// listed anew.
 const STUCK: u32 = 8;
 /// Watches that end at once, and lists that expire, are worth a word after so many in a row.
 const SHORT_LIVED: u32 = 4;
 /// How often we look whether a server without ServiceCIDRs has learned about them: not earlier than
 /// after this time, nor later than after twice of it.
 const ABSENT: Duration = Duration::from_secs(600);
+/// How often we try again to list ServiceCIDRs that we may not list: not earlier than after this time,
+/// nor later than after twice of it.
+const FORBIDDEN: Duration = Duration::from_secs(300);
 /// A server cannot send us away for longer than this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 
@@ -71,13 +76,21 @@ pub(super) struct Watch {
     relist: Backoff,
     /// The version up to which everything is known; none if there has to be a list first.
     version: Option<String>,
-    /// The server streams lists, as far as we know.
-    streaming: bool,
+    /// How new the next list has to be.
+    relist_from: RelistFrom,
+    /// The list is asked for in pages, since the server did not stream it just now.
+    pages: bool,
+    /// The server divides lists from its cache into pages: it has none.
+    paginated: bool,
     /// The server sends bookmarks between events: it is not silent for long.
     bookmarks: bool,
+    /// The role does not let us list ServiceCIDRs, and that has been said.
+    forbidden: bool,
+    /// A list has been delivered.
+    listed: bool,
     /// A watch has been open before.
     watched: bool,
-    /// How often going on from `version`, or having a list streamed, has failed.
+    /// How often going on from `version` has failed.
     stuck: u32,
 }
 
@@ -102,38 +115,6 @@ impl From<NobodyListens> for End {
     }
 }
 
-/// An event of a watch.
-#[derive(Deserialize)]
-pub(super) struct Event<'a> {
-    #[serde(rename = "type", default)]
-    pub(super) type_: &'a str,
-    #[serde(borrow)]
-    pub(super) object: &'a RawValue,
-}
-
-/// A page of a list.
-#[derive(Deserialize)]
-pub(super) struct Page<'a> {
-    #[serde(default)]
-    metadata: PageMetadata,
-    #[serde(borrow, default)]
-    pub(super) items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct PageMetadata {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    next: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Bookmark {
-    metadata: raw::Metadata,
-}
-
 /// The objects of a list, while it is incomplete.
 #[derive(Default)]
 struct List(BTreeMap<ObjectName, Change>);
@@ -155,8 +136,12 @@ impl Watch {
             backoff: Backoff::default(),
             relist: Backoff::default(),
             version: None,
-            streaming: true,
+            relist_from: RelistFrom::Cache,
+            pages: false,
+            paginated: false,
             bookmarks: false,
+            forbidden: false,
+            listed: false,
             watched: false,
             stuck: 0,
         }
@@ -190,6 +175,9 @@ impl Watch {
         match &failure {
             Failure::Ended | Failure::Silent | Failure::Broken(_) => {
                 let lasting = self.backoff.failures() >= SHORT_LIVED;
+                // A streamed list that breaks twice is asked for in pages.
+                let again = self.backoff.failures() > 0;
+                self.pages = self.version.is_none() && !self.pages && again;
                 if lasting {
                     self.count_as_stuck();
                 }
@@ -199,35 +187,59 @@ impl Watch {
                 if matches!(failure, Failure::Silent) && self.bookmarks {
                     // It has lost our place: a server that was set back to an older state waits for
                     // a version that will not come.
-                    self.version = None;
+                    self.list_anew(RelistFrom::Store);
                 }
             }
             Failure::NoStreaming => {
-                tracing::debug!(%kind, "the API server does not stream lists; asking for pages");
-                self.streaming = false;
+                tracing::debug!(%kind, "the API server does not stream this list; asking for pages");
+                self.pages = true;
                 return Ok(());
             }
-            Failure::Expired => {
+            Failure::Expired | Failure::TooNew if self.version.is_none() => {
+                // What the store has is never too old, nor too new.
+                let first = self.relist_from != RelistFrom::Store;
+                self.list_anew(RelistFrom::Store);
+                if first {
+                    return Ok(());
+                }
+                if self.relist.failures() >= SHORT_LIVED {
+                    self.contact.lost(kind, &failure, true);
+                }
+                sleep(self.relist.next()).await;
+                return Ok(());
+            }
+            Failure::Expired | Failure::TooNew => {
                 tracing::info!("{}; listing them again", failure.told(kind));
                 if self.relist.failures() >= SHORT_LIVED {
                     self.contact.lost(kind, &failure, true);
                 }
-                self.version = None;
+                if let Some(version) = self.version.take() {
+                    self.list_anew(RelistFrom::Since(version));
+                }
                 // However long it was away: it is there now.
                 sleep(self.relist.next()).await;
                 return Ok(());
             }
             Failure::Absent if kind == Kind::ServiceCidr => return self.without().await,
+            Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
+                return self.do_without(&failure).await;
+            }
             Failure::Refused { code: 400, .. } if self.resource.widen() => return Ok(()),
-            Failure::Refused { code: 400, .. } if self.version.is_none() && self.streaming => {
-                self.streaming = false;
+            Failure::Refused { code: 400, .. } if self.version.is_none() && !self.pages => {
+                self.pages = true;
                 return Ok(());
             }
-            Failure::Refused { code: 401 | 403 | 429, .. } | Failure::Unreachable(_) => {
+            Failure::Refused { code: 401 | 403 | 429, .. } => {
                 self.contact.lost(kind, &failure, true);
+            }
+            Failure::Unreachable(_) => {
+                self.contact.lost(kind, &failure, true);
+                self.pages = false;
             }
             Failure::Absent | Failure::Refused { .. } | Failure::Garbage(_) => {
                 self.contact.lost(kind, &failure, true);
+                // The other way to get a list may do.
+                self.pages = self.version.is_none() && !self.pages;
                 self.count_as_stuck();
             }
         }
@@ -246,15 +258,20 @@ impl Watch {
     fn count_as_stuck(&mut self) {
         self.stuck += 1;
         if self.stuck >= STUCK {
-            self.streaming &= self.version.is_some();
-            self.version = None;
+            self.list_anew(RelistFrom::Store);
             self.stuck = 0;
         }
     }
 
+    /// What comes next is a list.
+    fn list_anew(&mut self, from: RelistFrom) {
+        self.version = None;
+        self.relist_from = from;
+    }
+
     /// The server has no objects of this kind in this version of the API.
     async fn without(&mut self) -> Result<(), NobodyListens> {
-        self.version = None;
+        self.list_anew(RelistFrom::Cache);
         if self.resource.next_version() {
             return Ok(());
         }
@@ -265,16 +282,35 @@ impl Watch {
         Ok(())
     }
 
+    /// The role is one of before Kubernetes 1.33, which knew no ServiceCIDRs. They are not needed for
+    /// any Service to work, so nothing waits for them.
+    async fn do_without(&mut self, failure: &Failure) -> Result<(), NobodyListens> {
+        let kind = self.resource.kind;
+        if !std::mem::replace(&mut self.forbidden, true) {
+            tracing::warn!(
+                "{}; until then connections to ClusterIPs that no Service has are not refused",
+                failure.told(kind)
+            );
+        }
+        // What has been listed before holds.
+        if !self.listed {
+            self.deliver_list(List::default()).await?;
+        }
+        self.contact.well(kind);
+        sleep(FORBIDDEN.mul_f64(1.0 + random())).await;
+        Ok(())
+    }
+
     /// One connection, from the request to the end of its stream. `Ok` means: go on at once.
     async fn follow(&mut self, client: &Client) -> Result<(), End> {
         match &self.version {
             Some(version) => {
-                let request = self.resource.watch(Some(version));
+                let request = self.resource.watch(version);
                 let lines = self.open(client, request).await?;
                 self.follow_events(lines).await
             }
-            None if self.streaming => {
-                let request = self.resource.watch(None);
+            None if !self.pages => {
+                let request = self.resource.stream(&self.relist_from);
                 let mut lines = self.open(client, request).await.map_err(no_streaming)?;
                 self.follow_list(&mut lines).await?;
                 self.follow_events(lines).await
@@ -317,12 +353,23 @@ impl Watch {
         }
     }
 
-    /// A list, page by page.
+    /// A list, page by page. Of a version that is known the server has no pages but in the store:
+    /// then the whole list is asked for, which it has in its cache.
     async fn list_pages(&mut self, client: &Client) -> Result<(), End> {
+        let mut limit = self.paginated || !matches!(self.relist_from, RelistFrom::Since(_));
         let mut list = List::default();
-        let mut next = None;
+        let mut next: Option<String> = None;
         let version = loop {
-            let answer = self.send(client, self.resource.list(next.take())).await?;
+            let is_first = next.is_none();
+            let request = self.resource.list(&self.relist_from, limit, next.take());
+            let answer = match self.send(client, request).await {
+                Err(Failure::Expired) if !is_first => {
+                    // The pages were too slow for the server.
+                    (list, limit) = (List::default(), false);
+                    continue;
+                }
+                answer => answer?,
+            };
             let body = timeout(PAGE, Limited::new(answer.into_body(), PAGE_BYTES).collect());
             let body = match body.await {
                 Err(_) => {
@@ -341,12 +388,16 @@ impl Watch {
                 self.put(&mut list, item);
             }
             match page.metadata.next.filter(|next| !next.is_empty()) {
-                Some(token) => next = Some(token),
+                Some(token) => {
+                    self.paginated |= self.relist_from == RelistFrom::Cache;
+                    next = Some(token);
+                }
                 None => break page.metadata.resource_version,
             }
         };
         self.deliver_list(list).await?;
         self.version = Some(version);
+        self.pages = false;
         self.settled();
         Ok(())
     }
@@ -378,6 +429,7 @@ impl Watch {
         };
         self.deliver_list(list).await?;
         self.version = Some(version);
+        self.pages = false;
         self.settled();
         Ok(())
     }
@@ -435,6 +487,7 @@ impl Watch {
         match number(version).zip(known).map(|(new, known)| new.cmp(&known)) {
             Some(Ordering::Less) => {
                 let known = self.version.take().unwrap_or_default();
+                self.relist_from = RelistFrom::Store;
                 let what = format!("an event of version {version} after one of version {known}");
                 Err(Failure::Garbage(what))
             }
@@ -456,6 +509,7 @@ impl Watch {
 
     /// Delivers a complete list.
     async fn deliver_list(&mut self, list: List) -> Result<(), NobodyListens> {
+        self.listed = true;
         let names: HashSet<ObjectName> = list.0.keys().cloned().collect();
         let mut changes: Vec<Change> = list.0.into_values().collect();
         changes.extend(self.intake.listed(names));
@@ -470,37 +524,13 @@ impl Watch {
 
     /// The connection works.
     fn settled(&mut self) {
+        if std::mem::take(&mut self.forbidden) {
+            tracing::info!(kind = %self.resource.kind, "the API server lets us list and watch");
+        }
         self.backoff.reset();
         self.stuck = 0;
         self.contact.well(self.resource.kind);
     }
-}
-
-/// A line of a watch.
-pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
-    serde_json::from_slice(line).map_err(|error| garbage(&error, line))
-}
-
-/// The version that a bookmark names, and whether it ends a streamed list. Other events than
-/// bookmarks are failures.
-pub(super) fn bookmark(event: &Event<'_>) -> Result<(String, bool), Failure> {
-    let json = event.object.get();
-    let failed = |error| garbage(&error, json.as_bytes());
-    match event.type_ {
-        "BOOKMARK" => {
-            let Bookmark { metadata } = serde_json::from_str(json).map_err(failed)?;
-            if metadata.resource_version.is_empty() {
-                return Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned()));
-            }
-            Ok((metadata.resource_version, metadata.annotations.initial_events_end.is_some()))
-        }
-        "ERROR" => Err(Failure::from_status(&serde_json::from_str(json).map_err(failed)?, None)),
-        other => Err(Failure::Garbage(format!("an event of type {}", excerpt(other)))),
-    }
-}
-
-fn garbage(error: &serde_json::Error, bytes: &[u8]) -> Failure {
-    Failure::Garbage(format!("{} ({error})", excerpt(&String::from_utf8_lossy(bytes))))
 }
 
 /// How servers that do not know streamed lists answer: the parameters are invalid to them.

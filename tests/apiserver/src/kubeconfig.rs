@@ -15,6 +15,7 @@ pub struct Kubeconfig {
     server: String,
     authority: Option<String>,
     user: String,
+    cluster: String,
 }
 
 impl Kubeconfig {
@@ -22,7 +23,7 @@ impl Kubeconfig {
     pub fn new(server: &str) -> Result<Self> {
         let scratch = Scratch::new()?;
         let (server, user) = (server.to_owned(), String::new());
-        let config = Self { scratch, server, authority: None, user };
+        let config = Self { scratch, server, authority: None, user, cluster: String::new() };
         config.write()?;
         Ok(config)
     }
@@ -80,6 +81,12 @@ impl Kubeconfig {
         self.write().map(|()| self)
     }
 
+    /// Adds these fields to the cluster.
+    pub fn cluster(mut self, fields: &str) -> Result<Self> {
+        self.cluster = format!(", {fields}");
+        self.write().map(|()| self)
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
@@ -89,6 +96,7 @@ impl Kubeconfig {
         if let Some(authority) = &self.authority {
             let _ = write!(cluster, ", {authority}");
         }
+        cluster.push_str(&self.cluster);
         let text = format!(
             "apiVersion: v1\nkind: Config\n\
              clusters: [{{name: c, cluster: {{{cluster}}}}}]\n\

@@ -141,11 +141,12 @@ async fn a_silent_watch_is_opened_anew() {
 #[tokio::test(start_paused = true)]
 async fn no_answer_is_an_answer_after_a_while() {
     let log = Log::collect();
-    let late = Answer::watch(&[end(2)]).after(Duration::from_secs(29));
+    let late = Answer::watch(&[end(2)]).after(Duration::from_secs(59));
     let script = Script::new([("services", vec![Answer::never(), late])]);
-    let told = script.run(Duration::from_secs(61)).await;
+    let told = script.run(Duration::from_secs(121)).await;
     assert_eq!(told.last().unwrap(), "synced");
-    assert_eq!(log.lines("cannot be reached: no answer within 30 s").len(), 2);
+    assert_eq!(script.requests("services").len(), 2, "a request in a queue is not sent again");
+    assert_eq!(log.lines("cannot be reached: no answer within 60 s").len(), 2);
     assert_eq!(script.clients(), 2, "credentials and certificates are read again");
 }
 

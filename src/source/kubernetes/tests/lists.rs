@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::script::{Answer, Log, Script, added, bookmark, deleted, end, object, service, slice};
-use crate::model::Family;
+use crate::model::{Change, Family, Listed};
 
 #[tokio::test(start_paused = true)]
 async fn a_streamed_list_is_delivered_at_its_end_and_events_as_they_come() {
@@ -135,8 +135,11 @@ async fn half_a_list_is_no_list() {
     let answers = vec![
         Answer::status(422),
         Answer::body("{}"),
+        Answer::status(422),
         Answer::body(r#"{"kind":"Status","metadata":{},"status":"Failure"}"#),
+        Answer::status(422),
         Answer::body("<html>"),
+        Answer::status(422),
         Answer::page("9", "", &[service("b", 8)]),
         Answer::watch(&[]),
     ];
@@ -185,12 +188,12 @@ async fn only_our_node_counts_and_it_may_be_absent() {
 async fn programming_does_not_wait_for_long_for_what_we_may_not_read() {
     let log = Log::collect();
     let refusals = || (0..100).map(|_| Answer::status(403)).collect();
-    let script = Script::new([("nodes", refusals()), ("servicecidrs", refusals())]);
+    let script = Script::new([("nodes", refusals())]);
     let told = script.run(Duration::from_secs(30)).await;
-    assert_eq!(told[2..], ["synced"], "{told:?}");
+    assert_eq!(told[3..], ["synced"], "{told:?}");
     let waited = log.lines("programming begins without");
     assert_eq!(waited.len(), 1);
-    assert!(waited[0].contains("Node, ServiceCIDR"), "{waited:?}");
+    assert!(waited[0].contains("Node;"), "{waited:?}");
 
     // Without Services there is nothing to program, however long it takes.
     let script = Script::new([("services", refusals())]);
@@ -223,6 +226,51 @@ async fn service_cidrs_may_come_with_an_upgrade() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_role_without_service_cidrs_delays_nothing() {
+    let log = Log::collect();
+    let cidr = || added(object("kubernetes", 1, ""));
+    let mut answers: Vec<Answer> = (0..4).map(|_| Answer::status(403)).collect();
+    answers.push(Answer::ending(&[cidr(), end(2)]));
+    // The role is taken away again: what was listed holds.
+    answers.extend([Answer::status(410), Answer::status(403)]);
+    answers.push(Answer::watch(&[cidr(), end(3)]));
+    let script = Script::new([("servicecidrs", answers)]);
+    let source = script.clone();
+    let started = tokio::time::Instant::now();
+    let (mut synced, mut seen) = (None, Vec::new());
+    source
+        .deliveries(Duration::from_secs(4000), |delivery| {
+            for change in delivery.changes {
+                match change {
+                    Change::Synced => synced = Some(started.elapsed()),
+                    Change::ServiceCidr(..) => seen.push("one"),
+                    Change::Listed(Listed::ServiceCidrs(names)) if names.is_empty() => {
+                        seen.push("none");
+                    }
+                    _ => {}
+                }
+            }
+        })
+        .await;
+    assert_eq!(synced, Some(Duration::ZERO), "nothing waits for them");
+    assert_eq!(seen, ["none", "one", "one"]);
+    let requests = script.requests("servicecidrs");
+    for two in requests.windows(2).take(4) {
+        let pause = two[1].0 - two[0].0;
+        assert!((300..=600).contains(&pause.as_secs()), "{pause:?}");
+    }
+    let warnings = log.lines("does not let us");
+    assert_eq!(warnings.len(), 2, "once for each time that it is taken away: {warnings:?}");
+    assert!(
+        warnings[0].contains(
+            "{apiGroups: [networking.k8s.io], resources: [servicecidrs], verbs: [list, watch]}"
+        ),
+        "{warnings:?}"
+    );
+    assert_eq!(log.lines("lets us list and watch kind=ServiceCIDR").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn triggers_of_events_are_delivered_and_those_of_lists_are_not() {
     let future = "2100-01-01T00:00:00.5Z";
     let events = [
@@ -239,4 +287,116 @@ async fn triggers_of_events_are_delivered_and_those_of_lists_are_not() {
     script.deliveries(Duration::from_secs(60), |delivery| triggers.extend(delivery.triggers)).await;
     let time = SystemTime::UNIX_EPOCH + Duration::from_millis(4_102_444_800_500);
     assert_eq!(triggers, [(Family::V4, time)]);
+}
+
+/// The parameters of each list of Services, streamed or not, that say how new it has to be.
+fn lists(script: &Script) -> Vec<String> {
+    let parameters = ["limit", "continue", "resourceVersion", "sendInitialEvents"];
+    let of = |path: &str| {
+        let (_, query) = path.split_once('?').unwrap();
+        let known = query.split('&').filter(|part| {
+            part.split_once('=').is_some_and(|(name, _)| parameters.contains(&name))
+        });
+        known.collect::<Vec<_>>().join("&")
+    };
+    let requests = script.requests("services");
+    let is_list =
+        |path: &str| !path.contains("watch=true") || path.contains("sendInitialEvents=true");
+    requests.iter().filter(|(_, path)| is_list(path)).map(|(_, path)| of(path)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn streaming_is_tried_again_on_each_relist() {
+    let pause = || Answer::watch(&[added(service("a", 1))]);
+    let answers = vec![
+        // A pause of ten seconds, and a list instead.
+        pause(),
+        Answer::page("5", "", &[service("a", 1)]),
+        Answer::status(410),
+        // Again, though only a part of it comes.
+        pause(),
+        Answer::page("7", "", &[service("a", 1)]),
+        Answer::status(410),
+        Answer::watch(&[added(service("b", 8)), end(9)]),
+    ];
+    let script = Script::new([("services", answers)]);
+    let told = script.run(Duration::from_secs(60)).await;
+    assert_eq!(script.course("services"), ["stream", "page", "5", "stream", "page", "7", "stream"]);
+    assert_eq!(
+        lists(&script),
+        [
+            "sendInitialEvents=true&resourceVersion=",
+            "resourceVersion=0&limit=250",
+            "sendInitialEvents=true&resourceVersion=5",
+            "resourceVersion=5",
+            "sendInitialEvents=true&resourceVersion=7",
+        ]
+    );
+    assert_eq!(told.last().unwrap(), "+b, services=b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_cannot_list_is_listed_from_the_store() {
+    for refusal in [|| Answer::status(410), Answer::too_new] {
+        let answers = vec![
+            Answer::ending(&[end(7)]),
+            Answer::status(410),
+            refusal(),
+            Answer::watch(&[added(service("b", 8)), end(9)]),
+        ];
+        let script = Script::new([("services", answers)]);
+        script.run(Duration::from_secs(60)).await;
+        assert_eq!(
+            lists(&script),
+            [
+                "sendInitialEvents=true&resourceVersion=",
+                "sendInitialEvents=true&resourceVersion=7",
+                "sendInitialEvents=true&resourceVersion=",
+            ]
+        );
+
+        let answers = vec![
+            Answer::ending(&[end(7)]),
+            Answer::status(410),
+            Answer::status(422),
+            refusal(),
+            Answer::page("9", "", &[service("b", 8)]),
+            Answer::watch(&[]),
+        ];
+        let script = Script::new([("services", answers)]);
+        script.run(Duration::from_secs(60)).await;
+        assert_eq!(lists(&script)[2..], ["resourceVersion=7", "limit=250"]);
+        let requests = script.requests("services");
+        assert!(requests[4].0 - requests[3].0 < Duration::from_millis(1), "{requests:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_a_cache_is_asked_for_pages_again() {
+    let answers = vec![
+        Answer::status(422),
+        Answer::page("5", "next", &[service("a", 1)]),
+        Answer::page("5", "", &[service("b", 2)]),
+        Answer::status(410),
+        Answer::status(422),
+        Answer::page("7", "other", &[service("a", 1)]),
+        // Too slow: then all at once.
+        Answer::status(410),
+        Answer::page("8", "", &[service("c", 2)]),
+        Answer::watch(&[]),
+    ];
+    let script = Script::new([("services", answers)]);
+    let told = script.run(Duration::from_secs(60)).await;
+    let lists = lists(&script);
+    assert_eq!(
+        lists.iter().filter(|list| !list.starts_with("send")).collect::<Vec<_>>(),
+        [
+            "resourceVersion=0&limit=250",
+            "limit=250&continue=next",
+            "limit=250&resourceVersion=5",
+            "limit=250&continue=other",
+            "resourceVersion=5",
+        ]
+    );
+    assert_eq!(told.last().unwrap(), "+c, services=c");
 }

@@ -3,3 +3,4 @@
 mod failures;
 mod lists;
 mod script;
+mod secrets;

@@ -79,6 +79,11 @@ impl Answer {
         Answer::new(code, status(code, "because"), Then::End)
     }
 
+    /// The server's cache is behind the version that is asked for.
+    pub(super) fn too_new() -> Answer {
+        Answer::new(504, status(504, "Too large resource version: 7, current: 5"), Then::End)
+    }
+
     /// A refusal that asks to wait.
     pub(super) fn retry_after(code: u16, seconds: &'static str) -> Answer {
         Answer { retry_after: Some(seconds), ..Answer::status(code) }

@@ -9,12 +9,13 @@ use super::selector::Selector;
 use super::status::Refusal;
 use super::store::Store;
 
-/// Answers a list.
+/// Answers a list. `cache`: what version 0 has is there as a whole.
 pub(super) fn list(
     store: &Store,
     kind: Kind,
     request: &Request,
     selector: &Selector,
+    cache: bool,
 ) -> Result<Value, Refusal> {
     let Place { revision, after } = place(store, request)?;
     if revision > store.revision() {
@@ -27,9 +28,9 @@ pub(super) fn list(
             && (request.namespace.is_empty() || key.namespace == request.namespace)
             && selector.matches(object)
     });
-    // Version 0 is answered from the cache, whole.
     let limit: usize = match (request.parameter("limit").parse(), revision_asked(request)?) {
-        (Ok(0) | Err(_), _) | (_, Some(0)) => usize::MAX,
+        (Ok(0) | Err(_), _) => usize::MAX,
+        (_, Some(0)) if cache => usize::MAX,
         (Ok(limit), _) => limit,
     };
     let mut metadata = json!({"resourceVersion": revision.to_string()});

@@ -104,6 +104,8 @@ pub struct Settings {
     pub streaming_lists: StreamingLists,
     /// Whether there are ServiceCIDRs; without, their path is not found, as before Kubernetes 1.31.
     pub service_cidrs: bool,
+    /// Whether lists of version 0 come from a cache, which knows no pages.
+    pub cache: bool,
     /// Whether Services can be selected by `spec.clusterIP`, as since Kubernetes 1.31.
     pub service_fields: bool,
     /// How often watches that allow it are sent a bookmark.

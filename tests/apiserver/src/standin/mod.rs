@@ -64,6 +64,7 @@ impl Standin {
             tokens: vec![TOKEN.to_owned()],
             streaming_lists: StreamingLists::Served,
             service_cidrs: true,
+            cache: true,
             service_fields: true,
             bookmarks: None,
             twice: false,

@@ -149,7 +149,7 @@ fn answer(
             let selector = Selector::parse(kind, labels, fields, settings.service_fields)
                 .map_err(|message| Refusal::new(400, "BadRequest", message))?;
             if request.verb == Verb::List {
-                return ok(list(&shared.store(), kind, request, &selector)?);
+                return ok(list(&shared.store(), kind, request, &selector, settings.cache)?);
             }
             let watch = Watch::new(kind, request, selector, shared)?;
             let (sender, body) = stream(limit);

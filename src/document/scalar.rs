@@ -1,0 +1,118 @@
+//! What a plain scalar means, as Kubernetes reads YAML: by the rules of go-yaml v2, which
+//! `sigs.k8s.io/yaml` uses. These are YAML 1.1, with the octal numbers of 1.2 and without times and
+//! base-60 numbers, which are text.
+
+use std::borrow::Cow;
+
+use super::Scalar;
+
+/// The value of a scalar.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Meaning<'t> {
+    Null,
+    Bool(bool),
+    Signed(i64),
+    Unsigned(u64),
+    Float(f64),
+    Text(&'t str),
+}
+
+impl Scalar<'_> {
+    pub(super) fn meaning(&self) -> Meaning<'_> {
+        if self.plain { meaning(&self.text) } else { Meaning::Text(&self.text) }
+    }
+}
+
+pub(super) fn meaning(text: &str) -> Meaning<'_> {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Meaning::Null,
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => {
+            return Meaning::Bool(true);
+        }
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => {
+            return Meaning::Bool(false);
+        }
+        ".nan" | ".NaN" | ".NAN" => return Meaning::Float(f64::NAN),
+        ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" => {
+            return Meaning::Float(f64::INFINITY);
+        }
+        "-.inf" | "-.Inf" | "-.INF" => return Meaning::Float(f64::NEG_INFINITY),
+        _ => {}
+    }
+    if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) {
+        return Meaning::Text(text);
+    }
+    let digits: Cow<'_, str> = match text.contains('_') && !text.starts_with('.') {
+        true => text.replace('_', "").into(),
+        false => text.into(),
+    };
+    if let Some(number) = integer(&digits) {
+        return number;
+    }
+    if !is_decimal(&digits) {
+        return Meaning::Text(text);
+    }
+    match digits.parse::<f64>() {
+        // As JSON, 1.0 and 1e2 are whole numbers.
+        Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e18 => {
+            Meaning::Signed(number as i64)
+        }
+        Ok(number) if number.is_finite() => Meaning::Float(number),
+        _ => Meaning::Text(text),
+    }
+}
+
+/// A whole number with the prefixes of Go: `0x`, `0b`, `0o`, and `0` for octal.
+fn integer(text: &str) -> Option<Meaning<'static>> {
+    let (negative, digits) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    let (radix, digits) = match digits.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
+        [b'0', b'b' | b'B', ..] => (2, &digits[2..]),
+        [b'0', b'o' | b'O', ..] => (8, &digits[2..]),
+        [b'0', _, ..] => (8, &digits[1..]),
+        _ => (10, digits),
+    };
+    // Rust takes another sign here.
+    if !digits.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let number = u64::from_str_radix(digits, radix).ok()?;
+    if negative {
+        0_i64.checked_sub_unsigned(number).map(Meaning::Signed)
+    } else {
+        Some(Meaning::Unsigned(number))
+    }
+}
+
+/// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`
+fn is_decimal(text: &str) -> bool {
+    let text = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (text, None),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let exponent = exponent.map(|text| text.strip_prefix(['-', '+']).unwrap_or(text));
+    is_digits(whole)
+        && is_digits(fraction)
+        && !(whole.is_empty() && fraction.is_empty())
+        && exponent.is_none_or(|digits| !digits.is_empty() && is_digits(digits))
+}
+
+/// What a plain scalar is as a key: `yes` is the key `true`, `010` the key `8`. None for null, which
+/// is no key.
+pub(super) fn key(text: Cow<'_, str>) -> Option<Cow<'_, str>> {
+    match meaning(&text) {
+        Meaning::Null => None,
+        Meaning::Bool(value) => Some(if value { "true".into() } else { "false".into() }),
+        Meaning::Signed(number) => Some(number.to_string().into()),
+        Meaning::Unsigned(number) => Some(number.to_string().into()),
+        Meaning::Float(number) => Some((number as f32).to_string().into()),
+        Meaning::Text(_) => Some(text),
+    }
+}

@@ -1,0 +1,173 @@
+//! Bearer tokens, as client-go sends them: the file, which is read again as it rotates, before the
+//! token that the kubeconfig itself holds.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::http::Request;
+use tower::{Layer, Service};
+
+/// A file is read again after this time. (client-go: a minute, less ten seconds.)
+const REREAD_INTERVAL: Duration = Duration::from_secs(50);
+
+/// Who we are to the server.
+#[derive(Clone, Default)]
+pub(super) struct Token {
+    given: Option<HeaderValue>,
+    file: Option<Arc<TokenFile>>,
+}
+
+struct TokenFile {
+    path: PathBuf,
+    /// The last token that could be read, and when the file was looked at.
+    last: Mutex<(Option<HeaderValue>, Instant)>,
+}
+
+/// Why a token cannot be used. It never quotes the token.
+#[derive(Debug)]
+pub(super) enum TokenError {
+    /// The token that was given has characters that no HTTP header can hold.
+    Given,
+    /// The file cannot be read, or holds no token.
+    File(io::Error),
+}
+
+impl Token {
+    /// A token, a file with one, or both; with both, the file need not be there.
+    pub(super) fn new(given: Option<&str>, file: Option<&Path>) -> Result<Token, TokenError> {
+        let given = given.map(|token| bearer(token).ok_or(TokenError::Given)).transpose()?;
+        let read = |path: &Path| {
+            let last = match read(path) {
+                Err(error) if given.is_none() => return Err(TokenError::File(error)),
+                found => found.ok(),
+            };
+            Ok(Arc::new(TokenFile { path: path.into(), last: Mutex::new((last, Instant::now())) }))
+        };
+        let file = file.map(read).transpose()?;
+        Ok(Token { given, file })
+    }
+
+    fn header(&self, now: Instant) -> Option<HeaderValue> {
+        let from_file = self.file.as_ref().and_then(|file| {
+            let mut last = file.last.lock().unwrap_or_else(PoisonError::into_inner);
+            if now.saturating_duration_since(last.1) >= REREAD_INTERVAL {
+                // A file that is gone or half-written does not take away what it said.
+                last.0 = read(&file.path).ok().or_else(|| last.0.take());
+                last.1 = now;
+            }
+            last.0.clone()
+        });
+        from_file.or_else(|| self.given.clone())
+    }
+}
+
+fn read(path: &Path) -> io::Result<HeaderValue> {
+    let wrong = |reason: &'static str| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let text = std::fs::read(path)?;
+    let text = String::from_utf8(text).map_err(|_| wrong("it is not text"))?;
+    if text.trim().is_empty() {
+        return Err(wrong("it is empty"));
+    }
+    bearer(text.trim()).ok_or_else(|| wrong("it has characters that no HTTP header can hold"))
+}
+
+fn bearer(token: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+impl<S> Layer<S> for Token {
+    type Service = WithToken<S>;
+
+    fn layer(&self, inner: S) -> WithToken<S> {
+        WithToken { token: self.clone(), inner }
+    }
+}
+
+/// Adds the token to requests.
+#[derive(Clone)]
+pub(super) struct WithToken<S> {
+    token: Token,
+    inner: S,
+}
+
+impl<S, B> Service<Request<B>> for WithToken<S>
+where
+    S: Service<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> S::Future {
+        if let Some(header) = self.token.header(Instant::now()) {
+            request.headers_mut().insert(AUTHORIZATION, header);
+        }
+        self.inner.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn sent(token: &Token, after: u64) -> Option<String> {
+        let header = token.header(Instant::now() + Duration::from_secs(after));
+        header.map(|header| header.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn the_file_comes_before_the_token_in_the_kubeconfig() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        fs::write(&file, " first\n").unwrap();
+        let both = Token::new(Some("given"), Some(&file)).unwrap();
+        assert_eq!(sent(&both, 0).as_deref(), Some("Bearer first"));
+        assert_eq!(sent(&Token::new(Some("given"), None).unwrap(), 0).unwrap(), "Bearer given");
+        assert_eq!(sent(&Token::default(), 0), None);
+        let missing = folder.path().join("missing");
+        let both = Token::new(Some("given"), Some(&missing)).unwrap();
+        assert_eq!(sent(&both, 0).as_deref(), Some("Bearer given"));
+        fs::write(&missing, "there").unwrap();
+        assert_eq!(sent(&both, 51).as_deref(), Some("Bearer there"));
+    }
+
+    #[test]
+    fn a_file_is_read_again_as_it_rotates() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        fs::write(&file, "first").unwrap();
+        let token = Token::new(None, Some(&file)).unwrap();
+        fs::write(&file, "second\n").unwrap();
+        assert_eq!(sent(&token, 10).as_deref(), Some("Bearer first"));
+        assert_eq!(sent(&token, 51).as_deref(), Some("Bearer second"));
+        // Neither an empty file nor one that is gone takes the token away.
+        fs::write(&file, "\n").unwrap();
+        assert_eq!(sent(&token, 102).as_deref(), Some("Bearer second"));
+        fs::remove_file(&file).unwrap();
+        assert_eq!(sent(&token, 153).as_deref(), Some("Bearer second"));
+    }
+
+    #[test]
+    fn tokens_that_cannot_be_sent_are_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        assert!(matches!(Token::new(None, Some(&file)), Err(TokenError::File(_))));
+        for text in [&b"\n"[..], b"a\nb", b"\xff"] {
+            fs::write(&file, text).unwrap();
+            assert!(matches!(Token::new(None, Some(&file)), Err(TokenError::File(_))), "{text:?}");
+        }
+        assert!(matches!(Token::new(Some("a\nb"), None), Err(TokenError::Given)));
+    }
+}
