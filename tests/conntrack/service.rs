@@ -150,6 +150,8 @@ impl Client {
 fn exactly_the_stale_flows_of_the_swept_frontends_vanish() -> Result<()> {
     let lab = Topology::new()?;
     let _servers = [Echo::on(&lab.pod1, 8080)?, Echo::on(&lab.pod2, 8080)?];
+    // The ports that the kernel gives to clients are none of those above.
+    lab.client.sysctl(&[("net/ipv4/ip_local_port_range", "50000 60999")])?;
     for pod in [&lab.pod1, &lab.pod2] {
         pod.nft(&format!(
             "table inet silent {{
