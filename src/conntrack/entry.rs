@@ -87,6 +87,12 @@ impl Entry {
         put(body, CTA_ID, &self.id);
     }
 
+    /// False if its packets go where the client sends them: then nobody answers for a Service.
+    #[must_use]
+    pub fn is_translated(&self) -> bool {
+        self.reply.source != self.original.destination
+    }
+
     /// Its family.
     #[must_use]
     pub fn family(&self) -> Family {

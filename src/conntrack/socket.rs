@@ -117,8 +117,8 @@ impl Conntrack {
 
     /// Deletes the stale entries of a family.
     ///
-    /// Half-open connections are listed twice: what is answered meanwhile stays. So nobody loses a
-    /// connection to a backend that was taken out of use a moment ago and works.
+    /// Half-open connections to former backends are listed twice: what is answered meanwhile stays. So
+    /// nobody loses a connection to a backend that was taken out of use a moment ago and works.
     ///
     /// # Errors
     /// If entries could not be listed or, other than because they are gone already, deleted. Some
@@ -126,17 +126,18 @@ impl Conntrack {
     pub fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error> {
         let started = Instant::now();
         let (mut listed, mut waited) = (0, Duration::ZERO);
-        let unanswered = self.list_stale(family, Protocol::Tcp, sweep, &mut listed)?;
+        let mut unanswered = self.list_stale(family, Protocol::Tcp, sweep, &mut listed)?;
         let unanswered_at = Instant::now();
+        let untranslated = unanswered.extract_if(|entry| !entry.is_translated()).collect();
+        let mut half_open = self.delete(&untranslated)?;
         let stale = self.list_stale(family, Protocol::Udp, sweep, &mut listed)?;
         let flows = self.delete(&stale)?;
-        let mut half_open = 0;
         if !unanswered.is_empty() {
             waited = ON_THE_WAY.saturating_sub(unanswered_at.elapsed());
             thread::sleep(waited);
             let mut still = self.list_stale(family, Protocol::Tcp, sweep, &mut 0)?;
             still.retain(|entry| unanswered.contains(entry));
-            half_open = self.delete(&still)?;
+            half_open += self.delete(&still)?;
         }
         let took = started.elapsed().saturating_sub(waited);
         Ok(Report { family, listed, deleted: flows + half_open, half_open, took })

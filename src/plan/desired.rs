@@ -410,10 +410,19 @@ mod tests {
         (desired, flows)
     }
 
+    /// The last word on each frontend.
+    fn by_frontend(flows: &Flows) -> BTreeMap<FrontendKey, Flow> {
+        let mut last: BTreeMap<FrontendKey, Flow> = BTreeMap::new();
+        for (key, flow) in flows.clone() {
+            last.entry(key).or_default().replace(flow);
+        }
+        last
+    }
+
     /// What is planned, and where flows may stay.
     fn state((desired, flows): &(Desired, Flows)) -> State {
-        let flows = flows.clone().into_iter();
-        let flows = flows.filter(|(key, _)| desired.frontend(*key).is_some()).collect();
+        let mut flows = by_frontend(flows);
+        flows.retain(|key, _| desired.frontend(*key).is_some());
         let frontends = desired.frontends().into_iter().map(|(k, f)| (k, f.clone())).collect();
         let conflicts = desired.conflicts().cloned().collect();
         let checks = desired.health_checks().cloned().collect();
@@ -471,7 +480,7 @@ mod tests {
                 let owned = planned.filter_map(|key| Some((key, desired.service_of(key)?.clone())));
                 prop_assert_eq!(&owned.collect::<BTreeMap<_, _>>(), &owners);
                 // Where flows may stay follows from the owner's endpoints alone.
-                let flows: BTreeMap<_, _> = flows.clone().into_iter().collect();
+                let flows = by_frontend(flows);
                 for (key, owner) in &owners {
                     let serving = flows.get(key).map(|flow| flow.serving.clone());
                     prop_assert_eq!(serving, desired.plans[owner].serving(*key));

@@ -16,8 +16,9 @@ pub struct Flow {
     /// The backends, in order: see [`Selection::serving`](crate::model::Selection::serving). None if
     /// the frontend is gone or has no endpoint.
     pub serving: Arc<[Backend]>,
-    /// True if there may be flows elsewhere: the frontend is new, or has lost a backend. If it has
-    /// only got more, nothing has to be searched; but what is searched already must know it.
+    /// True if there may be flows elsewhere: the frontend is new, got its first backend, or has lost
+    /// one. If it has only got more, nothing has to be searched; but what is searched already must
+    /// know it.
     pub search: bool,
 }
 
@@ -26,7 +27,7 @@ impl Flow {
     pub(super) fn after(before: &[Backend], serving: &Arc<[Backend]>) -> Flow {
         let mut now = serving.iter();
         let kept = before.iter().all(|backend| now.any(|other| other == backend));
-        Flow { serving: serving.clone(), search: !kept }
+        Flow { serving: serving.clone(), search: before.is_empty() || !kept }
     }
 
     /// Takes in what is known later; a search that is due is not forgotten.
@@ -106,10 +107,9 @@ mod tests {
     const KEY: FrontendKey = FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080);
 
     #[test]
-    fn a_search_follows_a_lost_backend_only() {
+    fn a_search_follows_a_first_or_a_lost_backend() {
         for (before, now, search) in [
-            (&[][..], &[][..], false),
-            (&[], &[1], false),
+            (&[][..], &[1][..], true),
             (&[1, 3], &[1, 2, 3, 4], false),
             (&[1, 3], &[0, 1, 3], false),
             (&[1], &[], true),

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -151,6 +150,8 @@ impl Client {
 fn exactly_the_stale_flows_of_the_swept_frontends_vanish() -> Result<()> {
     let lab = Topology::new()?;
     let _servers = [Echo::on(&lab.pod1, 8080)?, Echo::on(&lab.pod2, 8080)?];
+    // The ports that the kernel gives to clients are none of those above.
+    lab.client.sysctl(&[("net/ipv4/ip_local_port_range", "50000 60999")])?;
     for pod in [&lab.pod1, &lab.pod2] {
         pod.nft(&format!(
             "table inet silent {{
@@ -221,11 +222,11 @@ fn exactly_the_stale_flows_of_the_swept_frontends_vanish() -> Result<()> {
         half_open.push(before_the_service);
         let node = SocketAddr::new(names.node.parse()?, SILENT[1]);
         let direct = Flow::tcp(node, socket(names.pods[1]));
-        let _node_socket = send_syn(&lab.node, &direct)?;
+        send_syn(&lab.node, &direct)?;
         all.insert(direct);
     }
-    let _sockets: Vec<OwnedFd> =
-        half_open.iter().map(|flow| send_syn(&lab.client, flow)).collect::<Result<_>>()?;
+    // The sockets are closed at once: another SYN would make an entry anew.
+    half_open.iter().try_for_each(|flow| send_syn(&lab.client, flow).map(drop))?;
     all.extend(half_open);
     let mut before = flows_with(&lab.node, &all)?;
     let count = |protocol| before.iter().filter(|flow| flow.protocol == protocol).count();
