@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::conflicts::{Claims, Precedence};
 use super::{
     Conflict, Flow, Flows, Frontend, FrontendKey, HealthCheck, Member, NoLocal, Options,
-    ServicePlan, Set, Surroundings, Touched, plan_service,
+    ServicePlan, Set, Surroundings, Touched, base_chains, plan_service,
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
@@ -66,8 +66,9 @@ impl Desired {
     pub fn update(&mut self, store: &Store, dirty: &Dirty) {
         if dirty.surroundings || self.surroundings.is_none() {
             let new = Surroundings::of(store, &self.options, &self.node_name);
-            if self.surroundings.as_ref() != Some(&new) {
-                self.set_surroundings(new);
+            let same = self.surroundings.as_ref().is_some_and(|old| old.plans_services_as(&new));
+            self.set_surroundings(new);
+            if !same {
                 let gone = self.plans.keys().filter(|name| store.service(name).is_none());
                 let gone: Vec<ObjectName> = gone.cloned().collect();
                 let missing = store.service_count().saturating_sub(self.plans.len());
@@ -92,8 +93,10 @@ impl Desired {
         for address in old {
             self.remove_member(Member { set: Set::NodeportIps, address });
         }
+        let chains = |s: &Surroundings| Family::ALL.map(|family| base_chains(s, family));
+        self.touched.chains |=
+            self.surroundings.as_ref().is_none_or(|old| chains(old) != chains(&new));
         self.surroundings = Some(new);
-        self.touched.chains = true;
     }
 
     fn plan_services<'a>(&mut self, store: &Store, names: impl Iterator<Item = &'a ObjectName>) {
@@ -330,6 +333,7 @@ mod tests {
         Change, Endpoint, EndpointPort, EndpointSlice, Protocol, Service, ServicePort,
         TrafficPolicy,
     };
+    use crate::plan::NodePortAddresses;
 
     /// Few names and few addresses, so that Services meet; also one's ClusterIP as another's VIP or
     /// ExternalIP, and its own.
@@ -487,6 +491,25 @@ mod tests {
                 }
             }
             prop_assert_eq!(state(&planned[0]), state(&planned[1]));
+        }
+    }
+
+    /// As of the veth of a pod that starts, with `primary` and with prefixes that exclude it.
+    #[test]
+    fn address_that_no_node_port_uses_changes_nothing() {
+        let prefix: ipnet::IpNet = "192.0.2.0/24".parse().expect("a prefix");
+        for addresses in [NodePortAddresses::Primary, NodePortAddresses::Cidrs(vec![prefix])] {
+            let options = Options { node_port_addresses: addresses, ..Options::default() };
+            let (mut store, mut desired) = (Store::new(), Desired::new(options, "node-1"));
+            let mut change = |addresses: &[&str]| {
+                let addresses = addresses.iter().map(|ip| ip.parse().expect("an address"));
+                let mut dirty = Dirty::default();
+                store.apply(Change::InterfaceAddresses(addresses.collect()), &mut dirty);
+                desired.update(&store, &dirty);
+                desired.take_touched()
+            };
+            assert!(!change(&["192.0.2.10"]).is_empty());
+            assert!(change(&["192.0.2.10", "fe80::1"]).is_empty());
         }
     }
 }

@@ -36,6 +36,14 @@ impl Surroundings {
         }
     }
 
+    /// True if every Service is planned as with `other`: all else matters to chains and to the
+    /// addresses of node ports only. A pod that starts gives the node an interface with an address.
+    #[must_use]
+    pub(super) fn plans_services_as(&self, other: &Surroundings) -> bool {
+        let node_addresses = |s: &Surroundings| Family::ALL.map(|family| s.node_address(family));
+        self.locality() == other.locality() && node_addresses(self) == node_addresses(other)
+    }
+
     /// Where we are, for the choice of endpoints.
     #[must_use]
     pub fn locality(&self) -> Locality<'_> {

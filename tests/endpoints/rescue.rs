@@ -258,8 +258,6 @@ fn half_open_connection_moves_when_its_backend_was_replaced_while_the_agent_was_
 fn half_open_connection_from_before_the_service_reaches_it() -> Result<()> {
     let world = World::new()?;
     mute_surroundings(&world)?;
-    // A SYN between the commit and the search may be refused: to the rules the ClusterIP is known then.
-    deafen_clients(&world)?;
     let _changes = Changes::start(&world)?;
     let all = begin_all(&world, Scenario::HalfOpen)?;
     half_open_entries(&world, &all)?;
