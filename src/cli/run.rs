@@ -118,7 +118,9 @@ fn once(
     while dataplane.next_sweep(now).is_some_and(|at| at <= now) {
         dataplane.sweep_affinity(now);
     }
-    dataplane.remove_unused_chains(now, |_| std::time::Duration::ZERO);
+    if report.is_some() {
+        dataplane.remove_unused_chains(now, |_| std::time::Duration::ZERO);
+    }
     match refused.len() {
         0 => Ok(()),
         count => Err(anyhow!("not all is programmed: the kernel refuses {count} frontends").into()),

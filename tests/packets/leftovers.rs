@@ -71,7 +71,7 @@ fn rules_of_kube_proxy_are_found_and_removed_beside_the_agent() -> Result<()> {
     wait_for_metric(&agent, &all)?;
 
     let log = run(&world, &["cleanup", "--kube-proxy", "--keep-own"])?;
-    assert!(log.contains("ipvs_interface=true") && !log.contains("WARN"), "{log}");
+    assert!(log.contains("ipvs_interface: true") && !log.contains("warning:"), "{log}");
     agent.wait_for_log(&["nothing is left of kube-proxy"])?;
     wait_for_metric(&agent, &all.map(|(kind, _)| (kind, 0.0)))?;
     assert!(run(&world, &["status"])?.starts_with("OK  "));
@@ -130,7 +130,7 @@ fn a_running_kube_proxy_is_found_if_it_can_be_seen() -> Result<()> {
     let pid = process.0.id();
     agent.wait_for_log(&["WARN", &format!("a running process ({pid})"), "stop it"])?;
     let log = run(&world, &["cleanup", "--kube-proxy", "--keep-own"])?;
-    assert!(log.contains(&format!("processes=[{pid}]")), "{log}");
+    assert!(log.contains(&format!("processes: [{pid}]")), "{log}");
     // One that runs in another network namespace is none of ours.
     let elsewhere = Process(world.lab.node2.command(&program).arg("600").spawn()?);
     drop(process);

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use shunt::plan::ChainName;
 use shunt_lab::{Agent, AgentBuilder, Exposition, Host, Netns};
 
 use crate::cluster::Cluster;
@@ -142,9 +143,10 @@ impl Agents {
             let others: BTreeSet<&String> = others.iter().collect();
             some.iter().filter(|line| !others.contains(line)).cloned().collect()
         };
-        for (what, lines) in
-            [("not planned", beside(&live, &wanted)), ("not there", beside(&wanted, &live))]
-        {
+        // Chains that no frontend needs any more stay for a while.
+        let mut not_planned = beside(&live, &wanted);
+        not_planned.retain(|line| !is_of_a_chain_on_demand(line));
+        for (what, lines) in [("not planned", not_planned), ("not there", beside(&wanted, &live))] {
             differences.extend(lines.into_iter().map(|line| format!("{what}: {line}")));
         }
         Ok(differences)
@@ -158,6 +160,12 @@ impl Agents {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
     }
+}
+
+fn is_of_a_chain_on_demand(line: &str) -> bool {
+    let Ok(object) = serde_json::from_str::<serde_json::Value>(line) else { return false };
+    let name = object["chain"]["name"].as_str().or(object["rule"]["chain"].as_str());
+    name.and_then(ChainName::parse).is_some_and(ChainName::is_on_demand)
 }
 
 impl Drop for Agents {
