@@ -34,7 +34,7 @@ const FEATURES: [(&str, &str, &str); 8] = [
     (
         "reject-in-prerouting",
         "`reject` in prerouting",
-        "not needed; refusals are in input, forward and output",
+        "used for frontends without endpoints, and for ports that a ClusterIP does not have",
     ),
     ("flow-tables", "flow tables", "not used"),
     (
