@@ -17,6 +17,7 @@ mod agent;
 mod change;
 mod cluster;
 mod cold;
+mod latency;
 mod memory;
 mod nft;
 mod objects;
