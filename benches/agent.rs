@@ -18,7 +18,7 @@ use super::process::share;
 use super::table::{Table, ratio_text};
 
 const CHANGES: u32 = 200;
-const DAMAGES: u32 = 15;
+const DAMAGES: u32 = 9;
 /// Under a storm: the agent compares all elements only now and then.
 const DAMAGES_IN_STORM: u32 = 5;
 const CHANGES_IN_STORM: u32 = 100;
@@ -91,7 +91,7 @@ fn measure_size(table: &mut Table, size: Size) {
     times.sort_unstable();
     for (name, at) in [("median", times.len() / 2), ("worst", times.len() - 1)] {
         let what = format!("damage by others, until repaired: {name}");
-        table.times(&what, size, times[at], "at the most", Duration::from_millis(1_500));
+        table.time(&what, size, times[at]);
     }
     storm(table, size, manifests.path());
 }

@@ -29,7 +29,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const CALM: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Connections at a time while a real server is filled.
-const FILLERS: usize = 4;
+const FILLERS: usize = 32;
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
     for size in if sizes.is_empty() { &[(10_000, 10)] } else { sizes } {
