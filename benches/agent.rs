@@ -1,19 +1,32 @@
-//! The agent as a process: from a file to the kernel.
+//! The agent as a process: from a file to the kernel, also while another process commits ten times a
+//! second.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use shunt::nft::{Batch, Elements, Kernel, Socket, TableFamily};
+use shunt::nft::{Batch, Elements, Kernel, SetType, Socket, TableFamily};
 use shunt_lab::Netns;
 
 use super::Size;
-use super::table::Table;
+use super::process::share;
+use super::table::{Table, ratio_text};
 
 const CHANGES: u32 = 200;
-const DAMAGES: u32 = 15;
+const DAMAGES: u32 = 9;
+/// Under a storm: the agent compares all elements only now and then.
+const DAMAGES_IN_STORM: u32 = 5;
+const CHANGES_IN_STORM: u32 = 100;
+/// The pause between two commits of the other process, and between two changes of ours.
+const FOREIGN_PERIOD: Duration = Duration::from_millis(100);
+const CHANGE_PERIOD: Duration = Duration::from_millis(37);
+/// How long the agent's use of the processor is measured.
+const IDLE: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
@@ -39,10 +52,10 @@ fn measure_size(table: &mut Table, size: Size) {
     table.time("shunt run --once, nothing to write", size, started.elapsed());
 
     let ns = Netns::new().expect("a namespace");
+    let mut generation = ns.nft_generation().expect("a generation");
     let mut running = agent(&ns, manifests.path(), &["--healthz-bind-address="]);
     let times = ns.run(|| {
         let mut socket = Socket::open()?;
-        let mut generation = socket.generation()?.id;
         let mut next = |since: Instant| {
             while since.elapsed() < PATIENCE {
                 let now = socket.generation()?.id;
@@ -58,7 +71,7 @@ fn measure_size(table: &mut Table, size: Size) {
         for change in 0..CHANGES {
             // What replaces the file is written before; the rename is the event.
             let n = change * 37 % services;
-            let place = prepare(manifests.path(), n, endpoints, 1 + change % 2);
+            let place = prepare(manifests.path(), n, endpoints, 1 + change / services % 2);
             let started = Instant::now();
             place();
             times.push(next(started)?);
@@ -78,8 +91,168 @@ fn measure_size(table: &mut Table, size: Size) {
     times.sort_unstable();
     for (name, at) in [("median", times.len() / 2), ("worst", times.len() - 1)] {
         let what = format!("damage by others, until repaired: {name}");
-        table.times(&what, size, times[at], "at the most", Duration::from_millis(1_500));
+        table.time(&what, size, times[at]);
     }
+    storm(table, size, manifests.path());
+}
+
+/// Another process commits to a table of its own ten times a second, as CNI plugins and kubelet do,
+/// and the agent does not own its tables.
+fn storm(table: &mut Table, size: Size, manifests: &Path) {
+    let (services, endpoints) = size;
+    let ns = Netns::new().expect("a namespace");
+    let foreign = ns.run(Foreign::new).expect("a table of another process");
+    let mut running = agent(&ns, manifests, &["--healthz-bind-address=", "--own-tables=false"]);
+    let pid = running.id() as i32;
+    let figures = ns.run(|| {
+        let mut socket = Socket::open()?;
+        let mut commits = |before: u32, since: Instant| {
+            while since.elapsed() < PATIENCE {
+                let now = foreign.commits_of_others(&mut socket)?;
+                if now != before {
+                    return anyhow::Ok((now, since.elapsed()));
+                }
+                thread::yield_now();
+            }
+            anyhow::bail!("no commit came")
+        };
+        let (mut known, _) = commits(0, Instant::now())?;
+        // The start is over when it has compared all elements, because of the commits before it.
+        while share(pid, Duration::from_secs(2))? > 0.01 {}
+        let calm = share(pid, IDLE)?;
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let storm = scope.spawn(|| foreign.commit_until(&over));
+            let figures = (|| {
+                let busy = share(pid, IDLE)?;
+                let mut changes = Vec::new();
+                for change in 0..CHANGES_IN_STORM {
+                    let n = change * 37 % services;
+                    let place = prepare(manifests, n, endpoints, 3 + change / services % 2);
+                    let started = Instant::now();
+                    place();
+                    let (now, took) = commits(known, started)?;
+                    known = now;
+                    changes.push(took);
+                    thread::sleep(CHANGE_PERIOD);
+                }
+                let mut repairs = Vec::new();
+                for damage in 0..DAMAGES_IN_STORM {
+                    let started = Instant::now();
+                    foreign.commit(delete_frontend(damage * 37 % services, None))?;
+                    let (now, took) = commits(known, started)?;
+                    known = now;
+                    repairs.push(took);
+                }
+                anyhow::Ok((calm, busy, changes, repairs))
+            })();
+            over.store(true, Ordering::Relaxed);
+            storm.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            figures
+        })
+    });
+    running.kill().expect("a process");
+    running.wait().expect("an end");
+    let (calm, busy, mut changes, mut repairs) = figures.expect("measurements");
+    let percent = |share: f64| format!("{:.2} %", share * 100.0);
+    table.row(
+        "foreign commits: idle, of a core",
+        size,
+        &percent(busy),
+        "without them",
+        &percent(calm),
+        &ratio_text(busy / calm),
+    );
+    changes.sort_unstable();
+    repairs.sort_unstable();
+    let half = |times: &[Duration]| times[times.len() / 2];
+    let last = |times: &[Duration]| times[times.len() - 1];
+    let what = "foreign commits: file event to kernel";
+    table.time(&format!("{what}: median"), size, half(&changes));
+    table.time(&format!("{what}: worst of {}", changes.len()), size, last(&changes));
+    let what = "foreign commits: damage until repaired";
+    table.time(&format!("{what}: median"), size, half(&repairs));
+    table.time(&format!("{what}: worst of {}", repairs.len()), size, last(&repairs));
+}
+
+/// A process that commits, and that knows how many commits are its own.
+struct Foreign {
+    /// Locked during a commit, so that nobody sees one that is not counted.
+    state: Mutex<(Socket, u32)>,
+    start: u32,
+}
+
+impl Foreign {
+    const TABLE: &str = "foreign";
+    const SET: &str = "seen";
+
+    /// Opens nf_tables in the network namespace of the calling thread, and makes a table there.
+    fn new() -> anyhow::Result<Foreign> {
+        let mut socket = Socket::open()?;
+        let start = socket.generation()?.id;
+        let foreign = Foreign { state: Mutex::new((socket, 0)), start };
+        let mut batch = Batch::new(None);
+        batch.add_table(TableFamily::Ip, Foreign::TABLE, 0, "not the agent's");
+        let kind = SetType {
+            // nft's number of ipv4_addr.
+            key_type: 7,
+            key_length: 4,
+            data: None,
+            range_fields: None,
+            learned: None,
+            counter: false,
+            type_of: None,
+        };
+        batch.add_set(TableFamily::Ip, Foreign::TABLE, Foreign::SET, &kind);
+        foreign.commit(batch)?;
+        Ok(foreign)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Socket, u32)> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn commit(&self, batch: Batch) -> anyhow::Result<()> {
+        let mut state = self.lock();
+        state.0.commit(&batch.finish())?;
+        state.1 += 1;
+        Ok(())
+    }
+
+    /// Adds an element and deletes it, again and again.
+    fn commit_until(&self, over: &AtomicBool) -> anyhow::Result<()> {
+        let mut elements = Elements::new();
+        elements.push(&[192, 0, 2, 1], None, None);
+        let mut is_there = false;
+        while !over.load(Ordering::Relaxed) {
+            let mut batch = Batch::new(None);
+            if is_there {
+                batch.delete_elements(TableFamily::Ip, Foreign::TABLE, Foreign::SET, &elements);
+            } else {
+                batch.add_elements(TableFamily::Ip, Foreign::TABLE, Foreign::SET, &elements);
+            }
+            self.commit(batch)?;
+            is_there = !is_there;
+            thread::sleep(FOREIGN_PERIOD);
+        }
+        Ok(())
+    }
+
+    /// How many commits others made: here the agent.
+    fn commits_of_others(&self, socket: &mut Socket) -> anyhow::Result<u32> {
+        let state = self.lock();
+        Ok(socket.generation()?.id.wrapping_sub(self.start).wrapping_sub(state.1))
+    }
+}
+
+/// The deletion of the frontend of the n-th Service.
+fn delete_frontend(n: u32, generation: Option<u32>) -> Batch {
+    let ip = Ipv4Addr::from(0x0a60_0000 + n).octets();
+    let mut elements = Elements::new();
+    elements.push(&[&ip[..], &[6, 0, 0, 0, 0, 80, 0, 0]].concat(), None, None);
+    let mut batch = Batch::new(generation);
+    batch.delete_elements(TableFamily::Ip, "shunt", "service-ips", &elements);
+    batch
 }
 
 /// How long it takes until tables that others can change are as they were. Each damage follows the
@@ -87,6 +260,7 @@ fn measure_size(table: &mut Table, size: Size) {
 fn repairs(manifests: &Path, services: u32) -> Vec<Duration> {
     let ns = Netns::new().expect("a namespace");
     let arguments = ["--healthz-bind-address=", "--own-tables=false"];
+    let before = ns.nft_generation().expect("a generation");
     let mut running = agent(&ns, manifests, &arguments);
     let times = ns.run(|| {
         let mut socket = Socket::open()?;
@@ -100,14 +274,10 @@ fn repairs(manifests: &Path, services: u32) -> Vec<Duration> {
             anyhow::bail!("no commit came")
         };
         let mut culprit = Socket::open()?;
-        let (mut generation, _) = after(culprit.generation()?.id, Instant::now())?;
+        let (mut generation, _) = after(before, Instant::now())?;
         let mut times = Vec::new();
         for damage in 0..DAMAGES {
-            let ip = Ipv4Addr::from(0x0a60_0000 + damage * 37 % services).octets();
-            let mut elements = Elements::new();
-            elements.push(&[&ip[..], &[6, 0, 0, 0, 0, 80, 0, 0]].concat(), None, None);
-            let mut batch = Batch::new(Some(generation));
-            batch.delete_elements(TableFamily::Ip, "shunt", "service-ips", &elements);
+            let batch = delete_frontend(damage * 37 % services, Some(generation));
             let started = Instant::now();
             culprit.commit(&batch.finish())?;
             let (repaired, took) = after(generation + 1, started)?;

@@ -1,18 +1,22 @@
-//! One change among so many other Services, beside the kernel's part of it; and many at once.
+//! One change among so many other Services, beside the kernel's part of it; and many at once. Then one
+//! change of a Service whose endpoints are in many slices.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use shunt::dataplane::{Dataplane, Event, Order, Pace, Update, spawn};
-use shunt::model::Change;
+use shunt::model::{Change, Endpoint, EndpointSlice, ObjectName};
 use shunt_lab::Netns;
 
 use super::Size;
-use super::cluster::{load, median, open, slice};
+use super::cluster::{load, median, open, service, slice};
 use super::table::Table;
 
 const CHANGES: u32 = 200;
 const AT_ONCE: u32 = 1_000;
+/// The most endpoints of a slice that the controllers of Kubernetes write.
+const SLICE: u32 = 100;
 const SIZES: [Size; 4] = [(1_000, 10), (10_000, 10), (30_000, 10), (1, 5_000)];
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
@@ -22,8 +26,14 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
         load(&mut dataplane, *size);
         dataplane.sync().expect("a commit");
         one_by_one(table, *size, &mut dataplane);
+        if size.1 > 1 {
+            fewer(table, *size, &mut dataplane);
+        }
         if size.0 >= AT_ONCE {
             at_once(table, *size, dataplane);
+        }
+        if size.1 > SLICE {
+            in_many_slices(table, size.1);
         }
     }
 }
@@ -42,6 +52,84 @@ fn one_by_one(table: &mut Table, size: Size, dataplane: &mut Dataplane) {
     for (what, times) in [("one endpoint more", added), ("one endpoint replaced", moved)] {
         let kernel = "the commit alone";
         table.times(what, size, median(times.total), kernel, median(times.commit));
+    }
+}
+
+/// One endpoint goes and comes back. The balancers for both numbers are there, so that the kernel
+/// need not walk all backends for a chain that begins to use their map.
+fn fewer(table: &mut Table, size: Size, dataplane: &mut Dataplane) {
+    let (services, endpoints) = size;
+    let mut fewer = Times::default();
+    let mut again = Times::default();
+    for change in 0..CHANGES {
+        let n = change * 37 % services;
+        fewer.sync(dataplane, Change::Slice(slice(n, endpoints - 1, 0)));
+        again.sync(dataplane, Change::Slice(slice(n, endpoints, 0)));
+    }
+    let less = endpoints - 1;
+    for (what, times) in [
+        (format!("{endpoints} to {less} endpoints"), fewer),
+        (format!("{less} to {endpoints} endpoints"), again),
+    ] {
+        let worst = times.total.iter().max().copied().unwrap_or_default();
+        let kernel = "the commit alone";
+        table.times(&what, size, median(times.total), kernel, median(times.commit));
+        table.time(&format!("{what}: worst of {CHANGES}"), size, worst);
+    }
+}
+
+/// One endpoint of a Service in full slices changes. Their addresses are in no order, neither within
+/// a slice nor from one to the next.
+fn in_many_slices(table: &mut Table, endpoints: u32) {
+    let ns = Netns::new().expect("a namespace");
+    let mut dataplane = open(&ns);
+    let mut slices: Vec<EndpointSlice> =
+        (0..endpoints.div_ceil(SLICE)).map(|at| scattered(at, endpoints)).collect();
+    dataplane.apply(Change::Service(service(0)));
+    for slice in &slices {
+        dataplane.apply(Change::Slice(slice.clone()));
+    }
+    dataplane.apply(Change::Synced);
+    dataplane.sync().expect("a commit");
+
+    let mut replaced = Times::default();
+    let mut removed = Times::default();
+    let mut added = Times::default();
+    for change in 0..CHANGES {
+        let slice = change as usize * 37 % slices.len();
+        let slice = &mut slices[slice];
+        let at = change as usize * 61 % slice.endpoints.len();
+        slice.endpoints[at].address = Ipv4Addr::from(0x0b00_0000 + change).into();
+        replaced.sync(&mut dataplane, Change::Slice(slice.clone()));
+        let gone = slice.endpoints.remove(at);
+        removed.sync(&mut dataplane, Change::Slice(slice.clone()));
+        slice.endpoints.insert(at, gone);
+        added.sync(&mut dataplane, Change::Slice(slice.clone()));
+    }
+    let size = (1, endpoints);
+    for (what, times) in [("replaced", replaced), ("removed", removed), ("added", added)] {
+        let what = format!("one endpoint {what}, {} slices: our part", slices.len());
+        let commit = median(times.commit.clone());
+        let own = times.total.iter().zip(&times.commit).map(|(total, commit)| *total - *commit);
+        table.times(&what, size, median(own.collect()), "the commit", commit);
+    }
+}
+
+/// One of the slices.
+fn scattered(at: u32, endpoints: u32) -> EndpointSlice {
+    /// A prime, so that every address comes once.
+    const STEP: u32 = 7_919;
+    let numbers = at * SLICE..endpoints.min((at + 1) * SLICE);
+    let mut all = slice(0, 1, 0);
+    let Some(pattern) = all.endpoints.pop() else { return all };
+    let endpoint = |number: u32| {
+        let address = Ipv4Addr::from(0x0af4_0000 + number * STEP % endpoints);
+        Endpoint { address: IpAddr::from(address), ..pattern.clone() }
+    };
+    EndpointSlice {
+        name: ObjectName::new("bench", format!("service-0-{at:05}")),
+        endpoints: numbers.map(endpoint).collect(),
+        ..all
     }
 }
 

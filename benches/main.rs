@@ -12,10 +12,12 @@
     reason = "a benchmark prints its result and stops at the first surprise"
 )]
 
+mod affinity;
 mod agent;
 mod change;
 mod cluster;
 mod cold;
+mod latency;
 mod memory;
 mod nft;
 mod objects;
@@ -32,11 +34,12 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 7] = [
+const SECTIONS: [(&str, Measure); 8] = [
     ("cold", cold::measure),
     ("change", change::measure),
     ("rollout", rollout::measure),
     ("agent", agent::measure),
+    ("affinity", affinity::measure),
     ("memory", memory::measure),
     ("path", path::measure),
     ("nft", nft::measure),

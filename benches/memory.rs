@@ -14,7 +14,7 @@ use serde_json::Value;
 use shunt_apiserver::{Client, Gate, Key, Kind, Kubeconfig, Kubernetes, Standin, TOKEN};
 use shunt_lab::{Agent, Topology};
 
-use super::process::{Memory, cpu_time, memory};
+use super::process::{Memory, memory, share};
 use super::table::{Table, ratio_text};
 use super::{Size, objects};
 
@@ -29,7 +29,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const CALM: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Connections at a time while a real server is filled.
-const FILLERS: usize = 4;
+const FILLERS: usize = 32;
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
     for size in if sizes.is_empty() { &[(10_000, 10)] } else { sizes } {
@@ -137,19 +137,12 @@ impl Figures {
     }
 }
 
-/// The share of a core that a process uses for some time.
-fn share(pid: i32, time: Duration) -> Result<f64> {
-    let (before, started) = (cpu_time(pid)?, Instant::now());
-    thread::sleep(time);
-    Ok((cpu_time(pid)? - before).as_secs_f64() / started.elapsed().as_secs_f64())
-}
-
 fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
 /// Makes all objects, over several connections: each object is a request.
-fn fill(admin: &Client, services: u32, endpoints: u32) -> Result<()> {
+pub(crate) fn fill(admin: &Client, services: u32, endpoints: u32) -> Result<()> {
     thread::scope(|scope| {
         let fillers: Vec<_> = (0..FILLERS)
             .map(|first| {
@@ -167,7 +160,8 @@ fn fill(admin: &Client, services: u32, endpoints: u32) -> Result<()> {
     })
 }
 
-fn post(admin: &Client, kind: Kind, object: &Value) -> Result<()> {
+/// Makes an object that is not there yet.
+pub(crate) fn post(admin: &Client, kind: Kind, object: &Value) -> Result<()> {
     let key = Key::new(kind, object["metadata"]["name"].as_str().unwrap_or_default());
     let reply = admin.call(Method::POST, &key.collection(), Some(object))?;
     ensure!(reply.status == 201, "{key} is not taken: {reply:?}");

@@ -1,7 +1,8 @@
 //! What the kernel tells about a process.
 
 use std::fs;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -28,7 +29,7 @@ pub(crate) fn memory(pid: i32) -> Result<Memory> {
 
 /// How long all threads of a process that there are now have been on a processor: the first number
 /// of `schedstat`, in nanoseconds. Finer than the ticks in `stat`.
-pub(crate) fn cpu_time(pid: i32) -> Result<Duration> {
+fn cpu_time(pid: i32) -> Result<Duration> {
     let mut total = 0;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         // A thread may have just ended.
@@ -37,4 +38,11 @@ pub(crate) fn cpu_time(pid: i32) -> Result<Duration> {
         total += nanoseconds.unwrap_or(0_u64);
     }
     Ok(Duration::from_nanos(total))
+}
+
+/// The share of a core that a process uses for some time.
+pub(crate) fn share(pid: i32, time: Duration) -> Result<f64> {
+    let (before, started) = (cpu_time(pid)?, Instant::now());
+    thread::sleep(time);
+    Ok((cpu_time(pid)? - before).as_secs_f64() / started.elapsed().as_secs_f64())
 }

@@ -9,7 +9,7 @@ pub(crate) struct Table {
 }
 
 /// The widths of the columns; the first and the fourth are words.
-const WIDTHS: [usize; 6] = [46, 13, 10, 38, 10, 8];
+const WIDTHS: [usize; 6] = [54, 13, 10, 38, 10, 8];
 const HEAD: [&str; 6] = ["", "Services x ep", "shunt", "beside", "its figure", "ratio"];
 
 impl Table {
