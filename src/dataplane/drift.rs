@@ -17,17 +17,27 @@ use crate::model::Family;
 use crate::nft::Error;
 use crate::plan::TABLE;
 
-/// The pause after a comparison of all elements, as a multiple of the processor time that it took:
-/// 0.2 s for 100 000 elements.
+/// The processor time between comparisons of all elements, as a multiple of what they take: 0.2 s for
+/// 100 000 elements.
 const PAUSE_PER_COST: u32 = 40;
+/// How much processor time comparisons may take in advance, so that a repair does not wait for the
+/// pause as long as others commit rarely.
+const ADVANCE: Duration = Duration::from_secs(3);
 
 /// What is known of changes by other processes.
 #[derive(Debug, Default)]
 pub(super) struct Drift {
     /// Another process has committed since all elements were compared.
     suspected: bool,
-    /// Not before this are all elements compared again.
-    not_before: Option<Instant>,
+    /// The processor time that comparisons took in advance at that moment.
+    debt: Option<(Duration, Instant)>,
+}
+
+impl Drift {
+    fn debt(&self, now: Instant) -> Duration {
+        let Some((debt, at)) = self.debt else { return Duration::ZERO };
+        debt.saturating_sub(now.saturating_duration_since(at) / PAUSE_PER_COST)
+    }
 }
 
 impl Dataplane {
@@ -37,16 +47,14 @@ impl Dataplane {
     /// # Errors
     /// If the kernel does not answer.
     pub fn check(&mut self, now: Instant) -> Result<bool, Error> {
-        let Some(known) = &mut self.committed else { return Ok(true) };
-        let generation = self.kernel.generation()?.id;
-        if generation != known.generation {
-            known.generation = generation;
-            self.drift.suspected = true;
+        if self.committed.is_none() {
+            return Ok(true);
         }
+        self.note_generation()?;
         if !self.drift.suspected {
             return Ok(false);
         }
-        if known.holds.is_owned() && self.is_still_owner()? {
+        if self.is_owner() && self.is_still_owner()? {
             self.drift.suspected = false;
             return Ok(false);
         }
@@ -58,6 +66,16 @@ impl Dataplane {
             self.committed = None;
         }
         drifted
+    }
+
+    /// Notes whether another process has committed since the last call, or commit.
+    pub(super) fn note_generation(&mut self) -> Result<(), Error> {
+        let generation = self.kernel.generation()?.id;
+        if let Some(known) = self.committed.as_mut().filter(|k| k.generation != generation) {
+            known.generation = generation;
+            self.drift.suspected = true;
+        }
+        Ok(())
     }
 
     fn is_still_owner(&mut self) -> Result<bool, Error> {
@@ -94,13 +112,14 @@ impl Dataplane {
         else {
             return Ok(true);
         };
-        if self.drift.not_before.is_some_and(|at| now < at) {
+        let debt = self.drift.debt(now);
+        if debt > ADVANCE {
             return Ok(false);
         }
         let started = processor_time();
         let found = adopt(&mut *self.kernel, surroundings, Some(&known.holds))?;
         let cost = processor_time().saturating_sub(started);
-        self.drift = Drift { suspected: false, not_before: now.checked_add(cost * PAUSE_PER_COST) };
+        self.drift = Drift { suspected: false, debt: Some((debt + cost, now)) };
         if found.1.holds_as(&known.holds) {
             return Ok(false);
         }

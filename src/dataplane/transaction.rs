@@ -80,12 +80,8 @@ impl Dataplane {
                 own = Some(self.pending.clone());
             }
             self.read()?;
-        } else if self.is_owner() {
-            // Others may have changed what is theirs; what we commit is the next one all the same.
-            let generation = self.kernel.generation()?.id;
-            if let Some(known) = &mut self.committed {
-                known.generation = generation;
-            }
+        } else {
+            self.note_generation()?;
         }
         let (Some(surroundings), Some(known)) = (self.desired.surroundings(), &self.committed)
         else {

@@ -125,7 +125,7 @@ fn of_kube_proxy() -> Result<()> {
     ns.ip("link add kube-ipvs0 type dummy\naddr add 10.96.0.1/32 dev kube-ipvs0")?;
     ensure!(ns.run(services)? == 2, "the services are not there");
     let log = cleanup(&ns)?;
-    ensure!(log.contains("ipvs_services=2 ipvs_interface=true"), "{log}");
+    ensure!(log.contains("ipvs_interface: true, ipvs_services: 2"), "{log}");
     ensure!(ns.run(services)? == 0, "services are left\n{log}");
     let links = ns.output("ip", &["link"])?;
     ensure!(!links.contains("kube-ipvs0"), "{links}\n{log}");
