@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
+use crate::foreign_writer::ForeignWriter;
 use crate::http::{HttpAnswer, http_get};
 use crate::netns::{Netns, leashed};
 use crate::patience::patience;
@@ -104,6 +105,9 @@ impl AgentBuilder {
         if self.names_node {
             command.args(["--hostname-override", &self.node.name]);
         }
+        if ForeignWriter::is_wanted() {
+            command.arg("--own-tables=false");
+        }
         command.args(&self.args).stdin(Stdio::null());
         command
     }
@@ -117,6 +121,7 @@ pub struct Agent {
     shared: Arc<Shared>,
     supervisor: Option<JoinHandle<()>>,
     _config: Option<Scratch>,
+    _foreign_writer: Option<ForeignWriter>,
 }
 
 #[derive(Default)]
@@ -163,12 +168,16 @@ impl Agent {
             })?
         };
         let pid = start.recv()?.context("cannot start the agent")?;
+        let node = &builder.node.ns;
+        let foreign_writer =
+            ForeignWriter::is_wanted().then(|| ForeignWriter::start(node)).transpose()?;
         Ok(Self {
             node: builder.node.ns.clone(),
             pid,
             shared,
             supervisor: Some(supervisor),
             _config: builder.config,
+            _foreign_writer: foreign_writer,
         })
     }
 

@@ -25,6 +25,7 @@ mod echo;
 mod evidence;
 mod expect;
 mod exposition;
+mod foreign_writer;
 mod generation;
 mod http;
 mod manifest;

@@ -1,0 +1,61 @@
+//! Another process that commits to nf_tables all the time, as CNI plugins, kubelet and iptables do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::netns::Netns;
+
+/// Set to run agents that share their tables, beside such a writer.
+const VARIABLE: &str = "SHUNT_LAB_FOREIGN_WRITER";
+/// Ten commits a second.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A thread that commits until it is dropped.
+pub(crate) struct ForeignWriter {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ForeignWriter {
+    /// True if the environment asks for one.
+    pub(crate) fn is_wanted() -> bool {
+        std::env::var_os(VARIABLE).is_some()
+    }
+
+    /// Starts to commit in a namespace.
+    pub(crate) fn start(ns: &Netns) -> Result<Self> {
+        let (ns, over) = (ns.clone(), Arc::new(AtomicBool::new(false)));
+        let is_over = Arc::clone(&over);
+        let has_iptables = ns.output("iptables-nft", &["--version"]).is_ok();
+        let write = move || {
+            for round in 0_u32.. {
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                // What the commands say is no matter of the test; a namespace can end meanwhile.
+                let action = if round % 2 == 0 { "-A" } else { "-D" };
+                let _ = match round % 4 {
+                    2 | 3 if has_iptables => {
+                        let rule = ["-w", action, "FORWARD", "-p", "tcp", "-j", "ACCEPT"];
+                        ns.output("iptables-nft", &rule).map(drop)
+                    }
+                    _ => ns.nft("add table inet foreign; delete table inet foreign"),
+                };
+                thread::sleep(PAUSE);
+            }
+        };
+        let thread = thread::Builder::new().name("foreign writer".into()).spawn(write)?;
+        Ok(Self { over, thread: Some(thread) })
+    }
+}
+
+impl Drop for ForeignWriter {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
