@@ -103,8 +103,8 @@ impl Reading {
         Ok(reading)
     }
 
-    /// There are elements that nobody would have written, or would seem to be, or not all were
-    /// listed at one time.
+    /// There are elements that no agent would have written, or an element was listed twice, or another
+    /// process committed during the listing.
     fn is_odd(&self) -> bool {
         self.repeated || self.interrupted || !self.committed.strays.is_empty()
     }

@@ -3,7 +3,7 @@
 //! A commit by anybody, to any table of the network namespace, makes a new generation. Most are none
 //! of our business: CNI plugins, kubelet and iptables-nft commit all the time. So a new generation
 //! leads to a look at tables, chains and rules, which is cheap, and to a comparison of all elements
-//! at most so often that it takes a fortieth of a core.
+//! at most so often that, in the long run, it takes a fortieth of a core.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl Drift {
 
 impl Dataplane {
     /// Looks whether another process may have changed our tables: if so, the next sync repairs them.
-    /// Costs a microsecond as long as nobody else commits.
+    /// Costs a microsecond as long as no other process commits.
     ///
     /// # Errors
     /// If the kernel does not answer.

@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 50;
 
 /// The kernel's state as far as it is known.
 pub(super) struct Known {
-    /// The generation of that, as long as nobody else has committed. Commits do not depend on it.
+    /// The generation of that, as long as no other process has committed. Commits do not depend on it.
     pub(super) generation: u32,
     /// What the kernel holds.
     pub(super) holds: Committed,
