@@ -6,6 +6,10 @@
 //!
 //! They are found by listing the map. Where that takes long, the transaction does not wait for it: the
 //! map is listed part by part behind the commit, and other commits go between two parts.
+//!
+//! While the kernel resizes the hash table of the map, as it does behind the deletion of many entries, a
+//! listing has some of them twice and others not at all, and no sign of it (`nft_rhash_walk`). So the
+//! map is listed until nothing stale is found.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -22,9 +26,9 @@ const LISTED_AT_ONCE: usize = 4_000;
 /// How many entries one transaction behind the commit deletes: 2 ms.
 const DELETED_AT_ONCE: usize = 1_000;
 /// When the map is looked at again: by then each packet that was between the hooks during the commit
-/// has stored its entry.
-const SECOND_LOOK: Duration = Duration::from_millis(500);
-/// How often deletions of one listing may be refused before they wait for the second look.
+/// has stored its entry, and the kernel has resized the hash table.
+const NEXT_LOOK: Duration = Duration::from_millis(500);
+/// How often deletions of one listing may be refused before they wait for the next look.
 const ATTEMPTS: u8 = 5;
 
 /// Where entries may name backends that are gone.
@@ -50,7 +54,7 @@ impl Stale {
 #[derive(Default)]
 pub(super) struct Sweep {
     waiting: Stale,
-    second_look: Option<(Instant, Stale)>,
+    next_look: Option<(Instant, Stale)>,
     running: Option<Running>,
 }
 
@@ -107,6 +111,7 @@ impl Sweep {
             })?;
         }
         if !more {
+            keep_one_of_each(&mut stale);
             return Ok(Found::All(elements(&stale)));
         }
         let narrowed = narrowed.clone();
@@ -119,9 +124,16 @@ impl Sweep {
         // What is being listed was asked for by this very transaction, or will be looked at again.
         self.waiting.merge(&later);
         if !stale.families.is_empty() {
-            let at = now + SECOND_LOOK;
-            self.second_look.get_or_insert_with(|| (at, Stale::default())).1.merge(stale);
+            let at = now + NEXT_LOOK;
+            self.next_look.get_or_insert_with(|| (at, Stale::default())).1.merge(stale);
         }
+    }
+
+    /// Stale entries of a family were deleted, or that failed.
+    fn look_again(&mut self, family: Family, narrowed: BTreeSet<FrontendKey>, now: Instant) {
+        let mut stale = self.next_look.take().map(|(_, stale)| stale).unwrap_or_default();
+        stale.merge(&Stale { families: [family].into(), narrowed });
+        self.next_look = Some((now + NEXT_LOOK, stale));
     }
 
     /// When there is something to do; `None` if there is nothing.
@@ -129,7 +141,7 @@ impl Sweep {
         if self.running.is_some() || !self.waiting.families.is_empty() {
             return Some(now);
         }
-        self.second_look.as_ref().map(|(at, _)| *at)
+        self.next_look.as_ref().map(|(at, _)| *at)
     }
 }
 
@@ -146,19 +158,19 @@ impl Dataplane {
         if self.next_sweep(now).is_none_or(|at| at > now) {
             return;
         }
-        if let Some((_, stale)) = self.sweep.second_look.take_if(|(at, _)| *at <= now) {
+        if let Some((_, stale)) = self.sweep.next_look.take_if(|(at, _)| *at <= now) {
             self.sweep.waiting.merge(&stale);
         }
         let result = match self.sweep.running.take() {
             None => self.start_sweep(),
             Some(running) if running.listing => self.list_part(running),
-            Some(running) => self.delete_some(running),
+            Some(running) => self.delete_some(running, now),
         };
         if result.is_err() {
             // What is wrong with the kernel, the next transaction will say.
-            let families = Family::ALL.into_iter().collect();
-            let again = Stale { families, narrowed: BTreeSet::new() };
-            self.sweep.committed(&again, Stale::default(), now);
+            for family in Family::ALL {
+                self.sweep.look_again(family, BTreeSet::new(), now);
+            }
         }
     }
 
@@ -182,6 +194,9 @@ impl Dataplane {
         running.listing = self.kernel.next_part(&mut |element| {
             stale.extend(stale_entry(*family, &self.desired, narrowed, &element));
         })?;
+        if !running.listing {
+            keep_one_of_each(&mut running.stale);
+        }
         if running.listing || !running.stale.is_empty() {
             self.sweep.running = Some(running);
         }
@@ -189,7 +204,7 @@ impl Dataplane {
     }
 
     /// Deletes after the listing and not during it: a deletion makes the kernel leave out others.
-    fn delete_some(&mut self, mut running: Running) -> Result<(), Error> {
+    fn delete_some(&mut self, mut running: Running, now: Instant) -> Result<(), Error> {
         let rest = running.stale.len().saturating_sub(DELETED_AT_ONCE);
         let gone = elements(&running.stale.split_off(rest));
         let mut batch = Batch::new(None);
@@ -204,7 +219,9 @@ impl Dataplane {
             Err(Error::Refused(_)) if running.refused < ATTEMPTS => running.refused += 1,
             Err(error) => return Err(error),
         }
-        if !running.stale.is_empty() {
+        if running.stale.is_empty() {
+            self.sweep.look_again(running.family, running.narrowed, now);
+        } else {
             self.sweep.running = Some(running);
         }
         Ok(())
@@ -255,6 +272,12 @@ fn elements(entries: &[Entry]) -> Elements {
         elements.push(key, Some(ElementData::Value(data)), None);
     }
     elements
+}
+
+/// The second deletion of an entry would fail the transaction.
+fn keep_one_of_each(entries: &mut Vec<Entry>) {
+    entries.sort_unstable();
+    entries.dedup();
 }
 
 fn stale_entry(

@@ -100,13 +100,7 @@ impl<K: Kernel> Kernel for Faulty<K> {
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error> {
         let fault = (self.decide)(Call::List);
-        let torn = matches!(fault, Some(Fault::Torn));
-        let mut listed = 0;
-        let mut tearing = |element: DumpedElement<'_>| {
-            let times = if torn { [2, 1, 1, 0, 1][listed % 5] } else { 1 };
-            listed += 1;
-            (0..times).for_each(|_| each(element));
-        };
+        let mut tearing = torn(fault.as_ref(), each);
         match fault {
             Some(Fault::Before(error)) => Err(error),
             Some(Fault::After(error)) => {
@@ -121,6 +115,26 @@ impl<K: Kernel> Kernel for Faulty<K> {
     }
 
     fn next_part(&mut self, each: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
-        self.call(Call::List, |kernel| kernel.next_part(each))
+        let fault = (self.decide)(Call::List);
+        let mut tearing = torn(fault.as_ref(), each);
+        match fault {
+            Some(Fault::Before(error)) => Err(error),
+            Some(Fault::After(error)) => self.kernel.next_part(&mut tearing).and(Err(error)),
+            None | Some(Fault::Torn) => self.kernel.next_part(&mut tearing),
+        }
+    }
+}
+
+/// Passes on elements of a list; with [`Fault::Torn`] some twice and others not at all.
+fn torn<'a>(
+    fault: Option<&Fault>,
+    each: &'a mut dyn FnMut(DumpedElement<'_>),
+) -> impl FnMut(DumpedElement<'_>) + use<'a> {
+    let torn = matches!(fault, Some(Fault::Torn));
+    let mut listed = 0;
+    move |element| {
+        let times = if torn { [2, 1, 0][listed % 3] } else { 1 };
+        listed += 1;
+        (0..times).for_each(|_| each(element));
     }
 }

@@ -4,6 +4,7 @@
 mod content;
 mod damage;
 mod steps;
+mod sweep;
 mod trouble;
 mod world;
 
