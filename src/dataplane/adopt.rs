@@ -9,6 +9,7 @@ use foldhash::{HashMap, HashSet};
 use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
 use super::committed::{Committed, Stray, TableState};
 use super::ownership::Hold;
+use super::places::Placed;
 use super::translate::{base_chain, expressions};
 use crate::model::{ArrivalMap, Backend, Family};
 use crate::nft::{Batch, DumpedChain, DumpedElement, DumpedRule, Error, Kernel};
@@ -253,7 +254,7 @@ impl Reading {
         for (key, mut found) in frontends {
             self.repeated |= found.sort();
             match assemble(key, &found) {
-                Some(frontend) => committed.set_frontend(key, Some(frontend)),
+                Some(frontend) => committed.set_frontend(key, Some(Placed::found(frontend))),
                 None => committed.strays.extend(found.keys(key).map(|(set, key)| Stray {
                     family,
                     set,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::{HashMap, HashSet};
 
 use super::ownership::Hold;
+use super::places::Placed;
 use crate::model::{ArrivalMap, Family};
 use crate::plan::{Chain, ChainName, Frontend, FrontendKey, Member, Set, Touched};
 
@@ -30,7 +31,7 @@ pub(super) enum TableState {
 pub(super) struct Committed {
     tables: [TableState; 2],
     counts: [Counts; 2],
-    frontends: ArrivalMap<FrontendKey, Frontend>,
+    frontends: ArrivalMap<FrontendKey, Placed>,
     members: HashSet<Member>,
     /// How many frontends need a chain that is there on demand.
     users: HashMap<(Family, ChainName), usize>,
@@ -101,12 +102,12 @@ impl Committed {
         }
     }
 
-    pub(super) fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
+    pub(super) fn frontend(&self, key: FrontendKey) -> Option<&Placed> {
         self.frontends.get(&key)
     }
 
-    pub(super) fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Frontend>) {
-        if let Some(new) = &frontend {
+    pub(super) fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Placed>) {
+        if let Some(Placed { frontend: new, .. }) = &frontend {
             for place in on_demand(key, new) {
                 *self.users.entry(place).or_insert(0) += 1;
             }
@@ -116,7 +117,7 @@ impl Committed {
             Some(new) => self.frontends.insert(key, new),
             None => self.frontends.swap_remove(&key),
         };
-        let Some(old) = old else { return };
+        let Some(Placed { frontend: old, .. }) = old else { return };
         self.count(key, &old, |count, by| *count -= by);
         for place in on_demand(key, &old) {
             if let Some(count) = self.users.get_mut(&place) {
@@ -142,7 +143,9 @@ impl Committed {
 
     /// True if both hold the same.
     pub(super) fn holds_as(&self, other: &Committed) -> bool {
-        let same = |key, frontend| other.frontends.get(key) == Some(frontend);
+        let same = |key, placed: &Placed| {
+            other.frontends.get(key).is_some_and(|other| other.frontend == placed.frontend)
+        };
         self.tables == other.tables
             && self.strays == other.strays
             && self.members == other.members

@@ -1,16 +1,16 @@
 //! What has to be written so that the kernel holds what is planned.
 
-use std::collections::{BTreeSet, HashSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use super::affinity::Stale;
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
 use super::committed::Committed;
+use super::places::Placed;
 use super::quarantine::{Quarantine, Suspect};
 use crate::model::{Backend, Family};
 use crate::nft::{Batch, Elements};
 use crate::plan::{
-    ChainName, Desired, Element, Frontend, FrontendKey, Member, Outcome, Pools, Set, TABLE, Touched,
+    ChainName, Desired, Element, Frontend, FrontendKey, Member, Pools, Set, TABLE, Touched,
 };
 
 const SETS: usize = Set::ALL.len();
@@ -23,7 +23,7 @@ pub(super) struct Delta {
     pub(super) chains: BTreeSet<(Family, ChainName)>,
     /// Where entries of session affinity may be stale.
     pub(super) stale: Stale,
-    frontends: Vec<(FrontendKey, Option<Frontend>)>,
+    frontends: Vec<(FrontendKey, Option<Placed>)>,
     members: Vec<(Member, bool)>,
     names: ChainNames,
 }
@@ -86,20 +86,24 @@ impl Delta {
         delta
     }
 
-    fn frontend(&mut self, key: FrontendKey, old: Option<&Frontend>, new: Option<&Frontend>) {
-        let placed = new.map(|new| keeping_places(key, old, new));
-        let new = placed.as_ref();
-        if old == new {
-            return;
-        }
-        if let Some(old) = old.filter(|old| old.affinity.is_some()) {
-            let narrowed = new.is_some_and(|new| narrows(old, new));
+    fn frontend(&mut self, key: FrontendKey, old: Option<&Placed>, new: Option<&Frontend>) {
+        let placed = new.map(|new| match old {
+            Some(old) => old.followed_by(new),
+            None => Placed::in_order(new.clone()),
+        });
+        if let Some(old) = old.filter(|old| old.frontend.affinity.is_some()) {
+            let narrowed = placed.as_ref().is_some_and(|new| old.is_narrowed_by(new));
             if narrowed {
                 self.stale.narrowed.insert(key);
             }
-            if narrowed || loses_backends(old, new) {
+            if narrowed || old.loses_backends(placed.as_ref()) {
                 self.stale.families.insert(key.family());
             }
+        }
+        let old = old.map(|old| &old.frontend);
+        let new = placed.as_ref().map(|new| &new.frontend);
+        if old == new {
+            return;
         }
         self.decisions(key, old, new);
         let (main, short_circuit) = Frontend::pools_of(key);
@@ -200,127 +204,6 @@ impl Delta {
         }
         for (member, present) in self.members {
             committed.set_member(member, present);
-        }
-    }
-}
-
-/// True if the new frontend lacks a backend that the old one had.
-fn loses_backends(old: &Frontend, new: Option<&Frontend>) -> bool {
-    let kept: HashSet<&Backend> = new
-        .filter(|new| new.affinity.is_some())
-        .into_iter()
-        .flat_map(Frontend::all_pools)
-        .flatten()
-        .collect();
-    old.all_pools().flatten().any(|backend| !kept.contains(backend))
-}
-
-/// True if the new frontend has a backend for the short circuit only that the old one had for all.
-fn narrows(old: &Frontend, new: &Frontend) -> bool {
-    let main = |frontend: &Frontend| -> HashSet<Backend> {
-        frontend.all_pools().take(1).flatten().copied().collect()
-    };
-    if new.short_circuit.is_empty() {
-        return false;
-    }
-    let (before, after) = (main(old), main(new));
-    new.short_circuit.iter().any(|backend| before.contains(backend) && !after.contains(backend))
-}
-
-/// The new frontend with its backends in the places of the pools in which the kernel has them.
-fn keeping_places(key: FrontendKey, old: Option<&Frontend>, new: &Frontend) -> Frontend {
-    let Some(old) = old else { return new.clone() };
-    let (main, short_circuit) = Frontend::pools_of(key);
-    let outcome = match &new.outcome {
-        Outcome::Balance(pool) => Outcome::Balance(assign(old.pool(key, main), pool)),
-        outcome => outcome.clone(),
-    };
-    let short_circuit = assign(old.pool(key, short_circuit), &new.short_circuit);
-    Frontend { outcome, short_circuit, ..new.clone() }
-}
-
-/// Gives every backend of `new` (sorted, each once) a place: those that have one keep it, new ones
-/// fill the places of those that are gone, and the last ones fill what holes remain. So a change
-/// of one backend changes one place, two at the most.
-fn assign(old: &[Backend], new: &Arc<[Backend]>) -> Arc<[Backend]> {
-    if old == &**new {
-        return new.clone();
-    }
-    let mut placed = vec![false; new.len()];
-    let mut places: Vec<Option<Backend>> = old
-        .iter()
-        .map(|backend| {
-            let index = new.binary_search(backend).ok().filter(|index| !placed[*index])?;
-            placed[index] = true;
-            Some(*backend)
-        })
-        .collect();
-    let mut unplaced = new.iter().zip(&placed).filter(|(_, placed)| !**placed).map(|(b, _)| *b);
-    for place in places.iter_mut().filter(|place| place.is_none()) {
-        *place = unplaced.next();
-    }
-    places.extend(unplaced.map(Some));
-    let mut index = 0;
-    while index < places.len() {
-        if places[index].is_none() {
-            // The last place may be a hole itself: then look at this one again.
-            let last = places.pop().flatten();
-            if let Some(place) = places.get_mut(index) {
-                *place = last;
-            }
-        } else {
-            index += 1;
-        }
-    }
-    places.into_iter().flatten().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn backends(numbers: &[u8]) -> Arc<[Backend]> {
-        numbers
-            .iter()
-            .map(|n| Backend { address: std::net::Ipv4Addr::new(10, 244, 0, *n).into(), port: 80 })
-            .collect()
-    }
-
-    #[test]
-    fn places_are_kept() {
-        for (old, new, wanted) in [
-            (&[1, 2, 3][..], &[1, 2, 3][..], &[1, 2, 3][..]),
-            (&[3, 1, 2], &[1, 2, 3], &[3, 1, 2]),
-            (&[1, 2, 3], &[1, 3], &[1, 3]),
-            (&[1, 2, 3], &[2, 3], &[3, 2]),
-            (&[1, 2, 3], &[1, 2, 3, 4], &[1, 2, 3, 4]),
-            (&[1, 2, 3], &[2, 3, 9], &[9, 2, 3]),
-            (&[1, 2, 3], &[9], &[9]),
-            (&[1, 1, 2], &[1, 2], &[1, 2]),
-            (&[], &[5], &[5]),
-        ] {
-            assert_eq!(assign(&backends(old), &backends(new)), backends(wanted), "{old:?} {new:?}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn every_backend_gets_one_place_and_few_places_change(
-            old in proptest::collection::btree_set(0_u8..40, 0..20),
-            new in proptest::collection::btree_set(0_u8..40, 0..20),
-        ) {
-            let list = |set: &BTreeSet<u8>| backends(&set.iter().copied().collect::<Vec<_>>());
-            let (old_pool, new_pool) = (list(&old), list(&new));
-            let result = assign(&old_pool, &new_pool);
-            let mut sorted = result.to_vec();
-            sorted.sort_unstable();
-            prop_assert_eq!(&sorted[..], &new_pool[..]);
-            let moved = result.iter().zip(old_pool.iter()).filter(|(a, b)| a != b).count();
-            prop_assert!(moved <= old.difference(&new).count());
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Keeps the kernel equal to the plan: what was committed, what differs, one transaction for it.
 //!
 //! Owns: the translation of the plan's elements and rules into those of nf_tables (`codec`,
-//! `translate`), the record of what the kernel holds (`committed`), the difference between
-//! both, and the thread that commits ([`spawn`]).
+//! `translate`), the record of what the kernel holds (`committed`, `places`), the difference
+//! between both, and the thread that commits ([`spawn`]).
 //!
 //! Must not know: Kubernetes, files, HTTP. It is handed [`Change`](crate::model::Change)s and
 //! reports what became of them.
@@ -14,6 +14,7 @@ mod committed;
 mod diff;
 mod drift;
 mod ownership;
+mod places;
 mod quarantine;
 mod queue;
 mod refusal;

@@ -14,6 +14,27 @@ pub struct Backend {
     pub port: u16,
 }
 
+/// Those of `backends` that `others` has not. Both are in order; several copies of one count one by one.
+pub fn missing<'a>(
+    backends: &'a [Backend],
+    others: &'a [Backend],
+) -> impl Iterator<Item = Backend> + use<'a> {
+    let (backends, others) = without_common_ends(backends, others);
+    let mut others = others.iter().peekable();
+    backends.iter().copied().filter(move |backend| {
+        while others.next_if(|other| *other < backend).is_some() {}
+        others.next_if_eq(&backend).is_none()
+    })
+}
+
+/// What is left of both where they begin and end alike: with one change in thousands, next to nothing.
+fn without_common_ends<'a>(a: &'a [Backend], b: &'a [Backend]) -> (&'a [Backend], &'a [Backend]) {
+    let start = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[start..], &b[start..]);
+    let end = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
+    (&a[..a.len() - end], &b[..b.len() - end])
+}
+
 /// Where we are, as far as the choice of endpoints depends on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Locality<'a> {
@@ -41,6 +62,7 @@ pub struct Selection {
     pub local_addresses: Vec<IpAddr>,
 }
 
+#[derive(Clone, Copy)]
 struct Candidate<'a> {
     backend: Backend,
     local: bool,
@@ -50,6 +72,15 @@ struct Candidate<'a> {
 impl Candidate<'_> {
     fn is_fallback(&self) -> bool {
         self.endpoint.serving && self.endpoint.terminating
+    }
+
+    fn rank(&self, place: u32) -> Rank {
+        let address = match self.backend.address {
+            IpAddr::V4(address) => u128::from(address.to_bits()),
+            IpAddr::V6(address) => address.to_bits(),
+        };
+        let copy = u64::from(self.endpoint.terminating) << 1 | u64::from(!self.endpoint.ready);
+        Rank(address, u64::from(self.backend.port) << 34 | copy << 32 | u64::from(place))
     }
 }
 
@@ -121,13 +152,31 @@ fn candidates<'a>(
             }));
         }
     }
-    // Among copies: not terminating before terminating, ready before not ready; the slices come in
-    // the order of their names, so that equal copies have a stable winner too.
-    if !candidates.is_sorted_by(|a, b| a.backend < b.backend) {
-        candidates.sort_by_key(|c| (c.backend, c.endpoint.terminating, !c.endpoint.ready));
-        candidates.dedup_by_key(|c| c.backend);
+    if candidates.is_sorted_by(|a, b| a.backend < b.backend) {
+        return candidates;
     }
-    candidates
+    // Numbers are sorted several times as fast as what they stand for.
+    let mut order: Vec<_> = candidates.iter().zip(0..).map(|(c, at)| c.rank(at)).collect();
+    order.sort_unstable();
+    order.dedup_by_key(|rank| rank.backend());
+    order.iter().filter_map(|rank| candidates.get(rank.place())).copied().collect()
+}
+
+/// The place of a candidate in the order of backends. Among copies of one backend: not terminating
+/// before terminating, ready before not ready, and then as the slices come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u128, u64);
+
+impl Rank {
+    /// Address and port.
+    fn backend(&self) -> (u128, u64) {
+        (self.0, self.1 >> 34)
+    }
+
+    /// Where the candidate was before.
+    fn place(&self) -> usize {
+        self.1 as u32 as usize
+    }
 }
 
 /// Applies the topology hints, which count only if every ready endpoint has them (KEP-2433).
@@ -274,6 +323,25 @@ mod tests {
             (&["1 st @a", "2 st @b"], &[1, 2]),
         ] {
             assert_eq!(selected(&[slice("a", endpoints)]).0, cluster, "{endpoints:?}");
+        }
+    }
+
+    #[test]
+    fn missing_are_those_that_the_other_list_has_not() {
+        for (backends, others, wanted) in [
+            (&[1, 2, 3][..], &[1, 2, 3][..], &[][..]),
+            (&[1, 2, 3], &[0, 2, 4], &[1, 3]),
+            (&[1, 1, 2], &[1, 2], &[1]),
+            (&[5, 6], &[], &[5, 6]),
+            (&[], &[1], &[]),
+            (&[3], &[1, 2, 3], &[]),
+        ] {
+            let list = |octets: &[u8]| -> Vec<Backend> {
+                let address = |n: &u8| std::net::Ipv4Addr::new(10, 244, 0, *n).into();
+                octets.iter().map(|n| Backend { address: address(n), port: 80 }).collect()
+            };
+            let missing: Vec<Backend> = missing(&list(backends), &list(others)).collect();
+            assert_eq!(octets(&missing), wanted, "{backends:?} {others:?}");
         }
     }
 

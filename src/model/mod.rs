@@ -13,7 +13,7 @@ mod objects;
 mod store;
 
 pub use collections::{ArrivalMap, ArrivalSet};
-pub use endpoints::{Backend, Locality, Selection, select};
+pub use endpoints::{Backend, Locality, Selection, missing, select};
 pub use objects::{
     Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Origin, Protocol, Service,
     ServicePort, TrafficPolicy,

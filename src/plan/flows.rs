@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::FrontendKey;
-use crate::model::Backend;
+use crate::model::{Backend, missing};
 
 /// Frontends of TCP and UDP for which it changed where their flows may stay, in the order of changes:
 /// the last word on a frontend counts. Taking a note is cheap, since a start takes one of everything.
@@ -25,9 +25,8 @@ pub struct Flow {
 impl Flow {
     /// Says where flows may stay that could be at `before` until now, also in order.
     pub(super) fn after(before: &[Backend], serving: &Arc<[Backend]>) -> Flow {
-        let mut now = serving.iter();
-        let kept = before.iter().all(|backend| now.any(|other| other == backend));
-        Flow { serving: serving.clone(), search: before.is_empty() || !kept }
+        let lost = missing(before, serving).next().is_some();
+        Flow { serving: serving.clone(), search: before.is_empty() || lost }
     }
 
     /// Takes in what is known later; a search that is due is not forgotten.

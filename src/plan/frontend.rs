@@ -131,12 +131,18 @@ impl Frontend {
     /// The pools of the frontend that are not empty.
     pub fn pools(&self, key: FrontendKey) -> impl Iterator<Item = (Pools, &Arc<[Backend]>)> {
         let (main, short_circuit) = Frontend::pools_of(key);
-        let balanced = match &self.outcome {
-            Outcome::Balance(pool) => Some((main, pool)),
-            Outcome::Reject | Outcome::Drop => None,
-        };
+        let balanced = self.main_pool().map(|pool| (main, pool));
         let short_circuit = Some((short_circuit, &self.short_circuit));
         balanced.into_iter().chain(short_circuit.filter(|(_, pool)| !pool.is_empty()))
+    }
+
+    /// The pool of its outcome, if it has one.
+    #[must_use]
+    pub fn main_pool(&self) -> Option<&Arc<[Backend]>> {
+        match &self.outcome {
+            Outcome::Balance(pool) => Some(pool),
+            Outcome::Reject | Outcome::Drop => None,
+        }
     }
 
     /// Which pools a frontend can have: the one of its outcome, and that of its short circuit.
@@ -150,10 +156,7 @@ impl Frontend {
 
     /// The backends of all its pools.
     pub fn all_pools(&self) -> impl Iterator<Item = &[Backend]> {
-        let main = match &self.outcome {
-            Outcome::Balance(pool) => &**pool,
-            Outcome::Reject | Outcome::Drop => &[],
-        };
+        let main = self.main_pool().map_or(&[][..], |pool| pool);
         [main, &*self.short_circuit].into_iter()
     }
 

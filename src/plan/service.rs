@@ -85,7 +85,7 @@ impl ServicePlan {
         let frontend = self.frontend(key).filter(|_| key.is_swept())?;
         Some(match self.flows.binary_search_by_key(&key, |(key, _)| *key) {
             Ok(place) => self.flows[place].1.clone(),
-            Err(_) => pool(frontend).cloned().unwrap_or_default(),
+            Err(_) => frontend.main_pool().cloned().unwrap_or_default(),
         })
     }
 
@@ -103,14 +103,6 @@ impl ServicePlan {
             }
             FrontendKey::Address(..) => FrontendKind::Vip,
         }
-    }
-}
-
-/// The pool of a frontend that has one.
-fn pool(frontend: &Frontend) -> Option<&Arc<[Backend]>> {
-    match &frontend.outcome {
-        Outcome::Balance(pool) => Some(pool),
-        Outcome::Reject | Outcome::Drop => None,
     }
 }
 
@@ -153,7 +145,7 @@ pub fn plan_service<'a>(
             let known = plan.frontends.len();
             plan_port(service, *cluster_ip, port, &selection, surroundings, &mut plan);
             let serving = &selection.serving;
-            let differs = |frontend: &Frontend| match pool(frontend) {
+            let differs = |frontend: &Frontend| match frontend.main_pool() {
                 Some(pool) => !Arc::ptr_eq(pool, serving),
                 None => !serving.is_empty(),
             };

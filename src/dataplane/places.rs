@@ -1,0 +1,173 @@
+//! The places of backends: each backend of a pool has an index in the kernel's map.
+
+use std::sync::Arc;
+
+use crate::model::{Backend, missing};
+use crate::plan::{Frontend, Outcome};
+
+/// A frontend as the kernel has it.
+#[derive(Debug, Clone)]
+pub(super) struct Placed {
+    /// Its pools have the backends in the order of their places.
+    pub(super) frontend: Frontend,
+    /// The backends of its pools in their own order, as planned pools have them: the pool of the
+    /// outcome, and that of the short circuit.
+    ordered: [Arc<[Backend]>; 2],
+}
+
+impl Placed {
+    /// One whose backends have the places in which they are planned.
+    pub(super) fn in_order(planned: Frontend) -> Placed {
+        let ordered = pools(&planned);
+        Placed { frontend: planned, ordered }
+    }
+
+    /// One that was found in the kernel.
+    pub(super) fn found(frontend: Frontend) -> Placed {
+        let ordered = pools(&frontend).map(|pool| {
+            if pool.is_sorted() {
+                return pool;
+            }
+            let mut backends = pool.to_vec();
+            backends.sort_unstable();
+            backends.into()
+        });
+        Placed { frontend, ordered }
+    }
+
+    /// What is planned now, with the backends in the places that they have here.
+    pub(super) fn followed_by(&self, planned: &Frontend) -> Placed {
+        let ordered = pools(planned);
+        let places = pools(&self.frontend);
+        let [main, short_circuit] =
+            [0, 1].map(|pool| assign(&places[pool], &self.ordered[pool], &ordered[pool]));
+        let outcome = match &planned.outcome {
+            Outcome::Balance(_) => Outcome::Balance(main),
+            outcome => outcome.clone(),
+        };
+        Placed { frontend: Frontend { outcome, short_circuit, ..planned.clone() }, ordered }
+    }
+
+    /// True if the next one lacks a backend that this one has.
+    pub(super) fn loses_backends(&self, next: Option<&Placed>) -> bool {
+        let Some(next) = next.filter(|next| next.frontend.affinity.is_some()) else {
+            return self.ordered.iter().any(|pool| !pool.is_empty());
+        };
+        let kept =
+            |backend: &Backend| next.ordered.iter().any(|pool| pool.binary_search(backend).is_ok());
+        let pools = self.ordered.iter().zip(&next.ordered);
+        pools.flat_map(|(old, new)| missing(old, new)).any(|backend| !kept(&backend))
+    }
+
+    /// True if the next one has a backend for the short circuit only that this one has for all.
+    pub(super) fn is_narrowed_by(&self, next: &Placed) -> bool {
+        let ([old, _], [new, short_circuit]) = (&self.ordered, &next.ordered);
+        let lost = || missing(old, new);
+        !short_circuit.is_empty() && lost().any(|b| short_circuit.binary_search(&b).is_ok())
+    }
+}
+
+fn pools(frontend: &Frontend) -> [Arc<[Backend]>; 2] {
+    [frontend.main_pool().cloned().unwrap_or_default(), frontend.short_circuit.clone()]
+}
+
+/// Gives every backend of `new` (in order, each once) a place: those that have one in `places` keep
+/// it, new ones fill the places of those that are gone, and the last ones fill what holes remain. So a
+/// change of one backend changes one place, two at the most. `ordered` has the backends of `places`
+/// in order: large pools are compared in one walk.
+fn assign(places: &Arc<[Backend]>, ordered: &[Backend], new: &Arc<[Backend]>) -> Arc<[Backend]> {
+    if places == new {
+        return new.clone();
+    }
+    let mut gone: Vec<(Backend, usize)> = Vec::new();
+    for backend in missing(ordered, new) {
+        match gone.last_mut() {
+            Some((last, copies)) if *last == backend => *copies += 1,
+            _ => gone.push((backend, 1)),
+        }
+    }
+    let mut added = missing(new, ordered);
+    let mut assigned = places.to_vec();
+    let mut count = gone.iter().map(|(_, copies)| copies).sum();
+    let mut holes = Vec::with_capacity(count);
+    // From the end: of several copies the first one stays.
+    for (place, backend) in places.iter().enumerate().rev() {
+        if count == 0 {
+            break;
+        }
+        let found = gone.binary_search_by_key(backend, |(backend, _)| *backend);
+        if let Some((_, copies @ 1..)) = found.ok().and_then(|found| gone.get_mut(found)) {
+            *copies -= 1;
+            count -= 1;
+            holes.push(place);
+        }
+    }
+    holes.reverse();
+    let filled = holes.iter().zip(&mut added).map(|(hole, backend)| assigned[*hole] = backend);
+    let holes = &holes[filled.count()..];
+    assigned.extend(added);
+    let length = assigned.len() - holes.len();
+    let (holes, beyond) = holes.split_at(holes.partition_point(|hole| *hole < length));
+    let last = (length..assigned.len()).rev().filter(|place| beyond.binary_search(place).is_err());
+    for (hole, place) in holes.iter().zip(last) {
+        assigned[*hole] = assigned[place];
+    }
+    assigned.truncate(length);
+    assigned.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn backends(numbers: &[u8]) -> Arc<[Backend]> {
+        numbers
+            .iter()
+            .map(|n| Backend { address: std::net::Ipv4Addr::new(10, 244, 0, *n).into(), port: 80 })
+            .collect()
+    }
+
+    #[test]
+    fn places_are_kept() {
+        for (old, new, wanted) in [
+            (&[1, 2, 3][..], &[1, 2, 3][..], &[1, 2, 3][..]),
+            (&[3, 1, 2], &[1, 2, 3], &[3, 1, 2]),
+            (&[1, 2, 3], &[1, 3], &[1, 3]),
+            (&[1, 2, 3], &[2, 3], &[3, 2]),
+            (&[1, 2, 3], &[1, 2, 3, 4], &[1, 2, 3, 4]),
+            (&[1, 2, 3], &[2, 3, 9], &[9, 2, 3]),
+            (&[1, 2, 3], &[9], &[9]),
+            (&[1, 1, 2], &[1, 2], &[1, 2]),
+            (&[], &[5], &[5]),
+        ] {
+            let mut ordered = backends(old).to_vec();
+            ordered.sort_unstable();
+            let assigned = assign(&backends(old), &ordered, &backends(new));
+            assert_eq!(assigned, backends(wanted), "{old:?} {new:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_backend_gets_one_place_and_few_places_change(
+            (old, shuffled) in proptest::collection::btree_set(0_u8..40, 0..20).prop_flat_map(|old| {
+                let listed: Vec<u8> = old.iter().copied().collect();
+                (Just(old), Just(listed).prop_shuffle())
+            }),
+            new in proptest::collection::btree_set(0_u8..40, 0..20),
+        ) {
+            let list = |set: &BTreeSet<u8>| backends(&set.iter().copied().collect::<Vec<_>>());
+            let (old_pool, new_pool) = (backends(&shuffled), list(&new));
+            let result = assign(&old_pool, &list(&old), &new_pool);
+            let mut sorted = result.to_vec();
+            sorted.sort_unstable();
+            prop_assert_eq!(&sorted[..], &new_pool[..]);
+            let moved = result.iter().zip(old_pool.iter()).filter(|(a, b)| a != b).count();
+            prop_assert!(moved <= old.difference(&new).count());
+        }
+    }
+}
