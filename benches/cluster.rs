@@ -36,7 +36,6 @@ pub(crate) fn service(n: u32) -> Service {
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
         health_check_node_port: None,
-        origin: None,
     }
 }
 

@@ -22,6 +22,7 @@ use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::model::{Family, Store};
 use crate::plan::{Conflict, Flows, FrontendKey, NodePortAddresses, Set, Surroundings};
 use crate::serve::{ServiceHealth, ServiceHealths};
+use crate::source::manifests::{Location, Locations};
 use crate::status::{Known, NodePorts, missing_node};
 
 /// Hands on what the dataplane reports.
@@ -44,6 +45,8 @@ pub(super) struct Observer {
     pub(super) net_sysctls: PathBuf,
     /// The name of our Node, if the API has none of that name.
     pub(super) missing_node: Option<String>,
+    /// Where manifests define Services.
+    pub(super) locations: Locations,
     /// The thread of the dataplane has this, and no other.
     pub(super) _vital: Vital,
 }
@@ -111,7 +114,7 @@ impl Observer {
                 tracing::info!(frontend = %released.what, "no longer refused by the kernel");
             }
             Event::Conflict { conflict, dataplane } => {
-                report_conflict(conflict, dataplane.store());
+                report_conflict(conflict, dataplane.store(), &self.locations);
                 self.events.record(events::conflict(conflict));
             }
         }
@@ -275,7 +278,7 @@ pub(super) fn report_refused(quarantined: &Quarantined, next: &str) {
 }
 
 /// Says who goes without what, and where to mend it.
-pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
+pub(super) fn report_conflict(conflict: &Conflict, store: &Store, locations: &Locations) {
     let Conflict { frontend, winner, loser, reason } = conflict;
     let service = store.service(loser);
     let field = match frontend {
@@ -286,8 +289,8 @@ pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
             _ => "status.loadBalancer.ingress",
         },
     };
-    let owner = match store.service(winner).and_then(|winner| winner.origin.as_ref()) {
-        Some(origin) => format!("{winner} ({}:{})", origin.file.display(), origin.line),
+    let owner = match locations.of(winner) {
+        Some(Location { file, line }) => format!("{winner} ({}:{line})", file.display()),
         None => winner.to_string(),
     };
     let reason = format!(
@@ -297,8 +300,8 @@ pub(super) fn report_conflict(conflict: &Conflict, store: &Store) {
     let mut problem = Problem::new(Severity::Warning, FieldPath::dotted(field), reason)
         .of_object(format_args!("Service {loser}"))
         .with_value(frontend);
-    if let Some(origin) = service.and_then(|service| service.origin.as_ref()) {
-        problem = problem.in_file(&origin.file, Some(origin.line));
+    if let Some(Location { file, line }) = locations.of(loser) {
+        problem = problem.in_file(&file, Some(line));
     }
     problem.log();
 }

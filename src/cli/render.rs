@@ -12,11 +12,12 @@ use crate::model::{Dirty, Family, Store};
 use crate::plan::{
     ChainName, Desired, Element, FrontendKey, Outcome, base_chains, on_demand_chain, render as text,
 };
-use crate::source::manifests;
+use crate::source::manifests::{self, Locations};
 
 pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
     let settings = effective(&arguments.settings, &arguments.logging)?;
-    let round = manifests::load(&arguments.manifests, &settings.node_name)
+    let locations = Locations::default();
+    let round = manifests::load(&arguments.manifests, &settings.node_name, &locations)
         .context("cannot read the manifests")?;
     round.problems.iter().for_each(|problem| problem.log());
     let mut store = Store::new();
@@ -24,7 +25,7 @@ pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
     round.changes.into_iter().for_each(|change| store.apply(change, &mut dirty));
     let mut desired = Desired::new(settings.options(), &settings.node_name);
     desired.update(&store, &dirty);
-    desired.conflicts().for_each(|conflict| report_conflict(conflict, &store));
+    desired.conflicts().for_each(|conflict| report_conflict(conflict, &store, &locations));
     let output = match arguments.output {
         Output::Nft => nft(&desired),
         Output::Json => json(&desired),

@@ -41,6 +41,7 @@ use crate::serve::{
 };
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
+use crate::source::manifests::Locations;
 use crate::status::{self, Known};
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
@@ -97,10 +98,13 @@ fn once(
     settings: &Effective,
     net_sysctls: &Path,
 ) -> Result<(), Failure> {
-    objects.load(&settings.node_name, |change| dataplane.apply(change))?;
+    let locations = Locations::default();
+    objects.load(&settings.node_name, &locations, |change| dataplane.apply(change))?;
     let started = std::time::Instant::now();
     let report = dataplane.sync().context("nothing was programmed")?;
-    dataplane.conflicts().for_each(|conflict| report_conflict(conflict, dataplane.store()));
+    dataplane
+        .conflicts()
+        .for_each(|conflict| report_conflict(conflict, dataplane.store(), &locations));
     let refused: Vec<Quarantined> = dataplane.quarantined().collect();
     for quarantined in &refused {
         report_refused(quarantined, "change the Service or mend the reason, and run this again");
@@ -156,6 +160,7 @@ fn keep_running(
     let (known, unbound) = (Known::default(), UnboundPorts::default());
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
+    let locations = Locations::default();
     let mut observer = Observer {
         health: health.clone(),
         unknown_node_is_eligible,
@@ -168,6 +173,7 @@ fn keep_running(
         sysctls: sysctls.clone(),
         net_sysctls: arguments.net_sysctls.clone(),
         missing_node: None,
+        locations: locations.clone(),
         _vital: Vital("dataplane"),
     };
     let noticed = {
@@ -215,7 +221,8 @@ fn keep_running(
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
         let follow = |configuration: &Reload| {
             let (settings, objects) = configuration.current();
-            objects.follow(&settings.node_name, orders.clone(), &metrics, &notices, &known)
+            let orders = orders.clone();
+            objects.follow(&settings.node_name, orders, &metrics, &notices, &known, &locations)
         };
         let mut source = follow(&configuration)?;
         let connections = Connections::default();

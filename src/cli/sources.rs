@@ -17,7 +17,7 @@ use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
 use crate::model::{Change, Listed};
 use crate::source::kubernetes::{Access, AccessError, Asked, Connection, Dialer, OnAsked, Source};
-use crate::source::manifests::{self, Watcher};
+use crate::source::manifests::{self, Locations, Watcher};
 use crate::source::objects::Kind;
 use crate::status::{Following, Known};
 
@@ -76,12 +76,13 @@ impl Objects {
     pub(super) fn load(
         &self,
         node_name: &str,
+        locations: &Locations,
         mut apply: impl FnMut(Change),
     ) -> anyhow::Result<()> {
         match self {
             Objects::Manifests(paths) => {
-                let round =
-                    manifests::load(paths, node_name).context("cannot read the manifests")?;
+                let round = manifests::load(paths, node_name, locations)
+                    .context("cannot read the manifests")?;
                 round.problems.iter().for_each(|problem| problem.log());
                 round.changes.into_iter().for_each(apply);
                 Ok(())
@@ -113,6 +114,7 @@ impl Objects {
         metrics: &Metrics,
         notices: &Notices,
         known: &Known,
+        locations: &Locations,
     ) -> anyhow::Result<Work> {
         // The dataplane is gone only when the process is ending.
         let flow = move |update| match orders.send(Order::Update(update)) {
@@ -121,8 +123,8 @@ impl Objects {
         };
         match self {
             Objects::Manifests(paths) => {
-                let (watcher, stop) =
-                    Watcher::new(paths, node_name).context("cannot watch the manifests")?;
+                let (watcher, stop) = Watcher::new(paths, node_name, locations)
+                    .context("cannot watch the manifests")?;
                 known.follow(node_name, Following::Manifests(paths.clone()));
                 let (ended, end) = tokio::sync::oneshot::channel();
                 super::run::spawn("manifests", move || {
@@ -143,6 +145,7 @@ impl Objects {
                 }))
             }
             Objects::Api(access) => {
+                locations.clear();
                 let asked = count_requests(metrics.clone());
                 let metrics = metrics.clone();
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());

@@ -15,7 +15,7 @@ mod store;
 pub use collections::{ArrivalMap, ArrivalSet};
 pub use endpoints::{Backend, Locality, Selection, missing, select};
 pub use objects::{
-    Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Origin, Protocol, Service,
+    Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Protocol, Service,
     ServicePort, TrafficPolicy,
 };
 pub use store::{Change, Dirty, Listed, Store};

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -142,17 +141,6 @@ pub struct Service {
     pub affinity_seconds: Option<u32>,
     /// `spec.healthCheckNodePort`, where the Service has one.
     pub health_check_node_port: Option<u16>,
-    /// Where a person finds it, for messages: only objects that were read from files have one.
-    pub origin: Option<Origin>,
-}
-
-/// A place in a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
-    /// The file.
-    pub file: Arc<Path>,
-    /// The line where the object begins, counted from 1.
-    pub line: u32,
 }
 
 /// One entry of `spec.ports`.

@@ -360,7 +360,6 @@ mod tests {
                 external_policy: if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster },
                 affinity_seconds: sticky.then_some(60),
                 health_check_node_port: local.then_some(31_000),
-                origin: None,
             })
         })
     }

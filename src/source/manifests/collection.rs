@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::document::{FieldPath, Problem, Severity};
 use crate::model::Change;
-use crate::source::objects::Key;
+use crate::source::objects::{Key, Kind};
 
+use super::locations::{Location, Locations};
 use super::{Manifest, Object};
 
 /// A file, in the order in which definitions count: the path that it was found under, then its name.
@@ -32,9 +33,17 @@ pub(super) struct Collection {
     problems_changed: bool,
     /// The objects that this round has touched, as they were before it.
     touched: BTreeMap<Key, Option<Change>>,
+    /// The Services that this round has moved to another line, or to another file.
+    moved: BTreeSet<Key>,
+    locations: Locations,
 }
 
 impl Collection {
+    /// Without files. Keeps `locations` up to date.
+    pub(super) fn new(locations: Locations) -> Collection {
+        Collection { locations, ..Collection::default() }
+    }
+
     /// The file says this now.
     pub(super) fn set(&mut self, file: FileId, manifest: Manifest) {
         let objects = manifest.objects.into_iter().map(|o| (o.key.clone(), o)).collect();
@@ -93,6 +102,10 @@ impl Collection {
                 let before = self.current(key, |f| if f == file { Some(&old) } else { None });
                 self.touched.insert(key.clone(), before);
             }
+            let line = |objects: &HashMap<Key, Object>| objects.get(key).map(|object| object.line);
+            if key.kind == Kind::Service && line(&old) != line(&objects) {
+                self.moved.insert(key.clone());
+            }
         }
         for key in old.keys().filter(|key| !objects.contains_key(*key)) {
             self.disown(key, file);
@@ -134,8 +147,17 @@ impl Collection {
         objects.get(key)?.change.clone()
     }
 
+    fn location(&self, key: &Key) -> Option<Location> {
+        let file = self.owners.get(key)?.last()?;
+        let line = self.files.get(file)?.get(key)?.line;
+        Some(Location { file: file.path.clone(), line })
+    }
+
     /// Ends a round: what has changed since the last one, in the order of the objects.
     pub(super) fn finish(&mut self) -> Vec<Change> {
+        let moved = std::mem::take(&mut self.moved).into_iter();
+        let moved = moved.map(|key| (self.location(&key), key.name)).collect::<Vec<_>>();
+        self.locations.set(moved);
         let touched = std::mem::take(&mut self.touched);
         let mut changes = Vec::with_capacity(touched.len());
         for (key, before) in touched {

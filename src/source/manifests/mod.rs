@@ -16,6 +16,7 @@
 
 mod collection;
 mod kinds;
+mod locations;
 mod parse;
 mod scan;
 mod watch;
@@ -29,6 +30,7 @@ use std::sync::Arc;
 use crate::document::Problem;
 use crate::model::Change;
 
+pub use locations::{Location, Locations};
 pub use parse::{Context, Manifest, Object, parse};
 pub use watch::Watcher;
 
@@ -57,9 +59,9 @@ pub enum Error {
     Watch(#[from] crate::files::Error),
 }
 
-/// Reads all manifests once. Problems are returned, not logged.
-pub fn load(paths: &[PathBuf], node_name: &str) -> Result<Round, Error> {
-    let mut scanner = scan::Scanner::new(paths, node_name)?;
+/// Reads all manifests once, and notes where Services are. Problems are returned, not logged.
+pub fn load(paths: &[PathBuf], node_name: &str, locations: &Locations) -> Result<Round, Error> {
+    let mut scanner = scan::Scanner::new(paths, node_name, locations)?;
     for root in 0..paths.len() {
         scanner.scan(root);
     }

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::document::{
     self, At, FieldPath, Node, Problem, Severity, SyntaxError, TypeError, Value, typed,
 };
-use crate::model::{Change, Origin};
+use crate::model::Change;
 use crate::source::objects::{self, Converted, Key, Kind, Names};
 
 use super::kinds::{Recognised, recognise};
@@ -154,11 +154,7 @@ impl Reader<'_> {
         if refused {
             return;
         }
-        let mut change = converted.change;
-        if let Some(Change::Service(service)) = &mut change {
-            service.origin = Some(Origin { file: self.file.clone(), line: node.line });
-        }
-        let object = Object { key: converted.key, line: node.line, change };
+        let object = Object { key: converted.key, line: node.line, change: converted.change };
         match self.places.get(&object.key) {
             None => {
                 self.places.insert(object.key.clone(), self.manifest.objects.len());

@@ -12,7 +12,7 @@ use crate::document::{FieldPath, Problem, Severity};
 use crate::model::Change;
 
 use super::collection::{Collection, FileId};
-use super::{Context, Error, Round, parse};
+use super::{Context, Error, Locations, Round, parse};
 
 /// Files beyond this are refused. 100 000 endpoints in one file are some 20 MB.
 const SIZE_LIMIT: u64 = 128 << 20;
@@ -35,14 +35,19 @@ pub(super) struct Scanner {
 
 impl Scanner {
     /// Checks that all paths are there.
-    pub(super) fn new(roots: &[PathBuf], node_name: &str) -> Result<Scanner, Error> {
+    pub(super) fn new(
+        roots: &[PathBuf],
+        node_name: &str,
+        locations: &Locations,
+    ) -> Result<Scanner, Error> {
         for path in roots {
             fs::metadata(path).map_err(|source| Error::Path { path: path.clone(), source })?;
         }
+        locations.clear();
         Ok(Scanner {
             roots: roots.to_vec(),
             context: Context { node_name: node_name.into(), ..Context::default() },
-            collection: Collection::default(),
+            collection: Collection::new(locations.clone()),
             not_used: BTreeSet::new(),
             root_problems: vec![None; roots.len()],
             root_problems_changed: false,

@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::collection::{Collection, FileId};
 use super::*;
 use crate::files::Stop;
+use crate::model::ObjectName;
 use crate::source::objects::{Key, Kind};
 
 fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Problem>> {
@@ -223,6 +224,30 @@ fn the_last_of_several_definitions_counts() {
 }
 
 #[test]
+fn line_above_a_service_changes_its_location_only() {
+    let locations = Locations::default();
+    let mut collection = Collection::new(locations.clone());
+    let found = || {
+        let location = locations.of(&ObjectName::new("default", "s1"));
+        location.map(|found| (found.file.display().to_string(), found.line))
+    };
+    collection.set(id(1), manifest(&[(0, 1), (1, 2)]));
+    assert_eq!(collection.finish().len(), 2);
+    assert_eq!(found(), Some(("1.yaml".into(), 7)));
+    let text = format!("# a comment\n{}{}", service("s0", 1), service("s1", 2));
+    collection.set(id(1), read(text).unwrap());
+    assert_eq!(say(&collection.finish()), [""; 0]);
+    assert_eq!(found(), Some(("1.yaml".into(), 8)));
+    collection.set(id(2), manifest(&[(1, 2)]));
+    assert_eq!(say(&collection.finish()), [""; 0]);
+    assert_eq!(found(), Some(("2.yaml".into(), 2)));
+    collection.remove(&id(2));
+    collection.remove(&id(1));
+    collection.finish();
+    assert_eq!(found(), None);
+}
+
+#[test]
 fn a_service_that_becomes_headless_or_wrong_is_gone() {
     let headless = "apiVersion: v1\nkind: Service\nmetadata: {name: s0}\nspec: {clusterIP: None}\n";
     let wrong = service("s0", 999);
@@ -246,7 +271,7 @@ impl Watched {
     fn new(prepare: impl FnOnce(&Path) -> PathBuf) -> Watched {
         let directory = tempfile::tempdir().unwrap();
         let path = prepare(directory.path());
-        let (watcher, stop) = Watcher::new(&[path], "node-1").unwrap();
+        let (watcher, stop) = Watcher::new(&[path], "node-1", &Locations::default()).unwrap();
         // The watcher goes on when a round was taken, so that a test can hold it up.
         let (sender, rounds) = sync_channel(0);
         std::thread::spawn(move || {
@@ -293,7 +318,8 @@ fn a_file_that_is_written_under_another_name_is_seen() {
 #[test]
 fn who_drops_the_stop_ends_the_watch() {
     let directory = tempfile::tempdir().unwrap();
-    let (watcher, stop) = Watcher::new(&[directory.path().to_owned()], "node-1").unwrap();
+    let (watcher, stop) =
+        Watcher::new(&[directory.path().to_owned()], "node-1", &Locations::default()).unwrap();
     let watch = std::thread::spawn(move || watcher.run(|_| ControlFlow::Continue(())));
     drop(stop);
     watch.join().unwrap().unwrap();
@@ -484,9 +510,9 @@ fn loading_once_and_from_several_paths() {
     fs::create_dir(path("d")).unwrap();
     fs::write(path("d/z.yaml"), service("a", 1)).unwrap();
     fs::write(path("single"), service("a", 2)).unwrap();
-    let round = load(&[path("d"), path("single")], "node-1").unwrap();
+    let round = load(&[path("d"), path("single")], "node-1", &Locations::default()).unwrap();
     assert_eq!(say(&round.changes), ["default/a 10.96.0.2", "synced"]);
     assert_eq!(round.problems.len(), 1);
-    let error = load(&[path("nothing")], "node-1").unwrap_err().to_string();
+    let error = load(&[path("nothing")], "node-1", &Locations::default()).unwrap_err().to_string();
     assert!(error.starts_with("cannot read manifests from ") && error.contains("No such file"));
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::scan::{Scanner, is_manifest};
-use super::{Error, Round};
+use super::{Error, Locations, Round};
 use crate::files::{Paths, Stop, Todo};
 
 /// Reads manifests and watches them.
@@ -18,8 +18,13 @@ pub struct Watcher {
 impl Watcher {
     /// Prepares to read the manifests at these paths, files or directories. Nothing is read yet.
     /// [`Stop`] ends [`Watcher::run`] when it is dropped.
-    pub fn new(paths: &[PathBuf], node_name: &str) -> Result<(Watcher, Stop), Error> {
-        let mut scanner = Scanner::new(paths, node_name)?;
+    /// Keeps `locations` up to date.
+    pub fn new(
+        paths: &[PathBuf],
+        node_name: &str,
+        locations: &Locations,
+    ) -> Result<(Watcher, Stop), Error> {
+        let mut scanner = Scanner::new(paths, node_name, locations)?;
         scanner.log_problems();
         let roots = paths.len();
         let (paths, stop) = Paths::new(paths, is_manifest)?;

@@ -55,7 +55,6 @@ pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
         external_policy,
         affinity_seconds: affinity(spec, &mut findings),
         health_check_node_port: health_check_port(spec, type_, external_policy, &mut findings),
-        origin: None,
     };
     findings.finish(key, Some(Change::Service(service)))
 }

@@ -42,7 +42,6 @@ pub fn service(n: u16) -> Service {
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
         health_check_node_port: None,
-        origin: None,
     }
 }
 

@@ -1,0 +1,45 @@
+//! Where a person finds an object.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::model::ObjectName;
+
+/// A place in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The file.
+    pub file: Arc<Path>,
+    /// The line where the object begins, counted from 1.
+    pub line: u32,
+}
+
+/// The files and lines of Services, as they were last read: for messages about them. A copy is another
+/// handle to the same. An object has no location itself, or a line more in a file would change all
+/// objects below.
+#[derive(Debug, Clone, Default)]
+pub struct Locations(Arc<RwLock<HashMap<ObjectName, Location>>>);
+
+impl Locations {
+    /// Where a Service is defined; `None` if it comes from an API server.
+    #[must_use]
+    pub fn of(&self, service: &ObjectName) -> Option<Location> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(service).cloned()
+    }
+
+    /// Forgets all, as when objects come from another source.
+    pub fn clear(&self) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub(super) fn set(&self, moved: Vec<(Option<Location>, ObjectName)>) {
+        let mut locations = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for (location, service) in moved {
+            match location {
+                Some(location) => locations.insert(service, location),
+                None => locations.remove(&service),
+            };
+        }
+    }
+}
