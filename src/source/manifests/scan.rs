@@ -37,7 +37,7 @@ impl Scanner {
     /// Checks that all paths are there.
     pub(super) fn new(roots: &[PathBuf], node_name: &str) -> Result<Scanner, Error> {
         for path in roots {
-            fs::metadata(path).map_err(|source| Error::Path { path: path.clone(), source })?;
+            fs::metadata(path).map_err(|reason| Error::Path { path: path.clone(), reason })?;
         }
         Ok(Scanner {
             roots: roots.to_vec(),
