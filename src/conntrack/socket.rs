@@ -42,13 +42,13 @@ const PATIENCE: i64 = 10;
 pub enum Error {
     /// No socket.
     #[error("cannot open a netlink socket to connection tracking: {0}")]
-    Open(#[source] io::Error),
+    Open(io::Error),
     /// The kernel took no message.
     #[error("cannot send to connection tracking: {0}")]
-    Send(#[source] io::Error),
+    Send(io::Error),
     /// No answer could be read.
     #[error("cannot read the answer of connection tracking: {0}")]
-    Receive(#[source] io::Error),
+    Receive(io::Error),
     /// The kernel said no: `EPERM` without CAP_NET_ADMIN, `EINVAL` without `nf_conntrack_netlink`.
     #[error("connection tracking refused to {request}: {errno}")]
     Refused {

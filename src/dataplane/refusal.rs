@@ -16,14 +16,14 @@ const NAMED: usize = 20;
 /// Why a sync failed. The kernel holds what it held before, and the next sync tries again.
 #[derive(Debug)]
 pub struct Error {
-    source: nft::Error,
+    reason: nft::Error,
     /// The refused frontends in the words of the cluster.
     refused: Vec<String>,
 }
 
 impl Error {
-    pub(super) fn new(source: nft::Error, desired: &Desired) -> Error {
-        let refused = match &source {
+    pub(super) fn new(reason: nft::Error, desired: &Desired) -> Error {
+        let refused = match &reason {
             nft::Error::Refused(refusals) => refusals
                 .iter()
                 .flat_map(suspects)
@@ -34,19 +34,19 @@ impl Error {
                 .collect(),
             _ => Vec::new(),
         };
-        Error { source, refused }
+        Error { reason, refused }
     }
 
     /// What nf_tables said.
     #[must_use]
     pub fn kernel(&self) -> &nft::Error {
-        &self.source
+        &self.reason
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.source)?;
+        write!(f, "{}", self.reason)?;
         if !self.refused.is_empty() {
             write!(f, "; concerned: {}", self.refused.join(", "))?;
         }
@@ -54,15 +54,12 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
+// Without a source, which the text has already.
+impl std::error::Error for Error {}
 
 impl From<nft::Error> for Error {
-    fn from(source: nft::Error) -> Error {
-        Error { source, refused: Vec::new() }
+    fn from(reason: nft::Error) -> Error {
+        Error { reason, refused: Vec::new() }
     }
 }
 

@@ -374,11 +374,11 @@ pub(super) fn is_about_affinity(refusal: &Refusal) -> bool {
 
 /// True if the socket is of no use any more.
 fn is_disconnected(error: &nft::Error) -> bool {
-    let (nft::Error::Send { source, .. } | nft::Error::Receive(source)) = error else {
+    let (nft::Error::Send { reason, .. } | nft::Error::Receive(reason)) = error else {
         return false;
     };
     let gone = [Errno::EBADF, Errno::ENOTSOCK, Errno::ENOTCONN, Errno::EPIPE, Errno::ECONNREFUSED];
-    source.raw_os_error().is_some_and(|code| gone.contains(&Errno::from_raw(code)))
+    reason.raw_os_error().is_some_and(|code| gone.contains(&Errno::from_raw(code)))
 }
 
 /// The kernel counts one up per commit and leaves out 0 (`nf_tables_commit`).

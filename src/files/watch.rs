@@ -43,27 +43,27 @@ fn directory_mask() -> AddWatchFlags {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A path has no absolute form.
-    #[error("cannot watch {path}: {source}")]
+    #[error("cannot watch {path}: {reason}")]
     Path {
         /// The path, as it was given.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The kernel gives us no inotify instance, or no pipe to end the wait.
     #[error(
-        "cannot watch files: {source}; if too many files are open, raise the sysctl \
+        "cannot watch files: {reason}; if too many files are open, raise the sysctl \
          fs.inotify.max_user_instances"
     )]
     Open {
         /// Why.
-        source: io::Error,
+        reason: io::Error,
     },
     /// Waiting for events failed.
-    #[error("cannot wait for changes of files: {source}")]
+    #[error("cannot wait for changes of files: {reason}")]
     Wait {
         /// Why.
-        source: nix::Error,
+        reason: nix::Error,
     },
 }
 
@@ -116,8 +116,8 @@ impl Paths {
     /// If the kernel has no inotify instance for us.
     pub fn new(paths: &[PathBuf], matters: fn(&OsStr) -> bool) -> Result<(Paths, Stop), Error> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
-            .map_err(|errno| Error::Open { source: errno.into() })?;
-        let (stop, held) = io::pipe().map_err(|source| Error::Open { source })?;
+            .map_err(|errno| Error::Open { reason: errno.into() })?;
+        let (stop, held) = io::pipe().map_err(|reason| Error::Open { reason })?;
         let roots = paths.iter().map(Root::new).collect::<Result<_, _>>()?;
         Ok((Paths { inotify, roots, matters, stop }, Stop { _held: held }))
     }
@@ -139,13 +139,13 @@ impl Paths {
             Ok(_) if events[1].any() == Some(true) => return Ok(None),
             Ok(_) => {}
             Err(Errno::EINTR) => return Ok(Some(todo)),
-            Err(source) => return Err(Error::Wait { source }),
+            Err(reason) => return Err(Error::Wait { reason }),
         }
         for _ in 0..COALESCE {
             match self.inotify.read_events() {
                 Ok(events) => events.iter().for_each(|event| self.note(event, &mut todo)),
                 Err(Errno::EAGAIN | Errno::EINTR) => break,
-                Err(source) => return Err(Error::Wait { source }),
+                Err(reason) => return Err(Error::Wait { reason }),
             }
         }
         Ok(Some(todo))
@@ -236,7 +236,7 @@ impl Paths {
 impl Root {
     fn new(path: &PathBuf) -> Result<Root, Error> {
         let absolute = std::path::absolute(path)
-            .map_err(|source| Error::Path { path: path.clone(), source })?;
+            .map_err(|reason| Error::Path { path: path.clone(), reason })?;
         let parent = match (absolute.parent(), absolute.file_name()) {
             (Some(parent), Some(name)) => Some((parent.to_owned(), name.to_owned())),
             _ => None,

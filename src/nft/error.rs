@@ -21,30 +21,30 @@ use crate::netlink::message::errno;
 pub enum Error {
     /// No socket to nf_tables.
     #[error("cannot open a netlink socket to nf_tables: {0}")]
-    Open(#[source] io::Error),
+    Open(io::Error),
     /// The kernel took no message at all.
-    #[error("cannot send {bytes} bytes to nf_tables: {source}")]
+    #[error("cannot send {bytes} bytes to nf_tables: {reason}")]
     Send {
         /// The size of the message or transaction.
         bytes: usize,
         /// Why.
-        source: io::Error,
+        reason: io::Error,
     },
     /// The transaction is larger than the socket may send, and it may not be made larger.
     #[error(
         "a transaction of {bytes} bytes exceeds the socket's send buffer, and raising it was \
-         refused ({source}): CAP_NET_ADMIN is needed in the initial user namespace, or a larger \
+         refused ({reason}): CAP_NET_ADMIN is needed in the initial user namespace, or a larger \
          net.core.wmem_max"
     )]
     TooLarge {
         /// The size of the transaction.
         bytes: usize,
         /// What the kernel answered when asked for a larger buffer.
-        source: io::Error,
+        reason: io::Error,
     },
     /// No answer could be read.
     #[error("cannot read the answer of nf_tables: {0}")]
-    Receive(#[source] io::Error),
+    Receive(io::Error),
     /// The answer makes no sense.
     #[error("nf_tables answered with something that is not understood: {0}")]
     Malformed(&'static str),

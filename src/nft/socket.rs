@@ -191,9 +191,9 @@ impl Connection {
         match (result, self.send_buffer_refusal) {
             (Ok(_), _) => Ok(()),
             (Err(Errno::EMSGSIZE), Some(refusal)) => {
-                Err(Error::TooLarge { bytes: bytes.len(), source: refusal.into() })
+                Err(Error::TooLarge { bytes: bytes.len(), reason: refusal.into() })
             }
-            (Err(errno), _) => Err(Error::Send { bytes: bytes.len(), source: errno.into() }),
+            (Err(errno), _) => Err(Error::Send { bytes: bytes.len(), reason: errno.into() }),
         }
     }
 

@@ -53,7 +53,13 @@ pub enum NoStatus {
     },
     /// The kernel does not let us ask.
     #[error("cannot ask for the status: {0}")]
-    System(#[from] io::Error),
+    System(io::Error),
+}
+
+impl From<io::Error> for NoStatus {
+    fn from(error: io::Error) -> NoStatus {
+        NoStatus::System(error)
+    }
 }
 
 /// Tells the status to clients of this listener, for ever.

@@ -76,7 +76,7 @@ impl Faults {
         };
         if self.lost.load(Ordering::Relaxed) {
             let bytes = batch.bytes().len();
-            return Some(Fault::Before(Error::Send { bytes, source: Errno::ENOTSOCK.into() }));
+            return Some(Fault::Before(Error::Send { bytes, reason: Errno::ENOTSOCK.into() }));
         }
         self.commits.fetch_add(1, Ordering::Relaxed);
         let refuse = self.refuse.lock().unwrap_or_else(PoisonError::into_inner);

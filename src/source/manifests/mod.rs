@@ -47,12 +47,12 @@ pub struct Round {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A path that was given is not there or cannot be read.
-    #[error("cannot read manifests from {path}: {source}")]
+    #[error("cannot read manifests from {path}: {reason}")]
     Path {
         /// The path, as it was given.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// They cannot be watched.
     #[error(transparent)]

@@ -41,7 +41,7 @@ impl Scanner {
         locations: &Locations,
     ) -> Result<Scanner, Error> {
         for path in roots {
-            fs::metadata(path).map_err(|source| Error::Path { path: path.clone(), source })?;
+            fs::metadata(path).map_err(|reason| Error::Path { path: path.clone(), reason })?;
         }
         locations.clear();
         Ok(Scanner {

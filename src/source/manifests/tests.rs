@@ -513,6 +513,9 @@ fn loading_once_and_from_several_paths() {
     let round = load(&[path("d"), path("single")], "node-1", &Locations::default()).unwrap();
     assert_eq!(say(&round.changes), ["default/a 10.96.0.2", "synced"]);
     assert_eq!(round.problems.len(), 1);
-    let error = load(&[path("nothing")], "node-1", &Locations::default()).unwrap_err().to_string();
-    assert!(error.starts_with("cannot read manifests from ") && error.contains("No such file"));
+    let error = load(&[path("nothing")], "node-1", &Locations::default()).unwrap_err();
+    // With its causes, as it is printed.
+    let error = format!("{:#}", anyhow::Error::from(error));
+    assert!(error.starts_with("cannot read manifests from "), "{error}");
+    assert_eq!(error.matches("No such file").count(), 1, "{error}");
 }

@@ -105,8 +105,9 @@ impl AgentBuilder {
         if self.names_node {
             command.args(["--hostname-override", &self.node.name]);
         }
-        if ForeignWriter::is_wanted() {
-            command.arg("--own-tables=false");
+        const SHARED: &str = "--own-tables=false";
+        if ForeignWriter::is_wanted() && !self.args.iter().any(|arg| arg == SHARED) {
+            command.arg(SHARED);
         }
         command.args(&self.args).stdin(Stdio::null());
         command

@@ -1,7 +1,7 @@
 //! Another process that commits to nf_tables all the time, as CNI plugins, kubelet and iptables do.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -13,6 +13,14 @@ use crate::netns::Netns;
 const VARIABLE: &str = "SHUNT_LAB_FOREIGN_WRITER";
 /// Ten commits a second.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// `nft list` starts over whenever the generation changes, and large tables take it longer than the
+/// pause. So a witness and the writer take turns.
+pub(crate) fn turn(program: &str) -> Option<MutexGuard<'static, ()>> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let takes_turns = ["nft", "iptables-nft"].contains(&program) && ForeignWriter::is_wanted();
+    takes_turns.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
 
 /// A thread that commits until it is dropped.
 pub(crate) struct ForeignWriter {

@@ -19,7 +19,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
 use crate::evidence::{self, Evidence};
-use crate::generation;
+use crate::{foreign_writer, generation};
 
 /// A network namespace that nobody but this process holds.
 ///
@@ -101,6 +101,7 @@ impl Netns {
 
     /// Like [`Netns::output`], with `input` on the program's standard input.
     pub fn output_with_input(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
+        let _turn = foreign_writer::turn(program);
         let mut child = self
             .command(program)
             .args(args)

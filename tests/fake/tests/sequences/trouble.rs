@@ -113,11 +113,11 @@ impl Troubles {
             }
             (Trouble::Stale, Call::Commit(_)) => Fault::Before(Error::StaleGeneration),
             (Trouble::Send(errno), Call::Commit(batch)) => {
-                Fault::Before(Error::Send { bytes: batch.bytes().len(), source: os(errno) })
+                Fault::Before(Error::Send { bytes: batch.bytes().len(), reason: os(errno) })
             }
             (Trouble::Disconnected, Call::Commit(batch)) => {
                 let source = os(Errno::ENOTSOCK);
-                Fault::Before(Error::Send { bytes: batch.bytes().len(), source })
+                Fault::Before(Error::Send { bytes: batch.bytes().len(), reason: source })
             }
             (Trouble::Send(errno), Call::Reconnect) => Fault::Before(Error::Open(os(errno))),
             (Trouble::Send(errno), _) => Fault::After(Error::Receive(os(errno))),
