@@ -6,9 +6,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use shunt::dataplane::{Dataplane, Event, Order, Orders, Ownership, Pace, Update, spawn};
-use shunt::model::{Change, EndpointSlice};
 use shunt::nft::{Batch, ElementData, Elements, Kernel, Socket, TableFamily};
-use shunt::plan::{Options, Set, TABLE};
+use shunt_core::model::{Change, EndpointSlice};
+use shunt_core::plan::{Options, Set, TABLE};
 use shunt_lab::Netns;
 
 use super::Size;

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use shunt::dataplane::{Dataplane, Event, Order, Pace, Update, spawn};
-use shunt::model::{Change, Endpoint, EndpointSlice, ObjectName};
+use shunt_core::model::{Change, Endpoint, EndpointSlice, ObjectName};
 use shunt_lab::Netns;
 
 use super::Size;

@@ -4,11 +4,11 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::model::{
+use shunt_core::model::{
     Change, Endpoint, EndpointPort, EndpointSlice, Family, ObjectName, Protocol, Service,
     ServicePort, TrafficPolicy,
 };
-use shunt::plan::Options;
+use shunt_core::plan::Options;
 use shunt_lab::Netns;
 
 /// The dataplane of a namespace.

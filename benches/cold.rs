@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use shunt::nft::{FinishedBatch, Kernel, Socket, TableFamily};
-use shunt::plan::{Set, TABLE};
+use shunt_core::plan::{Set, TABLE};
 use shunt_lab::Netns;
 
 use super::Size;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use shunt::model::{Change, EndpointSlice};
+use shunt_core::model::{Change, EndpointSlice};
 use shunt_lab::Netns;
 
 use super::Size;

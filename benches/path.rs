@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
-use shunt::model::{Change, Protocol};
+use shunt_core::model::{Change, Protocol};
 use shunt_lab::Netns;
 
 use super::Size;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use shunt::dataplane::{Event, Order, Pace, Update, spawn};
-use shunt::model::{Change, Endpoint, EndpointSlice};
+use shunt_core::model::{Change, Endpoint, EndpointSlice};
 use shunt_lab::Netns;
 
 use super::Size;

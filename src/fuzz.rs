@@ -7,10 +7,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use shunt_core::model::{Change, Dirty, Store};
+use shunt_core::plan::{Desired, Options};
+
 use crate::config::{self, Flags};
 use crate::document::to_yaml;
-use crate::model::{Change, Dirty, Store};
-use crate::plan::{Desired, Options};
 use crate::source::{kubernetes, manifests};
 use crate::{conntrack, nft};
 

@@ -1,6 +1,7 @@
 //! shunt: a netlink-native Service dataplane for Kubernetes nodes.
 //!
-//! Data flows one way: [`source`] → [`model`] → [`plan`] → [`dataplane`] → [`nft`]. The map of the
+//! Data flows one way: [`source`] → [`model`](shunt_core::model) →
+//! [`plan`](shunt_core::plan) → [`dataplane`] → [`nft`]. The map of the
 //! code, with its invariants, is `ARCHITECTURE.md` at the root of the repository.
 
 pub mod cli;
@@ -14,10 +15,8 @@ pub mod files;
 pub mod fuzz;
 pub mod kube_proxy;
 pub mod metrics;
-pub mod model;
 mod netlink;
 pub mod nft;
-pub mod plan;
 pub mod presence;
 pub mod serve;
 pub mod source;

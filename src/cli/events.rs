@@ -3,11 +3,12 @@
 use std::io;
 use std::net::SocketAddr;
 
+use shunt_core::model::ObjectName;
+use shunt_core::plan::Conflict;
+
 use crate::dataplane::{Dataplane, Quarantined, Suspect};
 use crate::events::{Notice, Regarding};
 use crate::kube_proxy::Found;
-use crate::model::ObjectName;
-use crate::plan::Conflict;
 use crate::serve::{HEALTH_PURPOSE, PortReport};
 
 /// What is done to Services.

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use shunt_core::model::Family;
 use tokio::sync::watch;
 
 use crate::dataplane::Backlog;
-use crate::model::Family;
 use crate::serve::{Health, HealthSource};
 
 /// What has been found out so far.

@@ -8,6 +8,8 @@ use std::sync::PoisonError;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
+use shunt_core::model::{Family, Store};
+use shunt_core::plan::{Conflict, Flows, FrontendKey, NodePortAddresses, Set, Surroundings};
 use tokio::sync::watch;
 
 use super::ending::Vital;
@@ -19,8 +21,6 @@ use crate::dataplane::{Cause, Dataplane, Event, Quarantined, SyncReport, Tally};
 use crate::document::{FieldPath, Problem, Severity};
 use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics, State, Sync};
-use crate::model::{Family, Store};
-use crate::plan::{Conflict, Flows, FrontendKey, NodePortAddresses, Set, Surroundings};
 use crate::serve::{ServiceHealth, ServiceHealths};
 use crate::source::manifests::{Location, Locations};
 use crate::status::{Known, NodePorts, missing_node};

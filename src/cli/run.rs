@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use nix::errno::Errno;
+use shunt_core::model::{Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -32,7 +33,6 @@ use crate::dataplane::{
 };
 use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics, Server};
-use crate::model::{Family, ObjectName};
 use crate::nft;
 use crate::presence::Presence;
 use crate::serve::{

@@ -1,13 +1,13 @@
 //! What the flags and the configuration file together ask for.
 
 use anyhow::Context;
+use shunt_core::plan::Options;
 
 use super::args::{Logging, Settings};
 use super::{Failure, logging};
 use crate::config::raw::Configuration;
 use crate::config::{self, Config, Loaded};
 use crate::document::{Problem, Severity};
-use crate::plan::Options;
 
 /// What the agent needs to know.
 #[derive(Debug)]

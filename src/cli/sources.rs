@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use shunt_core::model::{Change, Listed};
 
 use super::args::Run;
 use crate::config::Config;
 use crate::dataplane::{Cause, Order, Orders, Update};
 use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
-use crate::model::{Change, Listed};
 use crate::source::kubernetes::{Access, AccessError, Asked, Connection, Dialer, OnAsked, Source};
 use crate::source::manifests::{self, Locations, Watcher};
 use crate::source::objects::Kind;

@@ -8,13 +8,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use shunt_core::model::Family;
 
 use super::defaults::Mode;
 use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, NodePortAddresses};
 use crate::conntrack::sysctl;
 use crate::document::{At, Problem, Severity, parse_ip_sloppy, parse_net};
-use crate::model::Family;
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;

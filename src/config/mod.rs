@@ -29,9 +29,9 @@ use crate::document::{FieldPath, Problem, Severity};
 use flags::Draft;
 use raw::Configuration;
 
-pub use crate::plan::{DetectLocal, NodePortAddresses};
 pub use fields::{Effect, FIELDS, Field};
 pub use flags::{Flag, Flags, parse_bool};
+pub use shunt_core::plan::{DetectLocal, NodePortAddresses};
 
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// The default of `oomScoreAdj`.

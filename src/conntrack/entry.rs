@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use shunt_core::model::{Family, Protocol};
+
 use super::uapi::{
     CTA_FILTER, CTA_FILTER_F_CTA_PROTO_DST_PORT, CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS,
     CTA_ID, CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT,
@@ -9,7 +11,6 @@ use super::uapi::{
     CTA_STATUS, CTA_STATUS_MASK, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY,
     CTA_TUPLE_ZONE, CTA_ZONE, IPS_SEEN_REPLY, TCP_CONNTRACK_SYN_SENT,
 };
-use crate::model::{Family, Protocol};
 use crate::netlink::attr::{Attr, Attrs, close, open, put, put_be32};
 
 /// One direction of a flow, as its packets look where connection tracking sees them first.

@@ -13,11 +13,11 @@ use nix::sys::socket::{
     setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
+use shunt_core::model::{Family, Protocol};
 
 use super::entry::put_filter;
 use super::uapi::{IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET};
 use super::{Entry, Sweep};
-use crate::model::{Family, Protocol};
 use crate::netlink::message::{Head, messages, put_request};
 
 /// Up to how many ports are asked for one by one: a Service has one, and a node port. Each dump

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
+use shunt_core::model::{ArrivalMap, Backend, Family, Protocol};
+use shunt_core::plan::{Flow, Flows, FrontendKey};
+
 use super::Entry;
-use crate::model::{ArrivalMap, Backend, Family, Protocol};
-use crate::plan::{Flow, Flows, FrontendKey};
 
 /// Frontends whose entries are looked at, with the backends that these may lead to.
 ///

@@ -4,10 +4,10 @@ use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
+use shunt_core::model::Family;
 use tracing::warn;
 
 use super::{Conntrack, Error, Report, Sweep};
-use crate::model::Family;
 
 /// How long after the last sweep all is looked at again.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
@@ -115,8 +115,8 @@ mod tests {
     use nix::errno::Errno;
 
     use super::*;
-    use crate::model::{Backend, Protocol};
-    use crate::plan::{Flow, Flows, FrontendKey};
+    use shunt_core::model::{Backend, Protocol};
+    use shunt_core::plan::{Flow, Flows, FrontendKey};
 
     /// Tells what it was asked for and fails as often as it is told to.
     struct Recorder {

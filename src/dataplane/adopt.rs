@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
+use shunt_core::model::{ArrivalMap, Backend, Family};
+use shunt_core::plan::{
+    Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Member, Outcome, Pools,
+    Set, Surroundings, TABLE, Value, base_chains, on_demand_chain,
+};
 
 use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
 use super::committed::{Committed, Stray, TableState};
 use super::ownership::Hold;
 use super::places::Placed;
 use super::translate::{base_chain, expressions};
-use crate::model::{ArrivalMap, Backend, Family};
 use crate::nft::{Batch, DumpedChain, DumpedElement, DumpedRule, Error, Kernel};
-use crate::plan::{
-    Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Member, Outcome, Pools,
-    Set, Surroundings, TABLE, Value, base_chains, on_demand_chain,
-};
 
 /// How often a listing is tried again because the rules changed under it.
 const ATTEMPTS: usize = 20;

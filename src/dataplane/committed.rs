@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashSet};
+use shunt_core::model::{ArrivalMap, Family};
+use shunt_core::plan::{Chain, ChainName, Frontend, FrontendKey, Member, Set, Touched};
 
 use super::ownership::Hold;
 use super::places::Placed;
-use crate::model::{ArrivalMap, Family};
-use crate::plan::{Chain, ChainName, Frontend, FrontendKey, Member, Set, Touched};
 
 /// One family's table, as far as the kernel has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

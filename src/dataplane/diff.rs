@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use shunt_core::model::{Backend, Family};
+use shunt_core::plan::{
+    ChainName, Desired, Element, Frontend, FrontendKey, Member, Pools, Set, TABLE, Touched,
+};
+
 use super::affinity::Stale;
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
 use super::committed::Committed;
 use super::places::Placed;
 use super::quarantine::{Quarantine, Suspect};
-use crate::model::{Backend, Family};
 use crate::nft::{Batch, Elements};
-use crate::plan::{
-    ChainName, Desired, Element, Frontend, FrontendKey, Member, Pools, Set, TABLE, Touched,
-};
 
 const SETS: usize = Set::ALL.len();
 

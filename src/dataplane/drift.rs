@@ -8,14 +8,14 @@
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
+use shunt_core::model::Family;
+use shunt_core::plan::TABLE;
 
 use super::adopt::{adopt, read_structure};
 use super::codec::table_family;
 use super::ownership::Hold;
 use super::sync::Dataplane;
-use crate::model::Family;
 use crate::nft::Error;
-use crate::plan::TABLE;
 
 /// The processor time between comparisons of all elements, as a multiple of what they take: 0.2 s for
 /// 100 000 elements.

@@ -4,7 +4,7 @@
 //! `translate`), the record of what the kernel holds (`committed`, `places`), the difference
 //! between both, and the thread that commits ([`spawn`]).
 //!
-//! Must not know: Kubernetes, files, HTTP. It is handed [`Change`](crate::model::Change)s and
+//! Must not know: Kubernetes, files, HTTP. It is handed [`Change`](shunt_core::model::Change)s and
 //! reports what became of them.
 
 mod adopt;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::model::{Backend, missing};
-use crate::plan::{Frontend, Outcome};
+use shunt_core::model::{Backend, missing};
+use shunt_core::plan::{Frontend, Outcome};
 
 /// A frontend as the kernel has it.
 #[derive(Debug, Clone)]

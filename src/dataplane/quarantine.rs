@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::plan::{FrontendKey, Member, Touched};
+use shunt_core::plan::{FrontendKey, Member, Touched};
 
 /// The pause before something refused is tried again: doubled with each refusal, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::plan::Set;
+    use shunt_core::plan::Set;
 
     fn member(n: u8) -> Member {
         Member { set: Set::ClusterIps, address: Ipv4Addr::new(10, 96, 0, n).into() }

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use shunt_core::model::Family;
+use shunt_core::plan::{ChainName, Desired, FrontendKey, Key, Member, Set};
+
 use super::codec::decode_key;
 use super::quarantine::Suspect;
-use crate::model::Family;
 use crate::nft::{self, Refusal, TableFamily};
-use crate::plan::{ChainName, Desired, FrontendKey, Key, Member, Set};
 
 /// How many refused frontends are named in a message.
 const NAMED: usize = 20;

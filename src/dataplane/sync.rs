@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use shunt_core::model::{Change, Dirty, Family, Store};
+use shunt_core::plan::{
+    ChainName, Conflict, Desired, Flows, FrontendKey, Options, Set, TABLE, Touched,
+};
 
 use super::affinity::{Stale, Sweep};
 use super::codec::table_family;
@@ -15,9 +19,7 @@ use super::quarantine::{Quarantine, Suspect};
 use super::refusal::{Error, Verdict, describe, judge};
 use super::tally::Tally;
 use super::transaction::SyncReport;
-use crate::model::{Change, Dirty, Family, Store};
 use crate::nft::{self, Batch, Elements, Kernel, Refusal, Socket};
-use crate::plan::{ChainName, Conflict, Desired, Flows, FrontendKey, Options, Set, TABLE, Touched};
 
 /// How often a sync starts over because the kernel refused it.
 const ATTEMPTS: usize = 50;

@@ -3,6 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use shunt_core::model::Family;
+use shunt_core::plan::{
+    Chain, ChainName, LAYOUT_COMMENT, Set, TABLE, Touched, base_chains, on_demand_chain,
+};
+
 use super::adopt::adopt;
 use super::affinity::{Found, Stale, delete, kept};
 use super::codec::table_family;
@@ -12,11 +17,7 @@ use super::ownership::{Hold, OWNED, Ownership, can_own, create_table};
 use super::refusal::Error;
 use super::sync::{Dataplane, Known, next_generation};
 use super::translate::{base_chain, expressions};
-use crate::model::Family;
 use crate::nft::{self, Batch, FinishedBatch};
-use crate::plan::{
-    Chain, ChainName, LAYOUT_COMMENT, Set, TABLE, Touched, base_chains, on_demand_chain,
-};
 
 /// What a sync wrote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use shunt_core::model::Family;
+use shunt_core::plan::{BaseHook, Field, Is, Rule, Set, Statement};
 
-use crate::model::Family;
 use crate::nft::{BaseChain, ChainKind, Expr, Hook, Register};
-use crate::plan::{BaseHook, Field, Is, Rule, Set, Statement};
 
 /// Where every statement loads what it compares or looks up.
 const FIRST: Register = Register(0);

@@ -106,7 +106,7 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ObjectName;
+    use shunt_core::model::ObjectName;
 
     fn notice(reason: &'static str, n: u32) -> Notice {
         Notice {

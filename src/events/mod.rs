@@ -13,9 +13,8 @@ mod publish;
 
 use std::sync::Arc;
 
+use shunt_core::model::ObjectName;
 use tokio::sync::{Mutex, mpsc};
-
-use crate::model::ObjectName;
 
 pub use publish::publish;
 

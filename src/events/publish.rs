@@ -4,10 +4,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use hyper::http::Request;
 use hyper::{Method, StatusCode};
+use shunt_core::model::ObjectName;
 
 use super::limit::{Decision, Limit};
 use super::{Notice, Notices, Regarding};
-use crate::model::ObjectName;
 use crate::source::kubernetes::{Connection, random};
 
 /// Who reports.

@@ -12,9 +12,9 @@ use std::fmt;
 use std::fs;
 
 use serde::{Deserialize, Serialize};
+use shunt_core::model::Family;
 
 use crate::dataplane::{IPTABLES, KUBE_PROXY, is_kube_proxys};
-use crate::model::Family;
 use crate::nft::{Error, Kernel, TableFamily, legacy_chains};
 
 pub use ipvs::{RemovedIpvs, remove_ipvs};

@@ -9,10 +9,10 @@ use prometheus_client::metrics::family::Family as Vector;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use shunt_core::model::Family;
 
 use super::vector::{Labels, PerFamily, counter, gauge, label, latency, plain_gauge, vector};
 use super::{Changes, Probe, State, Sync};
-use crate::model::Family;
 
 /// Seconds since 1970.
 type Timestamp = Gauge<f64, AtomicU64>;

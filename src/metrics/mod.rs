@@ -19,12 +19,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use prometheus_client::registry::Registry;
+use shunt_core::model::Family;
 
 use self::kube_proxy::KubeProxy;
 use self::own::Own;
 use self::rest_client::RestClient;
 use self::slis::Slis;
-use crate::model::Family;
 
 pub use self::exposition::Format;
 

@@ -7,12 +7,12 @@ use prometheus_client::metrics::family::Family as Vector;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use shunt_core::model::Family;
 
 use super::vector::{
     Labels, PerFamily, counter, gauge, histogram, label, latency, plain_gauge, vector,
 };
 use super::{Server, State};
-use crate::model::Family;
 
 #[derive(Debug)]
 pub(super) struct Own {

@@ -7,8 +7,7 @@ use prometheus_client::metrics::family::Family as Vector;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-
-use crate::model::Family;
+use shunt_core::model::Family;
 
 /// Names and values of labels.
 pub(super) type Labels<const N: usize> = [(&'static str, &'static str); N];

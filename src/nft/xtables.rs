@@ -11,8 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-
-use crate::model::Family;
+use shunt_core::model::Family;
 
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`.
 const GET_INFO: i32 = 64;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use shunt_core::model::Family;
 use tokio::sync::watch;
 
 use super::connections::Connections;
 use super::http::{Answer, Handler, RETRY};
 use super::server::{Bind, OnPort, Server, Unbound};
 use crate::metrics::{Metrics, Probe};
-use crate::model::Family;
 
 /// How the agent is at a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]

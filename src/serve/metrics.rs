@@ -109,7 +109,7 @@ fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
 mod tests {
     use super::super::http::{self, ask, get};
     use super::*;
-    use crate::model::Family;
+    use shunt_core::model::Family;
 
     #[test]
     fn clients_get_the_format_that_they_ask_for() {

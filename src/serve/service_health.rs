@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::header::HeaderValue;
+use shunt_core::model::ObjectName;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -12,7 +13,6 @@ use super::HealthSource;
 use super::connections::Connections;
 use super::http::{self, Answer, Handler, RETRY};
 use crate::metrics::{Metrics, Server};
-use crate::model::ObjectName;
 
 /// What is told of one Service at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +153,7 @@ mod tests {
 
     use super::super::Health;
     use super::*;
-    use crate::model::Family;
+    use shunt_core::model::Family;
 
     fn told(local_endpoints: usize) -> ServiceHealth {
         ServiceHealth { service: ObjectName::new("default", "web"), local_endpoints }

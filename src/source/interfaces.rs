@@ -10,8 +10,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
-
-use crate::model::Change;
+use shunt_core::model::Change;
 
 /// Tells when addresses appear or vanish, by the kernel's own events (rtnetlink): no polling.
 pub struct Interfaces {

@@ -5,14 +5,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use shunt_core::model::Family;
+use shunt_core::plan::Set;
+
 use super::{
     Conflict, Counts, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure,
     Time, Trouble, UnboundPort, UnboundServer,
 };
 use crate::dataplane::{self, Dataplane, SyncReport};
 use crate::kube_proxy::Found;
-use crate::model::Family;
-use crate::plan::Set;
 use crate::serve::{HealthSource, PortReport, UnboundPorts};
 use crate::source::kubernetes::Contact;
 
@@ -205,7 +206,7 @@ fn quarantined(quarantined: dataplane::Quarantined) -> Quarantined {
     }
 }
 
-fn conflict(conflict: &crate::plan::Conflict) -> Conflict {
+fn conflict(conflict: &shunt_core::plan::Conflict) -> Conflict {
     Conflict {
         frontend: conflict.frontend.to_string(),
         winner: conflict.winner.to_string(),

@@ -15,10 +15,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use shunt_core::model::Family;
+use shunt_core::plan::Surroundings;
 
 use crate::kube_proxy::Found;
-use crate::model::Family;
-use crate::plan::Surroundings;
 
 pub use known::{Following, Known};
 pub use socket::{NoStatus, ask, serve};

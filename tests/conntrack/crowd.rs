@@ -7,8 +7,8 @@ use std::os::fd::OwnedFd;
 
 use anyhow::{Context, Result};
 use shunt::conntrack::{Report, Sweep};
-use shunt::model::{Family, Protocol};
-use shunt::plan::{Flows, FrontendKey};
+use shunt_core::model::{Family, Protocol};
+use shunt_core::plan::{Flows, FrontendKey};
 use shunt_lab::Netns;
 
 use crate::flows::{Flow, frontend, send_syn, serving, socket, sweep};

@@ -11,8 +11,8 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, sockopt,
 };
 use shunt::conntrack::{Conntrack, Report, Sweep};
-use shunt::model::{Backend, Family, Protocol};
-use shunt::plan::{self, FrontendKey};
+use shunt_core::model::{Backend, Family, Protocol};
+use shunt_core::plan::{self, FrontendKey};
 use shunt_lab::Netns;
 
 /// A flow, as its client sees it.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shunt::conntrack::{Conntrack, Sweep, spawn};
-use shunt::model::{Family, Protocol};
-use shunt::plan::{Flows, FrontendKey};
+use shunt_core::model::{Family, Protocol};
+use shunt_core::plan::{Flows, FrontendKey};
 use shunt_lab::{Connection, Echo, Netns, Topology, probe};
 
 use crate::flows::{Flow, flows, flows_with, frontend, send_syn, serving, socket, sweep};

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::model::Change;
-use shunt::plan::Options;
+use shunt_core::model::Change;
+use shunt_core::plan::Options;
 use shunt_fake::NODE;
 use shunt_lab::Netns;
 

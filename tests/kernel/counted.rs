@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, Tally};
-use shunt::model::{Change, Family};
 use shunt::nft::{Kernel, Socket, TableFamily};
-use shunt::plan::{Options, Set};
+use shunt_core::model::{Change, Family};
+use shunt_core::plan::{Options, Set};
 use shunt_fake::{NODE, name, service, slice};
 use shunt_lab::Netns;
 

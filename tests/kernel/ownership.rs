@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, SyncReport};
-use shunt::model::Change;
 use shunt::nft::{Error, Kernel, Socket, TableFamily};
-use shunt::plan::Options;
+use shunt_core::model::Change;
+use shunt_core::plan::Options;
 use shunt_fake::{NODE, service};
 use shunt_lab::Netns;
 

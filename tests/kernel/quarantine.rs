@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::model::{Change, Family};
 use shunt::nft::{Refusal, Socket};
-use shunt::plan::Options;
+use shunt_core::model::{Change, Family};
+use shunt_core::plan::Options;
 use shunt_fake::{NODE, service, slice};
 use shunt_lab::Netns;
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::model::{Change, Family, Node, TrafficPolicy};
-use shunt::plan::{DetectLocal, NodePortAddresses, Options};
+use shunt_core::model::{Change, Family, Node, TrafficPolicy};
+use shunt_core::plan::{DetectLocal, NodePortAddresses, Options};
 use shunt_fake::{NODE, service, slice};
 use shunt_lab::Netns;
 

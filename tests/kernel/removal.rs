@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use shunt::dataplane::{Removed, Scope, remove};
-use shunt::model::Change;
 use shunt::nft::Socket;
+use shunt_core::model::Change;
 use shunt_fake::service;
 use shunt_lab::Netns;
 

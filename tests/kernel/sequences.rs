@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use shunt::model::Change;
+use shunt_core::model::Change;
 use shunt_fake::change;
 use shunt_lab::Netns;
 

@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Result, ensure};
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::model::{Change, Family};
 use shunt::nft::Socket;
-use shunt::plan::Options;
 use shunt::presence::Presence;
 use shunt::serve::{Health, HealthSource, UnboundPorts};
 use shunt::status::{self, Following, Known};
+use shunt_core::model::{Change, Family};
+use shunt_core::plan::Options;
 use shunt_fake::{NODE, service, slice};
 use shunt_lab::Netns;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use shunt::kube_proxy::Found;
 use shunt::metrics::{Changes, Format, Metrics, Probe, State, Sync};
-use shunt::model::Family;
+use shunt_core::model::Family;
 use shunt_lab::Exposition;
 
 /// Where everything that can be counted has been counted once.

@@ -40,7 +40,8 @@ fn everything_is_one_transaction_in_one_system_call() -> Result<()> {
     let generation = world.lab.node.nft_generation()?;
     let strace = ["strace", "-f", "-qq", "-s", "0", "-o", &trace_name, "-e"];
     let strace = [&strace[..], &["trace=sendmsg,sendto,sendmmsg"]].concat();
-    let output = world.agent(CLUSTER_CIDR)?.wrapper(&strace).once()?;
+    let agent = world.agent(CLUSTER_CIDR)?.arg("--own-tables=true");
+    let output = agent.wrapper(&strace).once()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(world.lab.node.nft_generation()?, generation + 1, "one transaction");
     world.assert_web_works();

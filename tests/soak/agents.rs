@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shunt::plan::ChainName;
+use shunt_core::plan::ChainName;
 use shunt_lab::{Agent, AgentBuilder, Exposition, Host, Netns};
 
 use crate::cluster::Cluster;

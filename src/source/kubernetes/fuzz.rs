@@ -2,9 +2,10 @@
 
 use std::time::SystemTime;
 
+use shunt_core::model::Change;
+
 use super::intake::Intake;
 use super::messages::{Page, bookmark, event};
-use crate::model::Change;
 use crate::source::objects::Kind;
 
 /// What each kind of object is told by these lines of a watch, or by this page of a list.

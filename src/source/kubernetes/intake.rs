@@ -7,9 +7,9 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use shunt_core::model::{Change, Family, Listed, ObjectName};
 
 use crate::document::{self, FieldPath, Problem, Severity, typed};
-use crate::model::{Change, Family, Listed, ObjectName};
 use crate::source::objects::{self, Converted, Key, Kind, Names, raw};
 
 /// Reads objects of one kind and reports what is wrong with them.

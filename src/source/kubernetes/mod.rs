@@ -38,9 +38,9 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use shunt_core::model::{Change, Family};
 use tokio::sync::mpsc;
 
-use crate::model::{Change, Family};
 use crate::source::objects::{Kind, Names};
 
 pub use access::{Access, AccessError};

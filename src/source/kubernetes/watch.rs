@@ -16,6 +16,7 @@ use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
 use serde_json::value::RawValue;
+use shunt_core::model::{Change, ObjectName};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout, timeout_at};
 
@@ -29,7 +30,6 @@ use super::messages::{Page, bookmark, event, garbage};
 use super::resource::{RelistFrom, Request, Resource};
 use super::{Delivery, News};
 use crate::document::excerpt;
-use crate::model::{Change, ObjectName};
 use crate::source::objects::Kind;
 
 /// How long an answer may take to begin: a busy server lets requests wait for up to a minute, and one

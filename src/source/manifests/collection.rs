@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
+use shunt_core::model::Change;
+
 use crate::document::{FieldPath, Problem, Severity};
-use crate::model::Change;
 use crate::source::objects::{Key, Kind};
 
 use super::locations::{Location, Locations};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::model::ObjectName;
+use shunt_core::model::ObjectName;
 
 /// A place in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -27,8 +27,9 @@ mod tests;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use shunt_core::model::Change;
+
 use crate::document::Problem;
-use crate::model::Change;
 
 pub use locations::{Location, Locations};
 pub use parse::{Context, Manifest, Object, parse};

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use shunt_core::model::Change;
 
 use crate::document::{
     self, At, FieldPath, Node, Problem, Severity, SyntaxError, TypeError, Value, typed,
 };
-use crate::model::Change;
 use crate::source::objects::{self, Converted, Key, Kind, Names};
 
 use super::kinds::{Recognised, recognise};

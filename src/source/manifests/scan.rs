@@ -8,8 +8,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use shunt_core::model::Change;
+
 use crate::document::{FieldPath, Problem, Severity};
-use crate::model::Change;
 
 use super::collection::{Collection, FileId};
 use super::{Context, Error, Locations, Round, parse};

@@ -10,12 +10,12 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use shunt_core::model::ObjectName;
 use tempfile::TempDir;
 
 use super::collection::{Collection, FileId};
 use super::*;
 use crate::files::Stop;
-use crate::model::ObjectName;
 use crate::source::objects::{Key, Kind};
 
 fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Problem>> {

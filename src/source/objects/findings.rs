@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use shunt_core::model::Change;
+
 use crate::document::{At, Problem, Severity};
-use crate::model::Change;
 
 use super::{Converted, Key, Names, raw, values};
 

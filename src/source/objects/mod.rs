@@ -15,8 +15,9 @@ mod values;
 
 use std::fmt;
 
+use shunt_core::model::{Change, ObjectName};
+
 use crate::document::{Problem, Severity};
-use crate::model::{Change, ObjectName};
 
 pub use names::Names;
 pub use node::node;

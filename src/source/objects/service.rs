@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use shunt_core::model::{Change, Family, Protocol, Service, ServicePort, TrafficPolicy};
 
 use crate::document::{At, parse_net};
-use crate::model::{Change, Family, Protocol, Service, ServicePort, TrafficPolicy};
 
 use super::findings::Findings;
 use super::{Converted, Kind, Names, raw, values};

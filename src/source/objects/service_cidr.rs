@@ -1,7 +1,8 @@
 //! ServiceCIDRs.
 
+use shunt_core::model::Change;
+
 use crate::document::At;
-use crate::model::Change;
 
 use super::findings::Findings;
 use super::{Converted, Kind, Names, raw, values};

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
+use shunt_core::model::{Change, Endpoint, EndpointPort, EndpointSlice, Family};
+
 use crate::document::At;
-use crate::model::{Change, Endpoint, EndpointPort, EndpointSlice, Family};
 
 use super::findings::Findings;
 use super::{Converted, Kind, Names, raw, values};

@@ -1,10 +1,10 @@
 //! Cases for the conversions, written as manifests.
 
 use serde::de::DeserializeOwned;
+use shunt_core::model::{EndpointSlice, Node, Service, TrafficPolicy};
 
 use super::*;
 use crate::document::{self, typed};
-use crate::model::{EndpointSlice, Node, Service, TrafficPolicy};
 
 fn read<T: DeserializeOwned>(yaml: &str) -> T {
     typed(&document::parse(yaml.as_bytes()).unwrap()[0]).unwrap()
@@ -115,7 +115,7 @@ status: null
     assert_eq!(service.cluster_ips, ips(&["10.96.0.1"]));
     assert_eq!(service.internal_policy, TrafficPolicy::Cluster);
     assert_eq!(service.affinity_seconds, None);
-    assert_eq!(service.ports[0].protocol, crate::model::Protocol::Tcp);
+    assert_eq!(service.ports[0].protocol, shunt_core::model::Protocol::Tcp);
 }
 
 #[test]

@@ -5,9 +5,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
+use shunt_core::model::Protocol;
 
 use crate::document::{At, parse_ip, parse_net};
-use crate::model::Protocol;
 
 use super::findings::Findings;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use shunt::model::{
+use shunt_core::model::{
     Change, Endpoint, EndpointPort, EndpointSlice, Family, Listed, ObjectName, Protocol, Service,
     ServicePort, TrafficPolicy,
 };

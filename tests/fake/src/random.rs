@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use shunt::model::{
+use shunt_core::model::{
     Change, EndpointPort, Family, Listed, Node, Protocol, Service, ServicePort, TrafficPolicy,
 };
-use shunt::plan::{DetectLocal, NodePortAddresses, Options};
+use shunt_core::plan::{DetectLocal, NodePortAddresses, Options};
 
 use crate::cluster::{NODE, name, service, slice};
 

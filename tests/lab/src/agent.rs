@@ -105,9 +105,9 @@ impl AgentBuilder {
         if self.names_node {
             command.args(["--hostname-override", &self.node.name]);
         }
-        const SHARED: &str = "--own-tables=false";
-        if ForeignWriter::is_wanted() && !self.args.iter().any(|arg| arg == SHARED) {
-            command.arg(SHARED);
+        let says_whose = self.args.iter().any(|arg| arg.starts_with("--own-tables"));
+        if ForeignWriter::is_wanted() && !says_whose {
+            command.arg("--own-tables=false");
         }
         command.args(&self.args).stdin(Stdio::null());
         command

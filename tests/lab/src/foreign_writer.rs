@@ -22,6 +22,9 @@ pub(crate) fn turn(program: &str) -> Option<MutexGuard<'static, ()>> {
     takes_turns.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// One transaction that leaves nothing behind.
+const COMMANDS: &str = "add table inet foreign; delete table inet foreign";
+
 /// A thread that commits until it is dropped.
 pub(crate) struct ForeignWriter {
     over: Arc<AtomicBool>,
@@ -46,13 +49,16 @@ impl ForeignWriter {
                 }
                 // What the commands say is no matter of the test; a namespace can end meanwhile.
                 let action = if round % 2 == 0 { "-A" } else { "-D" };
-                let _ = match round % 4 {
-                    2 | 3 if has_iptables => {
-                        let rule = ["-w", action, "FORWARD", "-p", "tcp", "-j", "ACCEPT"];
-                        ns.output("iptables-nft", &rule).map(drop)
-                    }
-                    _ => ns.nft("add table inet foreign; delete table inet foreign"),
+                let rule = ["-w", action, "FORWARD", "-p", "tcp", "-j", "ACCEPT"];
+                let (program, args, input) = match round % 4 {
+                    2 | 3 if has_iptables => ("iptables-nft", &rule[..], ""),
+                    _ => ("nft", &["-f", "-"][..], COMMANDS),
                 };
+                let turn = turn(program);
+                if ns.output_out_of_turn(program, args, input).is_ok() {
+                    ns.foreign_commits.fetch_add(1, Ordering::Relaxed);
+                }
+                drop(turn);
                 thread::sleep(PAUSE);
             }
         };

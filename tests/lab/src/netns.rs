@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, bail};
@@ -29,6 +30,8 @@ use crate::{foreign_writer, generation};
 #[derive(Clone)]
 pub struct Netns {
     fd: Arc<OwnedFd>,
+    /// How many transactions the foreign writer has committed in it.
+    pub(crate) foreign_commits: Arc<AtomicU32>,
     /// Of a namespace made here, where it is wanted.
     _evidence: Option<Arc<Evidence>>,
 }
@@ -55,14 +58,16 @@ impl Netns {
         let (fd, packets) = join(made)?;
         let fd = Arc::new(fd);
         let evidence = packets.and_then(|packets| Evidence::new(name, Arc::clone(&fd), packets));
-        Ok(Self { fd, _evidence: evidence.map(Arc::new) })
+        let foreign_commits = Arc::default();
+        Ok(Self { fd, foreign_commits, _evidence: evidence.map(Arc::new) })
     }
 
     /// The namespace that this process is in. In a virtual machine that is the machine's first one,
     /// with settings that no other has.
     pub fn own() -> Result<Self> {
         let file = File::open("/proc/self/ns/net").context("cannot open our own namespace")?;
-        Ok(Self { fd: Arc::new(file.into()), _evidence: None })
+        let foreign_commits = Arc::default();
+        Ok(Self { fd: Arc::new(file.into()), foreign_commits, _evidence: None })
     }
 
     /// A path that names the namespace for other processes while this one lives, as
@@ -102,6 +107,16 @@ impl Netns {
     /// Like [`Netns::output`], with `input` on the program's standard input.
     pub fn output_with_input(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let _turn = foreign_writer::turn(program);
+        self.output_out_of_turn(program, args, input)
+    }
+
+    /// Like [`Netns::output_with_input`], for who has its turn.
+    pub(crate) fn output_out_of_turn(
+        &self,
+        program: &str,
+        args: &[&str],
+        input: &str,
+    ) -> Result<String> {
         let mut child = self
             .command(program)
             .args(args)
@@ -145,10 +160,12 @@ impl Netns {
         })
     }
 
-    /// The generation number of the namespace's nftables rules. Each committed transaction, by
-    /// whomever, adds one; nothing else does.
+    /// The generation number of the namespace's nftables rules. Each committed transaction adds one,
+    /// except those of the laboratory's foreign writer; nothing else does.
     pub fn nft_generation(&self) -> Result<u32> {
-        self.run(generation::read)
+        let _turn = foreign_writer::turn("nft");
+        let generation = self.run(generation::read)?;
+        Ok(generation - self.foreign_commits.load(Ordering::Relaxed))
     }
 }
 

@@ -46,7 +46,6 @@ impl fmt::Display for Violation {
 
 /// Check every file of the repository and every dependency.
 pub(crate) fn run() -> Result<()> {
-    let borders = code::Borders::from_manifest(&read("Cargo.toml")?)?;
     let mut violations = Vec::new();
     let mut files = 0;
     for path in tracked_files()? {
@@ -56,7 +55,7 @@ pub(crate) fn run() -> Result<()> {
         files += 1;
         violations.extend(text::check(&path, &text));
         if path.ends_with(".rs") {
-            violations.extend(code::check(&path, &text, &borders));
+            violations.extend(code::check(&path, &text));
         }
     }
     let dependencies = licences::dependencies()?;

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use shunt_core::model::{Change, Family, Listed};
+
 use super::script::{Answer, Log, Script, added, bookmark, deleted, end, object, service, slice};
-use crate::model::{Change, Family, Listed};
 
 #[tokio::test(start_paused = true)]
 async fn a_streamed_list_is_delivered_at_its_end_and_events_as_they_come() {

@@ -13,10 +13,10 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response};
 use kube::Client;
+use shunt_core::model::{Change, Listed};
 use tokio::time::{Duration, Instant};
 use tower::service_fn;
 
-use crate::model::{Change, Listed};
 use crate::source::kubernetes::client::Connection;
 use crate::source::kubernetes::{Delivery, Source};
 

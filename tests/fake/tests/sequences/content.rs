@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use shunt::dataplane::{Quarantined, Suspect};
-use shunt::model::{Backend, Family};
 use shunt::nft::{DumpedChain, DumpedRule, Error, Kernel, TableFamily};
-use shunt::plan::{ChainName, Desired, Field, Frontend, FrontendKey, Member, Set, TABLE};
+use shunt_core::model::{Backend, Family};
+use shunt_core::plan::{ChainName, Desired, Field, Frontend, FrontendKey, Member, Set, TABLE};
 use shunt_fake::{ListedElement, Listing, Namespace};
 
 pub(crate) const FAMILIES: [(Family, TableFamily); 2] =

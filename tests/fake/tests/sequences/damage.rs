@@ -5,7 +5,7 @@ use proptest::sample::{Index, select};
 use shunt::nft::{
     BaseChain, Batch, ChainKind, Elements, Error, Expr, Hook, Kernel, SetType, TableFamily,
 };
-use shunt::plan::TABLE;
+use shunt_core::plan::TABLE;
 use shunt_fake::Namespace;
 
 /// Something that somebody else does, in one transaction.

@@ -17,9 +17,9 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt::dataplane::Ownership;
-use shunt::model::Change;
 use shunt::nft::TableFamily;
-use shunt::plan::Options;
+use shunt_core::model::Change;
+use shunt_core::plan::Options;
 use shunt_fake::soak;
 
 use damage::{Damage, damage};

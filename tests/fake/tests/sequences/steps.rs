@@ -3,8 +3,8 @@
 use anyhow::{Context as _, Result};
 use nix::errno::Errno;
 use shunt::dataplane::Ownership;
-use shunt::model::{Change, Family};
-use shunt::plan::Options;
+use shunt_core::model::{Change, Family};
+use shunt_core::plan::Options;
 use shunt_fake::{service, slice};
 
 use crate::trouble::Trouble;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::model::{Change, Family};
 use shunt::nft::TableFamily;
-use shunt::plan::{Options, Set, TABLE};
+use shunt_core::model::{Change, Family};
+use shunt_core::plan::{Options, Set, TABLE};
 use shunt_fake::{Call, Fault, Faulty, NODE, Namespace, service, slice};
 
 use crate::content::{Content, affinity};

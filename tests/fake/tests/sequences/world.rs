@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, Quarantined};
 use shunt::nft::Kernel;
-use shunt::plan::{FrontendKey, Options, Set, TABLE};
+use shunt_core::plan::{FrontendKey, Options, Set, TABLE};
 use shunt_fake::{Faulty, NODE, Namespace, Objects};
 
 use crate::content::{Content, Fate, affinity, fate, flags, frontend_bytes, table_family};

@@ -1,20 +1,35 @@
 //! The planned ruleset as text, in the words of `nft list ruleset`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::layout::family_word;
 use super::{
-    AFFINITY_SIZE, BaseHook, Chain, Element, Field, Is, Key, LAYOUT_COMMENT, Rule, Set, SetValue,
-    SourceRange, Statement, TABLE, Value,
+    AFFINITY_SIZE, BaseHook, Chain, ChainName, Desired, Element, Field, Is, Key, LAYOUT_COMMENT,
+    Rule, Set, SetValue, SourceRange, Statement, TABLE, Value, base_chains, on_demand_chain,
 };
 use crate::model::Family;
 
-/// Writes one family's table. `elements` are printed in their order.
+/// Writes the tables of both families with all that is planned; nothing if nothing was planned yet.
 #[must_use]
-pub fn render(family: Family, chains: &[Chain], elements: &[Element<'_>]) -> String {
+pub fn render(desired: &Desired) -> String {
     let mut text = String::new();
-    // Writing to a String cannot fail.
-    let _ = write_table(&mut text, family, chains, elements);
+    let Some(surroundings) = desired.surroundings() else { return text };
+    let frontends = desired.frontends();
+    for family in Family::ALL {
+        let own = || frontends.iter().filter(|(key, _)| key.family() == family);
+        let mut elements: Vec<Element<'_>> =
+            own().flat_map(|(key, frontend)| frontend.elements(*key)).collect();
+        let members = desired.members().into_iter().filter(|member| member.family() == family);
+        elements.extend(members.map(|member| member.element()));
+        elements.sort();
+        let on_demand: BTreeSet<ChainName> =
+            own().flat_map(|(key, frontend)| frontend.chains(*key)).collect();
+        let mut chains = base_chains(surroundings, family);
+        chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
+        // Writing to a String cannot fail.
+        let _ = write_table(&mut text, family, &chains, &elements);
+    }
     text
 }
 
