@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use nfnetlink::nft::{Batch, ElementData, Elements, Kernel, Socket, TableFamily};
 use shunt::dataplane::{Dataplane, Event, Order, Orders, Ownership, Pace, Update, spawn};
-use shunt::nft::{Batch, ElementData, Elements, Kernel, Socket, TableFamily};
 use shunt_core::model::{Change, EndpointSlice};
 use shunt_core::plan::{Options, Set, TABLE};
 use shunt_lab::Netns;

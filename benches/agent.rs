@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shunt::nft::{Batch, Elements, Kernel, SetType, Socket, TableFamily};
+use nfnetlink::nft::{Batch, Elements, Kernel, SetType, Socket, TableFamily};
 use shunt_lab::Netns;
 
 use super::Size;

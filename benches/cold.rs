@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use shunt::nft::{FinishedBatch, Kernel, Socket, TableFamily};
+use nfnetlink::nft::{FinishedBatch, Kernel, Socket, TableFamily};
 use shunt_core::plan::{Set, TABLE};
 use shunt_lab::Netns;
 

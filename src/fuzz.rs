@@ -11,9 +11,9 @@ use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::{Desired, Options};
 
 use crate::config::{self, Flags};
+use crate::conntrack;
 use crate::document::to_yaml;
 use crate::source::{kubernetes, manifests};
-use crate::{conntrack, nft};
 
 /// The name of our Node in the seeds.
 const NODE: &str = "node-1";
@@ -58,7 +58,7 @@ pub fn objects(bytes: &[u8]) {
 
 /// An answer of the kernel: a dump of nf_tables or of connection tracking, or refusals.
 pub fn netlink(bytes: &[u8]) {
-    nft::fuzz(bytes);
+    nfnetlink::nft::fuzz(bytes);
     conntrack::fuzz(bytes);
 }
 

@@ -1,8 +1,9 @@
 //! shunt: a netlink-native Service dataplane for Kubernetes nodes.
 //!
 //! Data flows one way: [`source`] → [`model`](shunt_core::model) →
-//! [`plan`](shunt_core::plan) → [`dataplane`] → [`nft`]. The map of the
+//! [`plan`](shunt_core::plan) → [`dataplane`] → [`nft`](nfnetlink::nft). The map of the
 //! code, with its invariants, is `ARCHITECTURE.md` at the root of the repository.
+#![forbid(unsafe_code)]
 
 pub mod cli;
 pub mod config;
@@ -15,8 +16,6 @@ pub mod files;
 pub mod fuzz;
 pub mod kube_proxy;
 pub mod metrics;
-mod netlink;
-pub mod nft;
 pub mod presence;
 pub mod serve;
 pub mod source;

@@ -1,12 +1,12 @@
 //! `shunt cleanup`: takes away what the agent leaves in the kernel, and what kube-proxy left.
 
 use anyhow::Context;
+use nfnetlink::nft::Socket;
 
 use super::args::Cleanup;
 use super::{Failure, logging, netns};
 use crate::dataplane::{Scope, remove};
 use crate::kube_proxy::{RemovedIpvs, find, remove_ipvs};
-use crate::nft::Socket;
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
     logging::start_with(&arguments.logging.0);

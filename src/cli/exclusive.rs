@@ -4,10 +4,10 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use nfnetlink::nft;
 use nix::errno::Errno;
 
 use super::run::explain;
-use crate::nft;
 use crate::presence::{Presence, connect_to_agent};
 
 /// The pause between two attempts of an agent that waits.

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
+use nfnetlink::nft::{Kernel, Socket};
+
 use super::events;
 use crate::events::Recorder;
 use crate::kube_proxy::{Found, find};
 use crate::metrics::Metrics;
-use crate::nft::{Kernel, Socket};
 use crate::status::Known;
 
 /// Where to report what was found.

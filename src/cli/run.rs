@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
+use nfnetlink::nft;
 use nix::errno::Errno;
 use shunt_core::model::{Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,7 +34,6 @@ use crate::dataplane::{
 };
 use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics, Server};
-use crate::nft;
 use crate::presence::Presence;
 use crate::serve::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use nfnetlink::attr::{Attr, Attrs, close, open, put, put_be32};
 use shunt_core::model::{Family, Protocol};
 
 use super::uapi::{
@@ -11,7 +12,6 @@ use super::uapi::{
     CTA_STATUS, CTA_STATUS_MASK, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY,
     CTA_TUPLE_ZONE, CTA_ZONE, IPS_SEEN_REPLY, TCP_CONNTRACK_SYN_SENT,
 };
-use crate::netlink::attr::{Attr, Attrs, close, open, put, put_be32};
 
 /// One direction of a flow, as its packets look where connection tracking sees them first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

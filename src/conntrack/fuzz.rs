@@ -1,7 +1,8 @@
 //! What the kernel may answer: see [`crate::fuzz`].
 
+use nfnetlink::message::messages;
+
 use super::entry::Entry;
-use crate::netlink::message::messages;
 
 /// Reads the messages as a dump of entries; what names an entry must name the same again.
 pub(crate) fn fuzz(bytes: &[u8]) {

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use foldhash::{HashSet, HashSetExt as _};
+use nfnetlink::message::{Head, messages, put_request};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto,
@@ -18,7 +19,6 @@ use shunt_core::model::{Family, Protocol};
 use super::entry::put_filter;
 use super::uapi::{IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET};
 use super::{Entry, Sweep};
-use crate::netlink::message::{Head, messages, put_request};
 
 /// Up to how many ports are asked for one by one: a Service has one, and a node port. Each dump
 /// walks the whole hash table (9 ms for 262 144 buckets), an entry that is listed costs 1.4 µs. With

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
+use nfnetlink::nft::{Batch, DumpedChain, DumpedElement, DumpedRule, Error, Kernel};
 use shunt_core::model::{ArrivalMap, Backend, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Member, Outcome, Pools,
@@ -16,7 +17,6 @@ use super::committed::{Committed, Stray, TableState};
 use super::ownership::Hold;
 use super::places::Placed;
 use super::translate::{base_chain, expressions};
-use crate::nft::{Batch, DumpedChain, DumpedElement, DumpedRule, Error, Kernel};
 
 /// How often a listing is tried again because the rules changed under it.
 const ATTEMPTS: usize = 20;

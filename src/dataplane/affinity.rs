@@ -14,13 +14,13 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use nfnetlink::nft::{Batch, DumpedElement, ElementData, Elements, Error, Kernel};
 use shunt_core::model::Family;
 use shunt_core::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
 
 use super::adopt::list;
 use super::codec::{decode_affinity_key, decode_value, set_type, table_family};
 use super::sync::{Dataplane, next_generation};
-use crate::nft::{Batch, DumpedElement, ElementData, Elements, Error, Kernel};
 
 /// How many entries a transaction waits for. 4 000 are listed within 3 ms (Linux 6.18).
 const LISTED_AT_ONCE: usize = 4_000;

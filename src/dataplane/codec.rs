@@ -7,12 +7,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use foldhash::HashMap;
+use nfnetlink::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, VerdictCode};
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{
     AFFINITY_SIZE, ChainName, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value,
 };
-
-use crate::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, VerdictCode};
 
 /// The table family of an IP family.
 pub(super) fn table_family(family: Family) -> TableFamily {

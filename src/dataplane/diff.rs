@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use nfnetlink::nft::{Batch, Elements};
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
     ChainName, Desired, Element, Frontend, FrontendKey, Member, Pools, Set, TABLE, Touched,
@@ -12,7 +13,6 @@ use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, 
 use super::committed::Committed;
 use super::places::Placed;
 use super::quarantine::{Quarantine, Suspect};
-use crate::nft::{Batch, Elements};
 
 const SETS: usize = Set::ALL.len();
 

@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use nfnetlink::nft::Error;
 use nix::time::{ClockId, clock_gettime};
 use shunt_core::model::Family;
 use shunt_core::plan::TABLE;
@@ -15,7 +16,6 @@ use super::adopt::{adopt, read_structure};
 use super::codec::table_family;
 use super::ownership::Hold;
 use super::sync::Dataplane;
-use crate::nft::Error;
 
 /// The processor time between comparisons of all elements, as a multiple of what they take: 0.2 s for
 /// 100 000 elements.

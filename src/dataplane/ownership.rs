@@ -3,12 +3,12 @@
 //! Where the kernel can (6.9 and later), a running agent owns its tables: nobody else may change
 //! them, so what was committed stays. They outlive the agent, and the next one takes them over.
 
+use nfnetlink::nft::{Batch, Error, Kernel, Refusal, TABLE_OWNER, TABLE_PERSIST, TableFamily};
 use nix::errno::Errno;
 use shunt_core::model::Family;
 use shunt_core::plan::{LAYOUT_COMMENT, Set, TABLE};
 
 use super::codec::{set_type, table_family};
-use crate::nft::{Batch, Error, Kernel, Refusal, TABLE_OWNER, TABLE_PERSIST, TableFamily};
 
 /// The flags of an owned table. Never the owner alone: then the table would end with the agent.
 pub(super) const OWNED: u32 = TABLE_OWNER | TABLE_PERSIST;

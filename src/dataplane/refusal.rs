@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use nfnetlink::nft::{self, Refusal, TableFamily};
 use shunt_core::model::Family;
 use shunt_core::plan::{ChainName, Desired, FrontendKey, Key, Member, Set};
 
 use super::codec::decode_key;
 use super::quarantine::Suspect;
-use crate::nft::{self, Refusal, TableFamily};
 
 /// How many refused frontends are named in a message.
 const NAMED: usize = 20;

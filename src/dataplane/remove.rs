@@ -8,13 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel, TableFamily};
 use shunt_core::model::Family;
 use shunt_core::plan::TABLE;
 
 use super::adopt::retried;
 use super::codec::table_family;
 use super::ownership::Hold;
-use crate::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel, TableFamily};
 
 /// The table of kube-proxy in nftables mode, one for each family.
 pub(crate) const KUBE_PROXY: &str = "kube-proxy";

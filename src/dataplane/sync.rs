@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nfnetlink::nft::{self, Batch, Elements, Kernel, Refusal, Socket};
 use nix::errno::Errno;
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{
@@ -19,7 +20,6 @@ use super::quarantine::{Quarantine, Suspect};
 use super::refusal::{Error, Verdict, describe, judge};
 use super::tally::Tally;
 use super::transaction::SyncReport;
-use crate::nft::{self, Batch, Elements, Kernel, Refusal, Socket};
 
 /// How often a sync starts over because the kernel refused it.
 const ATTEMPTS: usize = 50;

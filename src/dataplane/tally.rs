@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use nfnetlink::nft::{Error, FinishedBatch, Kernel};
+
 use super::sync::is_about_affinity;
-use crate::nft::{Error, FinishedBatch, Kernel};
 
 /// What became of transactions since the last time that somebody asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use nfnetlink::nft::{self, Batch, FinishedBatch};
 use shunt_core::model::Family;
 use shunt_core::plan::{
     Chain, ChainName, LAYOUT_COMMENT, Set, TABLE, Touched, base_chains, on_demand_chain,
@@ -17,7 +18,6 @@ use super::ownership::{Hold, OWNED, Ownership, can_own, create_table};
 use super::refusal::Error;
 use super::sync::{Dataplane, Known, next_generation};
 use super::translate::{base_chain, expressions};
-use crate::nft::{self, Batch, FinishedBatch};
 
 /// What a sync wrote.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use nfnetlink::nft::{BaseChain, ChainKind, Expr, Hook, Register};
 use shunt_core::model::Family;
 use shunt_core::plan::{BaseHook, Field, Is, Rule, Set, Statement};
-
-use crate::nft::{BaseChain, ChainKind, Expr, Hook, Register};
 
 /// Where every statement loads what it compares or looks up.
 const FIRST: Register = Register(0);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
+use nfnetlink::nft::{Listener, Writer};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::{ChainName, Conflict, Flows, Options};
 
 use super::queue::{Backlog, Orders, queue};
 use super::{Dataplane, Error, Quarantined, SyncReport, Tally};
-use crate::nft::{Listener, Writer};
 
 /// How often unused chains are looked for.
 const CHAIN_PERIOD: Duration = Duration::from_secs(10);

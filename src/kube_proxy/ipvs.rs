@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use nfnetlink::attr::{Attrs, put};
+use nfnetlink::message::{messages, put_message};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto,
@@ -11,8 +13,6 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 
 use super::{IPVS_INTERFACE, IPVS_SERVICES, has_ipvs_interface, ipvs_services};
-use crate::netlink::attr::{Attrs, put};
-use crate::netlink::message::{messages, put_message};
 
 /// The kernel answers within the call that asks.
 const ANSWER_TIMEOUT: TimeVal = TimeVal::new(10, 0);

@@ -11,11 +11,11 @@ mod ipvs;
 use std::fmt;
 use std::fs;
 
+use nfnetlink::nft::{Error, Kernel, TableFamily};
+use nfnetlink::xtables::legacy_chains;
 use serde::{Deserialize, Serialize};
-use shunt_core::model::Family;
 
 use crate::dataplane::{IPTABLES, KUBE_PROXY, is_kube_proxys};
-use crate::nft::{Error, Kernel, TableFamily, legacy_chains};
 
 pub use ipvs::{RemovedIpvs, remove_ipvs};
 
@@ -138,7 +138,8 @@ fn processes() -> Vec<u32> {
 }
 
 fn legacy_iptables_chains() -> usize {
-    let chains = Family::ALL.into_iter().flat_map(|family| {
+    let families = [TableFamily::Ip, TableFamily::Ip6];
+    let chains = families.into_iter().flat_map(|family| {
         legacy_chains(family).unwrap_or_else(|error| {
             tracing::debug!(%error, %family, "cannot list the chains of legacy iptables");
             Vec::new()

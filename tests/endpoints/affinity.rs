@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use nfnetlink::nft::{Batch, ElementData, Elements, Error, Kernel as _, Socket, TableFamily};
 use nix::errno::Errno;
-use shunt::nft::{Batch, ElementData, Elements, Error, Kernel as _, Socket, TableFamily};
 use shunt_lab::{Host, Outcome, Protocol, Service, probe};
 
 use crate::table::{

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nfnetlink::nft::{Kernel, Socket, TableFamily};
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, Tally};
-use shunt::nft::{Kernel, Socket, TableFamily};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::{Options, Set};
 use shunt_fake::{NODE, name, service, slice};

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nfnetlink::nft::{Error, Kernel, Refusal, Socket};
 use nix::errno::Errno;
-use shunt::nft::{Error, Kernel, Refusal, Socket};
 use shunt_fake::{Call, Fault, Faulty};
 
 type Refuse = Box<dyn Fn(&Refusal) -> Option<Errno> + Send>;

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use nfnetlink::nft::{Error, Kernel, Socket, TableFamily};
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, SyncReport};
-use shunt::nft::{Error, Kernel, Socket, TableFamily};
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
 use shunt_fake::{NODE, service};

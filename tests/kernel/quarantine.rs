@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nfnetlink::nft::{Refusal, Socket};
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::nft::{Refusal, Socket};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::Options;
 use shunt_fake::{NODE, service, slice};

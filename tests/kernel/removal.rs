@@ -1,8 +1,8 @@
 //! `remove`: what kube-proxy leaves goes, everything else in the same tables stays.
 
 use anyhow::Result;
+use nfnetlink::nft::Socket;
 use shunt::dataplane::{Removed, Scope, remove};
-use shunt::nft::Socket;
 use shunt_core::model::Change;
 use shunt_fake::service;
 use shunt_lab::Netns;

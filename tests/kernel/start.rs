@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nfnetlink::nft::{Kernel as _, Socket, TableFamily};
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::nft::{Kernel as _, Socket, TableFamily};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::Options;
 use shunt_fake::{NODE, service, slice};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
+use nfnetlink::nft::Socket;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::nft::Socket;
 use shunt::presence::Presence;
 use shunt::serve::{Health, HealthSource, UnboundPorts};
 use shunt::status::{self, Following, Known};

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use nfnetlink::nft::{Batch, Error, Kernel, Socket, TableFamily};
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::nft::{Batch, Error, Kernel, Socket, TableFamily};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::Options;
 use shunt_fake::{NODE, service, slice};

@@ -1,7 +1,7 @@
 //! The traps of nf_tables' transactions, each with a test that falls into it if we do.
 
 use anyhow::Result;
-use shunt::nft::{
+use nfnetlink::nft::{
     Batch, ElementData, Elements, Error, Kernel, Refusal, SetData, SetType, Socket, TableFamily,
     VerdictCode,
 };

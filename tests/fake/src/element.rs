@@ -1,7 +1,7 @@
 //! Elements: adding and deleting them (`nft_add_set_elem`, `nft_del_setelem`).
 
+use nfnetlink::nft::{Attr, Attrs};
 use nix::errno::Errno;
-use shunt::nft::{Attr, Attrs};
 
 use crate::namespace::Refuse;
 use crate::objects::{Data, Element, Set, Table};

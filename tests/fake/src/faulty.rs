@@ -1,6 +1,6 @@
 //! A kernel that fails when it is told to.
 
-use shunt::nft::{
+use nfnetlink::nft::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
     Generation, Kernel, TableFamily,
 };

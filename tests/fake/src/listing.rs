@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use shunt::nft::{
+use nfnetlink::nft::{
     DumpedChain, DumpedRule, DumpedSet, DumpedTable, ElementData, Error, Kernel, TableFamily,
 };
 

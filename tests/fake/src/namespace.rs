@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nix::errno::Errno;
-use shunt::nft::{
+use nfnetlink::nft::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
     Generation, Kernel, TableFamily,
 };
+use nix::errno::Errno;
 
 use crate::objects::{Element, Set, Table, Tables};
 use crate::transaction::{Transaction, number};

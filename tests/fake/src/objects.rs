@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shunt::nft::{Attr, Attrs, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+use nfnetlink::nft::{Attr, Attrs, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
 
 use crate::uapi::*;
 use crate::wire::Writer;

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
+use nfnetlink::nft::{Attr, Attrs};
 use nix::errno::Errno;
-use shunt::nft::{Attr, Attrs};
 
 use crate::namespace::Refuse;
 use crate::objects::{Base, Chain, Data, Kind, Rule, Set, Table, Tables};

@@ -1,6 +1,6 @@
 //! Netlink messages and attributes: reading those of a transaction, writing those of a listing.
 
-use shunt::nft::{Attr, Attrs};
+use nfnetlink::nft::{Attr, Attrs};
 
 /// `NLMSG_HDRLEN` plus the size of `struct nfgenmsg`.
 const HEADERS: usize = 20;

@@ -65,7 +65,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use shunt::nft::{Batch, ElementData, Elements, TableFamily};
+    use nfnetlink::nft::{Batch, ElementData, Elements, TableFamily};
 
     use super::*;
 

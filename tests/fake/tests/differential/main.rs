@@ -6,9 +6,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use nfnetlink::nft::{Batch, Error, Kernel, Socket};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use shunt::nft::{Batch, Error, Kernel, Socket};
 use shunt_fake::{Listing, Namespace, soak};
 use shunt_lab::Netns;
 

@@ -1,13 +1,13 @@
 //! What a random transaction consists of: things that fit together often, but not always.
 
 use anyhow::Result;
-use proptest::collection::vec;
-use proptest::prelude::*;
-use proptest::sample::select;
-use shunt::nft::{
+use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, ElementData, Elements, Expr, Hook, Kernel, Register, SetData,
     SetType, TABLE_OWNER, TABLE_PERSIST, TableFamily, VerdictCode,
 };
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
 
 pub(crate) const FAMILIES: [TableFamily; 2] = [TableFamily::Ip, TableFamily::Ip6];
 pub(crate) const TABLES: [&str; 2] = ["a", "b"];

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
+use nfnetlink::nft::{DumpedChain, DumpedRule, Error, Kernel, TableFamily};
 use shunt::dataplane::{Quarantined, Suspect};
-use shunt::nft::{DumpedChain, DumpedRule, Error, Kernel, TableFamily};
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{ChainName, Desired, Field, Frontend, FrontendKey, Member, Set, TABLE};
 use shunt_fake::{ListedElement, Listing, Namespace};

@@ -1,10 +1,10 @@
 //! What others do to nf_tables while we run.
 
-use proptest::prelude::*;
-use proptest::sample::{Index, select};
-use shunt::nft::{
+use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, Elements, Error, Expr, Hook, Kernel, SetType, TableFamily,
 };
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
 use shunt_core::plan::TABLE;
 use shunt_fake::Namespace;
 

@@ -11,13 +11,13 @@ mod world;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, anyhow};
+use nfnetlink::nft::TableFamily;
 use nix::errno::Errno;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt::dataplane::Ownership;
-use shunt::nft::TableFamily;
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
 use shunt_fake::soak;

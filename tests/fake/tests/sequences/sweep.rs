@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nfnetlink::nft::TableFamily;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::nft::TableFamily;
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::{Options, Set, TABLE};
 use shunt_fake::{Call, Fault, Faulty, NODE, Namespace, service, slice};

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nfnetlink::nft::{Error, TableFamily};
 use nix::errno::Errno;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use shunt::nft::{Error, TableFamily};
 use shunt_fake::{Call, Fault, Namespace};
 
 use crate::damage::{Damage, damage};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use nfnetlink::nft::Kernel;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, Quarantined};
-use shunt::nft::Kernel;
 use shunt_core::plan::{FrontendKey, Options, Set, TABLE};
 use shunt_fake::{Faulty, NODE, Namespace, Objects};
 

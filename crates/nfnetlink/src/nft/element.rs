@@ -2,13 +2,13 @@
 //! there may be hundreds of thousands.
 
 use super::Age;
-use super::attr::{align, close, open, put, put_be32, put_be64, put_text};
 use super::uapi::{
     NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
     NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT,
     NFTA_SET_ELEM_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::userdata;
+use crate::attr::{align, close, open, put, put_be32, put_be64, put_text};
 
 /// The longest element list of one message, in bytes. The list is one attribute, whose length has
 /// 16 bits: beyond 65 535 bytes the kernel would silently take the rest of the division.

@@ -1,6 +1,5 @@
 //! What the kernel answers when it is asked for the objects of a table.
 
-use super::attr::{Attr, Attrs, covers};
 use super::batch::HEADERS;
 use super::element::{ElementData, VerdictCode};
 use super::uapi::{
@@ -14,6 +13,7 @@ use super::uapi::{
     NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
 use super::{SetData, SetType, userdata};
+use crate::attr::{Attr, Attrs, covers};
 
 /// A table as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,7 +181,7 @@ pub(super) fn messages(buffer: &[u8]) -> impl Iterator<Item = &[u8]> {
             return None;
         }
         let message = rest.get(..length)?;
-        rest = rest.get(super::attr::align(length)..).unwrap_or(&[]);
+        rest = rest.get(crate::attr::align(length)..).unwrap_or(&[]);
         Some(message)
     })
 }

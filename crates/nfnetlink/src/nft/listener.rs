@@ -7,11 +7,11 @@ use nix::sys::socket::{
     self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType,
 };
 
-use super::attr::Attrs;
 use super::batch::HEADERS;
 use super::dump::messages;
 use super::uapi::{NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID};
 use super::{Error, Kernel, Socket};
+use crate::attr::Attrs;
 
 /// A process that wrote to nf_tables.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -11,7 +11,6 @@ use nftnl::nftnl_sys as sys;
 use nftnl::{Chain, MsgType, NlMsg, Policy, Rule, Table};
 use nix::errno::Errno;
 
-use super::attr::{close, open, put, put_be32, put_text};
 use super::error::{Answer, Refusal};
 use super::expr::{self, c_string};
 use super::uapi::{
@@ -20,6 +19,7 @@ use super::uapi::{
     NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
 };
 use super::{BaseChain, Elements, Expr, SetData, SetType, TableFamily, userdata};
+use crate::attr::{close, open, put, put_be32, put_text};
 
 /// `NLMSG_HDRLEN` plus `struct nfgenmsg`.
 pub(super) const HEADERS: usize = 20;
@@ -273,7 +273,7 @@ impl Batch {
         let length = u32_at(&self.scratch, 0) as usize;
         let start = self.buffer.len();
         self.starts.push(start);
-        let written = &mut self.scratch[..super::attr::align(length)];
+        let written = &mut self.scratch[..crate::attr::align(length)];
         self.buffer.extend_from_slice(written);
         // libmnl 1.0.4 leaves padding as it was: without this an earlier message would show there.
         written.fill(0);

@@ -9,11 +9,11 @@ const NETFILTER_HEADER: usize = 4;
 
 /// A message from the kernel.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Message<'a> {
+pub struct Message<'a> {
     /// `nlmsg_type`.
-    pub(crate) kind: u16,
+    pub kind: u16,
     /// `nlmsg_seq`: that of the request it answers.
-    pub(crate) sequence: u32,
+    pub sequence: u32,
     /// What follows the header.
     payload: &'a [u8],
 }
@@ -21,7 +21,7 @@ pub(crate) struct Message<'a> {
 impl<'a> Message<'a> {
     /// The error that it ends a request with, 0 for success; `None` if it is a message of another
     /// kind. `NLMSG_DONE` carries the error of a dump, in the same place (`netlink_dump_done`).
-    pub(crate) fn verdict(&self) -> Option<i32> {
+    pub fn verdict(&self) -> Option<i32> {
         let kind = i32::from(self.kind);
         if kind != libc::NLMSG_ERROR && kind != libc::NLMSG_DONE {
             return None;
@@ -31,24 +31,24 @@ impl<'a> Message<'a> {
     }
 
     /// Returns what follows the header.
-    pub(crate) fn payload(&self) -> &'a [u8] {
+    pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
 
     /// Its attributes.
-    pub(crate) fn attrs(&self) -> Attrs<'a> {
+    pub fn attrs(&self) -> Attrs<'a> {
         Attrs::new(self.payload.get(NETFILTER_HEADER..).unwrap_or(&[]))
     }
 }
 
 /// What netlink says as the negated number of an error, as that number. (The smallest number has none;
 /// no kernel says it, and it must not end the agent.)
-pub(crate) fn errno(error: i32) -> i32 {
+pub fn errno(error: i32) -> i32 {
     error.wrapping_neg()
 }
 
 /// The messages in a buffer. Ends at the first malformed one.
-pub(crate) fn messages(buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub fn messages(buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
     let mut rest = buffer;
     std::iter::from_fn(move || {
         let (&header, _) = rest.split_first_chunk::<HEADER>()?;
@@ -66,19 +66,19 @@ pub(crate) fn messages(buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
 
 /// The head of a request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Head {
+pub struct Head {
     /// `nlmsg_type`: subsystem and message.
-    pub(crate) kind: u16,
+    pub kind: u16,
     /// `nlmsg_flags` beside `NLM_F_REQUEST`.
-    pub(crate) flags: u16,
+    pub flags: u16,
     /// `nlmsg_seq`: what the answers will carry.
-    pub(crate) sequence: u32,
+    pub sequence: u32,
     /// `nfgen_family`.
-    pub(crate) family: u8,
+    pub family: u8,
 }
 
 /// Appends a request; `body` appends its attributes.
-pub(crate) fn put_request(buffer: &mut Vec<u8>, head: Head, body: impl FnOnce(&mut Vec<u8>)) {
+pub fn put_request(buffer: &mut Vec<u8>, head: Head, body: impl FnOnce(&mut Vec<u8>)) {
     let start = buffer.len();
     let flags = head.flags | libc::NLM_F_REQUEST as u16;
     buffer.extend_from_slice(&[0; 4]);
@@ -93,13 +93,7 @@ pub(crate) fn put_request(buffer: &mut Vec<u8>, head: Head, body: impl FnOnce(&m
 }
 
 /// Appends a request of any protocol: what follows the header is `payload`.
-pub(crate) fn put_message(
-    buffer: &mut Vec<u8>,
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    payload: &[u8],
-) {
+pub fn put_message(buffer: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, payload: &[u8]) {
     buffer.extend_from_slice(&((HEADER + payload.len()) as u32).to_ne_bytes());
     buffer.extend_from_slice(&kind.to_ne_bytes());
     buffer.extend_from_slice(&(flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());

@@ -5,7 +5,7 @@
 //! functions of its expressions. A blob is a list of {type u8, length u8, payload}.
 
 use super::TableFamily;
-use super::attr::put;
+use crate::attr::put;
 
 /// `NFT_USERDATA_MAXLEN` is 256; a comment also has its type, length and NUL.
 const COMMENT_LIMIT: usize = 250;
@@ -66,7 +66,7 @@ pub(super) fn put_element_comment(buffer: &mut Vec<u8>, kind: u16, comment: &str
     buffer.push((comment.len() + 1) as u8);
     buffer.extend_from_slice(comment.as_bytes());
     buffer.push(0);
-    buffer.resize(super::attr::align(buffer.len()), 0);
+    buffer.resize(crate::attr::align(buffer.len()), 0);
 }
 
 /// Appends the userdata attribute of a table with a comment.

@@ -6,10 +6,6 @@
 //! element messages scale with the cluster and are encoded by hand into the same batch.
 //!
 //! Must not know: Services, endpoints, or which tables and sets exist.
-//!
-//! This folder is the only one that may contain `unsafe`: the calls into libnftnl in `expr` and
-//! `batch`, what the netlink socket needs in `socket`, and the one call to legacy iptables in
-//! `xtables`, each with its reason.
 
 mod batch;
 mod dump;
@@ -24,18 +20,15 @@ mod objects;
 mod socket;
 mod uapi;
 mod userdata;
-mod xtables;
 
-use crate::netlink::attr;
-
-pub use attr::{Attr, Attrs};
+pub use crate::attr::{Attr, Attrs};
 pub use batch::{Batch, FinishedBatch};
 pub use dump::{Age, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
 pub use element::{ElementData, Elements, VerdictCode};
 pub use error::{Error, Refusal};
 pub use expr::{Expr, Register};
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) use fuzz::fuzz;
+pub use fuzz::fuzz;
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
 pub use objects::{
@@ -43,4 +36,3 @@ pub use objects::{
 };
 pub use socket::Socket;
 pub use userdata::{SetField, TypeOf};
-pub use xtables::legacy_chains;

@@ -8,7 +8,6 @@ use nix::errno::Errno;
 use nix::sys::socket::{self, MsgFlags, NetlinkAddr, sockopt};
 use nix::sys::time::TimeVal;
 
-use super::attr::{Attrs, put_text};
 use super::batch::{HEADERS, put_message, put_set_name, u32_at};
 use super::dump::messages;
 use super::error::Answer;
@@ -20,7 +19,8 @@ use super::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
     Generation, Kernel, TableFamily,
 };
-use crate::netlink::message::errno;
+use crate::attr::{Attrs, put_text};
+use crate::message::errno;
 
 /// Room in the send buffer beside the transaction itself.
 const SEND_MARGIN: usize = 64 * 1024;

@@ -11,7 +11,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-use shunt_core::model::Family;
+
+use crate::nft::TableFamily;
 
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`.
 const GET_INFO: i32 = 64;
@@ -35,10 +36,10 @@ const ERROR_TARGET: &[u8] = b"ERROR\0";
 ///
 /// # Errors
 /// If a table cannot be read, without CAP_NET_ADMIN for example.
-pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
+pub fn legacy_chains(family: TableFamily) -> io::Result<Vec<String>> {
     let names = match family {
-        Family::V4 => "/proc/thread-self/net/ip_tables_names",
-        Family::V6 => "/proc/thread-self/net/ip6_tables_names",
+        TableFamily::Ip => "/proc/thread-self/net/ip_tables_names",
+        TableFamily::Ip6 => "/proc/thread-self/net/ip6_tables_names",
     };
     let names = match fs::read_to_string(names) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -49,8 +50,8 @@ pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
         return Ok(chains);
     }
     let (domain, level, offsets) = match family {
-        Family::V4 => (AddressFamily::Inet, libc::SOL_IP, V4),
-        Family::V6 => (AddressFamily::Inet6, libc::SOL_IPV6, V6),
+        TableFamily::Ip => (AddressFamily::Inet, libc::SOL_IP, V4),
+        TableFamily::Ip6 => (AddressFamily::Inet6, libc::SOL_IPV6, V6),
     };
     let socket = socket(domain, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     for name in names.split_whitespace().filter(|name| name.len() < TABLE_NAME) {
@@ -128,8 +129,8 @@ mod tests {
     /// As `iptables-legacy -t nat` and `ip6tables-legacy -t nat` left them: the chains of kube-proxy
     /// and one of another program.
     const TABLES: [(Offsets, &[u8]); 2] = [
-        (V4, include_bytes!("../../tests/fixtures/legacy-iptables/nat-v4")),
-        (V6, include_bytes!("../../tests/fixtures/legacy-iptables/nat-v6")),
+        (V4, include_bytes!("../tests/fixtures/legacy-iptables/nat-v4")),
+        (V6, include_bytes!("../tests/fixtures/legacy-iptables/nat-v6")),
     ];
 
     #[test]

@@ -6,7 +6,6 @@ use std::io;
 use nix::errno::Errno;
 
 use super::TableFamily;
-use super::attr::Attrs;
 use super::batch::{FinishedBatch, HEADERS, u32_at};
 use super::uapi::{
     NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_DATA_VALUE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE,
@@ -14,7 +13,8 @@ use super::uapi::{
     NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME, NLMSGERR_ATTR_MSG,
     NLMSGERR_ATTR_OFFS,
 };
-use crate::netlink::message::errno;
+use crate::attr::Attrs;
+use crate::message::errno;
 
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +151,7 @@ impl Answer {
         let error = i32::from_ne_bytes(payload.get(..4)?.try_into().ok()?);
         let original = payload.get(4..20)?;
         let original_length =
-            if flags & CAPPED != 0 { 16 } else { super::attr::align(u32_at(original, 0) as usize) };
+            if flags & CAPPED != 0 { 16 } else { crate::attr::align(u32_at(original, 0) as usize) };
         let attrs = match payload.get(4 + original_length..) {
             Some(rest) if flags & TLVS != 0 => Attrs::new(rest),
             _ => Attrs::new(&[]),

@@ -1,15 +1,15 @@
 //! What the kernel may answer: see [`crate::fuzz`].
 
-use super::attr::Attrs;
 use super::batch::{Batch, HEADERS, u32_at};
 use super::dump::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, messages};
 use super::element::{ElementData, Elements};
 use super::error::Answer;
 use super::objects::TableFamily;
 use super::uapi::NFTA_SET_ELEM_LIST_ELEMENTS;
+use crate::attr::Attrs;
 
 /// Reads the messages as every kind of answer.
-pub(crate) fn fuzz(bytes: &[u8]) {
+pub fn fuzz(bytes: &[u8]) {
     let mut elements = Elements::new();
     for number in 0..3_u8 {
         elements.push(&[number; 4], Some(ElementData::Value(&[number; 8])), Some("a comment"));

@@ -58,7 +58,7 @@ impl<'a> Attrs<'a> {
     }
 
     /// How far the unread part is from the start of `of`, in bytes.
-    pub(crate) fn offset_in(&self, of: &[u8]) -> usize {
+    pub fn offset_in(&self, of: &[u8]) -> usize {
         of.len() - self.rest.len()
     }
 }
@@ -81,12 +81,12 @@ impl<'a> Iterator for Attrs<'a> {
 }
 
 /// Rounds a length up to the alignment of netlink messages and attributes (`NLA_ALIGNTO`).
-pub(crate) const fn align(length: usize) -> usize {
+pub const fn align(length: usize) -> usize {
     (length + 3) & !3
 }
 
 /// Appends an attribute.
-pub(crate) fn put(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
+pub fn put(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     let length = (4 + payload.len()) as u16;
     buffer.extend_from_slice(&length.to_ne_bytes());
     buffer.extend_from_slice(&kind.to_ne_bytes());
@@ -95,17 +95,17 @@ pub(crate) fn put(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
 }
 
 /// Appends a number in network order.
-pub(crate) fn put_be32(buffer: &mut Vec<u8>, kind: u16, value: u32) {
+pub fn put_be32(buffer: &mut Vec<u8>, kind: u16, value: u32) {
     put(buffer, kind, &value.to_be_bytes());
 }
 
 /// Appends a long number in network order.
-pub(crate) fn put_be64(buffer: &mut Vec<u8>, kind: u16, value: u64) {
+pub fn put_be64(buffer: &mut Vec<u8>, kind: u16, value: u64) {
     put(buffer, kind, &value.to_be_bytes());
 }
 
 /// Appends text with its terminating NUL.
-pub(crate) fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
+pub fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
     let length = (4 + text.len() + 1) as u16;
     buffer.extend_from_slice(&length.to_ne_bytes());
     buffer.extend_from_slice(&kind.to_ne_bytes());
@@ -115,21 +115,21 @@ pub(crate) fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
 }
 
 /// Opens a container; returns its place, for [`close`].
-pub(crate) fn open(buffer: &mut Vec<u8>, kind: u16) -> usize {
+pub fn open(buffer: &mut Vec<u8>, kind: u16) -> usize {
     let start = buffer.len();
     put(buffer, kind | libc::NLA_F_NESTED as u16, &[]);
     start
 }
 
 /// Closes the container that was opened at `start`.
-pub(crate) fn close(buffer: &mut [u8], start: usize) {
+pub fn close(buffer: &mut [u8], start: usize) {
     let length = (buffer.len() - start) as u16;
     buffer[start..start + 2].copy_from_slice(&length.to_ne_bytes());
 }
 
 /// True if `dumped` says at least all that `sent` says. The kernel answers a dump with more
 /// attributes than were sent (defaults, counters), and never marks containers.
-pub(crate) fn covers(sent: &Attrs<'_>, dumped: &Attrs<'_>, list_elem: u16) -> bool {
+pub fn covers(sent: &Attrs<'_>, dumped: &Attrs<'_>, list_elem: u16) -> bool {
     let count = |attrs: &Attrs<'_>| attrs.clone().filter(|a| a.kind == list_elem).count();
     let is_list = sent.clone().any(|a| a.kind == list_elem && a.nested);
     if is_list && count(sent) != count(dumped) {

@@ -1,0 +1,15 @@
+//! nf_tables by netlink: typed objects in, one transaction out, and the dump of what is there.
+//!
+//! Owns: messages ([`message`]) and attributes ([`attr`]) as all parts of netlink have them, and the
+//! conversation with nf_tables ([`nft`]); and the chains of legacy iptables, which are not in nf_tables
+//! ([`xtables`]).
+//!
+//! Must not know: Kubernetes, Services, or which tables and sets exist.
+//!
+//! This crate is the only one that contains `unsafe`: the calls into libnftnl, what the netlink socket
+//! needs, and the one call to legacy iptables, each with its reason.
+
+pub mod attr;
+pub mod message;
+pub mod nft;
+pub mod xtables;
