@@ -212,6 +212,7 @@ fn commands_tell_people_what_is_wrong() {
         let told = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
         assert!(told.starts_with(expected), "{words:?}: {told}");
+        assert!(told.matches("(os error ").count() <= 1, "a reason comes twice: {told}");
         assert!(output.stdout.is_empty());
     }
     let told = text(&render(&fixture("bad-input"), &[]).stderr);
@@ -235,4 +236,6 @@ fn help_for_people_has_no_flags_of_kube_proxy() {
         }
     }
     assert!(text(&shunt(&["run", "--help"]).stdout).contains("--vmodule"));
+    let help = text(&shunt(&["cleanup", "--help"]).stdout);
+    assert!(help.contains("IPVS"), "{help}");
 }

@@ -24,14 +24,15 @@ pub struct Bind {
 /// A port that cannot be bound, and that is not to be tried again.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address} for {purpose} ({field}): {source}; free the port, choose another \
+    "cannot listen on {address} for {purpose} ({field}): {reason}; free the port, choose another \
      address, or set bindAddressHardFail to false to have it tried again"
 )]
 pub struct Unbound {
     purpose: &'static str,
     field: &'static str,
     address: SocketAddr,
-    source: io::Error,
+    /// Not its source: the text has it.
+    reason: io::Error,
 }
 
 /// A port that a server cannot have, or has again.
@@ -106,8 +107,8 @@ impl Server {
                     tracing::error!(%address, %error, "the listener for {purpose} was closed: opening it anew");
                     continue;
                 }
-                Err(source) if bind.hard_fail => {
-                    return Err(Unbound { purpose, field, address, source });
+                Err(reason) if bind.hard_fail => {
+                    return Err(Unbound { purpose, field, address, reason });
                 }
                 Err(error) if reported.is_none() => {
                     tracing::error!(

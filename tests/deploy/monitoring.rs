@@ -87,7 +87,26 @@ fn alerts_ask_for_metrics_that_there_are() -> Result<()> {
             assert!(known, "{}: {action}", rule.alert);
         }
     }
-    assert!(seen.len() >= 10);
+    assert!(seen.len() >= 13);
+    Ok(())
+}
+
+/// Each number that is above 0 only while something is wrong.
+#[test]
+fn each_metric_of_a_problem_has_an_alert() -> Result<()> {
+    let text = read(ALERTS)?;
+    for metric in [
+        "shunt_commit_failures_total",
+        "shunt_drift_repairs_total",
+        "shunt_frontend_conflicts",
+        "shunt_kube_proxy_leftovers",
+        "shunt_quarantined_service_ports",
+        "shunt_unbound_ports",
+    ] {
+        assert!(series()?.contains_key(metric), "there is no metric {metric}");
+        let asked_for = text.lines().any(|line| line.contains("expr: ") && line.contains(metric));
+        assert!(asked_for, "no alert asks for {metric}");
+    }
     Ok(())
 }
 

@@ -25,6 +25,9 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// `healthCheckNodePort` of [`local_service`], and where it is served.
 const CHECKED: u16 = 31_007;
 const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+/// Where the agent listens.
+const SERVERS: [(Ipv4Addr, u16); 3] =
+    [(Ipv4Addr::LOCALHOST, HEALTH), (NODE, CHECKED), (Ipv4Addr::LOCALHOST, METRICS)];
 
 fn local_service() -> String {
     let local = Service::new("local")
@@ -62,12 +65,12 @@ fn allow_files() -> Result<()> {
 
 /// The status of an answer.
 fn ask(world: &World, ip: Ipv4Addr, port: u16) -> Result<u16> {
-    let path = if port == METRICS { "/metrics" } else { "/livez" };
-    world.lab.node.run(|| get(ip, port, path))
+    world.lab.node.run(|| get(TcpStream::connect((ip, port))?, port))
 }
 
-fn get(ip: Ipv4Addr, port: u16, path: &str) -> Result<u16> {
-    let mut stream = TcpStream::connect((ip, port))?;
+/// The same over a connection to the server of that port.
+fn get(mut stream: TcpStream, port: u16) -> Result<u16> {
+    let path = if port == METRICS { "/metrics" } else { "/livez" };
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
@@ -93,15 +96,13 @@ fn agent_without_processor(agent: &Agent) -> Duration {
 /// Asserts that each server answers in time.
 #[track_caller]
 fn assert_answers(world: &World, agent: &Agent) {
-    for (ip, port) in
-        [(Ipv4Addr::LOCALHOST, HEALTH), (NODE, CHECKED), (Ipv4Addr::LOCALHOST, METRICS)]
-    {
-        let path = if port == METRICS { "/metrics" } else { "/livez" };
+    for (ip, port) in SERVERS {
         let asked = world.lab.node.run(|| {
             let own = Path::new("/proc/thread-self/schedstat");
             let lost = || without_processor(own) + agent_without_processor(agent);
             let (lost_before, start) = (lost(), Instant::now());
-            let status = get(ip, port, path);
+            let status = TcpStream::connect((ip, port)).map_err(Into::into);
+            let status = status.and_then(|stream| get(stream, port));
             let took = start.elapsed();
             Ok((status, took.saturating_sub(lost().saturating_sub(lost_before))))
         });
@@ -157,9 +158,7 @@ fn idle_clients_delay_no_others() -> Result<()> {
     let agent = start(&world, &[])?;
     let before = holdings(&agent)?;
     for count in [1, 40] {
-        for (ip, port) in
-            [(Ipv4Addr::LOCALHOST, HEALTH), (NODE, CHECKED), (Ipv4Addr::LOCALHOST, METRICS)]
-        {
+        for (ip, port) in SERVERS {
             let _crowd = crowd(&world.lab.node, &sources(count), SocketAddrV4::new(ip, port))?;
             assert_answers(&world, &agent);
             assert_bounded(&agent, before);
@@ -175,12 +174,9 @@ fn a_crowd_from_one_address_closes_no_connection_from_another() -> Result<()> {
     let agent = start(&world, &[])?;
     let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, HEALTH);
     let [one, other] = [1, 2].map(|host| Ipv4Addr::new(127, 7, 7, host));
-    let mut patient = world.lab.node.run(|| open(one, to, true))?;
+    let patient = world.lab.node.run(|| open(one, to, true))?;
     let _crowd = crowd(&world.lab.node, &[other], to)?;
-    write!(patient, "GET /livez HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    patient.read_to_string(&mut answer)?;
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(get(patient, HEALTH)?, 200);
     agent.stop()
 }
 
@@ -243,35 +239,17 @@ fn harassed(
     })
 }
 
-#[test]
-fn clients_that_send_a_byte_now_and_then_delay_no_others() -> Result<()> {
+/// Asserts that the agent answers, with bounded memory, while clients of this server write these
+/// bytes again and again.
+#[track_caller]
+fn assert_withstands(port: u16, reads: bool, bytes: &[u8]) -> Result<()> {
     let world = World::new()?;
     let agent = start(&world, &[])?;
     let before = holdings(&agent)?;
+    let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
     for count in [1, 40] {
-        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, HEALTH);
-        let byte = |stream: &mut TcpStream| stream.write_all(b"G");
-        harassed(&world.lab.node, &sources(count), to, true, byte, || {
-            for _ in 0..20 {
-                assert_answers(&world, &agent);
-            }
-            assert_bounded(&agent, before);
-        })?;
-    }
-    agent.stop()
-}
-
-#[test]
-fn clients_that_never_read_cost_a_bounded_amount_of_memory() -> Result<()> {
-    let world = World::new()?;
-    let agent = start(&world, &[])?;
-    let before = holdings(&agent)?;
-    for count in [1, 40] {
-        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, METRICS);
-        let request = |stream: &mut TcpStream| {
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
-        };
-        harassed(&world.lab.node, &sources(count), to, false, request, || {
+        let write = |stream: &mut TcpStream| stream.write_all(bytes);
+        harassed(&world.lab.node, &sources(count), to, reads, write, || {
             for _ in 0..20 {
                 assert_answers(&world, &agent);
                 assert_bounded(&agent, before);
@@ -279,6 +257,16 @@ fn clients_that_never_read_cost_a_bounded_amount_of_memory() -> Result<()> {
         })?;
     }
     agent.stop()
+}
+
+#[test]
+fn clients_that_send_a_byte_now_and_then_delay_no_others() -> Result<()> {
+    assert_withstands(HEALTH, true, b"G")
+}
+
+#[test]
+fn clients_that_never_read_cost_a_bounded_amount_of_memory() -> Result<()> {
+    assert_withstands(METRICS, false, b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
 }
 
 /// The agent has other things to open: manifests, sockets.

@@ -100,7 +100,8 @@ fn a_taken_port_is_the_end_if_that_is_asked_for() -> Result<()> {
         let _taken = take(&world, port)?;
         let agent = world.agent().config("bindAddressHardFail: true\n")?.spawn()?;
         assert_eq!(agent.wait_for_end()?.code(), Some(1), "{}", agent.log());
-        agent.wait_for_log(&["ERROR", field, &port.to_string()])?;
+        let line = agent.wait_for_log(&["ERROR", field, &port.to_string()])?;
+        assert_eq!(line.matches("(os error ").count(), 1, "{line}");
     }
     Ok(())
 }

@@ -157,8 +157,8 @@ pub enum StatusOutput {
 /// Arguments of `shunt cleanup`.
 #[derive(Debug, Args)]
 pub struct Cleanup {
-    /// Remove what kube-proxy has left too: its nftables tables, and its chains in the tables of
-    /// iptables-nft.
+    /// Remove what kube-proxy has left too: its nftables tables, its chains in the tables of
+    /// iptables-nft, and the services and the interface of its IPVS mode.
     #[arg(long)]
     pub kube_proxy: bool,
     /// With --kube-proxy: leave shunt's own tables, so that Services go on working.

@@ -11,11 +11,17 @@ use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
+/// A form of log lines.
+pub(super) struct Format(fn(Writer<'_>, &Event<'_>) -> fmt::Result);
+
 /// JSON with the fields that kube-proxy's has: `ts`, the time in milliseconds; `msg`; `v`, the
 /// verbosity, which errors do not have; and `err` for an error. `level` is ours.
-pub(super) struct Json;
+pub(super) const JSON: Format = Format(json);
 
-impl<S, N> FormatEvent<S, N> for Json
+/// What a command tells a person: how bad it is, where, and what, as compilers do.
+pub(super) const PLAIN: Format = Format(plain);
+
+impl<S, N> FormatEvent<S, N> for Format
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -23,23 +29,27 @@ where
     fn format_event(
         &self,
         _: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
+        writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let Fields { message, fields } = Fields::of(event);
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let millis = since.as_nanos() as f64 / 1e6;
-        let level = *event.metadata().level();
-        write!(writer, r#"{{"ts":{millis:?},"level":"{level}","msg":{}"#, Value::from(message))?;
-        if let Some(verbosity) = verbosity(event) {
-            write!(writer, r#","v":{verbosity}"#)?;
-        }
-        for (name, value) in fields {
-            let name = if name == "error" { "err" } else { &name };
-            write!(writer, ",{}:{value}", Value::from(name))?;
-        }
-        writer.write_str("}\n")
+        self.0(writer, event)
     }
+}
+
+fn json(mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    let Fields { message, fields } = Fields::of(event);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let millis = since.as_nanos() as f64 / 1e6;
+    let level = *event.metadata().level();
+    write!(writer, r#"{{"ts":{millis:?},"level":"{level}","msg":{}"#, Value::from(message))?;
+    if let Some(verbosity) = verbosity(event) {
+        write!(writer, r#","v":{verbosity}"#)?;
+    }
+    for (name, value) in fields {
+        let name = if name == "error" { "err" } else { &name };
+        write!(writer, ",{}:{value}", Value::from(name))?;
+    }
+    writer.write_str("}\n")
 }
 
 /// The number for `-v` from which on this is logged. None for errors: as klog does.
@@ -55,51 +65,37 @@ fn verbosity(event: &Event<'_>) -> Option<u8> {
     }
 }
 
-/// What a command tells a person: how bad it is, where, and what, as compilers do.
-pub(super) struct Plain;
-
-impl<S, N> FormatEvent<S, N> for Plain
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        _: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let Fields { message, mut fields } = Fields::of(event);
-        let mut take = |name: &str| fields.remove(name).map(|value| text(&value));
-        writer.write_str(match *event.metadata().level() {
-            Level::ERROR => "error: ",
-            Level::WARN => "warning: ",
-            Level::INFO => "note: ",
-            _ => "debug: ",
-        })?;
-        if let Some(file) = take("file") {
-            write!(writer, "{file}:")?;
-            if let Some(line) = take("line") {
-                write!(writer, "{line}:")?;
-            }
-            writer.write_char(' ')?;
+fn plain(mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    let Fields { message, mut fields } = Fields::of(event);
+    let mut take = |name: &str| fields.remove(name).map(|value| text(&value));
+    writer.write_str(match *event.metadata().level() {
+        Level::ERROR => "error: ",
+        Level::WARN => "warning: ",
+        Level::INFO => "note: ",
+        _ => "debug: ",
+    })?;
+    if let Some(file) = take("file") {
+        write!(writer, "{file}:")?;
+        if let Some(line) = take("line") {
+            write!(writer, "{line}:")?;
         }
-        if let Some(object) = take("object") {
-            write!(writer, "{object}: ")?;
-        }
-        match (take("field"), take("value")) {
-            (Some(field), Some(value)) => write!(writer, "{field} = {value}: ")?,
-            (Some(one), None) | (None, Some(one)) => write!(writer, "{one}: ")?,
-            (None, None) => {}
-        }
-        writer.write_str(&message)?;
-        let mut before = " (";
-        for (name, value) in &fields {
-            write!(writer, "{before}{name}: {}", text(value))?;
-            before = ", ";
-        }
-        writer.write_str(if fields.is_empty() { "\n" } else { ")\n" })
+        writer.write_char(' ')?;
     }
+    if let Some(object) = take("object") {
+        write!(writer, "{object}: ")?;
+    }
+    match (take("field"), take("value")) {
+        (Some(field), Some(value)) => write!(writer, "{field} = {value}: ")?,
+        (Some(one), None) | (None, Some(one)) => write!(writer, "{one}: ")?,
+        (None, None) => {}
+    }
+    writer.write_str(&message)?;
+    let mut before = " (";
+    for (name, value) in &fields {
+        write!(writer, "{before}{name}: {}", text(value))?;
+        before = ", ";
+    }
+    writer.write_str(if fields.is_empty() { "\n" } else { ")\n" })
 }
 
 /// A value without quotes.
@@ -194,7 +190,7 @@ mod tests {
         let written = Log::default();
         let layer = layers::layer().with_writer(written.clone());
         let layer =
-            if json { layer.event_format(Json).boxed() } else { layer.event_format(Plain).boxed() };
+            if json { layer.event_format(JSON).boxed() } else { layer.event_format(PLAIN).boxed() };
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, log);
         let text = String::from_utf8(written.0.lock().expect("a lock").clone()).expect("text");

@@ -67,10 +67,10 @@ fn layer(format: LogFormat) -> Format {
         fmt::layer().with_writer(std::io::stderr).with_target(false).log_internal_errors(false);
     match format {
         LogFormat::Text if FOR_PEOPLE.load(Ordering::Relaxed) => {
-            layer.event_format(format::Plain).boxed()
+            layer.event_format(format::PLAIN).boxed()
         }
         LogFormat::Text => layer.with_ansi(std::io::stderr().is_terminal()).boxed(),
-        LogFormat::Json => layer.event_format(format::Json).boxed(),
+        LogFormat::Json => layer.event_format(format::JSON).boxed(),
     }
 }
 

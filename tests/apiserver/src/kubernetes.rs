@@ -1,10 +1,12 @@
 //! The real thing: kube-apiserver and etcd in a network namespace of their own.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -73,6 +75,7 @@ impl Kubernetes {
             ("server.key", server.key),
             ("signer.key", signer),
             ("signer.pub", signed),
+            ("admin.conf", admin_kubeconfig(&folder.join("ca.crt"))),
             // RBAC's own defaults know the second as the user of kube-proxy.
             (
                 "tokens.csv",
@@ -140,6 +143,17 @@ impl Kubernetes {
         &self.assets
     }
 
+    /// A program in the server's network namespace whose kubectl is that of the folder, with all
+    /// rights.
+    pub fn admin_command(&self, program: &str) -> Command {
+        let mut command = self.netns.command(program);
+        let mut path = OsString::from(&self.assets);
+        path.push(":");
+        path.push(env::var_os("PATH").unwrap_or_default());
+        command.env("PATH", path).env("KUBECONFIG", self.scratch.path().join("admin.conf"));
+        command
+    }
+
     /// A client with all rights.
     pub fn admin(&self) -> &Client {
         &self.admin
@@ -194,6 +208,16 @@ fn connector(netns: &Netns) -> impl Fn() -> io::Result<TcpStream> + Send + Sync 
     }
 }
 
+fn admin_kubeconfig(authority: &Path) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Config, current-context: it, \
+         clusters: [{{name: it, cluster: {{server: 'https://127.0.0.1:{API_PORT}', \
+         certificate-authority: '{}'}}}}], users: [{{name: it, user: {{token: {ADMIN_TOKEN}}}}}], \
+         contexts: [{{name: it, context: {{cluster: it, user: it}}}}]}}",
+        authority.display()
+    )
+}
+
 fn etcd_arguments(folder: &Path) -> Vec<String> {
     vec![
         format!("--data-dir={}", folder.join("etcd").display()),
@@ -222,6 +246,8 @@ fn arguments(folder: &Path) -> Vec<String> {
         format!("--service-account-signing-key-file={}", file("signer.key")),
         "--disable-admission-plugins=ServiceAccount".to_owned(),
         "--authorization-mode=RBAC".to_owned(),
+        // As in every cluster: kube-proxy's own pod needs it.
+        "--allow-privileged=true".to_owned(),
         "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/108".to_owned(),
     ]
 }

@@ -1,0 +1,54 @@
+//! The guides, followed with kubectl against the real kube-apiserver: it takes every manifest, and each
+//! command does what its guide says. There are no kubelets, so no pod runs.
+//!
+//! Scripts come out of the guides as they are written there; only the placeholders are replaced.
+//! `KUBEBUILDER_ASSETS` names the folder with kube-apiserver, etcd and kubectl.
+
+mod kubeadm;
+mod manifests;
+mod nodes;
+mod shell;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+fn main() -> ExitCode {
+    shunt_apiserver::run_real(
+        &["kubectl"],
+        &[
+            ("manifests", manifests::manifests),
+            ("kubeadm_there_and_back", kubeadm::there_and_back),
+            ("commands_on_nodes", nodes::commands_on_nodes),
+            ("verification", nodes::verification),
+        ],
+    )
+}
+
+/// A file of the repository.
+fn repository(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(repository(path)).with_context(|| format!("cannot read {path}"))
+}
+
+/// Returns the script of a guide that begins with a line: from that line to the end of its block,
+/// without the indentation.
+fn script(guide: &str, beginning: &str) -> Result<String> {
+    let text = read(guide)?;
+    let mut lines = text
+        .lines()
+        .skip_while(|line| !(line.starts_with("    ") && line.trim_start().starts_with(beginning)));
+    let first = lines.next().with_context(|| format!("{guide}: no script with {beginning:?}"))?;
+    let indentation = first.len() - first.trim_start().len();
+    let block = lines.take_while(|line| {
+        !line.trim().is_empty() && line.len() - line.trim_start().len() >= indentation
+    });
+    Ok(std::iter::once(first).chain(block).fold(String::new(), |script, line| {
+        script + line.get(indentation..).unwrap_or_default() + "\n"
+    }))
+}
