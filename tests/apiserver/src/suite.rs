@@ -155,11 +155,17 @@ pub fn run(modules: &[(&str, Vec<Case>)]) -> ExitCode {
 /// A test by its name that needs the real server, and other programs beside it.
 pub type Real = (&'static str, fn(&Kubernetes) -> Result<()>);
 
-/// Runs the tests that the command line asks for, one after the other; they are reported as ignored,
-/// with the reason, where kube-apiserver or one of `programs` beside it is not installed.
-pub fn run_real(programs: &[&'static str], tests: &[Real]) -> ExitCode {
+/// A test by its name that needs no other program.
+pub type Alone = (&'static str, fn() -> Result<()>);
+
+/// Runs the tests that the command line asks for, one after the other. Those of `real` are reported
+/// as ignored, with the reason, where kube-apiserver or one of `programs` beside it is not installed.
+pub fn run_real(programs: &[&'static str], alone: &[Alone], real: &[Real]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
+    let trials =
+        alone.iter().map(|&(name, body)| Trial::test(name, move || body().map_err(failed)));
+    let mut trials: Vec<Trial> = trials.collect();
     let programs = programs.to_vec();
     let trial = |&(name, body): &Real| {
         let programs = programs.clone();
@@ -172,7 +178,8 @@ pub fn run_real(programs: &[&'static str], tests: &[Real]) -> ExitCode {
         };
         Trial::ignorable_test(name, test)
     };
-    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
+    trials.extend(real.iter().map(trial));
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 /// The one kube-apiserver of this process, without objects.
