@@ -46,8 +46,10 @@ impl World<'_> {
             let reachable = targets.iter().filter(move |target| {
                 // Nobody else has a way to the node's own loopback addresses.
                 let own = !target.to.ip().is_loopback() || origin == "node";
-                // Pods can be the endpoint that they happen to stay with, which shows.
-                own && !(target.sticky && origin.starts_with("pod"))
+                // A pod can be the endpoint that it happens to stay with, which shows; answers to
+                // pod-3 need not pass the node, and some then seem to come from a stranger.
+                let shows = origin == "pod-3" || target.pods.contains(origin);
+                own && !(target.sticky && shows)
             });
             reachable.map(move |target| Cell { origin, target: target.clone() })
         });

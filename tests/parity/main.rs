@@ -46,6 +46,7 @@ fn main() -> ExitCode {
             ("slices", endpoints::several_slices),
             ("odd_slices", endpoints::odd_slices),
             ("endpoints_of_the_host_network", endpoints::endpoints_of_the_host_network),
+            ("pods_on_one_bridge", endpoints::pods_on_one_bridge),
             ("configurations", configurations::configurations),
             ("addresses_of_the_node", configurations::addresses_of_the_node),
             ("health_checks", health::health_checks),

@@ -1,5 +1,6 @@
 //! Planted differences, which the comparison must find, and chance, which it must not report.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
@@ -39,6 +40,7 @@ impl Made {
                 to: SocketAddr::from(([10, 0, 0, 1], n as u16)),
                 service: format!("s{}", n % 2),
                 sticky: false,
+                pods: BTreeSet::new(),
             },
         });
         let outcomes = (0..CELLS).map(|n| {
