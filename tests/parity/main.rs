@@ -10,6 +10,7 @@ mod configurations;
 mod difference;
 mod endpoints;
 mod exceptions;
+mod flows;
 mod frontends;
 mod health;
 mod planted;
@@ -29,9 +30,11 @@ fn main() -> ExitCode {
             ("one_different_cell_is_found", planted::one_different_cell_is_found),
             ("one_missing_endpoint_is_found", planted::one_missing_endpoint_is_found),
             ("different_shares_are_found", planted::different_shares_are_found),
+            ("one_different_flow_is_found", planted::one_different_flow_is_found),
         ],
         &[
             ("a_planted_rule_is_found", planted::a_planted_rule_is_found),
+            ("a_planted_silence_is_found", planted::a_planted_silence_is_found),
             ("traffic_policies", frontends::traffic_policies),
             ("load_balancers", frontends::load_balancers),
             ("source_ranges", frontends::source_ranges),
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
             ("health_checks", health::health_checks),
             ("health", health::health),
             ("metrics", health::metrics),
+            ("packet_sequences", flows::packet_sequences),
             ("sequences", sequences::sequences),
         ],
     )

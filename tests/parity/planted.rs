@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use shunt_apiserver::Kubernetes;
 use shunt_lab::Protocol;
 
 use crate::difference::{Cell, Compared, Round, Tally, differences};
+use crate::exceptions::reason_of_flow;
+use crate::flows::{self, Objects, Observed, State};
 use crate::frontends::{full, slices};
 use crate::random::Random;
 use crate::targets::Target;
@@ -130,6 +132,61 @@ pub(crate) fn different_shares_are_found() -> Result<()> {
     Ok(())
 }
 
+/// 200 flows with equal pasts on both sides, whose new endpoints and replies are those of equal rules.
+fn flows(random: &mut Random) -> [Vec<Observed>; 2] {
+    [(); 2].map(|()| {
+        let flow = |n: usize| {
+            let muted = random.below(2) == 0;
+            Observed {
+                key: format!("flows {}", n % 40),
+                protocol: if n % 40 < 20 { Protocol::Tcp } else { Protocol::Udp },
+                half_open: n % 40 < 10,
+                state: Some(State::Ready),
+                elsewhere: false,
+                muted,
+                stays: random.below(2) == 0,
+                reply: if muted { "silence" } else { "answered" }.to_owned(),
+            }
+        };
+        (0..200).map(flow).collect()
+    })
+}
+
+/// One flow of the agent that stays at an endpoint that is gone, or is silent or refused, beside
+/// flows that get other endpoints by chance.
+pub(crate) fn one_different_flow_is_found() -> Result<()> {
+    let objects = Objects::new();
+    for seed in 0..SEEDS / 4 {
+        let mut random = Random::new(seed);
+        let [reference, shunt] = flows(&mut random);
+        let found = flows::differences(&reference, &shunt);
+        ensure!(found.is_empty(), "seed {seed}: {found:#?}");
+        for planted in 0..shunt.len() {
+            let stuck: fn(&mut Observed) = |flow: &mut Observed| flow.state = Some(State::Absent);
+            let elsewhere = |flow: &mut Observed| flow.elsewhere = true;
+            let none = |flow: &mut Observed| flow.state = None;
+            let refused = |flow: &mut Observed| flow.reply = "refused".to_owned();
+            for plant in [stuck, elsewhere, none, refused] {
+                let mut shunt = shunt.clone();
+                plant(&mut shunt[planted]);
+                let found = flows::differences(&reference, &shunt);
+                let key = &shunt[planted].key;
+                // The endpoints of the reference can all be muted, or none.
+                let is_comparable = shunt[planted].state != Some(State::Ready)
+                    || shunt[planted].elsewhere
+                    || reference
+                        .iter()
+                        .any(|flow| flow.key == *key && flow.muted == shunt[planted].muted);
+                let expected = usize::from(is_comparable);
+                ensure!(found.len() == expected, "seed {seed}, {:?}: {found:#?}", shunt[planted]);
+                let excused = found.iter().find_map(|found| reason_of_flow(found, &objects));
+                ensure!(excused.is_none(), "{:?}: {excused:?}", shunt[planted]);
+            }
+        }
+    }
+    Ok(())
+}
+
 fn expect_one(what: &str, found: &[String], planted: usize) -> Result<()> {
     let place = format!("10.0.0.1:{planted}/TCP");
     ensure!(found.len() == 1 && found[0].contains(&place), "{what}: {found:#?}, not {place}");
@@ -159,5 +216,24 @@ pub(crate) fn a_planted_rule_is_found(kubernetes: &Kubernetes) -> Result<()> {
     let found: Vec<String> = found.iter().map(ToString::to_string).collect();
     let place = "s4 | node-2 | [2001:db8:51::4]:80/UDP |";
     ensure!(found.len() == 1 && found[0].starts_with(place), "{found:#?}, not {place}");
+    Ok(())
+}
+
+/// A rule in the node of the agent that drops the answers of one pod to UDP flows.
+pub(crate) fn a_planted_silence_is_found(kubernetes: &Kubernetes) -> Result<()> {
+    let world = World::new(kubernetes)?;
+    world.shunt.lab.node.nft(
+        "table inet planted {
+             chain c {
+                 type filter hook prerouting priority -350
+                 ip saddr 10.244.0.11 udp sport 8081 drop
+             }
+         }",
+    )?;
+    // The first flows of this seed are UDP over IPv4.
+    let Err(error) = flows::play(&world, 2, 1) else { bail!("it is not found") };
+    let text = format!("{error:#}");
+    let found = text.contains("shunt: endpoint Some(Ready)") && text.contains("silence");
+    ensure!(found, "another error: {text}");
     Ok(())
 }
