@@ -1,10 +1,13 @@
 //! Tests whose bodies run against both servers, and a harness that says which it could not run.
 
+use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use anyhow::{Context, Result, bail};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
+use shunt_lab::record_not_run;
 
 use crate::certs::Identity;
 use crate::client::Client;
@@ -149,7 +152,7 @@ pub fn run(modules: &[(&str, Vec<Case>)]) -> ExitCode {
         let name = format!("{module}::{}", case.name);
         trials.push(Trial::ignorable_test(name, test).with_kind("kube-apiserver"));
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    conclude(&libtest_mimic::run(&arguments, trials), Kubernetes::installed())
 }
 
 /// A test by its name that needs the real server, and other programs beside it.
@@ -179,7 +182,28 @@ pub fn run_real(programs: &[&'static str], alone: &[Alone], real: &[Real]) -> Ex
         Trial::ignorable_test(name, test)
     };
     trials.extend(real.iter().map(trial));
-    libtest_mimic::run(&arguments, trials).exit_code()
+    conclude(&libtest_mimic::run(&arguments, trials), Kubernetes::installed_with(&programs))
+}
+
+/// Says last how many tests were not run and why.
+#[allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test harness: the reader of the results looks there"
+)]
+fn conclude(conclusion: &Conclusion, programs: Result<PathBuf, String>) -> ExitCode {
+    let own = env::current_exe().unwrap_or_default();
+    let own = own.file_stem().unwrap_or_default().to_string_lossy();
+    // Cargo adds a hash.
+    let own = own.rsplit_once('-').map_or(&*own, |(name, _)| name);
+    if let (tests @ 1.., Err(reason)) = (conclusion.num_ignored, programs) {
+        println!("{tests} tests of {own} were not run: {reason}");
+        if let Err(error) = record_not_run(own, tests, &reason) {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
+    }
+    conclusion.exit_code()
 }
 
 /// The one kube-apiserver of this process, without objects.
