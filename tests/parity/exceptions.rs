@@ -26,12 +26,12 @@ pub(crate) fn reason(compared: &Compared) -> Option<&'static str> {
 /// Why flows with equal pasts may differ, if they may.
 pub(crate) fn reason_of_flow(found: &Difference, objects: &Objects) -> Option<&'static str> {
     let stay = found.reference.iter().all(|observed| observed.stays);
-    let leave = found.shunt.iter().all(|observed| !observed.stays);
     let is = |protocol| found.shunt.iter().all(|observed| observed.protocol == protocol);
     let half_open = found.shunt.iter().all(|observed| observed.half_open);
     let serves = |observed: &Observed| {
         matches!(observed.state, Some(State::Ready | State::Terminating)) && objects.serves()
     };
+    let leave = found.shunt.iter().all(|o| !o.stays && (o.state.is_none() || serves(o)));
     let has_none = |observed: &Observed| observed.state.is_none();
     let silent = |observed: &Observed| observed.muted && observed.reply == "silence";
     let answered = |observed: &Observed| {
