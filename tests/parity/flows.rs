@@ -35,6 +35,8 @@ const BATCHES: usize = 6;
 const SHORT: Duration = Duration::from_millis(300);
 /// After a change: longer than the kernel takes to send a SYN again.
 const LONG: Duration = Duration::from_millis(1300);
+/// How long a difference must last: on a busy machine replies come late.
+const LASTING: Duration = Duration::from_secs(12);
 /// Where the kernel cannot send SYNs at equal intervals, the intervals double after this time.
 const HALF_OPEN: Duration = Duration::from_secs(3);
 
@@ -222,7 +224,11 @@ impl fmt::Display for Batch {
 struct Kept {
     batch: Batch,
     flow: Flow,
+    /// It was a TCP connection that was not established after the step before.
+    half_open: bool,
     history: Vec<String>,
+    /// Its endpoint in this step; empty before the first reply.
+    endpoint: String,
     opened: Instant,
 }
 
@@ -350,12 +356,10 @@ pub(crate) fn play(world: &World<'_>, seed: u64, steps: usize) -> Result<()> {
             clients.open(batch)?;
         }
         // New flows first meet the objects that there are.
-        let flows = observe(&mut sides, &objects, SHORT)?;
-        compared += check(&flows, &objects, &history, &mut meant)?;
+        compared += compare(&mut sides, &objects, SHORT, &history, &mut meant)?;
         history.push(format!("step {step}: {batch}; {}", objects.change(&mut random)));
         objects.put(world)?;
-        let flows = observe(&mut sides, &objects, LONG)?;
-        compared += check(&flows, &objects, &history, &mut meant)?;
+        compared += compare(&mut sides, &objects, LONG, &history, &mut meant)?;
         if env::var_os("SHUNT_PARITY_VERBOSE").is_some() {
             let last = history.last().map_or("", |last| last.as_str());
             say(&format!("seed {seed}, {last}: {compared} compared"))?;
@@ -387,24 +391,40 @@ fn observe(
     Ok([next()?, next()?])
 }
 
-/// Returns how many flows of the reference had an equal; fails if their fates differ.
-fn check(
-    flows: &[Vec<Observed>; 2],
+/// Asks until no flow differs for a reason that is not meant, and fails if that lasts. Returns how
+/// many flows of the reference had an equal.
+fn compare(
+    sides: &mut [Clients<'_>],
     objects: &Objects,
+    timeout: Duration,
     history: &[String],
     meant: &mut BTreeSet<&'static str>,
 ) -> Result<usize> {
-    let [reference, shunt] = flows;
-    let mut found = Vec::new();
-    for difference in differences(reference, shunt) {
-        match exceptions::reason_of_flow(&difference, objects) {
-            Some(reason) => drop(meant.insert(reason)),
-            None => found.push(difference.to_string()),
+    let start = Instant::now();
+    sides.iter_mut().for_each(Clients::begin);
+    let mut timeout = timeout;
+    loop {
+        let [reference, shunt] = observe(sides, objects, timeout)?;
+        let mut found = Vec::new();
+        for difference in differences(&reference, &shunt) {
+            match exceptions::reason_of_flow(&difference, objects) {
+                Some(reason) => drop(meant.insert(reason)),
+                None => found.push(difference.to_string()),
+            }
         }
+        if found.is_empty() {
+            sides.iter_mut().for_each(Clients::end);
+            let keys: BTreeSet<&String> = shunt.iter().map(|observed| &observed.key).collect();
+            return Ok(reference.iter().filter(|observed| keys.contains(&observed.key)).count());
+        }
+        ensure!(
+            start.elapsed() < patience(LASTING),
+            "{}\n{objects:?}\n{}",
+            found.join(""),
+            history.join("\n")
+        );
+        timeout = LONG.max(2 * timeout);
     }
-    ensure!(found.is_empty(), "{}\n{objects:?}\n{}", found.join(""), history.join("\n"));
-    let keys: BTreeSet<&String> = shunt.iter().map(|observed| &observed.key).collect();
-    Ok(reference.iter().filter(|observed| keys.contains(&observed.key)).count())
 }
 
 /// The flows of one side.
@@ -453,26 +473,48 @@ impl<'a> Clients<'a> {
             (0..FLOWS).map(flow).collect::<Result<Vec<Flow>>>()
         })?;
         let opened = Instant::now();
-        let kept = |flow| Kept { batch, flow, history: Vec::new(), opened };
+        let kept = |flow| Kept {
+            batch,
+            flow,
+            half_open: false,
+            history: Vec::new(),
+            endpoint: String::new(),
+            opened,
+        };
         self.kept.retain(|kept| kept.batch.id + BATCHES > batch.id);
         self.kept.extend(flows.into_iter().map(kept));
         Ok(())
     }
 
-    fn observe(&mut self, objects: &Objects, timeout: Duration) -> Result<Vec<Observed>> {
+    /// Begins a step: what is over was compared in the one before.
+    fn begin(&mut self) {
         let half_open = self.half_open;
         self.kept.retain(|kept| {
             !kept.flow.is_over() && (!kept.flow.is_half_open() || kept.opened.elapsed() < half_open)
         });
-        let before: Vec<bool> = self.kept.iter().map(|kept| kept.flow.is_half_open()).collect();
+        for kept in &mut self.kept {
+            kept.half_open = kept.flow.is_half_open();
+            kept.endpoint.clear();
+        }
+    }
+
+    /// Ends a step: the endpoints of now belong to the past of the flows.
+    fn end(&mut self) {
+        self.kept.iter_mut().for_each(|kept| kept.history.push(kept.endpoint.clone()));
+    }
+
+    fn observe(&mut self, objects: &Objects, timeout: Duration) -> Result<Vec<Observed>> {
         let mut flows: Vec<&mut Flow> = self.kept.iter_mut().map(|kept| &mut kept.flow).collect();
         Flow::ask_all(&mut flows, patience(timeout))?;
         let endpoints = endpoints(self.side)?;
-        let mut observed = Vec::new();
-        for (kept, half_open) in self.kept.iter_mut().zip(before) {
-            let Kept { batch, flow, history, .. } = kept;
+        let observe = |kept: &mut Kept| {
+            let Kept { batch, flow, half_open, history, .. } = kept;
             let tuple = (flow.protocol(), flow.source, flow.to);
-            let endpoint = endpoints.get(&tuple).map_or("-", |endpoint| endpoint);
+            let tracked = endpoints.get(&tuple).map_or("-", |endpoint| endpoint);
+            // The entry of a connection that is over goes by itself.
+            let asked_before = flow.is_over() && !kept.endpoint.is_empty();
+            let endpoint = if asked_before { kept.endpoint.clone() } else { tracked.to_owned() };
+            let endpoint = endpoint.as_str();
             let reply = match &flow.reply {
                 Reply::Server(server) if server.split(':').next() == Some(endpoint) => {
                     "answered".to_owned()
@@ -482,20 +524,21 @@ impl<'a> Clients<'a> {
                 Reply::Failed(errno) => format!("{errno:?}"),
                 Reply::Nothing => "silence".to_owned(),
             };
-            let muted = PODS.iter().position(|pod| *pod == endpoint);
-            observed.push(Observed {
+            let pod = PODS.iter().position(|pod| *pod == endpoint);
+            let observed = Observed {
                 key: format!("{batch} with {history:?}"),
                 protocol: batch.protocol,
-                half_open,
+                half_open: *half_open,
                 state: objects.state(endpoint),
                 elsewhere: endpoint == "pod-3" && objects.local && batch.is_external(),
-                muted: muted.is_some_and(|pod| objects.muted[pod]),
+                muted: pod.is_some_and(|pod| objects.muted[pod]),
                 stays: history.last().is_some_and(|last| last == endpoint),
                 reply,
-            });
-            history.push(endpoint.to_owned());
-        }
-        Ok(observed)
+            };
+            kept.endpoint = endpoint.to_owned();
+            observed
+        };
+        Ok(self.kept.iter_mut().map(observe).collect())
     }
 }
 
