@@ -290,6 +290,48 @@ fn a_client_leaves_a_dead_endpoint_at_once() -> Result<()> {
     Ok(())
 }
 
+/// The node's packets pass the output hook, and both take the short circuit of external frontends.
+#[test]
+fn the_node_and_a_pod_stay_with_their_endpoint_until_it_goes() -> Result<()> {
+    // Without affinity, so many requests reach the same endpoint once in 2¹⁹.
+    const REQUESTS: usize = 20;
+    for policy in ["Cluster", "Local"] {
+        let world = World::new()?;
+        let (pod1, pod2, pod3) = (&world.lab.pod1, &world.lab.pod2, &world.lab.pod3);
+        let service = sticky(10_800).spec(&format!("externalTrafficPolicy: {policy}"));
+        world.manifests.write("web.yaml", service)?;
+        world.manifests.write("slices.yaml", slices("web", &[pod1, pod3]))?;
+        let changes = Changes::start(&world)?;
+        let servers = |client: &Host, case: Case| {
+            client.run(|| {
+                let source = addresses(client, case.family)[0];
+                let asked = (0..REQUESTS).map(|_| server(case, source));
+                asked.collect::<Result<BTreeSet<String>>>()
+            })
+        };
+        let cases = Scenario::AffinityOfNodeAndPods.cases();
+        let mut before = BTreeMap::new();
+        for client in [&world.lab.node, pod2] {
+            for &case in &cases {
+                let servers = servers(client, case)?;
+                ensure!(servers.len() == 1, "{client}, {policy}, {case}: {servers:?}");
+                before.insert((&client.name, case), servers);
+            }
+        }
+        let servers_of_all: BTreeSet<&String> = before.values().flatten().collect();
+        ensure!(servers_of_all.len() == 2, "{policy}: all have {servers_of_all:?}");
+        changes.write(&world, "slices.yaml", slices("web", &[pod1]))?;
+        for client in [&world.lab.node, pod2] {
+            for &case in &cases {
+                let servers = servers(client, case)?;
+                let remaining = BTreeSet::from(["pod-1".to_owned()]);
+                ensure!(servers == remaining, "{client}, {policy}, {case}: {servers:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Clients from outside may not stay on an endpoint of another node, although local pods may.
 #[test]
 fn a_session_ends_when_the_policy_excludes_its_endpoint() -> Result<()> {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use shunt_lab::{EndpointSlice, Host, Node, Protocol};
 
 use crate::table::{
-    Case, Changes, DYING, Family, Frontend, READY, SERVING, Scenario, UNREADY, slices_of,
+    Case, Changes, DYING, Family, Frontend, PUBLISHED, READY, SERVING, Scenario, UNREADY, slices_of,
 };
 use crate::world::{TARGET, World, web};
 
@@ -53,7 +53,7 @@ const GONE: &str = "";
 
 /// The conditions of the three pods, the first two of which are local; where clients go under
 /// policy Cluster, and under policy Local.
-const FALLBACK: [([&str; 3], Goes, Goes); 9] = [
+const FALLBACK: [([&str; 3], Goes, Goes); 12] = [
     ([READY, READY, READY], To(&["pod-1", "pod-2", "pod-3"]), To(&["pod-1", "pod-2"])),
     ([SERVING, READY, READY], To(&["pod-2", "pod-3"]), To(&["pod-2"])),
     ([SERVING, SERVING, READY], To(&["pod-3"]), To(&["pod-1", "pod-2"])),
@@ -61,6 +61,9 @@ const FALLBACK: [([&str; 3], Goes, Goes); 9] = [
     ([DYING, UNREADY, READY], To(&["pod-3"]), Dropped),
     ([SERVING, GONE, SERVING], To(&["pod-1", "pod-3"]), To(&["pod-1"])),
     ([GONE, DYING, SERVING], To(&["pod-3"]), Dropped),
+    ([PUBLISHED, UNREADY, READY], To(&["pod-1", "pod-3"]), To(&["pod-1"])),
+    ([PUBLISHED, SERVING, PUBLISHED], To(&["pod-1", "pod-3"]), To(&["pod-1"])),
+    ([SERVING, GONE, PUBLISHED], To(&["pod-3"]), To(&["pod-1"])),
     ([DYING, UNREADY, DYING], Refused, Refused),
     ([GONE, GONE, GONE], Refused, Refused),
 ];

@@ -12,6 +12,7 @@ use crate::world::{TARGET, World, cluster_ip_service};
 /// What is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scenario {
+    AffinityOfNodeAndPods,
     AffinityOutlivesChanges,
     AffinityTimesOut,
     AffinityIsRefreshed,
@@ -50,6 +51,7 @@ impl Scenario {
     /// The table; each row holds for IPv4 and IPv6.
     fn row(self) -> (&'static [Protocol], &'static [Frontend]) {
         match self {
+            Self::AffinityOfNodeAndPods => (PROTOCOLS, FRONTENDS),
             Self::AffinityOutlivesChanges => (PROTOCOLS, FRONTENDS),
             Self::AffinityTimesOut => (PROTOCOLS, FRONTENDS),
             Self::AffinityIsRefreshed => (PROTOCOLS, FRONTENDS),
@@ -220,6 +222,8 @@ impl Changes {
 pub(crate) const READY: &str = "conditions: {ready: true}";
 pub(crate) const UNREADY: &str = "conditions: {ready: false, serving: false, terminating: false}";
 pub(crate) const SERVING: &str = "conditions: {ready: false, serving: true, terminating: true}";
+/// As with `publishNotReadyAddresses`: ready counts, although the pod terminates.
+pub(crate) const PUBLISHED: &str = "conditions: {ready: true, serving: true, terminating: true}";
 pub(crate) const DYING: &str = "conditions: {ready: false, serving: false, terminating: true}";
 
 /// A slice for each family with the ports of [`web`](crate::world::web), and endpoints with these

@@ -1,10 +1,10 @@
 //! `externalTrafficPolicy` and `internalTrafficPolicy`.
 
 use anyhow::Result;
-use shunt_lab::Protocol;
+use shunt_lab::{Echo, Protocol};
 
 use crate::table::{Expected, Family, Frontend, Scenario, Sender, address, check, name, service};
-use crate::world::{World, cluster_ip_service, manifest};
+use crate::world::{CLUSTER_CIDR, TARGET, World, cluster_ip_service, manifest};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policies {
@@ -18,15 +18,18 @@ enum Policies {
     ExternalLocal,
     /// Only the internal one is Local; the only endpoint is elsewhere.
     InternalLocal,
+    /// Only the internal one is Local; there are endpoints on the node and elsewhere.
+    InternalLocalAndHere,
 }
 
 impl Policies {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::LocalAndHere,
         Self::LocalAndAway,
         Self::LocalAndNowhere,
         Self::ExternalLocal,
         Self::InternalLocal,
+        Self::InternalLocalAndHere,
     ];
 }
 
@@ -40,14 +43,17 @@ impl Scenario for Policies {
 fn expected(scenario: Policies, frontend: Frontend, sender: Sender) -> Expected {
     use Expected::{Dropped, Masqueraded, Preserved, Refused, Skipped};
     use Frontend::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
-    use Policies::{ExternalLocal, InternalLocal, LocalAndAway, LocalAndHere, LocalAndNowhere};
+    use Policies::{
+        ExternalLocal, InternalLocal, InternalLocalAndHere, LocalAndAway, LocalAndHere,
+        LocalAndNowhere,
+    };
     use Sender::{Client, Node, OtherNode, OtherPod, Pod};
     match (scenario, frontend, sender) {
         // The other node has no route to service addresses.
         (_, ClusterIp | ExternalIp | LoadBalancer, OtherNode | OtherPod) => Skipped,
 
-        (LocalAndHere, ClusterIp, Client | Node) => Masqueraded(&["pod-1"]),
-        (LocalAndHere, ClusterIp, Pod) => Preserved(&["pod-1"]),
+        (LocalAndHere | InternalLocalAndHere, ClusterIp, Client | Node) => Masqueraded(&["pod-1"]),
+        (LocalAndHere | InternalLocalAndHere, ClusterIp, Pod) => Preserved(&["pod-1"]),
         (LocalAndAway | InternalLocal, ClusterIp, Client | Node | Pod) => Dropped,
         (ExternalLocal, ClusterIp, Client | Node) => Masqueraded(&["pod-3"]),
         (ExternalLocal, ClusterIp, Pod) => Preserved(&["pod-3"]),
@@ -74,6 +80,10 @@ fn expected(scenario: Policies, frontend: Frontend, sender: Sender) -> Expected 
         | (InternalLocal, NodePort, Client | Node | Pod | OtherNode | OtherPod) => {
             Masqueraded(&["pod-3"])
         }
+        (InternalLocalAndHere, ExternalIp | LoadBalancer, Client | Node | Pod)
+        | (InternalLocalAndHere, NodePort, Client | Node | Pod | OtherNode | OtherPod) => {
+            Masqueraded(&["pod-1", "pod-3"])
+        }
         // For a pod of the other node the packets would come back to itself, unmasqueraded.
         (LocalAndHere | LocalAndAway | ExternalLocal, NodePort, OtherPod) => Skipped,
 
@@ -94,18 +104,65 @@ fn content(world: &World, identity: impl Scenario, scenario: Policies) -> String
         Policies::LocalAndNowhere => manifest(&both, name, &[]),
         Policies::ExternalLocal => manifest(&service.spec(external), name, &[away]),
         Policies::InternalLocal => manifest(&service.spec(internal), name, &[away]),
+        Policies::InternalLocalAndHere => manifest(&service.spec(internal), name, &[here, away]),
     }
 }
 
-#[test]
-fn policies_decide_who_is_reached_and_whose_address_is_seen() -> Result<()> {
+fn world_of_all() -> Result<World> {
     let world = World::new()?;
     for scenario in Policies::ALL {
         let content = content(&world, scenario, scenario);
         world.manifests.write(&format!("{}.yaml", name(scenario)), content)?;
     }
+    Ok(world)
+}
+
+#[test]
+fn policies_decide_who_is_reached_and_whose_address_is_seen() -> Result<()> {
+    let world = world_of_all()?;
     let _agent = world.start()?;
     check(&world, &Policies::ALL, |cell| expected(cell.scenario, cell.frontend, cell.sender));
+    Ok(())
+}
+
+/// `masqueradeAll` is about ClusterIPs: policy Local still preserves the source elsewhere.
+#[test]
+fn masquerade_all_masquerades_cluster_ips_only() -> Result<()> {
+    let world = world_of_all()?;
+    let config = format!("{CLUSTER_CIDR}nftables: {{masqueradeAll: true}}\n");
+    let _agent = world.agent(&config)?.start()?;
+    check(&world, &Policies::ALL, |cell| {
+        match (cell.frontend, expected(cell.scenario, cell.frontend, cell.sender)) {
+            (Frontend::ClusterIp, Expected::Preserved(pods)) => Expected::Masqueraded(pods),
+            (_, expected) => expected,
+        }
+    });
+    Ok(())
+}
+
+/// Endpoints with `hostNetwork` are the nodes themselves.
+#[test]
+fn host_network_endpoints_under_policy_local_see_the_source() -> Result<()> {
+    let world = World::new()?;
+    let (node, node2) = (&world.lab.node, &world.lab.node2);
+    let _servers = [Echo::on(node, TARGET)?, Echo::on(node2, TARGET)?];
+    let (both, away) = (Policies::LocalAndHere, Policies::LocalAndAway);
+    for (scenario, hosts) in [(both, &[node, node2][..]), (away, &[node2])] {
+        let service = service(scenario).spec("externalTrafficPolicy: Local");
+        let content = manifest(&service, &name(scenario), hosts);
+        world.manifests.write(&format!("{}.yaml", name(scenario)), content)?;
+    }
+    let _agent = world.start()?;
+    check(&world, &[both, away], |cell| match (cell.scenario, cell.frontend, cell.sender) {
+        (_, Frontend::ClusterIp, _) | (_, _, Sender::Node | Sender::OtherPod) => Expected::Skipped,
+        (_, Frontend::ExternalIp | Frontend::LoadBalancer, Sender::OtherNode) => Expected::Skipped,
+        (Policies::LocalAndHere, _, Sender::Client | Sender::OtherNode) => {
+            Expected::Preserved(&["node-1"])
+        }
+        (Policies::LocalAndHere, _, Sender::Pod) => Expected::Preserved(&["node-1", "node-2"]),
+        (_, _, Sender::Pod) => Expected::Preserved(&["node-2"]),
+        (_, _, Sender::Client | Sender::OtherNode) => Expected::Dropped,
+    });
     Ok(())
 }
 

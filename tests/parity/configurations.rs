@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use shunt_apiserver::Kubernetes;
 use shunt_lab::{Protocol, Service};
 
+use crate::endpoints::POLICIES;
 use crate::frontends::{full, slices};
 use crate::world::{CLUSTER_CIDR, World};
 
@@ -65,9 +66,7 @@ pub(crate) fn addresses_of_the_node(kubernetes: &Kubernetes) -> Result<()> {
 /// Every kind of frontend and policy.
 fn put_services(world: &World<'_>) -> Result<()> {
     let lab = &world.shunt.lab;
-    for (number, internal, external) in
-        [(1, "Cluster", "Cluster"), (2, "Local", "Local"), (3, "Cluster", "Local")]
-    {
+    for (number, internal, external) in POLICIES {
         let name = format!("s{number}");
         world.put(
             full(&name, number)
@@ -78,7 +77,7 @@ fn put_services(world: &World<'_>) -> Result<()> {
         world.put(slices(&name, &[&lab.pod1, &lab.pod2, &lab.pod3]))?;
     }
     for (name, number, hosts) in
-        [("nowhere", 4, &[][..]), ("there", 5, &[&lab.pod3]), ("node", 6, &[&lab.node])]
+        [("nowhere", 5, &[][..]), ("there", 6, &[&lab.pod3]), ("node", 7, &[&lab.node])]
     {
         world.put(full(name, number).spec("externalTrafficPolicy: Local"))?;
         world.put(slices(name, hosts))?;

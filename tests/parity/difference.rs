@@ -1,41 +1,47 @@
-//! The same packets on both sides, and what is different about their fates.
+//! Which cells differ between the two sides, judged from samples.
+//!
+//! A cell's packets can have several outcomes, since a Service chooses among endpoints at random.
+//! Each side is sampled until another equally likely outcome would have appeared. Every cell whose
+//! sets of outcomes differ then gets new samples, in smaller groups and with longer timeouts. Last,
+//! the shares of the endpoints are compared over all cells of a Service.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Display, Write};
-use std::thread;
+use std::fmt::{self, Display};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use nix::errno::Errno;
-use shunt_lab::{Fate, Question, patience, volley};
+use anyhow::Result;
 
 use crate::exceptions;
-use crate::targets::{Target, targets};
-use crate::world::{Side, World};
+use crate::targets::Target;
 
-/// How cells are asked.
-#[derive(Clone, Copy)]
-struct Round {
-    /// How often each.
-    times: usize,
-    /// How long an answer may take.
-    patience: Duration,
-    /// How many questions of one origin are open at the same time.
-    at_once: usize,
+/// How cells are sampled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    /// The samples of each cell and side.
+    pub(crate) times: usize,
+    /// The timeout of an answer.
+    pub(crate) patience: Duration,
+    /// The questions of one origin that are open at the same time.
+    pub(crate) at_once: usize,
 }
 
-/// Everything is asked once; then, where there is an answer, as often as it takes to meet most of
-/// several endpoints.
-const FIRST: Round = Round { times: 1, patience: Duration::from_millis(300), at_once: 500 };
-const MORE: Round = Round { times: 5, patience: Duration::from_millis(400), at_once: 500 };
-/// What is different then is asked more often, with more time and in smaller crowds: chance looks
-/// like a difference, and so does what a busy machine loses.
+/// Clients with session affinity get their endpoint; these samples do not count.
+const AFFINITY: Round = Round { times: 1, ..SAMPLE };
+/// The samples that each cell gets, and the form of further ones.
+const SAMPLE: Round =
+    Round { times: samples_for(1), patience: Duration::from_millis(400), at_once: 500 };
+/// New samples of cells that differ: chance and a busy machine also look like a difference. An
+/// endpoint in a pool of ten is missing from 200 samples once in 10^9.
 const AGAIN: [Round; 2] = [
-    Round { times: 40, patience: Duration::from_secs(1), at_once: 500 },
-    Round { times: 100, patience: Duration::from_secs(2), at_once: 10 },
+    Round { times: 40, patience: Duration::from_secs(1), at_once: 200 },
+    Round { times: 200, patience: Duration::from_secs(2), at_once: 50 },
 ];
-/// Of many differences so many are enough.
-const TOLD: usize = 20;
+/// The probability that a further outcome, as likely as those seen, is not among the samples.
+const MISSED: f64 = 0.005;
+/// How many standard deviations the shares of endpoints may differ: chance exceeds this once in 10^9.
+const DEVIATIONS: f64 = 6.0;
+/// Fewer expected samples than this say nothing about shares.
+const EXPECTED: f64 = 8.0;
 
 /// One origin and one target.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,19 +50,54 @@ pub(crate) struct Cell {
     pub(crate) target: Target,
 }
 
-/// What can become of the packets of a cell.
+/// The different outcomes of the packets of a cell.
 pub(crate) type Fates = BTreeSet<String>;
 
-/// What became of the packets of a cell on both sides.
+/// The outcomes of the packets of a cell, each with its number of samples.
+pub(crate) type Tally = BTreeMap<String, usize>;
+
+/// The outcomes of the packets of a cell on both sides.
+#[derive(Clone, Debug)]
 pub(crate) struct Compared {
     pub(crate) cell: Cell,
     pub(crate) reference: Fates,
     pub(crate) shunt: Fates,
+    /// The samples behind these, the reference's first.
+    tallies: [Tally; 2],
 }
 
 impl Compared {
+    pub(crate) fn new(cell: Cell, tallies: [Tally; 2]) -> Self {
+        let [reference, shunt] = tallies.each_ref().map(|tally| {
+            let fates = tally.keys().cloned().collect();
+            if cell.target.sticky { without_choice(&fates) } else { fates }
+        });
+        Self { cell, reference, shunt, tallies }
+    }
+
     fn is_same(&self) -> bool {
         self.reference == self.shunt
+    }
+
+    fn is_unexpected(&self) -> bool {
+        !self.is_same() && exceptions::reason(self).is_none()
+    }
+
+    /// Adds the samples of another round.
+    fn add(&mut self, more: Self) {
+        for (tally, more) in self.tallies.iter_mut().zip(more.tallies) {
+            for (fate, times) in more {
+                *tally.entry(fate).or_default() += times;
+            }
+        }
+        *self = Self::new(self.cell.clone(), std::mem::take(&mut self.tallies));
+    }
+
+    /// The samples that each side still needs.
+    fn missing_samples(&self) -> usize {
+        let fates: BTreeSet<&String> = self.tallies.iter().flat_map(BTreeMap::keys).collect();
+        let samples = self.tallies.iter().map(|tally| tally.values().sum()).min();
+        samples_for(fates.len()).saturating_sub(samples.unwrap_or_default())
     }
 }
 
@@ -76,149 +117,82 @@ impl Display for Compared {
     }
 }
 
-impl World<'_> {
-    /// Waits until both have done what was written; fails with a table if packets differ.
-    pub(crate) fn compare(&self, scenario: &str) -> Result<usize> {
-        self.settle()?;
-        // Source ports come around, and what was tracked before would count as the same flow.
-        for side in self.sides() {
-            side.lab.node.output("conntrack", &["-F"])?;
-        }
-        let cells = self.cells()?;
-        let mut table = String::new();
-        for difference in self.differences(&cells)? {
-            writeln!(table, "{scenario} | {difference}")?;
-        }
-        ensure!(
-            table.is_empty(),
-            "scenario | Service | from | to | kube-proxy | shunt\n{table}{}",
-            self.rules()
-        );
-        Ok(cells.len())
-    }
+/// A lasting difference between the two sides.
+#[derive(Debug)]
+pub(crate) enum Difference {
+    /// Different outcomes of a cell.
+    Outcomes(Compared),
+    /// The same endpoints of a Service with different shares.
+    Shares { service: String, reference: Tally, shunt: Tally },
+}
 
-    fn cells(&self) -> Result<Vec<Cell>> {
-        let targets = targets(self.kubernetes)?;
-        let origins = self.shunt.origins().map(|(name, ..)| name);
-        let cells = origins.into_iter().flat_map(|origin| {
-            let reachable = targets.iter().filter(move |target| {
-                // Nobody else has a way to the node's own loopback addresses.
-                let own = !target.to.ip().is_loopback() || origin == "node";
-                // Pods can be the endpoint that they happen to stay with, which shows.
-                own && !(target.sticky && origin.starts_with("pod"))
-            });
-            reachable.map(move |target| Cell { origin, target: target.clone() })
-        });
-        Ok(cells.collect())
-    }
-
-    fn differences(&self, cells: &[Cell]) -> Result<Vec<Compared>> {
-        // Who has to stay with an endpoint has one after this.
-        let first = self.ask(cells, FIRST)?;
-        let answered = |found: &Compared| {
-            !(found.is_same() && found.shunt == Fates::from(["silence".to_owned()]))
-        };
-        let answered: Vec<Cell> =
-            first.into_iter().filter(answered).map(|asked| asked.cell).collect();
-        let is_unexpected =
-            |asked: &Compared| !asked.is_same() && exceptions::reason(asked).is_none();
-        let mut different = self.ask(&answered, MORE)?;
-        different.retain(is_unexpected);
-        for again in AGAIN {
-            if different.is_empty() {
-                break;
+impl Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outcomes(compared) => compared.fmt(f),
+            Self::Shares { service, reference, shunt } => {
+                write!(f, "{service} | all | shares | {reference:?} | {shunt:?}")
             }
-            let cells: Vec<Cell> =
-                different.into_iter().map(|found| found.cell).take(TOLD).collect();
-            different = self.ask(&cells, again)?;
-            different.retain(is_unexpected);
         }
-        Ok(different)
-    }
-
-    /// Asks everything so many times on both sides.
-    fn ask(&self, cells: &[Cell], round: Round) -> Result<Vec<Compared>> {
-        let [reference, shunt] = thread::scope(|scope| {
-            let asked = self.sides().map(|side| scope.spawn(move || fates(side, cells, round)));
-            asked.map(|thread| thread.join().unwrap_or_else(|p| std::panic::resume_unwind(p)))
-        });
-        let (mut reference, mut shunt) = (reference?, shunt?);
-        let differences = cells.iter().map(|cell| Compared {
-            cell: cell.clone(),
-            reference: reference.remove(cell).unwrap_or_default(),
-            shunt: shunt.remove(cell).unwrap_or_default(),
-        });
-        Ok(differences.collect())
-    }
-
-    /// The rules of both, where somebody wants to see them.
-    fn rules(&self) -> String {
-        let Some(folder) = std::env::var_os("SHUNT_PARITY_RULES") else { return String::new() };
-        for side in self.sides() {
-            let rules = side.lab.node.output("nft", &["list", "ruleset"]);
-            let file = std::path::Path::new(&folder).join(side.name);
-            let _ = std::fs::write(file, rules.unwrap_or_else(|error| format!("{error:#}")));
-        }
-        format!("rules: {}\n", folder.display())
     }
 }
 
-/// What becomes of the packets of all cells on one side.
-fn fates(side: &Side, cells: &[Cell], round: Round) -> Result<BTreeMap<Cell, Fates>> {
-    let asked: Vec<Result<Vec<(Cell, String)>>> = thread::scope(|scope| {
-        let threads = side.origins().map(|(origin, host, second)| {
-            scope.spawn(move || {
-                let own = || cells.iter().filter(|cell| cell.origin == origin);
-                let cells: Vec<&Cell> =
-                    own().flat_map(|cell| std::iter::repeat_n(cell, round.times)).collect();
-                let question = |cell: &&Cell| {
-                    let Target { protocol, to, .. } = cell.target;
-                    let like = |ip: &std::net::IpAddr| ip.is_ipv4() == to.is_ipv4();
-                    let source = second.then(|| host.ips().filter(like).nth(1)).flatten();
-                    Question { protocol, source, to }
-                };
-                let mut answers = Vec::new();
-                for part in cells.chunks(round.at_once) {
-                    let questions: Vec<Question> = part.iter().map(question).collect();
-                    let fates = host.run(|| volley(&questions, patience(round.patience)))?;
-                    let fates = fates.into_iter().map(|fate| text(&fate));
-                    answers.extend(part.iter().map(|&cell| cell.clone()).zip(fates));
-                }
-                Ok(answers)
-            })
-        });
-        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    });
-    let mut fates: BTreeMap<Cell, Fates> = BTreeMap::new();
-    for answers in asked {
-        for (cell, fate) in answers? {
-            fates.entry(cell).or_default().insert(fate);
+/// Samples the cells by `ask` and returns what differs for other reasons than chance.
+pub(crate) fn differences(
+    cells: &[Cell],
+    mut ask: impl FnMut(&[Cell], Round) -> Result<Vec<Compared>>,
+) -> Result<Vec<Difference>> {
+    let sticky: Vec<Cell> = cells.iter().filter(|cell| cell.target.sticky).cloned().collect();
+    ask(&sticky, AFFINITY)?;
+    let mut compared = ask(cells, SAMPLE)?;
+    loop {
+        // As many as most cells need, so that a few rounds do.
+        let times = compared.iter().map(Compared::missing_samples).max().unwrap_or_default();
+        if times == 0 {
+            break;
         }
+        let times = times.div_ceil(2);
+        let open = |compared: &&mut Compared| compared.missing_samples() > 0;
+        let mut open: Vec<&mut Compared> = compared.iter_mut().filter(open).collect();
+        let cells: Vec<Cell> = open.iter().map(|compared| compared.cell.clone()).collect();
+        let more = ask(&cells, Round { times, ..SAMPLE })?;
+        open.iter_mut().zip(more).for_each(|(compared, more)| compared.add(more));
     }
-    for (cell, fates) in &mut fates {
-        if cell.target.sticky {
-            *fates = without_choice(fates);
+    let mut found = different_shares(&compared);
+    compared.retain(Compared::is_unexpected);
+    for again in AGAIN {
+        if compared.is_empty() {
+            break;
         }
+        let cells: Vec<Cell> = compared.into_iter().map(|compared| compared.cell).collect();
+        compared = ask(&cells, again)?;
+        compared.retain(Compared::is_unexpected);
     }
-    Ok(fates)
+    found.extend(compared.into_iter().map(Difference::Outcomes));
+    Ok(found)
 }
 
-fn text(fate: &Fate) -> String {
-    match fate {
-        // From the gateway: no rule of the node has touched it.
-        Fate::Icmp(Errno::EHOSTUNREACH | Errno::EACCES) => "unhandled".to_owned(),
-        fate => fate.to_string(),
+/// Returns how many samples show `outcomes` equally likely outcomes and would show one more.
+const fn samples_for(outcomes: usize) -> usize {
+    let share = outcomes as f64 / (outcomes + 1) as f64;
+    let (mut samples, mut missed) = (0, 1.0);
+    while missed > MISSED {
+        samples += 1;
+        missed *= share;
     }
+    samples
 }
 
-/// Which of several endpoints a client stays with is chance, and by that the address that it has
-/// there; that it stays with one is not.
+/// Returns the server of an outcome that is an answer.
+fn server(fate: &str) -> Option<&str> {
+    fate.split_once('←').map(|(server, _)| server)
+}
+
+/// With session affinity, the endpoint and with it the address that the client has there are chance;
+/// that there is only one endpoint is not.
 fn without_choice(fates: &Fates) -> Fates {
     let (reached, others): (Vec<&String>, Vec<&String>) =
-        fates.iter().partition(|fate| fate.contains('←'));
+        fates.iter().partition(|fate| server(fate).is_some());
     let mut fates: Fates = others.into_iter().cloned().collect();
     match reached[..] {
         [] => {}
@@ -229,4 +203,47 @@ fn without_choice(fates: &Fates) -> Fates {
         }
     }
     fates
+}
+
+/// Compares how often each endpoint was chosen, over all cells of a Service with the same endpoints.
+fn different_shares(compared: &[Compared]) -> Vec<Difference> {
+    let mut pools: BTreeMap<(&str, BTreeSet<&str>), [Tally; 2]> = BTreeMap::new();
+    for compared in compared.iter().filter(|c| c.is_same() && !c.cell.target.sticky) {
+        let servers: BTreeSet<&str> =
+            compared.reference.iter().filter_map(|fate| server(fate)).collect();
+        let pool = pools.entry((&compared.cell.target.service, servers)).or_default();
+        for (pool, tally) in pool.iter_mut().zip(&compared.tallies) {
+            for (fate, times) in tally {
+                if let Some(server) = server(fate) {
+                    *pool.entry(server.to_owned()).or_default() += times;
+                }
+            }
+        }
+    }
+    let different = pools.into_iter().filter(|(_, tallies)| shares_differ(tallies));
+    let difference = |((service, _), [reference, shunt]): ((&str, _), [Tally; 2])| {
+        Difference::Shares { service: service.to_owned(), reference, shunt }
+    };
+    different.map(difference).collect()
+}
+
+/// Pearson's test of homogeneity, with Wilson and Hilferty's approximation of its distribution.
+fn shares_differ(tallies: &[Tally; 2]) -> bool {
+    let samples = tallies.each_ref().map(|tally| tally.values().sum::<usize>() as f64);
+    let all = samples[0] + samples[1];
+    let servers: BTreeSet<&String> = tallies.iter().flat_map(BTreeMap::keys).collect();
+    let mut distance = 0.0;
+    for server in &servers {
+        let chosen = tallies.each_ref().map(|t| t.get(*server).copied().unwrap_or_default() as f64);
+        for (chosen_here, samples) in chosen.iter().zip(samples) {
+            let expected = (chosen[0] + chosen[1]) * samples / all;
+            if expected < EXPECTED {
+                return false;
+            }
+            distance += (chosen_here - expected).powi(2) / expected;
+        }
+    }
+    let freedom = servers.len().saturating_sub(1) as f64;
+    let spread = 2.0 / (9.0 * freedom);
+    freedom > 0.0 && distance > freedom * (1.0 - spread + DEVIATIONS * spread.sqrt()).powi(3)
 }

@@ -1,12 +1,14 @@
 //! Which endpoints count.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
 use shunt_apiserver::{Key, Kind, Kubernetes};
 use shunt_lab::{EndpointSlice, Host, Protocol};
 
 use crate::exceptions::LEFT;
 use crate::frontends::{READY, full, slices, slices_with};
-use crate::world::World;
+use crate::world::{CLUSTER_CIDR, World};
 
 const UNREADY: &str = "conditions: {ready: false, serving: false, terminating: false}";
 const SERVING_ONLY: &str = "conditions: {ready: false, serving: true, terminating: false}";
@@ -17,11 +19,17 @@ const PUBLISHED: &str = "conditions: {ready: true, serving: true, terminating: t
 const PUBLISHED_DYING: &str = "conditions: {ready: true, serving: false, terminating: true}";
 const NOTHING: &str = "conditions: {}";
 
+/// The pairs of internal and external policies, with the numbers of their Services.
+pub(crate) const POLICIES: [(u8, &str, &str); 4] = [
+    (1, "Cluster", "Cluster"),
+    (2, "Local", "Local"),
+    (3, "Cluster", "Local"),
+    (4, "Local", "Cluster"),
+];
+
 /// One Service for each pair of policies.
 fn put_policies(world: &World<'_>, more: &str) -> Result<()> {
-    for (number, internal, external) in
-        [(1, "Cluster", "Cluster"), (2, "Local", "Local"), (3, "Cluster", "Local")]
-    {
+    for (number, internal, external) in POLICIES {
         let service = full(&format!("s{number}"), number)
             .spec(&format!("internalTrafficPolicy: {internal}"))
             .spec(&format!("externalTrafficPolicy: {external}"));
@@ -31,19 +39,20 @@ fn put_policies(world: &World<'_>, more: &str) -> Result<()> {
 }
 
 fn put_endpoints(world: &World<'_>, endpoints: &[(&Host, &str)]) -> Result<()> {
-    for number in 1..=3 {
+    for (number, ..) in POLICIES {
         world.put(slices_with(&format!("s{number}"), endpoints))?;
     }
     Ok(())
 }
 
-/// A client stays where it is.
+/// A client stays where it is, also if it is the node or a pod that is no endpoint itself.
 pub(crate) fn session_affinity(kubernetes: &Kubernetes) -> Result<()> {
     let world = World::new(kubernetes)?;
     let lab = &world.shunt.lab;
     put_policies(&world, "sessionAffinity: ClientIP")?;
-    let steps: [&[&Host]; 5] = [
+    let steps: [&[&Host]; 6] = [
         &[&lab.pod1, &lab.pod2, &lab.pod3],
+        &[&lab.pod2, &lab.pod3],
         &[&lab.pod3],
         &[&lab.pod1, &lab.pod3],
         &[],
@@ -160,6 +169,35 @@ fn slices_come_and_go(world: &World<'_>) -> Result<()> {
     world.compare("a slice has gone").map(drop)
 }
 
+/// Two pods on one bridge, whose answers to each other pass the node's NAT or do not.
+pub(crate) fn pods_on_one_bridge(kubernetes: &Kubernetes) -> Result<()> {
+    const BRIDGE: &str = "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cbr0}\n";
+    for (settings, filtered) in [(CLUSTER_CIDR, false), (CLUSTER_CIDR, true), (BRIDGE, true)] {
+        kubernetes.clear()?;
+        let world = World::configured(kubernetes, settings)?;
+        for side in world.sides() {
+            side.lab.put_pods_on_bridge(filtered)?;
+        }
+        put_policies(&world, "")?;
+        let lab = &world.shunt.lab;
+        for hosts in [&[&lab.pod1, &lab.pod2][..], &[&lab.pod2, &lab.pod3]] {
+            let endpoints: Vec<_> = hosts.iter().map(|host| (*host, READY)).collect();
+            put_endpoints(&world, &endpoints)?;
+            world.compare(&format!("{settings:?}, filtered: {filtered}, {} ", hosts.len()))?;
+        }
+        // Without the node's NAT, a neighbour's answer is from an address that pod-1 never asked.
+        for side in world.sides() {
+            for to in ["10.96.1.1:80", "[fd00:96::1:1]:80"] {
+                let probe = side.lab.from(&side.lab.pod1).probe(Protocol::Tcp, to);
+                let tally = probe.tally(64, Duration::from_millis(20))?;
+                let answered = tally.reached("pod-2:8080") > 0;
+                ensure!(answered == filtered, "{}: {to}, filtered: {filtered}: {tally}", side.name);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Several slices, with the same endpoints in them; slices that come and go.
 pub(crate) fn several_slices(kubernetes: &Kubernetes) -> Result<()> {
     let world = World::new(kubernetes)?;
@@ -183,7 +221,7 @@ pub(crate) fn endpoints_of_the_host_network(kubernetes: &Kubernetes) -> Result<(
     let steps: [&[&Host]; 4] =
         [&[&lab.node], &[&lab.node, &lab.node2], &[&lab.node2], &[&lab.node, &lab.pod1, &lab.pod3]];
     for (step, hosts) in steps.iter().enumerate() {
-        for number in 1..=3 {
+        for (number, ..) in POLICIES {
             world.put(slices(&format!("s{number}"), hosts))?;
         }
         world.compare(&format!("step {step}"))?;
@@ -214,7 +252,7 @@ pub(crate) fn odd_slices(kubernetes: &Kubernetes) -> Result<()> {
     world.put(slice("all", "IPv4", "s2", all, several))?;
     world.put(slice("none", "IPv4", "s3", "[]", several))?;
     world.compare("ports without number, no ports")?;
-    world.put(full(LEFT, 4))?;
+    world.put(full(LEFT, 5))?;
     world.put(slice("moving", "IPv4", LEFT, ports, several))?;
     world.compare("a slice about to move")?;
     world.put(slice("moving", "IPv4", "s3", ports, several))?;

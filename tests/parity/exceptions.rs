@@ -1,6 +1,9 @@
 //! Where the agent means to differ from kube-proxy.
 
+use shunt_lab::Protocol;
+
 use crate::difference::{Compared, Fates};
+use crate::flows::{Difference, Objects, Observed, State};
 
 /// A Service whose only slice has been given to another one.
 pub(crate) const LEFT: &str = "left";
@@ -15,6 +18,45 @@ pub(crate) fn reason(compared: &Compared) -> Option<&'static str> {
         )
     } else if compared.cell.target.service == LEFT && refused(&compared.shunt) {
         Some("kube-proxy keeps a slice whose label changes under both Services until it restarts")
+    } else {
+        None
+    }
+}
+
+/// Why flows with equal pasts may differ, if they may.
+pub(crate) fn reason_of_flow(found: &Difference, objects: &Objects) -> Option<&'static str> {
+    let stay = found.reference.iter().all(|observed| observed.stays);
+    let is = |protocol| found.shunt.iter().all(|observed| observed.protocol == protocol);
+    let half_open = found.shunt.iter().all(|observed| observed.half_open);
+    let serves = |observed: &Observed| {
+        matches!(observed.state, Some(State::Ready | State::Terminating)) && objects.serves()
+    };
+    let leave = found.shunt.iter().all(|o| !o.stays && (o.state.is_none() || serves(o)));
+    let has_none = |observed: &Observed| observed.state.is_none();
+    let silent = |observed: &Observed| observed.muted && observed.reply == "silence";
+    let answered = |observed: &Observed| {
+        serves(observed) && (observed.reply == "answered" || silent(observed))
+    };
+    if !stay || !leave {
+        None
+    } else if is(Protocol::Udp) && !objects.serves() {
+        Some(
+            "kube-proxy leaves the connection tracking entries of Services that are deleted, or \
+             have no endpoint any more: clients go on with an endpoint that is not theirs",
+        )
+    } else if is(Protocol::Udp)
+        && found.reference.iter().all(has_none)
+        && found.shunt.iter().all(answered)
+    {
+        Some(
+            "kube-proxy leaves the entry of a flow that was sent to an external address or a node \
+             port before the Service was there: the client never reaches it",
+        )
+    } else if is(Protocol::Tcp) && half_open && !found.reference.iter().any(serves) {
+        Some(
+            "kube-proxy leaves half-open connections at an endpoint that is gone until the client \
+             gives up; shunt deletes their entries, so that the next SYN gets another endpoint",
+        )
     } else {
         None
     }

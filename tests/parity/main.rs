@@ -5,12 +5,15 @@
 //! both, but for what [`exceptions`] lists. `KUBEBUILDER_ASSETS` names the folder with
 //! kube-apiserver, etcd and kube-proxy.
 
+mod asking;
 mod configurations;
 mod difference;
 mod endpoints;
 mod exceptions;
+mod flows;
 mod frontends;
 mod health;
+mod planted;
 #[path = "../soak/random.rs"]
 mod random;
 mod sequences;
@@ -23,6 +26,15 @@ fn main() -> ExitCode {
     shunt_apiserver::run_real(
         &["kube-proxy"],
         &[
+            ("equal_sides_have_no_difference", planted::equal_sides_have_no_difference),
+            ("one_different_cell_is_found", planted::one_different_cell_is_found),
+            ("one_missing_endpoint_is_found", planted::one_missing_endpoint_is_found),
+            ("different_shares_are_found", planted::different_shares_are_found),
+            ("one_different_flow_is_found", planted::one_different_flow_is_found),
+        ],
+        &[
+            ("a_planted_rule_is_found", planted::a_planted_rule_is_found),
+            ("a_planted_silence_is_found", planted::a_planted_silence_is_found),
             ("traffic_policies", frontends::traffic_policies),
             ("load_balancers", frontends::load_balancers),
             ("source_ranges", frontends::source_ranges),
@@ -37,11 +49,13 @@ fn main() -> ExitCode {
             ("slices", endpoints::several_slices),
             ("odd_slices", endpoints::odd_slices),
             ("endpoints_of_the_host_network", endpoints::endpoints_of_the_host_network),
+            ("pods_on_one_bridge", endpoints::pods_on_one_bridge),
             ("configurations", configurations::configurations),
             ("addresses_of_the_node", configurations::addresses_of_the_node),
             ("health_checks", health::health_checks),
             ("health", health::health),
             ("metrics", health::metrics),
+            ("packet_sequences", flows::packet_sequences),
             ("sequences", sequences::sequences),
         ],
     )

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use shunt_apiserver::{Key, Kind, Kubernetes};
 
+use crate::flows::say;
 use crate::random::{self, Random};
 use crate::world::{CLUSTER_CIDR, World};
 
@@ -88,10 +89,7 @@ pub(crate) fn sequences(kubernetes: &Kubernetes) -> Result<()> {
         })?;
         if env::var_os("SHUNT_PARITY_VERBOSE").is_some() {
             let last = history.last().map_or("", |last| last.as_str());
-            nix::unistd::write(
-                std::io::stderr(),
-                format!("seed {seed}, step {step}: {cells} cells; {last:.120}\n").as_bytes(),
-            )?;
+            say(&format!("seed {seed}, step {step}: {cells} cells; {last:.120}"))?;
         }
     }
     Ok(())

@@ -11,6 +11,9 @@ use shunt_lab::Protocol;
 /// The node's addresses, primary, secondary and loopback.
 const NODE: [&str; 6] =
     ["192.0.2.10", "192.0.2.11", "127.0.0.1", "2001:db8:2::10", "2001:db8:2::11", "::1"];
+/// The pods of the node.
+const PODS: [(&str, [&str; 2]); 2] =
+    [("pod-1", ["10.244.0.11", "fd00:244::11"]), ("pod-2", ["10.244.0.12", "fd00:244::12"])];
 /// In the ServiceCIDRs, and nobody's.
 const UNALLOCATED: [&str; 2] = ["10.96.77.77", "fd00:96::7777"];
 const UNLISTED: u16 = 9;
@@ -25,14 +28,20 @@ pub(crate) struct Target {
     pub(crate) service: String,
     /// A client stays with the endpoint it had first.
     pub(crate) sticky: bool,
+    /// The pods of the node that are endpoints in any slice, ready or not.
+    pub(crate) pods: BTreeSet<String>,
 }
 
 /// Everything that can be tried on the Services that there are.
 pub(crate) fn targets(kubernetes: &Kubernetes) -> Result<Vec<Target>> {
     let reply = kubernetes.admin().get(&Kind::Service.path())?;
+    let slices = kubernetes.admin().get(&Kind::EndpointSlice.path())?;
     let mut targets = Targets::default();
     for service in reply.body["items"].as_array().into_iter().flatten() {
         targets.add_service(service);
+    }
+    for slice in slices.body["items"].as_array().into_iter().flatten() {
+        targets.add_pods(slice);
     }
     for ip in UNALLOCATED {
         targets.add(Protocol::Tcp, ip, 80, "nobody", false);
@@ -54,8 +63,25 @@ impl Targets {
     fn add(&mut self, protocol: Protocol, ip: &str, port: u16, service: &str, sticky: bool) {
         if let Ok(ip) = ip.parse::<IpAddr>() {
             let to = SocketAddr::new(ip, port);
-            self.0.insert(Target { protocol, to, service: service.to_owned(), sticky });
+            let (service, pods) = (service.to_owned(), BTreeSet::new());
+            self.0.insert(Target { protocol, to, service, sticky, pods });
         }
+    }
+
+    fn add_pods(&mut self, slice: &Value) {
+        let service = slice["metadata"]["labels"]["kubernetes.io/service-name"].as_str();
+        let endpoints = slice["endpoints"].as_array().into_iter().flatten();
+        let addresses: BTreeSet<&str> =
+            endpoints.filter_map(|endpoint| endpoint["addresses"][0].as_str()).collect();
+        let pods = PODS.iter().filter(|(_, ips)| ips.iter().any(|ip| addresses.contains(ip)));
+        let pods: BTreeSet<String> = pods.map(|(name, _)| (*name).to_owned()).collect();
+        let add = |mut target: Target| {
+            if Some(target.service.as_str()) == service {
+                target.pods.extend(pods.iter().cloned());
+            }
+            target
+        };
+        self.0 = std::mem::take(&mut self.0).into_iter().map(add).collect();
     }
 
     fn add_service(&mut self, service: &Value) {

@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: everything that must pass before a change is taken, in the order in which a
 //! mistake is found soonest.
 
+use std::cell::RefCell;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
     for component in ["fmt", "clippy"] {
         require_component(component)?;
     }
+    let not_run = RefCell::new(Vec::new());
+    let test = || suite::test(installer, &[], &mut not_run.borrow_mut());
     let steps: Vec<Step<'_>> = vec![
         ("packages", Box::new(|| installer.ensure(Purpose::ALL))),
         ("format", Box::new(|| run_command(cargo().args(["fmt", "--all", "--check"])))),
@@ -26,12 +29,14 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         ("chart", Box::new(chart::check)),
         ("clippy", Box::new(|| run_command(&mut clippy()))),
         ("docs", Box::new(|| run_command(&mut docs()))),
-        ("test", Box::new(|| suite::test(installer, &[]))),
+        ("test", Box::new(test)),
         ("demo", Box::new(|| demo::prepare(installer))),
         ("vm-test", Box::new(|| vm::run(installer, &vm::Arguments::of_ci()))),
         ("image", Box::new(|| image::run(installer, &image::Arguments::default()))),
     ];
-    report(steps, Style::of_stdout())
+    let outcome = report(steps, Style::of_stdout());
+    suite::report_not_run(&not_run.borrow(), Style::of_stdout());
+    outcome
 }
 
 fn clippy() -> Command {

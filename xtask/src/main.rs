@@ -30,6 +30,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::packages::{Installer, Purpose};
+use crate::style::Style;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version, about)]
@@ -94,7 +95,12 @@ fn main() -> ExitCode {
         Task::Setup => installer
             .ensure(Purpose::ALL)
             .map(|()| println!("everything that shunt needs from the system is there")),
-        Task::Test { args } => suite::test(&installer, args),
+        Task::Test { args } => {
+            let mut not_run = Vec::new();
+            let outcome = suite::test(&installer, args, &mut not_run);
+            suite::report_not_run(&not_run, Style::of_stdout());
+            outcome
+        }
         Task::Tidy => tidy::run(),
         Task::Soak { minutes, seed } => suite::soak(&installer, *minutes, *seed),
         Task::Bench { args } => suite::bench(&installer, args),

@@ -1,19 +1,55 @@
 //! `cargo xtask test`, `cargo xtask soak` and `cargo xtask bench`: cargo's own runs, with what they
 //! need installed and with the rights that talking to a kernel takes.
 
-use std::process::Command;
+use std::env;
+use std::fs;
+use std::io::ErrorKind;
+use std::process::{self, Command};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::command::{cargo, run};
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
+use crate::style::Style;
+
+/// The variable that test programs know; see `record_not_run` of `tests/lab`.
+const NOT_RUN: &str = "SHUNT_TESTS_NOT_RUN";
 
 /// Run every test of the workspace, or those of the packages that `args` select; `args` go to
-/// `cargo test`.
-pub(crate) fn test(installer: &Installer, args: &[String]) -> Result<()> {
+/// `cargo test`. Adds a line to `not_run` for each program some of whose tests could not run here.
+pub(crate) fn test(
+    installer: &Installer,
+    args: &[String],
+    not_run: &mut Vec<String>,
+) -> Result<()> {
     let subcommand: &[_] = if selects_package(args) { &["test"] } else { &["test", "--workspace"] };
-    run_programs(installer, subcommand, args)
+    let mut tests = prepared(installer)?;
+    let file = env::temp_dir().join(format!("shunt-tests-not-run-{}", process::id()));
+    let outcome = run(tests.args(subcommand).args(args).env(NOT_RUN, &file));
+    match fs::read_to_string(&file) {
+        Ok(lines) => not_run.extend(lines.lines().map(str::to_owned)),
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error).context(format!("cannot read {}", file.display())),
+    }
+    // Gone with the machine's other temporary files, if not now.
+    let _ = fs::remove_file(&file);
+    outcome
+}
+
+/// Say how many tests were not run, and why.
+pub(crate) fn report_not_run(not_run: &[String], style: Style) {
+    if let Some(tests) = count(not_run) {
+        println!("\n{}", style.bold(format!("==> {tests} tests were not run")));
+        not_run.iter().for_each(|line| println!("  {line}"));
+    }
+}
+
+/// How many tests these lines are about, if any. Each starts with a number.
+fn count(not_run: &[String]) -> Option<usize> {
+    let tests = |line: &String| line.split(' ').next().and_then(|n| n.parse::<usize>().ok());
+    let all = not_run.iter().filter_map(tests).sum();
+    (all > 0).then_some(all)
 }
 
 /// Run the soak for so many minutes, in the order of events that follows from `seed`, if it is given.
@@ -68,6 +104,13 @@ fn runner(words: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_that_were_not_run_are_counted() {
+        let lines = ["24 of parity: no kube-proxy", "1 of configuration: no kube-proxy"];
+        assert_eq!(count(&lines.map(str::to_owned)), Some(25));
+        assert_eq!(count(&[]), None);
+    }
 
     #[test]
     fn a_selected_package_is_seen_and_a_test_harness_option_is_not() {

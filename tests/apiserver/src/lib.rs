@@ -35,4 +35,4 @@ pub use object::{Key, Kind};
 pub use program::Program;
 pub use proxy::Proxy;
 pub use standin::{Answer, Fault, Request, Settings, Standin, StreamingLists, TOKEN, Verb};
-pub use suite::{Api, Case, Real, run, run_real};
+pub use suite::{Alone, Api, Case, Real, run, run_real};

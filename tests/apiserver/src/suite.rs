@@ -1,10 +1,13 @@
 //! Tests whose bodies run against both servers, and a harness that says which it could not run.
 
+use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use anyhow::{Context, Result, bail};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
+use shunt_lab::record_not_run;
 
 use crate::certs::Identity;
 use crate::client::Client;
@@ -149,17 +152,23 @@ pub fn run(modules: &[(&str, Vec<Case>)]) -> ExitCode {
         let name = format!("{module}::{}", case.name);
         trials.push(Trial::ignorable_test(name, test).with_kind("kube-apiserver"));
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    conclude(&libtest_mimic::run(&arguments, trials), Kubernetes::installed())
 }
 
 /// A test by its name that needs the real server, and other programs beside it.
 pub type Real = (&'static str, fn(&Kubernetes) -> Result<()>);
 
-/// Runs the tests that the command line asks for, one after the other; they are reported as ignored,
-/// with the reason, where kube-apiserver or one of `programs` beside it is not installed.
-pub fn run_real(programs: &[&'static str], tests: &[Real]) -> ExitCode {
+/// A test by its name that needs no other program.
+pub type Alone = (&'static str, fn() -> Result<()>);
+
+/// Runs the tests that the command line asks for, one after the other. Those of `real` are reported
+/// as ignored, with the reason, where kube-apiserver or one of `programs` beside it is not installed.
+pub fn run_real(programs: &[&'static str], alone: &[Alone], real: &[Real]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
+    let trials =
+        alone.iter().map(|&(name, body)| Trial::test(name, move || body().map_err(failed)));
+    let mut trials: Vec<Trial> = trials.collect();
     let programs = programs.to_vec();
     let trial = |&(name, body): &Real| {
         let programs = programs.clone();
@@ -172,7 +181,29 @@ pub fn run_real(programs: &[&'static str], tests: &[Real]) -> ExitCode {
         };
         Trial::ignorable_test(name, test)
     };
-    libtest_mimic::run(&arguments, tests.iter().map(trial).collect()).exit_code()
+    trials.extend(real.iter().map(trial));
+    conclude(&libtest_mimic::run(&arguments, trials), Kubernetes::installed_with(&programs))
+}
+
+/// Says last how many tests were not run and why.
+#[allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test harness: the reader of the results looks there"
+)]
+fn conclude(conclusion: &Conclusion, programs: Result<PathBuf, String>) -> ExitCode {
+    let own = env::current_exe().unwrap_or_default();
+    let own = own.file_stem().unwrap_or_default().to_string_lossy();
+    // Cargo adds a hash.
+    let own = own.rsplit_once('-').map_or(&*own, |(name, _)| name);
+    if let (tests @ 1.., Err(reason)) = (conclusion.num_ignored, programs) {
+        println!("{tests} tests of {own} were not run: {reason}");
+        if let Err(error) = record_not_run(own, tests, &reason) {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
+    }
+    conclusion.exit_code()
 }
 
 /// The one kube-apiserver of this process, without objects.

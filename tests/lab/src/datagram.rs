@@ -89,7 +89,7 @@ pub(crate) fn after_ipv4_header(packet: &[u8]) -> &[u8] {
     packet.get(header..).unwrap_or_default()
 }
 
-fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
+pub(crate) fn socket_address(address: &SockaddrStorage) -> Option<SocketAddr> {
     if let Some(v4) = address.as_sockaddr_in() {
         return Some(SocketAddr::new(v4.ip().into(), v4.port()));
     }

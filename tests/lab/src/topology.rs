@@ -187,6 +187,41 @@ impl Topology {
         Ok(pod)
     }
 
+    /// Moves both pods of [`node`](Self::node) to one bridge and into one subnet, so that they send
+    /// to each other without a router. With `filtered`, packets between them nevertheless pass the
+    /// netfilter hooks of the node, as kubelet and CNI plugins arrange it.
+    ///
+    /// # Errors
+    /// Also where the kernel lacks `br_netfilter`.
+    pub fn put_pods_on_bridge(&self, filtered: bool) -> Result<()> {
+        let mut commands = String::from(
+            "link add cbr0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
+             link set cbr0 up\n",
+        );
+        for pod in [&self.pod1, &self.pod2] {
+            let veth = format!("veth-{pod}");
+            commands += &format!("link set {veth} master cbr0\n");
+            for ip in pod.ips() {
+                let prefix = if ip.is_ipv4() { 32 } else { 128 };
+                let [_, mac] = link_addresses(pod);
+                commands += &format!(
+                    "route del {ip}/{prefix} dev {veth}\n\
+                     route add {ip}/{prefix} dev cbr0\n\
+                     neigh add {ip} lladdr {mac} dev cbr0 nud permanent\n"
+                );
+            }
+            pod.ip("route add 10.244.0.0/24 dev eth0\nroute add fd00:244::/64 dev eth0\n")?;
+        }
+        self.node.ip(&commands)?;
+        let value = if filtered { "1" } else { "0" };
+        self.node
+            .sysctl(&[
+                ("net/bridge/bridge-nf-call-iptables", value),
+                ("net/bridge/bridge-nf-call-ip6tables", value),
+            ])
+            .context("this needs the kernel module br_netfilter (as root: modprobe br_netfilter)")
+    }
+
     /// The start of an expectation about packets from `host`:
     /// `lab.from(&lab.client).tcp("10.96.0.10:80").reaches(&["pod-1"])`.
     pub fn from<'a>(&'a self, host: &'a Host) -> Origin<'a> {
@@ -308,9 +343,7 @@ fn client_commands(client: &Host, node: &Host) -> String {
 /// neighbour entries on both sides spare proxy ARP, its delays, and gateway addresses on the node.
 fn attachment(pod: &Host) -> (String, String) {
     let (ipv4, ipv6) = (pod.ipv4[0], pod.ipv6[0]);
-    let [a, b, c, d] = ipv4.octets();
-    let mac = |side: u8| format!("02:{side:02x}:{a:02x}:{b:02x}:{c:02x}:{d:02x}");
-    let (node_mac, pod_mac) = (mac(1), mac(2));
+    let [node_mac, pod_mac] = link_addresses(pod);
     let veth = format!("veth-{pod}");
     let node_side = format!(
         "link add {veth} address {node_mac} type veth peer name eth0 address {pod_mac} netns {}\n\
@@ -332,4 +365,10 @@ fn attachment(pod: &Host) -> (String, String) {
          route add default via fe80::1 dev eth0\n",
     );
     (node_side, pod_side)
+}
+
+/// Returns the link-layer addresses of both ends of a pod's veth, the node's first.
+fn link_addresses(pod: &Host) -> [String; 2] {
+    let [a, b, c, d] = pod.ipv4[0].octets();
+    [1, 2].map(|side: u8| format!("02:{side:02x}:{a:02x}:{b:02x}:{c:02x}:{d:02x}"))
 }
