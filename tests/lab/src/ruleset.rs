@@ -1,6 +1,6 @@
 //! The live ruleset, as `nft` sees it.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::Netns;
 
@@ -9,7 +9,8 @@ impl Netns {
     /// the places of backends within a pool, which depend on the order of events.
     pub fn ruleset(&self) -> Result<Vec<String>> {
         let listing = self.output("nft", &["-j", "list", "ruleset"])?;
-        let json: serde_json::Value = serde_json::from_str(&listing)?;
+        let json: serde_json::Value = serde_json::from_str(&listing)
+            .with_context(|| format!("nft lists the ruleset as {listing:?}"))?;
         let mut lines = Vec::new();
         for object in json["nftables"].as_array().into_iter().flatten() {
             let mut object = object.clone();
