@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 fn main() -> ExitCode {
     shunt_apiserver::run_real(
         &["kubectl"],
+        &[],
         &[
             ("manifests", manifests::manifests),
             ("kubeadm_there_and_back", kubeadm::there_and_back),
