@@ -124,6 +124,8 @@ fn storm(table: &mut Table, size: Size, manifests: &Path) {
         thread::scope(|scope| {
             let storm = scope.spawn(|| foreign.commit_until(&over));
             let figures = (|| {
+                // At first, comparisons may take some processor time in advance.
+                thread::sleep(IDLE);
                 let busy = share(pid, IDLE)?;
                 let mut changes = Vec::new();
                 for change in 0..CHANGES_IN_STORM {

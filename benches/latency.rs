@@ -37,7 +37,7 @@ use super::table::{Table, ratio_text, time};
 
 /// kube-proxy needs minutes for 10 000 Services of ten endpoints, and packets meet one anyway.
 const SIZES: [Size; 2] = [(100, 2), (10_000, 2)];
-const ROUNDS: u16 = 15;
+const ROUNDS: u16 = 45;
 /// New connections of each sort in a round, and round trips of an established one.
 const NEW: u16 = 100;
 const TRIPS: usize = 200;

@@ -14,6 +14,7 @@ use shunt_core::plan::{
 
 use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
 use super::committed::{Committed, Stray, TableState};
+use super::fingerprint::{Fingerprint, Hashes};
 use super::ownership::Hold;
 use super::places::Placed;
 use super::translate::{base_chain, expressions};
@@ -26,26 +27,24 @@ const ATTEMPTS: usize = 20;
 /// repeated after these pauses, in milliseconds, until two readings agree.
 const PAUSES: [u64; 5] = [5, 20, 80, 200, 400];
 
-/// Reads the tables of both families. A reading that is `expected`, or in which nothing is odd, is
-/// taken at once; another one once the next reading agrees with it.
+/// Reads the tables of both families. A reading in which nothing is odd is taken at once; another one if
+/// the reading before agrees with it, the first of which may have been `listed` just now.
 pub(super) fn adopt(
     kernel: &mut dyn Kernel,
     surroundings: &Surroundings,
-    expected: Option<&Committed>,
+    hashes: &Hashes,
+    listed: Option<Fingerprint>,
 ) -> Result<(u32, Committed), Error> {
-    let mut reading = Reading::new(kernel, surroundings)?;
+    let mut before = listed;
+    let mut reading = Reading::new(kernel, surroundings, hashes)?;
     for pause in PAUSES {
-        let is_expected = expected.is_some_and(|expected| reading.committed.holds_as(expected));
-        if is_expected || !reading.is_odd() {
+        let agrees = !reading.repeated && before == Some(reading.fingerprint);
+        if agrees || !reading.is_odd() {
             break;
         }
+        before = Some(reading.fingerprint);
         std::thread::sleep(Duration::from_millis(pause));
-        let again = Reading::new(kernel, surroundings)?;
-        let agrees = !again.repeated && again.committed.holds_as(&reading.committed);
-        reading = again;
-        if agrees {
-            break;
-        }
+        reading = Reading::new(kernel, surroundings, hashes)?;
     }
     Ok((reading.generation, reading.committed))
 }
@@ -78,6 +77,7 @@ pub(super) fn list(
 struct Reading {
     generation: u32,
     committed: Committed,
+    fingerprint: Fingerprint,
     /// An element was listed more than once.
     repeated: bool,
     /// Another process committed meanwhile.
@@ -85,11 +85,16 @@ struct Reading {
 }
 
 impl Reading {
-    fn new(kernel: &mut dyn Kernel, surroundings: &Surroundings) -> Result<Reading, Error> {
+    fn new(
+        kernel: &mut dyn Kernel,
+        surroundings: &Surroundings,
+        hashes: &Hashes,
+    ) -> Result<Reading, Error> {
         let generation = kernel.generation()?.id;
         let mut reading = Reading {
             generation,
             committed: Committed::default(),
+            fingerprint: Fingerprint::default(),
             repeated: false,
             interrupted: false,
         };
@@ -98,7 +103,7 @@ impl Reading {
             let ours = matches!(state, TableState::Ours { .. });
             reading.committed.set_table(family, state);
             if ours {
-                reading.read_elements(kernel, family)?;
+                reading.read_elements(kernel, family, hashes)?;
             }
         }
         Ok(reading)
@@ -209,13 +214,20 @@ struct Found {
 type FoundElement = (Set, Key, Option<Value>, Option<Arc<str>>);
 
 impl Reading {
-    fn read_elements(&mut self, kernel: &mut dyn Kernel, family: Family) -> Result<(), Error> {
-        let committed = &mut self.committed;
+    fn read_elements(
+        &mut self,
+        kernel: &mut dyn Kernel,
+        family: Family,
+        hashes: &Hashes,
+    ) -> Result<(), Error> {
+        let (committed, fingerprint) = (&mut self.committed, &mut self.fingerprint);
         let mut frontends: ArrivalMap<FrontendKey, Found> = ArrivalMap::default();
         let mut labels: HashSet<Arc<str>> = HashSet::default();
         for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
             let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
             self.interrupted |= list(kernel, family, set, &mut |element| {
+                let listed = (element.key, element.key_end);
+                fingerprint.add(hashes, (family, set), listed, element.data, element.comment);
                 let Some(key) = decode_key(family, set, element.key, element.key_end) else {
                     committed.strays.insert(Stray {
                         family,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashSet};
 use shunt_core::model::{ArrivalMap, Family};
-use shunt_core::plan::{Chain, ChainName, Frontend, FrontendKey, Member, Set, Touched};
+use shunt_core::plan::{Chain, ChainName, Element, Frontend, FrontendKey, Member, Set, Touched};
 
 use super::ownership::Hold;
 use super::places::Placed;
@@ -176,6 +176,14 @@ impl Committed {
     pub(super) fn reserve(&mut self, frontends: usize, members: usize) {
         self.frontends.reserve(frontends);
         self.members.reserve(members);
+    }
+
+    /// Hands out all elements that it says are there.
+    pub(super) fn elements(&self, each: &mut dyn FnMut(&Element<'_>)) {
+        for (key, placed) in &self.frontends {
+            placed.frontend.elements(*key).for_each(|element| each(&element));
+        }
+        self.members.iter().for_each(|member| each(&member.element()));
     }
 
     pub(super) fn frontend_keys(&self) -> impl Iterator<Item = FrontendKey> {

@@ -13,6 +13,7 @@ mod codec;
 mod committed;
 mod diff;
 mod drift;
+mod fingerprint;
 mod ownership;
 mod places;
 mod quarantine;

@@ -15,6 +15,7 @@ use super::affinity::{Stale, Sweep};
 use super::codec::table_family;
 use super::committed::{Committed, Counts};
 use super::drift::Drift;
+use super::fingerprint::Hashes;
 use super::ownership::{Ownership, is_about_flags};
 use super::quarantine::{Quarantine, Suspect};
 use super::refusal::{Error, Verdict, describe, judge};
@@ -59,6 +60,7 @@ pub struct Dataplane {
     pub(super) found: Option<(u32, Committed)>,
     /// What is known of changes by other processes.
     pub(super) drift: Drift,
+    pub(super) hashes: Hashes,
     /// Where entries of session affinity may be stale.
     pub(super) stale: Stale,
     pub(super) sweep: Sweep,
@@ -121,6 +123,7 @@ impl Dataplane {
             isolated: false,
             found: None,
             drift: Drift::default(),
+            hashes: Hashes::default(),
             stale: Stale::default(),
             sweep: Sweep::default(),
             unused: BTreeMap::new(),

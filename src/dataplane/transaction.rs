@@ -216,7 +216,7 @@ impl Dataplane {
         let Some(surroundings) = self.desired.surroundings() else { return Ok(()) };
         let (generation, mut holds) = match self.found.take() {
             Some(found) => found,
-            None => adopt(&mut *self.kernel, surroundings, None)?,
+            None => adopt(&mut *self.kernel, surroundings, &self.hashes, None)?,
         };
         // Before the first commit all that is planned is pending.
         if self.was_known {

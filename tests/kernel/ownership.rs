@@ -7,8 +7,8 @@ use anyhow::{Result, ensure};
 use nfnetlink::nft::{Error, Kernel, Socket, TableFamily};
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, SyncReport};
-use shunt_core::model::Change;
-use shunt_core::plan::Options;
+use shunt_core::model::{Change, TrafficPolicy};
+use shunt_core::plan::{Options, Set};
 use shunt_fake::{NODE, service};
 use shunt_lab::Netns;
 
@@ -92,6 +92,33 @@ fn nobody_else_can_change_what_an_agent_owns() -> Result<()> {
             assert!(repaired.is_some_and(|repaired| repaired > 0), "{damage}: {repaired:?}");
         }
         assert_eq!(ns.ruleset()?, wanted, "{damage}");
+    }
+    Ok(())
+}
+
+/// Tables and elements are compared in one listing: every set is listed once, and for each table there
+/// are lists of tables, sets, chains and rules.
+#[test]
+fn unchanged_tables_are_listed_once_behind_a_foreign_commit() -> Result<()> {
+    let ns = Netns::new()?;
+    let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
+    let mut running = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
+    some_cluster().into_iter().for_each(|change| running.apply(change));
+    // Something in every set.
+    let mut restricted = service(1);
+    restricted.affinity_seconds = Some(600);
+    restricted.load_balancer_ips = vec!["198.51.100.1".parse()?, "2001:db8::1".parse()?];
+    restricted.source_ranges = vec!["192.0.2.0/25".parse()?, "2001:db8:1::/64".parse()?];
+    restricted.external_policy = TrafficPolicy::Local;
+    running.apply(Change::Service(restricted));
+    running.apply(Change::Synced);
+    running.sync()?;
+    faults.lists();
+    let sets = Set::ALL.into_iter().filter(|set| !set.is_dynamic()).count();
+    for round in 0..3 {
+        ns.nft(&format!("add table ip theirs-{round}"))?;
+        assert!(!running.check(later())?);
+        assert_eq!(faults.lists(), 2 * (4 + sets), "round {round}");
     }
     Ok(())
 }

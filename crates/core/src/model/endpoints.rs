@@ -74,13 +74,19 @@ impl Candidate<'_> {
         self.endpoint.serving && self.endpoint.terminating
     }
 
-    fn rank(&self, place: u32) -> Rank {
-        let address = match self.backend.address {
+    fn address(&self) -> u128 {
+        match self.backend.address {
             IpAddr::V4(address) => u128::from(address.to_bits()),
             IpAddr::V6(address) => address.to_bits(),
-        };
+        }
+    }
+
+    /// Its rank among those of the same address: the port from bit 34, then which copy counts, then its
+    /// place. Among copies of one backend: not terminating before terminating, ready before not ready,
+    /// and then as the slices come.
+    fn rank(&self, place: u32) -> u64 {
         let copy = u64::from(self.endpoint.terminating) << 1 | u64::from(!self.endpoint.ready);
-        Rank(address, u64::from(self.backend.port) << 34 | copy << 32 | u64::from(place))
+        u64::from(self.backend.port) << 34 | copy << 32 | u64::from(place)
     }
 }
 
@@ -156,27 +162,31 @@ fn candidates<'a>(
         return candidates;
     }
     // Numbers are sorted several times as fast as what they stand for.
-    let mut order: Vec<_> = candidates.iter().zip(0..).map(|(c, at)| c.rank(at)).collect();
-    order.sort_unstable();
-    order.dedup_by_key(|rank| rank.backend());
-    order.iter().filter_map(|rank| candidates.get(rank.place())).copied().collect()
+    match family {
+        Family::V4 => reordered(
+            &candidates,
+            |candidate, place| candidate.address() << 50 | u128::from(candidate.rank(place)),
+            |rank| (rank >> 34, rank as u32),
+        ),
+        Family::V6 => reordered(
+            &candidates,
+            |candidate, place| (candidate.address(), candidate.rank(place)),
+            |(address, rank)| ((address, rank >> 34), rank as u32),
+        ),
+    }
 }
 
-/// The place of a candidate in the order of backends. Among copies of one backend: not terminating
-/// before terminating, ready before not ready, and then as the slices come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Rank(u128, u64);
-
-impl Rank {
-    /// Address and port.
-    fn backend(&self) -> (u128, u64) {
-        (self.0, self.1 >> 34)
-    }
-
-    /// Where the candidate was before.
-    fn place(&self) -> usize {
-        self.1 as u32 as usize
-    }
+/// Puts candidates in the order of their ranks, the first one of each backend. `parts` says of a rank
+/// which backend it is of, and where its candidate is.
+fn reordered<'a, R: Copy + Ord, B: PartialEq>(
+    candidates: &[Candidate<'a>],
+    rank: impl Fn(&Candidate<'_>, u32) -> R,
+    parts: impl Fn(R) -> (B, u32),
+) -> Vec<Candidate<'a>> {
+    let mut ranks: Vec<R> = candidates.iter().zip(0..).map(|(c, place)| rank(c, place)).collect();
+    ranks.sort_unstable();
+    ranks.dedup_by_key(|rank| parts(*rank).0);
+    ranks.iter().filter_map(|rank| candidates.get(parts(*rank).1 as usize)).copied().collect()
 }
 
 /// Applies the topology hints, which count only if every ready endpoint has them (KEP-2433).

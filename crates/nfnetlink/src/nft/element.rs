@@ -15,7 +15,7 @@ use crate::attr::{align, close, open, put, put_be32, put_be64, put_text};
 const LIST_LIMIT: usize = 64_000;
 
 /// What a verdict map answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum VerdictCode {
     /// Drop the packet.
@@ -35,7 +35,7 @@ impl VerdictCode {
 }
 
 /// The right side of a map element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ElementData<'a> {
     /// Bytes, each field padded to four.
     Value(&'a [u8]),

@@ -1,0 +1,76 @@
+//! A number that stands for all elements of both tables.
+//!
+//! It is the sum of the hashes of all elements: their order does not count, but how often each one is
+//! listed does. Whether the kernel holds what the record says can be told by it in one listing, without
+//! putting frontends together from elements; so can whether two listings agree.
+
+use std::hash::BuildHasher as _;
+
+use foldhash::quality::RandomState;
+use nfnetlink::nft::{ElementData, Error, Kernel};
+use shunt_core::model::Family;
+use shunt_core::plan::{Element, Set};
+
+use super::adopt::list;
+use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, with_data};
+use super::committed::Committed;
+
+/// How elements are hashed: differently in each process, so that nobody can make two tables look equal.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Hashes(RandomState);
+
+/// The sum of the hashes of elements.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Fingerprint(u64);
+
+impl Fingerprint {
+    /// Adds an element in nf_tables' form, with the end of its key if it is a range.
+    pub(super) fn add(
+        &mut self,
+        hashes: &Hashes,
+        (family, set): (Family, Set),
+        key: (&[u8], Option<&[u8]>),
+        data: Option<ElementData<'_>>,
+        comment: Option<&str>,
+    ) {
+        let element = (family as u8, set as u8, key, data, comment);
+        self.0 = self.0.wrapping_add(hashes.0.hash_one(element));
+    }
+
+    /// That of the elements of the record.
+    pub(super) fn recorded(committed: &Committed, hashes: &Hashes) -> Fingerprint {
+        let mut fingerprint = Fingerprint::default();
+        let mut names = ChainNames::default();
+        committed.elements(&mut |element: &Element<'_>| {
+            let (key, end) = (encode_key(element.key), encode_key_end(element.key));
+            let key = (key.as_slice(), end.as_ref().map(Bytes::as_slice));
+            let set = (element.key.family(), element.set);
+            with_data(element.value.as_ref(), &mut names, |data| {
+                fingerprint.add(hashes, set, key, data, element.comment);
+            });
+        });
+        fingerprint
+    }
+
+    /// That of the elements that the kernel lists of the tables that the record has, apart from those
+    /// that rules add.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub(super) fn listed(
+        kernel: &mut dyn Kernel,
+        committed: &Committed,
+        hashes: &Hashes,
+    ) -> Result<Fingerprint, Error> {
+        let mut fingerprint = Fingerprint::default();
+        for family in Family::ALL.into_iter().filter(|family| committed.hold(*family).is_some()) {
+            for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
+                list(kernel, family, set, &mut |element| {
+                    let key = (element.key, element.key_end);
+                    fingerprint.add(hashes, (family, set), key, element.data, element.comment);
+                })?;
+            }
+        }
+        Ok(fingerprint)
+    }
+}
