@@ -145,7 +145,6 @@ impl Objects {
                 }))
             }
             Objects::Api(access) => {
-                locations.clear();
                 let asked = count_requests(metrics.clone());
                 let metrics = metrics.clone();
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
@@ -154,6 +153,7 @@ impl Objects {
                 known.follow(node_name, Following::Api { server, contact: source.contact() });
                 let events = Connection::open(access.clone(), asked)?;
                 let events = publish(notices.clone(), events, node_name.to_owned());
+                locations.clear();
                 Ok(Box::pin(async move {
                     let objects = source.run(|delivery| {
                         let received = delivery.received;

@@ -27,22 +27,23 @@ const ATTEMPTS: usize = 20;
 /// repeated after these pauses, in milliseconds, until two readings agree.
 const PAUSES: [u64; 5] = [5, 20, 80, 200, 400];
 
-/// Reads the tables of both families. A reading in which nothing is odd is taken at once; another one if
-/// the reading before agrees with it, the first of which may have been `listed` just now.
+/// Reads the tables of both families, until a reading agrees with an earlier one or with one that is
+/// `known`: what was listed just now, or what the record says. Without any, a first reading in which
+/// nothing is odd is enough.
 pub(super) fn adopt(
     kernel: &mut dyn Kernel,
     surroundings: &Surroundings,
     hashes: &Hashes,
-    listed: Option<Fingerprint>,
+    known: &[Fingerprint],
 ) -> Result<(u32, Committed), Error> {
-    let mut before = listed;
+    let mut known = known.to_vec();
     let mut reading = Reading::new(kernel, surroundings, hashes)?;
     for pause in PAUSES {
-        let agrees = !reading.repeated && before == Some(reading.fingerprint);
-        if agrees || !reading.is_odd() {
+        let agrees = !reading.repeated && known.contains(&reading.fingerprint);
+        if agrees || (known.is_empty() && !reading.is_odd()) {
             break;
         }
-        before = Some(reading.fingerprint);
+        known.push(reading.fingerprint);
         std::thread::sleep(Duration::from_millis(pause));
         reading = Reading::new(kernel, surroundings, hashes)?;
     }

@@ -9,17 +9,18 @@
 //!
 //! While the kernel resizes the hash table of the map, as it does behind the deletion of many entries, a
 //! listing has some of them twice and others not at all, and no sign of it (`nft_rhash_walk`). So the
-//! map is listed until nothing stale is found.
+//! map is listed until nothing stale is found. Rules store backends of the record only, so that this ends.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Batch, DumpedElement, ElementData, Elements, Error, Kernel};
-use shunt_core::model::Family;
+use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
 
 use super::adopt::list;
 use super::codec::{decode_affinity_key, decode_value, set_type, table_family};
+use super::places::Placed;
 use super::sync::{Dataplane, next_generation};
 
 /// How many entries a transaction waits for. 4 000 are listed within 3 ms (Linux 6.18).
@@ -55,19 +56,38 @@ impl Stale {
 #[derive(Default)]
 pub(super) struct Sweep {
     waiting: Stale,
-    next_look: Option<(Instant, Stale)>,
+    next_looks: BTreeMap<Family, NextLook>,
     running: Option<Running>,
+}
+
+/// When a family's map is listed again, and which frontends have lost backends to the short circuit.
+struct NextLook {
+    at: Instant,
+    narrowed: BTreeSet<FrontendKey>,
 }
 
 /// One family's map that is being listed, or whose stale entries are being deleted.
 struct Running {
     family: Family,
     narrowed: BTreeSet<FrontendKey>,
-    /// The listing has more parts.
-    listing: bool,
+    stage: Stage,
     stale: Vec<Entry>,
     refused: u8,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The kernel was not asked yet.
+    Start,
+    /// The listing has more parts.
+    List,
+    /// Stale entries are being deleted.
+    Delete,
+}
+
+/// The backends to which a frontend with session affinity sends clients, in order: all clients, and those
+/// of the short circuit.
+pub(super) type OrderedPools<'a> = [&'a [Backend]; 2];
 
 /// Key and data of an entry.
 type Entry = (Vec<u8>, Vec<u8>);
@@ -82,22 +102,23 @@ pub(super) enum Found {
 
 impl Sweep {
     /// Lists the map of a family if that does not take long.
-    pub(super) fn find(
+    pub(super) fn find<'a>(
         &mut self,
         kernel: &mut dyn Kernel,
         family: Family,
-        desired: &Desired,
+        pools: impl Fn(FrontendKey) -> Option<OrderedPools<'a>>,
         narrowed: &BTreeSet<FrontendKey>,
     ) -> Result<Found, Error> {
-        if let Some(mut running) = self.running.take() {
+        if let Some(running) = self.running.take() {
             // It is to be listed again from the start, and that soon where the map is small.
             self.waiting.families.insert(running.family);
-            self.waiting.narrowed.append(&mut running.narrowed);
+            self.waiting.narrowed.extend(&running.narrowed);
             let mut skipped = 0;
-            while running.listing && skipped < LISTED_AT_ONCE {
-                running.listing = kernel.next_part(&mut |_| skipped += 1)?;
+            let mut more = running.stage == Stage::List;
+            while more && skipped < LISTED_AT_ONCE {
+                more = kernel.next_part(&mut |_| skipped += 1)?;
             }
-            if running.listing {
+            if more {
                 self.running = Some(running);
                 return Ok(Found::Later);
             }
@@ -108,7 +129,7 @@ impl Sweep {
         while more && listed < LISTED_AT_ONCE {
             more = kernel.next_part(&mut |element| {
                 listed += 1;
-                stale.extend(stale_entry(family, desired, narrowed, &element));
+                stale.extend(stale_entry(family, &pools, narrowed, &element));
             })?;
         }
         if !more {
@@ -116,7 +137,7 @@ impl Sweep {
             return Ok(Found::All(elements(&stale)));
         }
         let narrowed = narrowed.clone();
-        self.running = Some(Running { family, narrowed, listing: true, stale, refused: 0 });
+        self.running = Some(Running { family, narrowed, stage: Stage::List, stale, refused: 0 });
         Ok(Found::Later)
     }
 
@@ -124,17 +145,39 @@ impl Sweep {
     pub(super) fn committed(&mut self, stale: &Stale, later: Stale, now: Instant) {
         // What is being listed was asked for by this very transaction, or will be looked at again.
         self.waiting.merge(&later);
-        if !stale.families.is_empty() {
-            let at = now + NEXT_LOOK;
-            self.next_look.get_or_insert_with(|| (at, Stale::default())).1.merge(stale);
+        for family in &stale.families {
+            self.look_again(*family, &stale.narrowed, now);
         }
     }
 
-    /// Stale entries of a family were deleted, or that failed.
-    fn look_again(&mut self, family: Family, narrowed: BTreeSet<FrontendKey>, now: Instant) {
-        let mut stale = self.next_look.take().map(|(_, stale)| stale).unwrap_or_default();
-        stale.merge(&Stale { families: [family].into(), narrowed });
-        self.next_look = Some((now + NEXT_LOOK, stale));
+    /// Lists the map of a family again later: also one that was to be listed sooner.
+    fn look_again(&mut self, family: Family, narrowed: &BTreeSet<FrontendKey>, now: Instant) {
+        let at = now + NEXT_LOOK;
+        let none = NextLook { at, narrowed: BTreeSet::new() };
+        let look = self.next_looks.entry(family).or_insert(none);
+        look.at = at;
+        look.narrowed.extend(narrowed);
+    }
+
+    /// Starts the listing anew that goes on: the kernel has forgotten it with the connection.
+    pub(super) fn restart(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            self.waiting.families.insert(running.family);
+            self.waiting.narrowed.append(&mut running.narrowed);
+        }
+    }
+
+    /// Takes the next family that waits, if no other is being swept.
+    fn take_next(&mut self) -> Option<Running> {
+        if self.running.is_some() {
+            return self.running.take();
+        }
+        let family = self.waiting.families.pop_first()?;
+        let narrowed = self.waiting.narrowed.clone();
+        if self.waiting.families.is_empty() {
+            self.waiting.narrowed.clear();
+        }
+        Some(Running { family, narrowed, stage: Stage::Start, stale: Vec::new(), refused: 0 })
     }
 
     /// When there is something to do; `None` if there is nothing.
@@ -142,7 +185,7 @@ impl Sweep {
         if self.running.is_some() || !self.waiting.families.is_empty() {
             return Some(now);
         }
-        self.next_look.as_ref().map(|(at, _)| *at)
+        self.next_looks.values().map(|look| look.at).min()
     }
 }
 
@@ -159,46 +202,50 @@ impl Dataplane {
         if self.next_sweep(now).is_none_or(|at| at > now) {
             return;
         }
-        if let Some((_, stale)) = self.sweep.next_look.take_if(|(at, _)| *at <= now) {
-            self.sweep.waiting.merge(&stale);
-        }
-        let result = match self.sweep.running.take() {
-            None => self.start_sweep(),
-            Some(running) if running.listing => self.list_part(running),
-            Some(running) => self.delete_some(running, now),
+        self.sweep.next_looks.retain(|family, look| {
+            let due = look.at <= now;
+            if due {
+                self.sweep.waiting.families.insert(*family);
+                self.sweep.waiting.narrowed.append(&mut look.narrowed);
+            }
+            !due
+        });
+        let Some(running) = self.sweep.take_next() else { return };
+        let (family, narrowed) = (running.family, running.narrowed.clone());
+        let result = match running.stage {
+            Stage::Start => self.start_listing(running),
+            Stage::List => self.list_part(running),
+            Stage::Delete => self.delete_some(running, now),
         };
         if result.is_err() {
             // What is wrong with the kernel, the next transaction will say.
-            for family in Family::ALL {
-                self.sweep.look_again(family, BTreeSet::new(), now);
-            }
+            self.sweep.look_again(family, &narrowed, now);
         }
     }
 
-    fn start_sweep(&mut self) -> Result<(), Error> {
-        let Some(family) = self.sweep.waiting.families.pop_first() else { return Ok(()) };
-        let narrowed = self.sweep.waiting.narrowed.clone();
-        if self.sweep.waiting.families.is_empty() {
-            self.sweep.waiting.narrowed.clear();
-        }
+    fn start_listing(&mut self, mut running: Running) -> Result<(), Error> {
+        let family = running.family;
         if self.committed.as_ref().is_some_and(|known| known.holds.hold(family).is_some()) {
             self.kernel.start_listing(table_family(family), TABLE, Set::Affinity.name())?;
-            let stale = Vec::new();
-            self.sweep.running =
-                Some(Running { family, narrowed, listing: true, stale, refused: 0 });
+            running.stage = Stage::List;
+            self.sweep.running = Some(running);
         }
         Ok(())
     }
 
+    /// Looks at what rules store now, and not at what is planned, which may not be committed.
     fn list_part(&mut self, mut running: Running) -> Result<(), Error> {
         let Running { family, narrowed, stale, .. } = &mut running;
-        running.listing = self.kernel.next_part(&mut |element| {
-            stale.extend(stale_entry(*family, &self.desired, narrowed, &element));
+        let Some(known) = &self.committed else { return Ok(()) };
+        let pools = |key| known.holds.frontend(key).and_then(Placed::ordered_with_affinity);
+        let more = self.kernel.next_part(&mut |element| {
+            stale.extend(stale_entry(*family, pools, narrowed, &element));
         })?;
-        if !running.listing {
+        if !more {
             keep_one_of_each(&mut running.stale);
+            running.stage = Stage::Delete;
         }
-        if running.listing || !running.stale.is_empty() {
+        if more || !running.stale.is_empty() {
             self.sweep.running = Some(running);
         }
         Ok(())
@@ -221,7 +268,9 @@ impl Dataplane {
             Err(error) => return Err(error),
         }
         if running.stale.is_empty() {
-            self.sweep.look_again(running.family, running.narrowed, now);
+            // Entries that local pods and the node have stored since are no longer told from those of
+            // clients outside, so that lost backends count in the look after the commit only.
+            self.sweep.look_again(running.family, &BTreeSet::new(), now);
         } else {
             self.sweep.running = Some(running);
         }
@@ -254,9 +303,10 @@ pub(super) fn kept(
         return Ok(kept);
     }
     let none = BTreeSet::new();
+    let pools = |key| desired.frontend(key).and_then(ordered_with_affinity);
     let mut seen = BTreeSet::new();
     list(kernel, family, Set::Affinity, &mut |element| {
-        let Some(age) = element.age.filter(|_| is_kept(family, desired, &none, &element)) else {
+        let Some(age) = element.age.filter(|_| is_kept(family, pools, &none, &element)) else {
             return;
         };
         // While others commit, the kernel can list an element twice.
@@ -281,35 +331,35 @@ fn keep_one_of_each(entries: &mut Vec<Entry>) {
     entries.dedup();
 }
 
-fn stale_entry(
+fn stale_entry<'a>(
     family: Family,
-    desired: &Desired,
+    pools: impl Fn(FrontendKey) -> Option<OrderedPools<'a>>,
     narrowed: &BTreeSet<FrontendKey>,
     entry: &DumpedElement<'_>,
 ) -> Option<Entry> {
     let Some(ElementData::Value(data)) = entry.data else { return None };
-    (!is_kept(family, desired, narrowed, entry)).then(|| (entry.key.to_vec(), data.to_vec()))
+    (!is_kept(family, pools, narrowed, entry)).then(|| (entry.key.to_vec(), data.to_vec()))
 }
 
 /// True if the frontend still has the backend that an entry names.
-fn is_kept(
+fn is_kept<'a>(
     family: Family,
-    desired: &Desired,
+    pools: impl Fn(FrontendKey) -> Option<OrderedPools<'a>>,
     narrowed: &BTreeSet<FrontendKey>,
     entry: &DumpedElement<'_>,
 ) -> bool {
     let value = entry.data.and_then(|data| decode_value(family, data));
+    let Some(Value::Backend(backend)) = value else { return false };
     let keys = decode_affinity_key(family, entry.key);
-    let kept = keys.into_iter().flatten().find_map(|key| {
-        let frontend = desired.frontend(key).filter(|f| f.affinity.is_some())?;
-        let pools = if narrowed.contains(&key) { 1 } else { 2 };
-        Some(has_backend(frontend, pools, value.as_ref()))
-    });
-    kept == Some(true)
+    let found = keys.into_iter().flatten().find_map(|key| Some((key, pools(key)?)));
+    found.is_some_and(|(key, pools)| {
+        let count = if narrowed.contains(&key) { 1 } else { 2 };
+        pools.iter().take(count).any(|pool| pool.binary_search(&backend).is_ok())
+    })
 }
 
-/// Looks in so many of the frontend's pools, the main one first. Planned pools are in order.
-fn has_backend(frontend: &Frontend, pools: usize, value: Option<&Value>) -> bool {
-    let Some(Value::Backend(backend)) = value else { return false };
-    frontend.all_pools().take(pools).any(|pool| pool.binary_search(backend).is_ok())
+/// The pools of a planned frontend with session affinity; `None` for another one.
+pub(super) fn ordered_with_affinity(frontend: &Frontend) -> Option<OrderedPools<'_>> {
+    let [main, short_circuit] = frontend.all_pools();
+    frontend.affinity.is_some().then_some([main, short_circuit])
 }

@@ -178,7 +178,7 @@ impl Committed {
         self.members.reserve(members);
     }
 
-    /// Hands out all elements that it says are there.
+    /// Calls `each` with every recorded element.
     pub(super) fn elements(&self, each: &mut dyn FnMut(&Element<'_>)) {
         for (key, placed) in &self.frontends {
             placed.frontend.elements(*key).for_each(|element| each(&element));

@@ -3,7 +3,8 @@
 //! A commit by anybody, to any table of the network namespace, makes a new generation. Most are none
 //! of our business: CNI plugins, kubelet and iptables-nft commit all the time. So a new generation
 //! leads to a look at tables, chains and rules, which is cheap, and to a comparison of all elements
-//! at most so often that, in the long run, those that find nothing take a thirtieth of a core.
+//! at most so often that, in the long run, it takes a thirtieth of a core; repairs have a thirtieth of
+//! their own.
 
 use std::time::{Duration, Instant};
 
@@ -18,26 +19,39 @@ use super::fingerprint::Fingerprint;
 use super::ownership::Hold;
 use super::sync::Dataplane;
 
-/// The time between comparisons of all elements that find nothing, as a multiple of what they take: 0.2 s
-/// for 100 000 elements, nearly all of it the kernel's.
+/// The time between comparisons of all elements, as a multiple of what they take: 0.2 s for 100 000
+/// elements, nearly all of it the kernel's.
 const PAUSE_PER_COST: u32 = 30;
 /// How much processor time comparisons may take in advance, so that a repair does not wait for the
 /// pause as long as others commit rarely.
 const ADVANCE: Duration = Duration::from_millis(500);
+/// The same for comparisons that found damage: some repairs come at once, but another process that undoes
+/// each of them does not keep a core busy.
+const REPAIR_ADVANCE: Duration = Duration::from_secs(10);
 
 /// What is known of changes by other processes.
 #[derive(Debug, Default)]
 pub(super) struct Drift {
     /// Another process has committed since all elements were compared.
     suspected: bool,
-    /// The processor time that comparisons took in advance at that moment.
-    debt: Option<(Duration, Instant)>,
+    /// What comparisons took that found nothing.
+    vain: Debt,
+    /// What those took that found damage.
+    repairs: Debt,
 }
 
-impl Drift {
-    fn debt(&self, now: Instant) -> Duration {
-        let Some((debt, at)) = self.debt else { return Duration::ZERO };
+/// Processor time that was taken in advance, at that moment.
+#[derive(Debug, Default)]
+struct Debt(Option<(Duration, Instant)>);
+
+impl Debt {
+    fn at(&self, now: Instant) -> Duration {
+        let Some((debt, at)) = self.0 else { return Duration::ZERO };
         debt.saturating_sub(now.saturating_duration_since(at) / PAUSE_PER_COST)
+    }
+
+    fn add(&mut self, cost: Duration, now: Instant) {
+        self.0 = Some((self.at(now) + cost, now));
     }
 }
 
@@ -113,24 +127,23 @@ impl Dataplane {
         else {
             return Ok(true);
         };
-        let debt = self.drift.debt(now);
-        if debt > ADVANCE {
+        if self.drift.vain.at(now) > ADVANCE || self.drift.repairs.at(now) > REPAIR_ADVANCE {
             return Ok(false);
         }
         let started = processor_time();
         let wanted = Fingerprint::recorded(&known.holds, &self.hashes);
         let listed = Fingerprint::listed(&mut *self.kernel, &known.holds, &self.hashes)?;
         if listed != wanted || !known.holds.strays.is_empty() {
-            let found = adopt(&mut *self.kernel, surroundings, &self.hashes, Some(listed))?;
+            let found = adopt(&mut *self.kernel, surroundings, &self.hashes, &[listed, wanted])?;
             if !found.1.holds_as(&known.holds) {
-                // What repairs something takes no other repair's time.
                 self.drift.suspected = false;
+                self.drift.repairs.add(processor_time().saturating_sub(started), now);
                 self.found = Some(found);
                 return Ok(true);
             }
         }
-        let cost = processor_time().saturating_sub(started);
-        self.drift = Drift { suspected: false, debt: Some((debt + cost, now)) };
+        self.drift.suspected = false;
+        self.drift.vain.add(processor_time().saturating_sub(started), now);
         Ok(false)
     }
 }

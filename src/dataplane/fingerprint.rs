@@ -15,7 +15,7 @@ use super::adopt::list;
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, with_data};
 use super::committed::Committed;
 
-/// How elements are hashed: differently in each process, so that nobody can make two tables look equal.
+/// Hashes elements with a seed of this process, so that two tables look equal only by chance.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hashes(RandomState);
 
@@ -37,7 +37,7 @@ impl Fingerprint {
         self.0 = self.0.wrapping_add(hashes.0.hash_one(element));
     }
 
-    /// That of the elements of the record.
+    /// Returns the fingerprint of the elements of the record.
     pub(super) fn recorded(committed: &Committed, hashes: &Hashes) -> Fingerprint {
         let mut fingerprint = Fingerprint::default();
         let mut names = ChainNames::default();
@@ -52,8 +52,8 @@ impl Fingerprint {
         fingerprint
     }
 
-    /// That of the elements that the kernel lists of the tables that the record has, apart from those
-    /// that rules add.
+    /// Returns the fingerprint of the elements that the kernel lists, of the tables that the record has.
+    /// Elements that rules add do not count.
     ///
     /// # Errors
     /// If the kernel does not answer.

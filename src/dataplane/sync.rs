@@ -258,6 +258,7 @@ impl Dataplane {
                     // What the old socket owned is an orphan now.
                     reconnected = true;
                     self.committed = None;
+                    self.sweep.restart();
                     self.kernel.reconnect()?;
                 }
                 _ => {

@@ -10,11 +10,12 @@ use shunt_core::plan::{
 };
 
 use super::adopt::adopt;
-use super::affinity::{Found, Stale, delete, kept};
+use super::affinity::{Found, Stale, delete, kept, ordered_with_affinity};
 use super::codec::table_family;
 use super::committed::{Committed, TableState};
 use super::diff::Delta;
 use super::ownership::{Hold, OWNED, Ownership, can_own, create_table};
+use super::quarantine::Suspect;
 use super::refusal::Error;
 use super::sync::{Dataplane, Known, next_generation};
 use super::translate::{base_chain, expressions};
@@ -119,7 +120,14 @@ impl Dataplane {
                     }
                     if stale.families.contains(&family) {
                         let (kernel, desired) = (&mut *self.kernel, &self.desired);
-                        match self.sweep.find(kernel, family, desired, &stale.narrowed)? {
+                        // What is in quarantine stays as it is.
+                        let pools = |key| {
+                            if quarantine.holds(Suspect::Frontend(key)) {
+                                return committed.frontend(key)?.ordered_with_affinity();
+                            }
+                            desired.frontend(key).and_then(ordered_with_affinity)
+                        };
+                        match self.sweep.find(kernel, family, pools, &stale.narrowed)? {
                             Found::All(entries) => delete(family, &entries, &mut batch),
                             Found::Later => {
                                 later.families.insert(family);
@@ -216,7 +224,7 @@ impl Dataplane {
         let Some(surroundings) = self.desired.surroundings() else { return Ok(()) };
         let (generation, mut holds) = match self.found.take() {
             Some(found) => found,
-            None => adopt(&mut *self.kernel, surroundings, &self.hashes, None)?,
+            None => adopt(&mut *self.kernel, surroundings, &self.hashes, &[])?,
         };
         // Before the first commit all that is planned is pending.
         if self.was_known {

@@ -4,7 +4,8 @@
 //! elements that follows from them ([`plan`]).
 //!
 //! Must not know: where objects come from, how the plan gets into a kernel, the time, or I/O of any
-//! kind. Everything in here can be tested without root. Its dependencies and `clippy.toml` keep it so.
+//! kind. Everything in here can be tested without root. Its dependencies, and the names
+//! that its `clippy.toml` refuses, keep it so.
 #![forbid(unsafe_code)]
 
 pub mod model;

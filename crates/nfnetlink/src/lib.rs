@@ -6,7 +6,7 @@
 //!
 //! Must not know: Kubernetes, Services, or which tables and sets exist.
 //!
-//! This crate is the only one that contains `unsafe`: the calls into libnftnl, what the netlink socket
+//! Of the crates of the agent, this one alone contains `unsafe`: the calls into libnftnl, what the netlink socket
 //! needs, and the one call to legacy iptables, each with its reason.
 
 pub mod attr;

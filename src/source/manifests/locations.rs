@@ -1,4 +1,4 @@
-//! Where a person finds an object.
+//! File locations of Services, for messages.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Locations {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(service).cloned()
     }
 
-    /// Forgets all, as when objects come from another source.
+    /// Removes all locations, for objects that come from another source.
     pub fn clear(&self) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
     }

@@ -25,6 +25,7 @@ const NOT_USED_LIMIT: usize = 50;
 pub(super) struct Scanner {
     roots: Vec<PathBuf>,
     context: Context,
+    locations: Locations,
     collection: Collection,
     not_used: BTreeSet<String>,
     /// Problems of a path as a whole.
@@ -44,10 +45,10 @@ impl Scanner {
         for path in roots {
             fs::metadata(path).map_err(|reason| Error::Path { path: path.clone(), reason })?;
         }
-        locations.clear();
         Ok(Scanner {
             roots: roots.to_vec(),
             context: Context { node_name: node_name.into(), ..Context::default() },
+            locations: locations.clone(),
             collection: Collection::new(locations.clone()),
             not_used: BTreeSet::new(),
             root_problems: vec![None; roots.len()],
@@ -167,6 +168,8 @@ impl Scanner {
             let kinds: Vec<&str> = self.not_used.iter().map(String::as_str).collect();
             tracing::info!("objects of other kinds are ignored: {}", kinds.join(", "));
         }
+        // Those of another source.
+        self.locations.clear();
         let mut round = self.round();
         round.changes.push(Change::Synced);
         round

@@ -110,7 +110,7 @@ impl Netns {
         self.output_out_of_turn(program, args, input)
     }
 
-    /// Like [`Netns::output_with_input`], for who has its turn.
+    /// Like [`Netns::output_with_input`], for callers that hold the turn.
     pub(crate) fn output_out_of_turn(
         &self,
         program: &str,

@@ -1,4 +1,4 @@
-//! Tests that cannot run for want of another program, and how `cargo xtask` learns of them.
+//! Tests that cannot run because a program is missing, and how `cargo xtask` learns of them.
 
 use std::env;
 use std::fs::OpenOptions;

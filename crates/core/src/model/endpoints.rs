@@ -14,7 +14,7 @@ pub struct Backend {
     pub port: u16,
 }
 
-/// Those of `backends` that `others` has not. Both are in order; several copies of one count one by one.
+/// Returns the backends that are not in `others`. Both are in order; copies of one count one by one.
 pub fn missing<'a>(
     backends: &'a [Backend],
     others: &'a [Backend],
@@ -27,7 +27,7 @@ pub fn missing<'a>(
     })
 }
 
-/// What is left of both where they begin and end alike: with one change in thousands, next to nothing.
+/// Removes the common beginning and end. With one change in thousands, next to nothing is left.
 fn without_common_ends<'a>(a: &'a [Backend], b: &'a [Backend]) -> (&'a [Backend], &'a [Backend]) {
     let start = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (a, b) = (&a[start..], &b[start..]);

@@ -154,10 +154,11 @@ impl Frontend {
         }
     }
 
-    /// The backends of all its pools.
-    pub fn all_pools(&self) -> impl Iterator<Item = &[Backend]> {
+    /// The backends of both its pools, that of the outcome first.
+    #[must_use]
+    pub fn all_pools(&self) -> [&[Backend]; 2] {
         let main = self.main_pool().map_or(&[][..], |pool| pool);
-        [main, &*self.short_circuit].into_iter()
+        [main, &self.short_circuit]
     }
 
     /// One of its pools; empty if it has none of that kind.

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use nfnetlink::nft::{DumpedChain, DumpedRule, Error, Kernel, TableFamily};
 use shunt::dataplane::{Quarantined, Suspect};
 use shunt_core::model::{Backend, Family};
-use shunt_core::plan::{ChainName, Desired, Field, Frontend, FrontendKey, Member, Set, TABLE};
+use shunt_core::plan::{ChainName, Desired, Field, FrontendKey, Member, Set, TABLE};
 use shunt_fake::{ListedElement, Listing, Namespace};
 
 pub(crate) const FAMILIES: [(Family, TableFamily); 2] =
@@ -233,7 +233,7 @@ pub(crate) fn fate(desired: &Desired, family: TableFamily, key: &[u8], data: &[u
         return Fate::Goes;
     };
     let has = |pools: usize| {
-        Frontend::all_pools(&frontend).take(pools).flatten().any(|b| backend_bytes(*b) == data)
+        frontend.all_pools().into_iter().take(pools).flatten().any(|b| backend_bytes(*b) == data)
     };
     match (has(1), has(2)) {
         (true, _) => Fate::Stays,

@@ -141,7 +141,7 @@ impl World {
                 let frontends = dataplane.desired().frontends();
                 let content = Content::of(&self.namespace, &[])?;
                 let served = frontends.iter().flat_map(|(key, frontend)| {
-                    frontend.all_pools().flatten().map(|backend| (*key, *backend))
+                    frontend.all_pools().into_iter().flatten().map(|backend| (*key, *backend))
                 });
                 // What is set aside, or not yet written, teaches nobody anything.
                 let served: Vec<_> =
