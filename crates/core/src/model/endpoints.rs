@@ -66,12 +66,16 @@ pub struct Selection {
 struct Candidate<'a> {
     backend: Backend,
     local: bool,
+    // Copies of the endpoint's: in order, candidates are not where their endpoints are in memory.
+    ready: bool,
+    serving: bool,
+    terminating: bool,
     endpoint: &'a Endpoint,
 }
 
 impl Candidate<'_> {
     fn is_fallback(&self) -> bool {
-        self.endpoint.serving && self.endpoint.terminating
+        self.serving && self.terminating
     }
 
     fn address(&self) -> u128 {
@@ -85,7 +89,7 @@ impl Candidate<'_> {
     /// place. Among copies of one backend: not terminating before terminating, ready before not ready,
     /// and then as the slices come.
     fn rank(&self, place: u32) -> u64 {
-        let copy = u64::from(self.endpoint.terminating) << 1 | u64::from(!self.endpoint.ready);
+        let copy = u64::from(self.terminating) << 1 | u64::from(!self.ready);
         u64::from(self.backend.port) << 34 | copy << 32 | u64::from(place)
     }
 }
@@ -103,7 +107,7 @@ pub fn select<'a>(
     locality: Locality<'_>,
 ) -> Selection {
     let candidates = candidates(slices, port, family, locality.node);
-    let ready = || candidates.iter().filter(|c| c.endpoint.ready);
+    let ready = || candidates.iter().filter(|c| c.ready);
     let fallback = || candidates.iter().filter(|c| c.is_fallback());
     let backends = |list: &[&Candidate<'_>]| list.iter().map(|c| c.backend).collect();
 
@@ -123,7 +127,7 @@ pub fn select<'a>(
     local_addresses.sort_unstable();
     local_addresses.dedup();
     let cluster_backends: Arc<[Backend]> = backends(&cluster);
-    let serves = |c: &&Candidate<'_>| c.endpoint.serving || c.endpoint.ready;
+    let serves = |c: &&Candidate<'_>| c.serving || c.ready;
     // All of `cluster` serve.
     let serving = match candidates.iter().filter(serves).count() {
         0 if port.protocol == Protocol::Udp => candidates.iter().map(|c| c.backend).collect(),
@@ -154,6 +158,9 @@ fn candidates<'a>(
             candidates.extend(slice.endpoints.iter().map(|endpoint| Candidate {
                 backend: Backend { address: endpoint.address, port: slice_port.port },
                 local: endpoint.node.as_deref() == Some(node),
+                ready: endpoint.ready,
+                serving: endpoint.serving,
+                terminating: endpoint.terminating,
                 endpoint,
             }));
         }
