@@ -13,6 +13,17 @@ use shunt_lab::Netns;
 
 use crate::flows::{Flow, frontend, send_syn, serving, socket, sweep};
 
+/// Sends a datagram again if the kernel dropped it because it could not add an entry (EPERM): with this
+/// many flows a chain of its hash table can be longer than a limit, which is random for each packet.
+fn insist(send: impl Fn() -> std::io::Result<usize>) -> std::io::Result<usize> {
+    const ATTEMPTS: usize = 100;
+    let refused = |sent: &std::io::Result<usize>| {
+        sent.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    let mut attempts = std::iter::repeat_with(&send).take(ATTEMPTS);
+    attempts.find(|sent| !refused(sent)).unwrap_or_else(send)
+}
+
 /// A node with many flows on its loopback device, half of them to an endpoint that is gone.
 struct Crowd {
     ns: Netns,
@@ -61,7 +72,7 @@ impl Crowd {
                 for port in first..first + clients {
                     let client = UdpSocket::bind(SocketAddr::new(from, port))?;
                     for frontend in frontends {
-                        client.send_to(b"hello", frontend)?;
+                        insist(|| client.send_to(b"hello", frontend))?;
                     }
                 }
             }

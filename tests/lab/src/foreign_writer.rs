@@ -22,6 +22,8 @@ pub(crate) fn turn(program: &str) -> Option<MutexGuard<'static, ()>> {
     takes_turns.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// The table of iptables-nft that it writes to, which stays; its rules change nothing for a packet.
+pub(crate) const TABLE: &str = "raw";
 /// One transaction that leaves nothing behind.
 const COMMANDS: &str = "add table inet foreign; delete table inet foreign";
 
@@ -49,7 +51,7 @@ impl ForeignWriter {
                 }
                 // What the commands say is no matter of the test; a namespace can end meanwhile.
                 let action = if round % 2 == 0 { "-A" } else { "-D" };
-                let rule = ["-w", action, "FORWARD", "-p", "tcp", "-j", "ACCEPT"];
+                let rule = ["-w", "-t", TABLE, action, "PREROUTING", "-p", "tcp", "-j", "ACCEPT"];
                 let (program, args, input) = match round % 4 {
                     2 | 3 if has_iptables => ("iptables-nft", &rule[..], ""),
                     _ => ("nft", &["-f", "-"][..], COMMANDS),

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result};
 
 use crate::Netns;
+use crate::foreign_writer::{ForeignWriter, TABLE};
 
 impl Netns {
     /// The live ruleset in a form that can be compared: handles and counters are left out, and so are
@@ -14,7 +15,7 @@ impl Netns {
         let mut lines = Vec::new();
         for object in json["nftables"].as_array().into_iter().flatten() {
             let mut object = object.clone();
-            if object.get("metainfo").is_some() {
+            if object.get("metainfo").is_some() || is_foreign(&object) {
                 continue;
             }
             let elements = strip(&mut object);
@@ -24,6 +25,16 @@ impl Netns {
         lines.sort();
         Ok(lines)
     }
+}
+
+/// True for what the laboratory's foreign writer has left.
+fn is_foreign(object: &serde_json::Value) -> bool {
+    let body = object.as_object().and_then(|object| object.iter().next());
+    let name = |(kind, body): (&String, &serde_json::Value)| {
+        let field = if kind == "table" { "name" } else { "table" };
+        body.get(field).is_some_and(|name| name == TABLE)
+    };
+    ForeignWriter::is_wanted() && body.is_some_and(name)
 }
 
 fn strip(object: &mut serde_json::Value) -> Vec<String> {
