@@ -179,7 +179,7 @@ fn storm(table: &mut Table, size: Size, manifests: &Path) {
 
 /// A process that commits, and that knows how many commits are its own.
 struct Foreign {
-    /// Locked during a commit, so that nobody sees one that is not counted.
+    /// Locked during a commit, so that readers see counted commits only.
     state: Mutex<(Socket, u32)>,
     start: u32,
 }

@@ -1,6 +1,6 @@
 //! Finds out whether another process has changed our tables.
 //!
-//! A commit by anybody, to any table of the network namespace, makes a new generation. Most are none
+//! A commit by any process, to any table of the network namespace, makes a new generation. Most are none
 //! of our business: CNI plugins, kubelet and iptables-nft commit all the time. So a new generation
 //! leads to a look at tables, chains and rules, which is cheap, and to a comparison of all elements
 //! at most so often that, in the long run, it takes a thirtieth of a core; repairs have a thirtieth of

@@ -36,7 +36,7 @@ pub(crate) fn there_and_back(kubernetes: &Kubernetes) -> Result<()> {
     // The rest of that script is helm's.
     let remove = script(GUIDE, "kubectl -n kube-system delete daemonset kube-proxy")?;
     shell.run(remove.lines().next().unwrap_or_default())?;
-    // Twice: whoever is not sure does it again.
+    // Twice: an administrator who is not sure runs it again.
     for _ in 0..2 {
         follow("kubectl -n kube-system get configmap kubeadm-config")?;
         let kept = shell.run(

@@ -44,7 +44,7 @@ impl World<'_> {
         let origins = self.shunt.origins().map(|(name, ..)| name);
         let cells = origins.into_iter().flat_map(|origin| {
             let reachable = targets.iter().filter(move |target| {
-                // Nobody else has a way to the node's own loopback addresses.
+                // Only the node itself reaches its own loopback addresses.
                 let own = !target.to.ip().is_loopback() || origin == "node";
                 // A pod can be the endpoint that it happens to stay with, which shows; answers to
                 // pod-3 need not pass the node, and some then seem to come from a stranger.
@@ -68,7 +68,7 @@ impl World<'_> {
         Ok(cells.iter().map(|cell| Compared::new(cell.clone(), of(cell))).collect())
     }
 
-    /// The rules of both, where somebody wants to see them.
+    /// Shows the rules of both, if a person asks for them.
     fn rules(&self) -> String {
         let Some(folder) = std::env::var_os("SHUNT_PARITY_RULES") else { return String::new() };
         for side in self.sides() {
