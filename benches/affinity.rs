@@ -6,8 +6,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Batch, ElementData, Elements, Kernel, Socket, TableFamily};
-use shunt::dataplane::{Dataplane, Event, Order, Orders, Ownership, Pace, Update, spawn};
-use shunt_core::model::{Change, EndpointSlice};
+use shunt::dataplane::{Command, Commands, Dataplane, Event, Ownership, Pace, spawn};
+use shunt_core::model::{Change, ChangeBatch, EndpointSlice};
 use shunt_core::plan::{Options, Set, TABLE};
 use shunt_lab::Netns;
 
@@ -104,7 +104,7 @@ impl Figures {
 
 /// The thread that commits.
 struct Worker {
-    orders: Orders,
+    commands: Commands,
     /// For each sync, whether a sweep is due or at work behind it.
     synced: Receiver<bool>,
 }
@@ -114,20 +114,20 @@ impl Worker {
         let (sender, synced) = mpsc::channel();
         let pace = Pace { min_period: Duration::ZERO, check_period: Duration::ZERO };
         let report = move |event: Event<'_>| {
-            if let Event::Synced { dataplane, .. } = event {
+            if let Event::Synced { snapshot, .. } = event {
                 // The receiver goes when it has seen enough.
-                let _ = sender.send(dataplane.next_sweep(Instant::now()).is_some());
+                let _ = sender.send(snapshot.is_sweeping);
             }
         };
-        let orders = spawn(dataplane, pace, |_| {}, report).expect("a thread");
-        Worker { orders, synced }
+        let commands = spawn(dataplane, pace, |_| {}, report).expect("a thread");
+        Worker { commands, synced }
     }
 
     /// How long a change takes, and whether a sweep is due or at work behind it.
     fn sync(&self, slice: &EndpointSlice) -> (Duration, bool) {
-        let update = Update::now(vec![Change::Slice(slice.clone())]);
+        let batch = ChangeBatch::new(vec![Change::Slice(slice.clone())], Instant::now());
         let started = Instant::now();
-        self.orders.send(Order::Update(update)).expect("a thread that listens");
+        self.commands.send(Command::Changes(batch)).expect("a thread that listens");
         let sweeps = self.synced.recv_timeout(TIMEOUT).expect("a commit");
         (started.elapsed(), sweeps)
     }

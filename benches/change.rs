@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use shunt::dataplane::{Dataplane, Event, Order, Pace, Update, spawn};
-use shunt_core::model::{Change, Endpoint, EndpointSlice, ObjectName};
+use shunt::dataplane::{Command, Dataplane, Event, Pace, spawn};
+use shunt_core::model::{Change, ChangeBatch, Endpoint, EndpointSlice, ObjectName};
 use shunt_lab::Netns;
 
 use super::Size;
@@ -143,7 +143,8 @@ impl Times {
     fn sync(&mut self, dataplane: &mut Dataplane, change: Change) {
         let started = Instant::now();
         dataplane.apply(change);
-        let prepared = dataplane.prepare().expect("a plan").expect("something to write");
+        let prepared =
+            dataplane.prepare(Instant::now()).expect("a plan").expect("something to write");
         let planned = started.elapsed();
         dataplane.commit(prepared).expect("a commit");
         // As the thread that commits does; else they pile up.
@@ -158,14 +159,14 @@ fn at_once(table: &mut Table, size: Size, dataplane: Dataplane) {
     let (services, endpoints) = size;
     let (sender, synced) = mpsc::channel();
     let pace = Pace { min_period: Duration::ZERO, check_period: Duration::ZERO };
-    let orders = spawn(
+    let commands = spawn(
         dataplane,
         pace,
         |_| {},
         move |event| {
-            if let Event::Synced { causes, .. } = event {
+            if let Event::Synced { batches, .. } = event {
                 // The receiver goes when it has seen enough.
-                let _ = sender.send(causes.len());
+                let _ = sender.send(batches.len());
             }
         },
     )
@@ -174,7 +175,8 @@ fn at_once(table: &mut Table, size: Size, dataplane: Dataplane) {
         (0..AT_ONCE).map(|n| Change::Slice(slice(n * 7 % services, endpoints + 1, 0))).collect();
     let started = Instant::now();
     for change in changes {
-        orders.send(Order::Update(Update::now(vec![change]))).expect("a thread that listens");
+        let batch = ChangeBatch::new(vec![change], Instant::now());
+        commands.send(Command::Changes(batch)).expect("a thread that listens");
     }
     let (mut done, mut transactions) = (0, 0);
     while done < AT_ONCE as usize {

@@ -48,7 +48,8 @@ impl Figures {
         let mut dataplane = open(&ns);
         load(&mut dataplane, size);
         let started = Instant::now();
-        let prepared = dataplane.prepare().expect("a plan").expect("something to write");
+        let prepared =
+            dataplane.prepare(Instant::now()).expect("a plan").expect("something to write");
         let plan = started.elapsed();
         let again = prepared.batch().with_generation(0);
         let started = Instant::now();

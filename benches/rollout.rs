@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shunt::dataplane::{Event, Order, Pace, Update, spawn};
-use shunt_core::model::{Change, Endpoint, EndpointSlice};
+use shunt::dataplane::{Command, Event, Pace, spawn};
+use shunt_core::model::{Change, ChangeBatch, Endpoint, EndpointSlice};
 use shunt_lab::Netns;
 
 use super::Size;
@@ -47,23 +47,23 @@ fn replay(size: Size) -> Vec<Duration> {
 
     let (sender, synced) = mpsc::channel();
     let pace = Pace { min_period: Duration::ZERO, check_period: Duration::ZERO };
-    let orders = spawn(
+    let commands = spawn(
         dataplane,
         pace,
         |_| {},
         move |event| {
-            if let Event::Synced { causes, .. } = event {
+            if let Event::Synced { batches, .. } = event {
                 let now = Instant::now();
                 // The receiver goes when it has seen enough.
-                let _ = sender.send(causes.iter().map(|cause| now - cause.received).collect());
+                let _ = sender.send(batches.iter().map(|batch| now - batch.received).collect());
             }
         },
     )
     .expect("a thread");
     let mut updates = 0;
     let mut send = |slice: &EndpointSlice| {
-        let update = Update::now(vec![Change::Slice(slice.clone())]);
-        orders.send(Order::Update(update)).expect("a thread that listens");
+        let batch = ChangeBatch::new(vec![Change::Slice(slice.clone())], Instant::now());
+        commands.send(Command::Changes(batch)).expect("a thread that listens");
         updates += 1;
         thread::sleep(INTERVAL);
     };

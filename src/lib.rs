@@ -14,6 +14,7 @@ pub mod events;
 pub mod files;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+mod jitter;
 pub mod kube_proxy;
 pub mod metrics;
 pub mod presence;

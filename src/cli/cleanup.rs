@@ -18,7 +18,7 @@ pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
 pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     let removed = Socket::open()
         .and_then(|mut socket| remove(&mut socket, scope))
-        .map_err(|error| super::run::explain(&error))
+        .map_err(|error| super::kernel_errors::explain(&error))
         .context("nothing was removed")?;
     let ipvs = if scope.kube_proxy {
         remove_ipvs().context("what kube-proxy's IPVS mode left was not all removed")?

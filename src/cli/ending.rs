@@ -34,7 +34,7 @@ pub(super) fn end_when_asked(work: Work) -> anyhow::Result<()> {
     // The kernel ignores signals to the first process of a container, which are neither handled nor
     // blocked. All threads inherit this.
     asked.thread_block().context("cannot block signals")?;
-    super::run::spawn("signals", move || {
+    super::process::start_thread("signals", move || {
         loop {
             // It fails only for a set without signals.
             let Ok(signal) = asked.wait() else { continue };

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use shunt_core::model::ObjectName;
 use shunt_core::plan::Conflict;
 
-use crate::dataplane::{Dataplane, Quarantined, Suspect};
+use crate::dataplane::Quarantined;
 use crate::events::{Notice, Regarding};
 use crate::kube_proxy::Found;
 use crate::serve::{HEALTH_PURPOSE, PortReport};
@@ -44,13 +44,9 @@ pub(super) fn conflict(conflict: &Conflict) -> Notice {
 }
 
 /// The kernel refuses a frontend.
-pub(super) fn refused(quarantined: &Quarantined, dataplane: &Dataplane) -> Notice {
-    let service = match quarantined.suspect {
-        Suspect::Frontend(key) => dataplane.desired().service_of(key),
-        Suspect::Member(..) => None,
-    };
+pub(super) fn refused(quarantined: &Quarantined) -> Notice {
     Notice {
-        regarding: service.cloned().map_or(Regarding::Node, Regarding::Service),
+        regarding: quarantined.service.clone().map_or(Regarding::Node, Regarding::Service),
         is_warning: true,
         reason: "FrontendRefused",
         action: PROGRAM,

@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use nfnetlink::nft;
 use nix::errno::Errno;
 
-use super::run::explain;
+use super::kernel_errors::{explain, not_allowed};
 use crate::presence::{Presence, connect_to_agent};
 
 /// The pause between two attempts of an agent that waits.
@@ -50,7 +50,7 @@ fn other() -> String {
 
 fn why(error: io::Error) -> anyhow::Error {
     match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EPERM | Errno::EACCES) => super::run::not_allowed(),
+        Some(Errno::EPERM | Errno::EACCES) => not_allowed(),
         Some(Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT) => explain(&nft::Error::Open(error)),
         _ => anyhow::Error::from(error)
             .context("cannot find out whether another shunt runs in this network namespace"),

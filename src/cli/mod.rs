@@ -7,6 +7,7 @@ mod events;
 mod exclusive;
 mod health;
 mod instead;
+mod kernel_errors;
 mod leftovers;
 mod logging;
 mod netns;

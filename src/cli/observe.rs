@@ -4,26 +4,28 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::model::{Family, Store};
-use shunt_core::plan::{Conflict, Flows, FrontendKey, NodePortAddresses, Set, Surroundings};
+use shunt_core::model::{ChangeBatch, Family};
+use shunt_core::plan::{Conflict, Flows, NodePortAddresses, Set, Surroundings};
 use tokio::sync::watch;
 
 use super::ending::Vital;
 use super::events;
 use super::health::HealthState;
-use super::reload::PendingSysctls;
 use crate::conntrack::{Sweep, sysctl};
-use crate::dataplane::{Cause, Dataplane, Event, Quarantined, SyncReport, Tally};
+use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::document::{FieldPath, Problem, Severity};
 use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::serve::{ServiceHealth, ServiceHealths};
 use crate::source::manifests::{Location, Locations};
 use crate::status::{Known, NodePorts, missing_node};
+
+/// Sysctls that are to be set after the first commit; none once that was done.
+pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
 
 /// Hands on what the dataplane reports.
 pub(super) struct Observer {
@@ -54,40 +56,40 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) fn observe(&mut self, event: Event<'_>) {
         match event {
-            Event::Synced { wrote, took, flows, causes, changes, tally, dataplane } => {
-                log_synced(wrote, took, dataplane);
-                self.note_node_ports(dataplane);
+            Event::Synced { wrote, flows, batches, changes, stats, snapshot } => {
+                log_synced(wrote, stats.took, &snapshot);
+                self.note_node_ports(&snapshot);
                 self.set_sysctls();
-                // Before others learn of it: an agent that is ready tells so.
-                self.known.synced(wrote, took, dataplane);
-                self.note_node(dataplane);
-                self.note_health(dataplane, true);
+                // Before others learn of it: an agent that is ready has said so.
+                self.known.synced(wrote, stats.took, snapshot.clone());
+                self.note_node(&snapshot);
+                self.note_health(snapshot.node_is_eligible, true);
                 self.service_healths.send_if_modified(|told| {
-                    let now = service_healths(dataplane);
+                    let now = service_healths(&snapshot);
                     let changed = *told != now;
                     *told = now;
                     changed
                 });
-                self.sweep(flows, dataplane);
-                self.count(&tally);
-                self.count_causes(&causes, wrote.is_some());
+                self.sweep(flows, &snapshot);
+                self.count(&stats);
+                self.count_triggers(&batches, wrote.is_some());
                 let changes =
                     Changes { services: changes.services, endpoint_slices: changes.slices };
                 self.metrics.changes_synced(changes);
                 // Last: whoever sees gauges move finds the sync counted with the next scrape.
-                let sync = Sync { took, full: tally.full };
-                self.metrics.sync_succeeded(sync, &state(dataplane));
+                let sync = Sync { took: stats.took, full: stats.full };
+                self.metrics.sync_succeeded(sync, &state(&snapshot));
             }
-            Event::Failed { error, retry_in, took, tally, dataplane } => {
+            Event::Failed { error, retry_in, stats, node_is_eligible } => {
                 tracing::error!(?retry_in, "nothing was programmed, what was there stays: {error}");
-                self.note_health(dataplane, false);
+                self.note_health(node_is_eligible, false);
                 self.known.failed(error);
-                self.count(&tally);
-                self.metrics.sync_failed(Sync { took, full: tally.full });
+                self.count(&stats);
+                self.metrics.sync_failed(Sync { took: stats.took, full: stats.full });
             }
-            Event::CleanedUp { tally } => {
-                self.count(&tally);
-                if tally.refused > 0 {
+            Event::CleanedUp { stats } => {
+                self.count(&stats);
+                if stats.refused > 0 {
                     self.metrics.cleanup_failed();
                 }
             }
@@ -106,24 +108,24 @@ impl Observer {
                 self.known.repaired(&writers);
                 self.events.record(events::repaired(repaired, &writers));
             }
-            Event::Quarantined { quarantined, dataplane } => {
+            Event::Quarantined(quarantined) => {
                 report_refused(quarantined, events::WHAT_TO_DO);
-                self.events.record(events::refused(quarantined, dataplane));
+                self.events.record(events::refused(quarantined));
             }
-            Event::Released { released } => {
+            Event::Released(released) => {
                 tracing::info!(frontend = %released.what, "no longer refused by the kernel");
             }
-            Event::Conflict { conflict, dataplane } => {
-                report_conflict(conflict, dataplane.store(), &self.locations);
-                self.events.record(events::conflict(conflict));
+            Event::Conflict(conflict) => {
+                report_conflict(conflict, &self.locations);
+                self.events.record(events::conflict(&conflict.conflict));
             }
         }
     }
 
-    fn note_node_ports(&mut self, dataplane: &Dataplane) {
-        let now = dataplane.desired().surroundings().map(NodePorts::of);
+    fn note_node_ports(&mut self, snapshot: &Snapshot) {
+        let now = snapshot.surroundings.as_deref().map(NodePorts::of);
         if now != self.node_ports {
-            log_node_ports(dataplane);
+            log_node_ports(snapshot);
             self.node_ports = now;
         }
     }
@@ -133,10 +135,9 @@ impl Observer {
         pending.iter().for_each(|settings| sysctl::apply(settings, &self.net_sysctls));
     }
 
-    fn note_health(&self, dataplane: &Dataplane, synced: bool) {
-        let node = dataplane.store().node();
+    fn note_health(&self, node_is_eligible: Option<bool>, synced: bool) {
         self.health.send_modify(|health| {
-            health.node_eligible = node.map_or(self.unknown_node_is_eligible, |node| node.eligible);
+            health.node_eligible = node_is_eligible.unwrap_or(self.unknown_node_is_eligible);
             if synced {
                 health.last_updated = Some(SystemTime::now());
             }
@@ -145,8 +146,8 @@ impl Observer {
 
     /// Says once that our Node does not exist, and once that it does. There may be no Event about a
     /// Node that does not exist.
-    fn note_node(&mut self, dataplane: &Dataplane) {
-        let is_missing = !self.unknown_node_is_eligible && dataplane.store().node().is_none();
+    fn note_node(&mut self, snapshot: &Snapshot) {
+        let is_missing = !self.unknown_node_is_eligible && snapshot.node_is_eligible.is_none();
         let missing = is_missing.then(|| self.known.node());
         if missing == self.missing_node {
             return;
@@ -161,22 +162,22 @@ impl Observer {
         self.missing_node = missing;
     }
 
-    fn count(&self, tally: &Tally) {
-        for commit in &tally.commits {
+    fn count(&self, stats: &CommitStats) {
+        for commit in &stats.commits {
             self.metrics.committed(commit.bytes, commit.took);
         }
-        self.metrics.generation_conflicts(tally.overtaken);
-        self.metrics.commits_refused(tally.refused);
+        self.metrics.generation_conflicts(stats.overtaken);
+        self.metrics.commits_refused(stats.refused);
     }
 
-    /// How long it took from the causes of a sync to the kernel.
-    fn count_causes(&self, causes: &[Cause], wrote: bool) {
+    /// Counts how long it took from the triggers of a sync to the kernel.
+    fn count_triggers(&self, batches: &[ChangeBatch], wrote: bool) {
         let (now, today) = (Instant::now(), SystemTime::now());
-        for cause in causes {
+        for batch in batches {
             if wrote {
-                self.metrics.event_committed(now.saturating_duration_since(cause.received));
+                self.metrics.event_committed(now.saturating_duration_since(batch.received));
             }
-            for (family, trigger) in &cause.triggers {
+            for (family, trigger) in &batch.triggers {
                 // The clock of the node that wrote it may be ahead of ours.
                 let after = today.duration_since(*trigger).unwrap_or_default();
                 self.metrics.network_programmed(*family, after);
@@ -184,36 +185,34 @@ impl Observer {
         }
     }
 
-    fn sweep(&self, flows: Flows, dataplane: &Dataplane) {
+    fn sweep(&self, flows: Flows, snapshot: &Snapshot) {
         let (Some(sweeps), false) = (&self.sweeps, flows.is_empty()) else { return };
-        if let Some(sweep) = sweep(flows, dataplane) {
+        if let Some(sweep) = sweep(flows, snapshot) {
             // The thread is gone only if the process is ending.
             let _ = sweeps.send(sweep);
         }
     }
 }
 
-/// What there is, for gauges. All of it has been counted already.
-fn state(dataplane: &Dataplane) -> State {
-    let counts = Family::ALL.map(|family| dataplane.counts(family));
-    let elements = |set: Set| counts.map(|(_, elements)| elements[set as usize]);
+/// What there is, for gauges.
+fn state(snapshot: &Snapshot) -> State {
     let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
-    let no_local = dataplane.desired().no_local();
+    let elements = |set: Set| snapshot.elements.map(|elements| elements[set as usize]);
     State {
-        services: dataplane.store().service_count(),
-        endpoint_slices: dataplane.store().slice_count(),
-        frontends: counts.map(|(frontends, _)| frontends),
+        services: snapshot.objects.services,
+        endpoint_slices: snapshot.objects.endpoint_slices,
+        frontends: snapshot.frontends,
         elements: sets.map(|set| (set.name(), elements(set))).collect(),
-        frontend_conflicts: dataplane.conflicts().count(),
-        quarantined_service_ports: dataplane.quarantined_service_ports(),
-        no_local_internal: no_local.internal,
-        no_local_external: no_local.external,
+        frontend_conflicts: snapshot.conflicts.len(),
+        quarantined_service_ports: snapshot.quarantined_service_ports,
+        no_local_internal: snapshot.no_local.internal,
+        no_local_external: snapshot.no_local.external,
     }
 }
 
 /// Logs on which addresses node ports answer.
-pub(super) fn log_node_ports(dataplane: &Dataplane) {
-    let Some(surroundings) = dataplane.desired().surroundings() else { return };
+pub(super) fn log_node_ports(snapshot: &Snapshot) {
+    let Some(surroundings) = &snapshot.surroundings else { return };
     let node_ports = NodePorts::of(surroundings);
     let primary = surroundings.options.node_port_addresses == NodePortAddresses::Primary;
     if primary && node_ports == NodePorts::default() {
@@ -228,8 +227,8 @@ pub(super) fn log_node_ports(dataplane: &Dataplane) {
 }
 
 /// The sweep that follows from changed flows.
-pub(super) fn sweep(flows: Flows, dataplane: &Dataplane) -> Option<Sweep> {
-    let surroundings = dataplane.desired().surroundings()?;
+pub(super) fn sweep(flows: Flows, snapshot: &Snapshot) -> Option<Sweep> {
+    let surroundings = snapshot.surroundings.as_ref()?;
     Some(Sweep::new(flows, node_addresses(surroundings)))
 }
 
@@ -246,12 +245,10 @@ fn node_addresses(surroundings: &Surroundings) -> BTreeSet<IpAddr> {
 }
 
 /// Where load balancers are told what: on the addresses of NodePorts.
-fn service_healths(dataplane: &Dataplane) -> ServiceHealths {
-    let Some(surroundings) = dataplane.desired().surroundings() else {
-        return ServiceHealths::new();
-    };
+fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
     let mut healths = ServiceHealths::new();
-    for check in dataplane.desired().health_checks() {
+    let Some(surroundings) = &snapshot.surroundings else { return healths };
+    for check in &snapshot.health_checks {
         let all: IpAddr = match check.family {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
             Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
@@ -277,18 +274,9 @@ pub(super) fn report_refused(quarantined: &Quarantined, next: &str) {
     );
 }
 
-/// Says who goes without what, and where to mend it.
-pub(super) fn report_conflict(conflict: &Conflict, store: &Store, locations: &Locations) {
-    let Conflict { frontend, winner, loser, reason } = conflict;
-    let service = store.service(loser);
-    let field = match frontend {
-        FrontendKey::NodePort(..) => "spec.ports.nodePort",
-        FrontendKey::Address(address, ..) => match service {
-            Some(service) if service.cluster_ips.contains(address) => "spec.clusterIPs",
-            Some(service) if service.external_ips.contains(address) => "spec.externalIPs",
-            _ => "status.loadBalancer.ingress",
-        },
-    };
+/// Logs which Service goes without a frontend, and where to mend it.
+pub(super) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
+    let SpecConflict { conflict: Conflict { frontend, winner, loser, reason }, field } = conflict;
     let owner = match locations.of(winner) {
         Some(Location { file, line }) => format!("{winner} ({}:{line})", file.display()),
         None => winner.to_string(),
@@ -306,7 +294,8 @@ pub(super) fn report_conflict(conflict: &Conflict, store: &Store, locations: &Lo
     problem.log();
 }
 
-pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, dataplane: &Dataplane) {
+pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, snapshot: &Snapshot) {
+    let frontends: usize = snapshot.frontends.iter().sum();
     match wrote {
         Some(report) => tracing::debug!(
             generation = report.generation,
@@ -314,13 +303,13 @@ pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, dataplane: &
             deleted = report.deleted,
             messages = report.messages,
             bytes = report.bytes,
-            frontends = dataplane.frontend_count(),
+            frontends,
             ?took,
             "committed"
         ),
         None => tracing::trace!(
-            frontends = dataplane.frontend_count(),
-            refused_service_ports = dataplane.quarantined_service_ports(),
+            frontends,
+            refused_service_ports = snapshot.quarantined_service_ports,
             ?took,
             "nothing to write: the kernel holds what is planned, but for what it refuses"
         ),

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::config::OOM_SCORE_ADJ;
@@ -38,4 +39,16 @@ pub(super) fn allow_files() {
     if let Err(error) = raised {
         tracing::debug!(%error, "the number of open files stays limited as it is");
     }
+}
+
+/// Starts a thread of that name.
+///
+/// # Errors
+/// If the system gives us no thread.
+pub(super) fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(body)
+        .with_context(|| format!("cannot start the thread \"{name}\""))?;
+    Ok(())
 }

@@ -3,19 +3,20 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 
 use super::args::Run;
 use super::health::HealthState;
+use super::observe::PendingSysctls;
 use super::settings::{Effective, load};
 use super::sources::Objects;
 use super::{logging, process};
 use crate::config::Config;
 use crate::conntrack::sysctl;
-use crate::dataplane::{Configure, Order, Orders};
+use crate::dataplane::{Command, Commands, Configure};
 use crate::document::Problem;
 use crate::files::{Paths, Stop};
 use crate::metrics::Metrics;
@@ -24,7 +25,7 @@ use crate::status::Known;
 
 /// What a change of the configuration has to reach.
 pub(super) struct Reach {
-    pub(super) orders: Orders,
+    pub(super) commands: Commands,
     pub(super) health: watch::Sender<HealthState>,
     pub(super) health_bind: watch::Sender<Bind>,
     pub(super) metrics_bind: watch::Sender<Bind>,
@@ -35,9 +36,6 @@ pub(super) struct Reach {
     pub(super) metrics: Metrics,
     pub(super) known: Known,
 }
-
-/// Sysctls that are to be set after the first commit; none once that was done.
-pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
 
 /// Why the configuration is looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,14 +160,14 @@ impl Reload {
 
 impl Reach {
     fn apply(&self, old: &Effective, new: &Effective) {
-        let order = |of: &Effective| Configure {
+        let configure = |of: &Effective| Configure {
             options: of.options(),
             node_name: of.node_name.clone(),
             min_period: of.config.min_sync_period,
         };
-        if order(old) != order(new) {
+        if configure(old) != configure(new) {
             // The dataplane is gone only when the process is ending.
-            let _ = self.orders.send(Order::Configure(order(new)));
+            let _ = self.commands.send(Command::Configure(configure(new)));
         }
         let patience = patience(&new.config);
         self.health.send_if_modified(|health| {
@@ -260,7 +258,7 @@ pub(super) fn watch_configuration(
     };
     let (mut paths, stop) =
         Paths::new(std::slice::from_ref(path), |_| false).context("see --config")?;
-    super::run::spawn("configuration", move || {
+    process::start_thread("configuration", move || {
         loop {
             paths.watch(0);
             if changes.send(()).is_err() {

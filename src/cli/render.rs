@@ -8,6 +8,7 @@ use super::Failure;
 use super::args::{Output, Render};
 use super::observe::report_conflict;
 use super::settings::effective;
+use crate::dataplane::SpecConflict;
 use crate::source::manifests::{self, Locations};
 
 pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
@@ -18,10 +19,14 @@ pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
     round.problems.iter().for_each(|problem| problem.log());
     let mut store = Store::new();
     let mut dirty = Dirty::default();
-    round.changes.into_iter().for_each(|change| store.apply(change, &mut dirty));
+    for change in round.changes {
+        store.apply(change, &mut dirty);
+    }
     let mut desired = Desired::new(settings.options(), &settings.node_name);
     desired.update(&store, &dirty);
-    desired.conflicts().for_each(|conflict| report_conflict(conflict, &store, &locations));
+    for conflict in desired.conflicts() {
+        report_conflict(&SpecConflict::new(conflict, &store), &locations);
+    }
     let output = match arguments.output {
         Output::Nft => text(&desired),
         Output::Json => json(&desired),

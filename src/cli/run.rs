@@ -5,33 +5,30 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use nfnetlink::nft;
-use nix::errno::Errno;
-use shunt_core::model::{Family, ObjectName};
+use shunt_core::model::{ChangeBatch, ChangeCounts, Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::args::Run;
 use super::ending::{Vital, Work};
 use super::health::{HealthState, families, health_source};
+use super::kernel_errors::explain;
 use super::leftovers::Reports;
 use super::observe::{
-    Observer, log_node_ports, log_synced, report_conflict, report_refused, sweep,
+    Observer, PendingSysctls, log_node_ports, log_synced, report_conflict, report_refused, sweep,
 };
+use super::process::start_thread;
 use super::reload::{
-    Occasion, PendingSysctls, Reach, Reload, health_bind, metrics_bind, patience,
-    watch_configuration,
+    Occasion, Reach, Reload, health_bind, metrics_bind, patience, watch_configuration,
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
 use super::{Failure, ending, events, exclusive, instead, leftovers, netns, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
-use crate::dataplane::{
-    self, ChangeCounts, Dataplane, Order, Orders, Ownership, Pace, Quarantined, Update,
-};
+use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
 use crate::events::Recorder;
 use crate::metrics::{Changes, Metrics, Server};
 use crate::presence::Presence;
@@ -99,33 +96,30 @@ fn once(
     net_sysctls: &Path,
 ) -> Result<(), Failure> {
     let locations = Locations::default();
-    objects.load(&settings.node_name, &locations, |change| dataplane.apply(change))?;
-    let started = std::time::Instant::now();
+    objects.load(&settings.node_name, &locations, |changes| dataplane.apply_all(changes))?;
     let report = dataplane.sync().context("nothing was programmed")?;
-    dataplane
-        .conflicts()
-        .for_each(|conflict| report_conflict(conflict, dataplane.store(), &locations));
-    let refused: Vec<Quarantined> = dataplane.quarantined().collect();
-    for quarantined in &refused {
+    let snapshot = dataplane.snapshot();
+    snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
+    for quarantined in &snapshot.quarantined {
         report_refused(quarantined, "change the Service or mend the reason, and run this again");
     }
-    log_synced(report, started.elapsed(), &dataplane);
-    log_node_ports(&dataplane);
+    log_synced(report, dataplane.stats().took, &snapshot);
+    log_node_ports(&snapshot);
     sysctl::apply(&settings.config.conntrack, net_sysctls);
     let flows = dataplane.take_flows();
-    if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &dataplane)) {
+    if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &snapshot)) {
         for family in Family::ALL {
             conntrack.sweep(family, &sweep).context("stale flows could not be deleted")?;
         }
     }
-    let now = std::time::Instant::now();
+    let now = Instant::now();
     while dataplane.next_sweep(now).is_some_and(|at| at <= now) {
         dataplane.sweep_affinity(now);
     }
     if report.is_some() {
-        dataplane.remove_unused_chains(now, |_| std::time::Duration::ZERO);
+        dataplane.remove_unused_chains(now, |_| Duration::ZERO);
     }
-    match refused.len() {
+    match snapshot.quarantined.len() {
         0 => Ok(()),
         count => Err(anyhow!("not all is programmed: the kernel refuses {count} frontends").into()),
     }
@@ -182,28 +176,28 @@ fn keep_running(
             metrics.changes_noticed(Changes { services, endpoint_slices: slices });
         }
     };
-    let orders = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
+    let commands = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
         .context("cannot start a thread for the dataplane")?;
     // So the thread ends no sooner than the process.
-    std::mem::forget(orders.clone());
-    spawn("addresses", {
-        let orders = orders.clone();
-        move || follow_addresses(&interfaces, &orders)
+    std::mem::forget(commands.clone());
+    start_thread("addresses", {
+        let commands = commands.clone();
+        move || follow_addresses(&interfaces, &commands)
     })?;
-    spawn("kube-proxy", {
+    start_thread("kube-proxy", {
         let period = arguments.kube_proxy_check_period;
         let reports =
             Reports { events: events.clone(), metrics: metrics.clone(), known: known.clone() };
         move || leftovers::look(period, &reports)
     })?;
-    let health_of = health_source(health_seen, orders.backlog(), families);
+    let health_of = health_source(health_seen, commands.backlog(), families);
     let status = known.clone().teller(health_of.clone(), unbound.clone());
-    spawn("status", move || status::serve(&presence.listener, status))?;
+    start_thread("status", move || status::serve(&presence.listener, status))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
     let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
     let (configz, configz_seen) = watch::channel(settings.configz());
     let reach = Reach {
-        orders: orders.clone(),
+        commands: commands.clone(),
         health,
         health_bind,
         metrics_bind,
@@ -221,8 +215,7 @@ fn keep_running(
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
         let follow = |configuration: &Reload| {
             let (settings, objects) = configuration.current();
-            let orders = orders.clone();
-            objects.follow(&settings.node_name, orders, &metrics, &notices, &known, &locations)
+            objects.follow(&settings.node_name, &commands, &metrics, &notices, &known, &locations)
         };
         let mut source = follow(&configuration)?;
         let connections = Connections::default();
@@ -320,21 +313,14 @@ fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) 
     );
 }
 
-pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(body)
-        .with_context(|| format!("cannot start the thread \"{name}\""))?;
-    Ok(())
-}
-
 /// Follows the addresses of the node's interfaces until the dataplane is gone.
-fn follow_addresses(interfaces: &Interfaces, orders: &Orders) {
+fn follow_addresses(interfaces: &Interfaces, commands: &Commands) {
     loop {
         let addresses = interfaces.wait().and_then(|()| interface_addresses());
         match addresses {
             Ok(change) => {
-                if orders.send(Order::Update(Update::now(vec![change]))).is_err() {
+                let batch = ChangeBatch::new(vec![change], Instant::now());
+                if commands.send(Command::Changes(batch)).is_err() {
                     return;
                 }
             }
@@ -344,28 +330,4 @@ fn follow_addresses(interfaces: &Interfaces, orders: &Orders) {
             }
         }
     }
-}
-
-/// Says in one sentence what is missing, where it is one of the usual things.
-pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
-    match error {
-        nft::Error::Request { errno: Errno::EPERM | Errno::EACCES, .. } => not_allowed(),
-        nft::Error::Request { errno: Errno::EINVAL | Errno::EOPNOTSUPP, .. } => anyhow!(
-            "the kernel has no nf_tables (CONFIG_NF_TABLES, module nf_tables): load the module or \
-             use another kernel"
-        ),
-        nft::Error::Open(source) => anyhow!(
-            "the kernel has no netlink for netfilter (CONFIG_NETFILTER_NETLINK, module nfnetlink): \
-             {source}"
-        ),
-        owned @ nft::Error::Owned { .. } => anyhow!("{owned}"),
-        other => anyhow!("nf_tables does not answer as it should: {other}"),
-    }
-}
-
-pub(super) fn not_allowed() -> anyhow::Error {
-    anyhow!(
-        "nf_tables may not be changed: CAP_NET_ADMIN is missing (run as root, or give the container \
-         the capability NET_ADMIN)"
-    )
 }

@@ -1,6 +1,5 @@
 //! Where `shunt run` gets its objects from.
 
-use std::collections::HashSet;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -9,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use shunt_core::model::{Change, Listed};
+use shunt_core::model::Change;
 
 use super::args::Run;
+use super::process;
 use crate::config::Config;
-use crate::dataplane::{Cause, Order, Orders, Update};
+use crate::dataplane::Commands;
 use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
 use crate::source::kubernetes::{Access, AccessError, Asked, Connection, Dialer, OnAsked, Source};
@@ -77,22 +77,22 @@ impl Objects {
         &self,
         node_name: &str,
         locations: &Locations,
-        mut apply: impl FnMut(Change),
+        mut apply: impl FnMut(Vec<Change>),
     ) -> anyhow::Result<()> {
         match self {
             Objects::Manifests(paths) => {
                 let round = manifests::load(paths, node_name, locations)
                     .context("cannot read the manifests")?;
                 round.problems.iter().for_each(|problem| problem.log());
-                round.changes.into_iter().for_each(apply);
+                apply(round.changes);
                 Ok(())
             }
             Objects::Api(access) => runtime()?.block_on(async {
                 let source = Source::new(access.clone(), node_name, |_| {}, Arc::new(|_| {}))?;
                 let contact = source.contact();
-                let listing = source.run(|delivery| {
-                    let synced = delivery.changes.contains(&Change::Synced);
-                    delivery.changes.into_iter().for_each(&mut apply);
+                let listing = source.run(|batch| {
+                    let synced = batch.changes.contains(&Change::Synced);
+                    apply(batch.changes);
                     if synced { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 });
                 tokio::time::timeout(ONCE, listing).await.map_err(|_| {
@@ -110,32 +110,21 @@ impl Objects {
     pub(super) fn follow(
         &self,
         node_name: &str,
-        orders: Orders,
+        commands: &Commands,
         metrics: &Metrics,
         notices: &Notices,
         known: &Known,
         locations: &Locations,
     ) -> anyhow::Result<Work> {
-        // The dataplane is gone only when the process is ending.
-        let flow = move |update| match orders.send(Order::Update(update)) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        };
         match self {
             Objects::Manifests(paths) => {
                 let (watcher, stop) = Watcher::new(paths, node_name, locations)
                     .context("cannot watch the manifests")?;
                 known.follow(node_name, Following::Manifests(paths.clone()));
                 let (ended, end) = tokio::sync::oneshot::channel();
-                super::run::spawn("manifests", move || {
-                    let mut first = true;
-                    let result = watcher.run(|mut round| {
-                        if std::mem::take(&mut first) {
-                            forget_others(&mut round.changes);
-                        }
-                        flow(Update::now(round.changes))
-                    });
-                    let _ = ended.send(result);
+                let sink = commands.sink();
+                process::start_thread("manifests", move || {
+                    let _ = ended.send(watcher.run(sink));
                 })?;
                 Ok(Box::pin(async move {
                     let _stop = stop;
@@ -154,15 +143,11 @@ impl Objects {
                 let events = Connection::open(access.clone(), asked)?;
                 let events = publish(notices.clone(), events, node_name.to_owned());
                 locations.clear();
+                let sink = commands.sink();
                 Ok(Box::pin(async move {
-                    let objects = source.run(|delivery| {
-                        let received = delivery.received;
-                        let cause = Cause { received, triggers: delivery.triggers };
-                        flow(Update { changes: delivery.changes, cause })
-                    });
                     // Both end only with the process.
                     tokio::select! {
-                        () = objects => {}
+                        () = source.run(sink) => {}
                         () = events => {}
                     }
                     Ok(())
@@ -178,29 +163,6 @@ fn count_requests(metrics: Metrics) -> OnAsked {
         let status = asked.status.map(|status| status.as_u16());
         metrics.api_asked(asked.method.as_str(), asked.host, status, asked.took);
     })
-}
-
-/// Adds to the first changes of a source that there is nothing else: another source may have been at
-/// work before.
-fn forget_others(changes: &mut Vec<Change>) {
-    let (mut services, mut slices, mut cidrs) = (HashSet::new(), HashSet::new(), HashSet::new());
-    let mut has_node = false;
-    for change in &*changes {
-        match change {
-            Change::Service(service) => drop(services.insert(service.name.clone())),
-            Change::Slice(slice) => drop(slices.insert(slice.name.clone())),
-            Change::ServiceCidr(name, _) => drop(cidrs.insert(name.clone())),
-            Change::Node(_) => has_node = true,
-            _ => {}
-        }
-    }
-    let listed = [
-        Change::Listed(Listed::Services(services)),
-        Change::Listed(Listed::Slices(slices)),
-        Change::Listed(Listed::ServiceCidrs(cidrs)),
-    ];
-    let node_gone = (!has_node).then_some(Change::NodeGone);
-    changes.splice(0..0, listed.into_iter().chain(node_gone));
 }
 
 /// The runtime for all that waits: requests, health checks, signals.

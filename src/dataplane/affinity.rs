@@ -18,10 +18,13 @@ use nfnetlink::nft::{Batch, DumpedElement, ElementData, Elements, Error, Kernel}
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
 
-use super::adopt::list;
 use super::codec::{decode_affinity_key, decode_value, set_type, table_family};
+use super::diff::Stale;
+use super::listing::list;
 use super::places::Placed;
-use super::sync::{Dataplane, next_generation};
+use super::state::Current;
+use super::stats::CommitStats;
+use super::stopwatch::Stopwatch;
 
 /// How many entries a transaction waits for. 4 000 are listed within 3 ms (Linux 6.18).
 const LISTED_AT_ONCE: usize = 4_000;
@@ -33,25 +36,6 @@ const NEXT_LOOK: Duration = Duration::from_millis(500);
 /// How often deletions of one listing may be refused before they wait for the next look.
 const ATTEMPTS: u8 = 5;
 
-/// Where entries may name backends that are gone.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stale {
-    /// Families in which a frontend with session affinity loses a backend, or itself goes.
-    pub(super) families: BTreeSet<Family>,
-    /// Frontends whose main pool lost a backend to the short circuit, as when the policy becomes
-    /// Local: a client from outside may not keep it. An entry does not say which kind its client
-    /// is, so here only the main pool counts.
-    pub(super) narrowed: BTreeSet<FrontendKey>,
-}
-
-impl Stale {
-    /// Adds what another one names.
-    pub(super) fn merge(&mut self, other: &Stale) {
-        self.families.extend(&other.families);
-        self.narrowed.extend(&other.narrowed);
-    }
-}
-
 /// The deletions that no transaction waits for.
 #[derive(Default)]
 pub(super) struct Sweep {
@@ -61,9 +45,19 @@ pub(super) struct Sweep {
 }
 
 /// When a family's map is listed again, and which frontends have lost backends to the short circuit.
+#[derive(Default)]
 struct NextLook {
-    at: Instant,
+    /// `None`: the time runs from the next step.
+    at: Option<Instant>,
     narrowed: BTreeSet<FrontendKey>,
+}
+
+/// What a step works with.
+pub(super) struct Step<'a> {
+    pub(super) kernel: &'a mut dyn Kernel,
+    pub(super) stopwatch: &'a dyn Stopwatch,
+    pub(super) stats: &'a mut CommitStats,
+    pub(super) current: &'a mut Current,
 }
 
 /// One family's map that is being listed, or whose stale entries are being deleted.
@@ -142,20 +136,18 @@ impl Sweep {
     }
 
     /// A transaction took backends away.
-    pub(super) fn committed(&mut self, stale: &Stale, later: Stale, now: Instant) {
+    pub(super) fn committed(&mut self, stale: &Stale, later: &Stale) {
         // What is being listed was asked for by this very transaction, or will be looked at again.
-        self.waiting.merge(&later);
+        self.waiting.merge(later);
         for family in &stale.families {
-            self.look_again(*family, &stale.narrowed, now);
+            self.look_again(*family, &stale.narrowed);
         }
     }
 
     /// Lists the map of a family again later: also one that was to be listed sooner.
-    fn look_again(&mut self, family: Family, narrowed: &BTreeSet<FrontendKey>, now: Instant) {
-        let at = now + NEXT_LOOK;
-        let none = NextLook { at, narrowed: BTreeSet::new() };
-        let look = self.next_looks.entry(family).or_insert(none);
-        look.at = at;
+    fn look_again(&mut self, family: Family, narrowed: &BTreeSet<FrontendKey>) {
+        let look = self.next_looks.entry(family).or_default();
+        look.at = None;
         look.narrowed.extend(narrowed);
     }
 
@@ -180,65 +172,62 @@ impl Sweep {
         Some(Running { family, narrowed, stage: Stage::Start, stale: Vec::new(), refused: 0 })
     }
 
+    /// True if there is something to do, now or later.
+    pub(super) fn has_work(&self) -> bool {
+        let waits = !self.waiting.families.is_empty() || !self.next_looks.is_empty();
+        waits || self.running.is_some()
+    }
+
     /// When there is something to do; `None` if there is nothing.
     pub(super) fn next_step(&self, now: Instant) -> Option<Instant> {
         if self.running.is_some() || !self.waiting.families.is_empty() {
             return Some(now);
         }
-        self.next_looks.values().map(|look| look.at).min()
-    }
-}
-
-impl Dataplane {
-    /// When [`Dataplane::sweep_affinity`] has something to do; `None` if it has nothing.
-    #[must_use]
-    pub fn next_sweep(&self, now: Instant) -> Option<Instant> {
-        self.committed.as_ref().and_then(|_| self.sweep.next_step(now))
+        self.next_looks.values().map(|look| look.at.unwrap_or(now)).min()
     }
 
-    /// Goes on with the deletion of stale entries of session affinity, for a few milliseconds at the
-    /// most.
-    pub fn sweep_affinity(&mut self, now: Instant) {
-        if self.next_sweep(now).is_none_or(|at| at > now) {
-            return;
+    /// Goes on with the deletion of stale entries, for a few milliseconds at the most.
+    pub(super) fn step(&mut self, step: Step<'_>, now: Instant) {
+        for look in self.next_looks.values_mut() {
+            look.at.get_or_insert(now + NEXT_LOOK);
         }
-        self.sweep.next_looks.retain(|family, look| {
-            let due = look.at <= now;
-            if due {
-                self.sweep.waiting.families.insert(*family);
-                self.sweep.waiting.narrowed.append(&mut look.narrowed);
+        self.next_looks.retain(|family, look| {
+            let is_due = look.at.is_some_and(|at| at <= now);
+            if is_due {
+                self.waiting.families.insert(*family);
+                self.waiting.narrowed.append(&mut look.narrowed);
             }
-            !due
+            !is_due
         });
-        let Some(running) = self.sweep.take_next() else { return };
+        let Some(running) = self.take_next() else { return };
         let (family, narrowed) = (running.family, running.narrowed.clone());
         let result = match running.stage {
-            Stage::Start => self.start_listing(running),
-            Stage::List => self.list_part(running),
-            Stage::Delete => self.delete_some(running, now),
+            Stage::Start => self.start_listing(step, running),
+            Stage::List => self.list_part(step, running),
+            Stage::Delete => self.delete_some(step, running),
         };
         if result.is_err() {
             // What is wrong with the kernel, the next transaction will say.
-            self.sweep.look_again(family, &narrowed, now);
+            self.look_again(family, &narrowed);
         }
     }
 
-    fn start_listing(&mut self, mut running: Running) -> Result<(), Error> {
+    fn start_listing(&mut self, step: Step<'_>, mut running: Running) -> Result<(), Error> {
         let family = running.family;
-        if self.committed.as_ref().is_some_and(|known| known.holds.hold(family).is_some()) {
-            self.kernel.start_listing(table_family(family), TABLE, Set::Affinity.name())?;
+        if step.current.record.hold(family).is_some() {
+            step.kernel.start_listing(table_family(family), TABLE, Set::Affinity.name())?;
             running.stage = Stage::List;
-            self.sweep.running = Some(running);
+            self.running = Some(running);
         }
         Ok(())
     }
 
     /// Looks at what rules store now, and not at what is planned, which may not be committed.
-    fn list_part(&mut self, mut running: Running) -> Result<(), Error> {
+    fn list_part(&mut self, step: Step<'_>, mut running: Running) -> Result<(), Error> {
         let Running { family, narrowed, stale, .. } = &mut running;
-        let Some(known) = &self.committed else { return Ok(()) };
-        let pools = |key| known.holds.frontend(key).and_then(Placed::ordered_with_affinity);
-        let more = self.kernel.next_part(&mut |element| {
+        let record = &step.current.record;
+        let pools = |key| record.frontend(key).and_then(Placed::ordered_with_affinity);
+        let more = step.kernel.next_part(&mut |element| {
             stale.extend(stale_entry(*family, pools, narrowed, &element));
         })?;
         if !more {
@@ -246,23 +235,19 @@ impl Dataplane {
             running.stage = Stage::Delete;
         }
         if more || !running.stale.is_empty() {
-            self.sweep.running = Some(running);
+            self.running = Some(running);
         }
         Ok(())
     }
 
     /// Deletes after the listing and not during it: a deletion makes the kernel leave out others.
-    fn delete_some(&mut self, mut running: Running, now: Instant) -> Result<(), Error> {
+    fn delete_some(&mut self, step: Step<'_>, mut running: Running) -> Result<(), Error> {
         let rest = running.stale.len().saturating_sub(DELETED_AT_ONCE);
         let gone = elements(&running.stale.split_off(rest));
         let mut batch = Batch::new(None);
         delete(running.family, &gone, &mut batch);
-        match self.tally.commit(&mut *self.kernel, &batch.finish()) {
-            Ok(()) => {
-                if let Some(known) = &mut self.committed {
-                    known.generation = next_generation(known.generation);
-                }
-            }
+        match step.stats.commit(step.kernel, step.stopwatch, &batch.finish()) {
+            Ok(()) => step.current.advance(),
             // An entry expired and was stored anew with other data: it has to be listed again.
             Err(Error::Refused(_)) if running.refused < ATTEMPTS => running.refused += 1,
             Err(error) => return Err(error),
@@ -270,9 +255,9 @@ impl Dataplane {
         if running.stale.is_empty() {
             // Entries that local pods and the node have stored since are no longer told from those of
             // clients outside, so that lost backends count in the look after the commit only.
-            self.sweep.look_again(running.family, &BTreeSet::new(), now);
+            self.look_again(running.family, &BTreeSet::new());
         } else {
-            self.sweep.running = Some(running);
+            self.running = Some(running);
         }
         Ok(())
     }

@@ -8,15 +8,38 @@ use shunt_core::plan::{
     ChainName, Desired, Element, Frontend, FrontendKey, Member, Pools, Set, TABLE, Touched,
 };
 
-use super::affinity::Stale;
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
-use super::committed::Committed;
 use super::places::Placed;
 use super::quarantine::{Quarantine, Suspect};
+use super::record::KernelRecord;
 
 const SETS: usize = Set::ALL.len();
 
-/// Elements to delete and to add, encoded, and what the record will say once they are committed.
+/// Where entries of session affinity may name backends that are gone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stale {
+    /// Families in which a frontend with session affinity loses a backend, or itself goes.
+    pub(super) families: BTreeSet<Family>,
+    /// Frontends whose main pool lost a backend to the short circuit, as when the policy becomes
+    /// Local: a client from outside may not keep it. An entry does not say which kind its client
+    /// is, so here only the main pool counts.
+    pub(super) narrowed: BTreeSet<FrontendKey>,
+}
+
+impl Stale {
+    /// Both families.
+    pub(super) fn everywhere() -> Stale {
+        Stale { families: Family::ALL.into(), narrowed: BTreeSet::new() }
+    }
+
+    /// Adds what another one names.
+    pub(super) fn merge(&mut self, other: &Stale) {
+        self.families.extend(&other.families);
+        self.narrowed.extend(&other.narrowed);
+    }
+}
+
+/// Elements to delete and to add, encoded, and what the record will say once they are record.
 pub(super) struct Delta {
     deletions: [[Elements; SETS]; 2],
     additions: [[Elements; SETS]; 2],
@@ -53,14 +76,14 @@ impl Delta {
     /// Compares what was touched with the record, but for what is in quarantine. With `isolated`
     /// every element gets a message of its own, so that a refusal names just one.
     pub(super) fn between(
-        committed: &Committed,
+        record: &KernelRecord,
         desired: &Desired,
         touched: &Touched,
         quarantine: &Quarantine,
         isolated: bool,
     ) -> Delta {
         let mut delta = Delta::new(isolated);
-        for stray in &committed.strays {
+        for stray in &record.strays {
             delta.deletions[stray.family as usize][stray.set as usize].push_range(
                 &stray.key,
                 stray.key_end.as_deref(),
@@ -71,13 +94,13 @@ impl Delta {
         let held = |key: &&FrontendKey| quarantine.holds(Suspect::Frontend(**key));
         delta.frontends.reserve(touched.frontends().len());
         for key in touched.frontends().iter().filter(|key| !held(key)) {
-            delta.frontend(*key, committed.frontend(*key), desired.frontend(*key));
+            delta.frontend(*key, record.frontend(*key), desired.frontend(*key));
         }
         let held = |member: &&Member| quarantine.holds(Suspect::Member(**member));
         delta.members.reserve(touched.members().len());
         for member in touched.members().iter().filter(|member| !held(member)) {
             let wanted = desired.has_member(*member);
-            match (committed.has_member(*member), wanted) {
+            match (record.has_member(*member), wanted) {
                 (false, true) => delta.add(&member.element()),
                 (true, false) => delta.delete(&member.element()),
                 _ => continue,
@@ -194,17 +217,17 @@ impl Delta {
     }
 
     /// Brings the record up to date after the commit.
-    pub(super) fn record(self, committed: &mut Committed) {
-        committed.strays.clear();
-        committed.reserve(
-            self.frontends.len().saturating_sub(committed.frontend_count()),
+    pub(super) fn enter(self, record: &mut KernelRecord) {
+        record.strays.clear();
+        record.reserve(
+            self.frontends.len().saturating_sub(record.frontend_count()),
             self.members.len(),
         );
         for (key, frontend) in self.frontends {
-            committed.set_frontend(key, frontend);
+            record.set_frontend(key, frontend);
         }
         for (member, present) in self.members {
-            committed.set_member(member, present);
+            record.set_member(member, present);
         }
     }
 }

@@ -8,16 +8,16 @@
 
 use std::time::{Duration, Instant};
 
-use nfnetlink::nft::Error;
-use nix::time::{ClockId, clock_gettime};
+use nfnetlink::nft::{Error, Kernel};
 use shunt_core::model::Family;
-use shunt_core::plan::TABLE;
+use shunt_core::plan::{Surroundings, TABLE};
 
-use super::adopt::{adopt, read_structure};
 use super::codec::table_family;
-use super::fingerprint::Fingerprint;
+use super::fingerprint::{Fingerprint, Hashes};
 use super::ownership::Hold;
-use super::sync::Dataplane;
+use super::reading::{Reader, Reading, read_structure};
+use super::state::Current;
+use super::stopwatch::Stopwatch;
 
 /// The time between comparisons of all elements, as a multiple of what they take: 0.2 s for 100 000
 /// elements, nearly all of it the kernel's.
@@ -30,14 +30,25 @@ const ADVANCE: Duration = Duration::from_millis(500);
 const REPAIR_ADVANCE: Duration = Duration::from_secs(10);
 
 /// What is known of changes by other processes.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Drift {
     /// Another process has committed since all elements were compared.
     suspected: bool,
+    /// A comparison that has to look again.
+    comparison: Option<Comparison>,
     /// What comparisons took that found nothing.
     vain: Debt,
     /// What those took that found damage.
     repairs: Debt,
+}
+
+/// A listing differs from the record; others have to agree with it.
+struct Comparison {
+    reader: Reader,
+    /// When the next one is due.
+    at: Instant,
+    /// The processor time that it took so far.
+    cost: Duration,
 }
 
 /// Processor time that was taken in advance, at that moment.
@@ -55,44 +66,109 @@ impl Debt {
     }
 }
 
-impl Dataplane {
-    /// Looks whether another process may have changed our tables: if so, the next sync repairs them.
-    /// Costs a microsecond as long as no other process commits.
-    ///
-    /// # Errors
-    /// If the kernel does not answer.
-    pub fn check(&mut self, now: Instant) -> Result<bool, Error> {
-        if self.committed.is_none() {
-            return Ok(true);
-        }
-        self.note_generation()?;
-        if !self.drift.suspected {
-            return Ok(false);
-        }
-        if self.is_owner() && self.is_still_owner()? {
-            self.drift.suspected = false;
-            return Ok(false);
-        }
-        let drifted = self
-            .has_structure()
-            .and_then(|same| if same { self.has_other_elements(now) } else { Ok(true) });
-        // Tables that cannot be read, as those that another process owns, fail the next sync.
-        if !matches!(drifted, Ok(false)) {
-            self.committed = None;
-        }
-        drifted
-    }
+/// What a look found.
+pub(super) enum Found {
+    /// The tables are as recorded, as far as is known.
+    Nothing,
+    /// Tables, sets, chains or rules are not.
+    OtherStructure,
+    /// Elements are not: this is what there is.
+    OtherElements(Box<Reading>),
+}
 
+/// What a look works with.
+pub(super) struct Look<'a> {
+    pub(super) kernel: &'a mut dyn Kernel,
+    pub(super) stopwatch: &'a dyn Stopwatch,
+    pub(super) hashes: &'a Hashes,
+    pub(super) surroundings: &'a Surroundings,
+    pub(super) current: &'a mut Current,
+}
+
+impl Drift {
     /// Notes whether another process has committed since the last call, or commit.
-    pub(super) fn note_generation(&mut self) -> Result<(), Error> {
-        let generation = self.kernel.generation()?.id;
-        if let Some(known) = self.committed.as_mut().filter(|k| k.generation != generation) {
-            known.generation = generation;
-            self.drift.suspected = true;
-        }
+    pub(super) fn note_generation(
+        &mut self,
+        kernel: &mut dyn Kernel,
+        current: &mut Current,
+    ) -> Result<(), Error> {
+        let generation = kernel.generation()?.id;
+        self.suspected |= generation != current.generation;
+        current.generation = generation;
         Ok(())
     }
 
+    /// The record changes: a comparison with it starts over.
+    pub(super) fn record_changes(&mut self) {
+        self.comparison = None;
+    }
+
+    /// When a comparison has to look again.
+    pub(super) fn next_look(&self) -> Option<Instant> {
+        self.comparison.as_ref().map(|comparison| comparison.at)
+    }
+
+    /// Looks whether another process has changed our tables, as far as that is due.
+    pub(super) fn look(&mut self, look: &mut Look<'_>, now: Instant) -> Result<Found, Error> {
+        self.note_generation(look.kernel, look.current)?;
+        if !self.suspected {
+            return Ok(Found::Nothing);
+        }
+        if look.current.record.is_owned() && look.is_still_owner()? {
+            self.suspected = false;
+            return Ok(Found::Nothing);
+        }
+        if !look.has_recorded_structure()? {
+            return Ok(Found::OtherStructure);
+        }
+        let is_early = self.vain.at(now) > ADVANCE || self.repairs.at(now) > REPAIR_ADVANCE;
+        if is_early || self.next_look().is_some_and(|at| at > now) {
+            return Ok(Found::Nothing);
+        }
+        let before = self.comparison.as_ref().map_or(Duration::ZERO, |begun| begun.cost);
+        let started = look.stopwatch.processor_time();
+        let found = self.compare(look, now)?;
+        let cost = before + look.stopwatch.processor_time().saturating_sub(started);
+        if let Some(unfinished) = &mut self.comparison {
+            unfinished.cost = cost;
+            return Ok(Found::Nothing);
+        }
+        self.suspected = false;
+        match found {
+            Found::OtherElements(_) => self.repairs.add(cost, now),
+            _ => self.vain.add(cost, now),
+        }
+        Ok(found)
+    }
+
+    /// Compares all elements with the record. A comparison that is not finished stays in `self`.
+    fn compare(&mut self, look: &mut Look<'_>, now: Instant) -> Result<Found, Error> {
+        let record = &look.current.record;
+        let mut comparison = match self.comparison.take() {
+            Some(comparison) => comparison,
+            None => {
+                let wanted = Fingerprint::recorded(record, look.hashes);
+                let listed = Fingerprint::listed(look.kernel, record, look.hashes)?;
+                if listed == wanted && record.strays.is_empty() {
+                    return Ok(Found::Nothing);
+                }
+                let reader = Reader::having_seen([listed, wanted]);
+                Comparison { reader, at: now, cost: Duration::ZERO }
+            }
+        };
+        match comparison.reader.read(look.kernel, look.surroundings, look.hashes)? {
+            Ok(reading) if reading.record.holds_as(record) => Ok(Found::Nothing),
+            Ok(reading) => Ok(Found::OtherElements(Box::new(reading))),
+            Err(pause) => {
+                comparison.at = now + pause;
+                self.comparison = Some(comparison);
+                Ok(Found::Nothing)
+            }
+        }
+    }
+}
+
+impl Look<'_> {
     fn is_still_owner(&mut self) -> Result<bool, Error> {
         let port = self.kernel.port();
         for family in Family::ALL {
@@ -106,49 +182,13 @@ impl Dataplane {
         Ok(true)
     }
 
-    /// True if tables, sets, chains and rules are as committed.
-    fn has_structure(&mut self) -> Result<bool, Error> {
-        let (Some(known), Some(surroundings)) = (&self.committed, self.desired.surroundings())
-        else {
-            return Ok(false);
-        };
+    fn has_recorded_structure(&mut self) -> Result<bool, Error> {
         for family in Family::ALL {
-            let found = read_structure(&mut *self.kernel, surroundings, family)?;
-            if found != *known.holds.table(family) {
+            let found = read_structure(self.kernel, self.surroundings, family)?;
+            if found != *self.current.record.table(family) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
-
-    /// True if elements are not as committed. False as long as it is too early to look again.
-    fn has_other_elements(&mut self, now: Instant) -> Result<bool, Error> {
-        let (Some(known), Some(surroundings)) = (&self.committed, self.desired.surroundings())
-        else {
-            return Ok(true);
-        };
-        if self.drift.vain.at(now) > ADVANCE || self.drift.repairs.at(now) > REPAIR_ADVANCE {
-            return Ok(false);
-        }
-        let started = processor_time();
-        let wanted = Fingerprint::recorded(&known.holds, &self.hashes);
-        let listed = Fingerprint::listed(&mut *self.kernel, &known.holds, &self.hashes)?;
-        if listed != wanted || !known.holds.strays.is_empty() {
-            let found = adopt(&mut *self.kernel, surroundings, &self.hashes, &[listed, wanted])?;
-            if !found.1.holds_as(&known.holds) {
-                self.drift.suspected = false;
-                self.drift.repairs.add(processor_time().saturating_sub(started), now);
-                self.found = Some(found);
-                return Ok(true);
-            }
-        }
-        self.drift.suspected = false;
-        self.drift.vain.add(processor_time().saturating_sub(started), now);
-        Ok(false)
-    }
-}
-
-/// The processor time of this thread: a busy machine makes a comparison longer, but not dearer.
-fn processor_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }

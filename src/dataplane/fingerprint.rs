@@ -11,9 +11,9 @@ use nfnetlink::nft::{ElementData, Error, Kernel};
 use shunt_core::model::Family;
 use shunt_core::plan::{Element, Set};
 
-use super::adopt::list;
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, with_data};
-use super::committed::Committed;
+use super::listing::list;
+use super::record::KernelRecord;
 
 /// Hashes elements with a seed of this process, so that two tables look equal only by chance.
 #[derive(Debug, Clone, Default)]
@@ -38,10 +38,10 @@ impl Fingerprint {
     }
 
     /// Returns the fingerprint of the elements of the record.
-    pub(super) fn recorded(committed: &Committed, hashes: &Hashes) -> Fingerprint {
+    pub(super) fn recorded(record: &KernelRecord, hashes: &Hashes) -> Fingerprint {
         let mut fingerprint = Fingerprint::default();
         let mut names = ChainNames::default();
-        committed.elements(&mut |element: &Element<'_>| {
+        record.elements(&mut |element: &Element<'_>| {
             let (key, end) = (encode_key(element.key), encode_key_end(element.key));
             let key = (key.as_slice(), end.as_ref().map(Bytes::as_slice));
             let set = (element.key.family(), element.set);
@@ -59,11 +59,11 @@ impl Fingerprint {
     /// If the kernel does not answer.
     pub(super) fn listed(
         kernel: &mut dyn Kernel,
-        committed: &Committed,
+        record: &KernelRecord,
         hashes: &Hashes,
     ) -> Result<Fingerprint, Error> {
         let mut fingerprint = Fingerprint::default();
-        for family in Family::ALL.into_iter().filter(|family| committed.hold(*family).is_some()) {
+        for family in Family::ALL.into_iter().filter(|family| record.hold(*family).is_some()) {
             for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
                 list(kernel, family, set, &mut |element| {
                     let key = (element.key, element.key_end);

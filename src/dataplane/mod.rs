@@ -7,32 +7,43 @@
 //! Must not know: Kubernetes, files, HTTP. It is handed [`Change`](shunt_core::model::Change)s and
 //! reports what became of them.
 
-mod adopt;
 mod affinity;
 mod codec;
-mod committed;
+mod command;
 mod diff;
 mod drift;
+mod event;
 mod fingerprint;
+mod listing;
+mod once;
 mod ownership;
 mod places;
 mod quarantine;
-mod queue;
+mod reading;
+mod reconcile;
+mod record;
 mod refusal;
 mod remove;
-mod sync;
-mod tally;
+mod snapshot;
+mod state;
+mod stats;
+mod stopwatch;
+mod thread;
 mod transaction;
 mod translate;
+mod unused_chains;
 mod worker;
 
+pub use command::{Backlog, Command, Commands, Configure, Stopped};
+pub use event::Event;
 pub use ownership::Ownership;
 pub use quarantine::Suspect;
-pub use queue::{Backlog, Orders, Stopped};
+pub use reconcile::{Dataplane, Progress};
 pub use refusal::Error;
 pub(crate) use remove::{IPTABLES, KUBE_PROXY, is_kube_proxys};
 pub use remove::{Removed, Scope, remove};
-pub use sync::{Dataplane, Quarantined};
-pub use tally::{Commit, Tally};
+pub use snapshot::{ObjectCounts, Quarantined, Snapshot, SpecConflict};
+pub use stats::{Commit, CommitStats};
+pub use stopwatch::Stopwatch;
+pub use thread::{Pace, spawn};
 pub use transaction::{Prepared, SyncReport};
-pub use worker::{Cause, ChangeCounts, Configure, Event, Order, Pace, Update, spawn};

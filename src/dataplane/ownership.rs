@@ -24,6 +24,26 @@ pub enum Ownership {
     Share,
 }
 
+/// Who is to own the tables, and whether the kernel can have them owned.
+#[derive(Debug)]
+pub(super) struct TableOwner {
+    pub(super) wanted: Ownership,
+    /// `None`: it has not been tried yet.
+    pub(super) kernel_can: Option<bool>,
+}
+
+impl TableOwner {
+    /// True if new tables are made as owned ones, as far as is known.
+    pub(super) fn creates_owned_tables(&self) -> bool {
+        self.wanted != Ownership::Share && self.kernel_can != Some(false)
+    }
+
+    /// True if tables that no process owns become ours.
+    pub(super) fn takes_over(&self) -> bool {
+        self.wanted == Ownership::Own
+    }
+}
+
 /// How a table is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {

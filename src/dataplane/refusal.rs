@@ -99,9 +99,15 @@ fn family_of(refusal: &Refusal) -> Option<Family> {
     })
 }
 
-/// Who is to blame for a refused transaction.
+/// True if the kernel refused an entry of session affinity.
+pub(super) fn is_about_affinity(refusal: &Refusal) -> bool {
+    // A chain, too, could have that name.
+    !refusal.keys.is_empty() && refusal.object == Set::Affinity.name()
+}
+
+/// What a refused transaction is to blame on.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Blame {
     /// These alone, with the kernel's reasons.
     Suspects(BTreeMap<Suspect, Arc<str>>),
     /// One or some of the elements of a message.
@@ -110,11 +116,11 @@ pub(super) enum Verdict {
     Everything,
 }
 
-/// Finds out who is to blame. `users` names the frontends that need a chain on demand.
-pub(super) fn judge(
+/// Finds out what is to blame. `users` names the frontends that need a chain on demand.
+pub(super) fn blame(
     refusals: &[Refusal],
     users: impl Fn(Family, ChainName) -> Vec<FrontendKey>,
-) -> Verdict {
+) -> Blame {
     let mut found: BTreeMap<Suspect, Arc<str>> = BTreeMap::new();
     for refusal in refusals {
         let reason: Arc<str> = refusal.to_string().into();
@@ -123,16 +129,16 @@ pub(super) fn judge(
             (Some(name), Some(family)) => {
                 users(family, name).into_iter().map(Suspect::Frontend).collect()
             }
-            _ if refusal.keys.len() > 1 => return Verdict::SomeElement,
+            _ if refusal.keys.len() > 1 => return Blame::SomeElement,
             _ => suspects(refusal),
         };
         if suspects.is_empty() {
-            return Verdict::Everything;
+            return Blame::Everything;
         }
         for suspect in suspects {
             // The first reason is the cause, the others may follow from it.
             found.entry(suspect).or_insert_with(|| reason.clone());
         }
     }
-    Verdict::Suspects(found)
+    Blame::Suspects(found)
 }

@@ -12,8 +12,8 @@ use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel, TableFamily}
 use shunt_core::model::Family;
 use shunt_core::plan::TABLE;
 
-use super::adopt::retried;
 use super::codec::table_family;
+use super::listing::retried;
 use super::ownership::Hold;
 
 /// The table of kube-proxy in nftables mode, one for each family.

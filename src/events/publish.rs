@@ -8,7 +8,8 @@ use shunt_core::model::ObjectName;
 
 use super::limit::{Decision, Limit};
 use super::{Notice, Notices, Regarding};
-use crate::source::kubernetes::{Connection, random};
+use crate::jitter;
+use crate::source::kubernetes::Connection;
 
 /// Who reports.
 const CONTROLLER: &str = "shunt";
@@ -36,7 +37,7 @@ pub async fn publish(notices: Notices, connection: Connection, node_name: String
         }
         if notice.regarding != Regarding::Node {
             // All nodes see the same at the same time; the first of them is enough.
-            tokio::time::sleep(SPREAD.mul_f64(random())).await;
+            tokio::time::sleep(SPREAD.mul_f64(jitter::fraction())).await;
         }
         let time = SystemTime::now();
         let mut pauses = PAUSES.iter();

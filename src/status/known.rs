@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::model::Family;
 use shunt_core::plan::Set;
 
 use super::{
     Conflict, Counts, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure,
     Time, Trouble, UnboundPort, UnboundServer,
 };
-use crate::dataplane::{self, Dataplane, SyncReport};
+use crate::dataplane::{self, Snapshot, SpecConflict, SyncReport};
 use crate::kube_proxy::Found;
 use crate::serve::{HealthSource, PortReport, UnboundPorts};
 use crate::source::kubernetes::Contact;
@@ -33,6 +32,7 @@ struct Inner {
     source: Following,
     refused_configuration: Option<String>,
     rules: Rules,
+    snapshot: Arc<Snapshot>,
     kube_proxy: Found,
 }
 
@@ -98,7 +98,7 @@ impl Known {
     }
 
     /// The kernel holds what is planned.
-    pub fn synced(&self, wrote: Option<SyncReport>, took: Duration, dataplane: &Dataplane) {
+    pub fn synced(&self, wrote: Option<SyncReport>, took: Duration, snapshot: Arc<Snapshot>) {
         let report = wrote.unwrap_or_default();
         let sync = Sync {
             at: Time::now(),
@@ -107,18 +107,13 @@ impl Known {
             deleted: report.deleted,
             bytes: report.bytes,
         };
-        let rules = &mut self.lock().rules;
+        let inner = &mut *self.lock();
         if wrote.is_some() {
-            rules.last_commit = Some(sync.clone());
+            inner.rules.last_commit = Some(sync.clone());
         }
-        rules.last_sync = Some(sync);
-        rules.failure = None;
-        rules.generation = dataplane.generation();
-        rules.owns_tables = dataplane.is_owner();
-        rules.node_ports = dataplane.desired().surroundings().map(NodePorts::of);
-        rules.counts = counts(dataplane);
-        rules.quarantined = dataplane.quarantined().take(MOST).map(quarantined).collect();
-        rules.conflicts = dataplane.conflicts().take(MOST).map(conflict).collect();
+        inner.rules.last_sync = Some(sync);
+        inner.rules.failure = None;
+        inner.snapshot = snapshot;
     }
 
     /// The kernel does not hold what is planned.
@@ -159,7 +154,7 @@ impl Known {
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
                 source: source(&inner.source),
                 refused_configuration: inner.refused_configuration.clone(),
-                rules: inner.rules.clone(),
+                rules: rules(&inner.rules, &inner.snapshot),
                 kube_proxy: inner.kube_proxy.clone(),
                 unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
@@ -181,32 +176,42 @@ fn source(following: &Following) -> Source {
     }
 }
 
-/// All of it has been counted already.
-fn counts(dataplane: &Dataplane) -> Counts {
-    let store = dataplane.store();
-    let of = Family::ALL.map(|family| dataplane.counts(family));
+/// Completes the notes with what the last sync left.
+fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
+    Rules {
+        generation: snapshot.generation,
+        owns_tables: snapshot.is_owner,
+        node_ports: snapshot.surroundings.as_deref().map(NodePorts::of),
+        counts: counts(snapshot),
+        quarantined: snapshot.quarantined.iter().take(MOST).map(quarantined).collect(),
+        conflicts: snapshot.conflicts.iter().take(MOST).map(conflict).collect(),
+        ..notes.clone()
+    }
+}
+
+fn counts(snapshot: &Snapshot) -> Counts {
     let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
-    let elements = |set: Set| of.map(|(_, elements)| elements[set as usize]).into();
+    let elements = |set: Set| snapshot.elements.map(|elements| elements[set as usize]).into();
     Counts {
-        services: store.service_count(),
-        service_ports: store.service_port_count(),
-        endpoint_slices: store.slice_count(),
-        endpoints: store.endpoint_count(),
-        frontends: of.map(|(frontends, _)| frontends).into(),
+        services: snapshot.objects.services,
+        service_ports: snapshot.objects.service_ports,
+        endpoint_slices: snapshot.objects.endpoint_slices,
+        endpoints: snapshot.objects.endpoints,
+        frontends: snapshot.frontends.into(),
         elements: sets.map(|set| (set.name().to_owned(), elements(set))).collect(),
     }
 }
 
-fn quarantined(quarantined: dataplane::Quarantined) -> Quarantined {
+fn quarantined(quarantined: &dataplane::Quarantined) -> Quarantined {
     let wait = quarantined.retry_at.saturating_duration_since(Instant::now());
     Quarantined {
-        what: quarantined.what,
+        what: quarantined.what.clone(),
         reason: quarantined.reason.to_string(),
         retry_at: Time(SystemTime::now() + wait),
     }
 }
 
-fn conflict(conflict: &shunt_core::plan::Conflict) -> Conflict {
+fn conflict(SpecConflict { conflict, .. }: &SpecConflict) -> Conflict {
     Conflict {
         frontend: conflict.frontend.to_string(),
         winner: conflict.winner.to_string(),

@@ -11,7 +11,7 @@ use shunt_lab::Netns;
 pub(crate) fn dataplane(ns: &Netns, changes: Vec<Change>) -> Result<Dataplane> {
     let mut dataplane =
         ns.run(|| Ok(Dataplane::open(Options::default(), NODE, Ownership::Share)?))?;
-    changes.into_iter().for_each(|change| dataplane.apply(change));
+    dataplane.apply_all(changes);
     dataplane.apply(Change::Synced);
     Ok(dataplane)
 }

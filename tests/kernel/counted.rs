@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use nfnetlink::nft::{Kernel, Socket, TableFamily};
 use nix::errno::Errno;
-use shunt::dataplane::{Dataplane, Ownership, Tally};
+use shunt::dataplane::{CommitStats, Dataplane, Ownership};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::{Options, Set};
 use shunt_fake::{NODE, name, service, slice};
@@ -19,7 +19,9 @@ use crate::faults::Faults;
 fn assert_counted(ns: &Netns, dataplane: &Dataplane) -> Result<()> {
     let mut kernel = ns.run(|| Ok(Socket::open()?))?;
     for (family, table) in [(Family::V4, TableFamily::Ip), (Family::V6, TableFamily::Ip6)] {
-        let (frontends, elements) = dataplane.counts(family);
+        let snapshot = dataplane.snapshot();
+        let frontends = snapshot.frontends[family as usize];
+        let elements = snapshot.elements[family as usize];
         for set in Set::ALL.into_iter().filter(|set| *set != Set::Affinity) {
             let mut listed = 0;
             kernel.elements(table, "shunt", set.name(), &mut |_| listed += 1)?;
@@ -48,7 +50,7 @@ fn counts_follow_the_kernel() -> Result<()> {
         with(2, &[9]),
         vec![Change::ServiceGone(name(1)), Change::ServiceGone(name(3))],
     ] {
-        changes.into_iter().for_each(|change| running.apply(change));
+        running.apply_all(changes);
         running.sync()?;
         assert_counted(&ns, &running)?;
     }
@@ -66,53 +68,53 @@ fn transactions_are_counted_by_how_they_end() -> Result<()> {
     let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
     dataplane.apply(Change::Synced);
     let report = dataplane.sync()?.expect("something to write");
-    let start = dataplane.take_tally();
+    let start = dataplane.take_stats();
     assert!(start.full);
     assert_eq!((start.commits.len(), start.overtaken, start.refused), (1, 0, 0));
     assert_eq!(start.commits[0].bytes, report.bytes);
-    assert_eq!(dataplane.take_tally(), Tally::default());
+    assert_eq!(dataplane.take_stats(), CommitStats::default());
 
     dataplane.apply(Change::Service(service(1)));
     dataplane.sync()?;
-    let change = dataplane.take_tally();
+    let change = dataplane.take_stats();
     assert_eq!((change.full, change.commits.len()), (false, 1));
 
     // A commit does not depend on what other processes do to their tables.
     ns.nft("add table ip other")?;
     dataplane.apply(Change::Service(service(2)));
     dataplane.sync()?;
-    let beside = dataplane.take_tally();
+    let beside = dataplane.take_stats();
     assert_eq!((beside.full, beside.commits.len(), beside.overtaken), (false, 1, 0));
 
     // That the record is wrong shows in the kernel's answer.
     ns.nft("delete table ip shunt")?;
     dataplane.apply(Change::ServiceGone(name(2)));
     dataplane.sync()?;
-    let overtaken = dataplane.take_tally();
+    let overtaken = dataplane.take_stats();
     assert!(overtaken.full, "all was read again");
     assert_eq!((overtaken.commits.len(), overtaken.overtaken, overtaken.refused), (1, 1, 0));
 
     faults.refuse(|_| Some(Errno::ENOMEM));
     dataplane.apply(Change::Service(service(3)));
     dataplane.sync()?;
-    let refused = dataplane.take_tally();
+    let refused = dataplane.take_stats();
     assert!(refused.refused > 0 && refused.commits.is_empty(), "{refused:?}");
-    assert_eq!(dataplane.quarantined_service_ports(), 1);
+    assert_eq!(dataplane.snapshot().quarantined_service_ports, 1);
 
     faults.refuse(|_| None);
     dataplane.apply(Change::Slice(slice(3, Family::V4, &[1])));
     dataplane.sync()?;
-    assert_eq!(dataplane.take_tally().commits.len(), 1);
+    assert_eq!(dataplane.take_stats().commits.len(), 1);
     // The chain for a number of endpoints that no frontend has any more.
     let endpoints: Vec<u16> = (0..20).collect();
     dataplane.apply(Change::Slice(slice(3, Family::V4, &endpoints)));
     dataplane.sync()?;
     dataplane.apply(Change::ServiceGone(name(3)));
     dataplane.sync()?;
-    dataplane.take_tally();
+    dataplane.take_stats();
     assert!(dataplane.has_unused_chains());
     dataplane.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
     assert!(!dataplane.has_unused_chains());
-    assert_eq!(dataplane.take_tally().commits.len(), 1);
+    assert_eq!(dataplane.take_stats().commits.len(), 1);
     Ok(())
 }

@@ -22,7 +22,7 @@ const OWNED: u32 = 0x6;
 fn owner(ns: &Netns) -> Result<Dataplane> {
     let open = || Ok(Dataplane::open(Options::default(), NODE, Ownership::Own)?);
     let mut dataplane = ns.run(open)?;
-    some_cluster().into_iter().for_each(|change| dataplane.apply(change));
+    dataplane.apply_all(some_cluster());
     dataplane.apply(Change::Synced);
     Ok(dataplane)
 }
@@ -57,8 +57,8 @@ fn kernel_can() -> Result<bool> {
     dataplane.sync()?;
     let flags = flags(&ns)?;
     assert!(flags == [Some(OWNED); 2] || flags == [Some(0); 2], "{flags:?}");
-    assert_eq!(dataplane.is_owner(), flags == [Some(OWNED); 2]);
-    Ok(dataplane.is_owner())
+    assert_eq!(dataplane.snapshot().is_owner, flags == [Some(OWNED); 2]);
+    Ok(dataplane.snapshot().is_owner)
 }
 
 /// An hour after the time of the last call: elements are compared only now and then.
@@ -103,7 +103,7 @@ fn unchanged_tables_are_listed_once_behind_a_foreign_commit() -> Result<()> {
     let ns = Netns::new()?;
     let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
     let mut running = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
-    some_cluster().into_iter().for_each(|change| running.apply(change));
+    running.apply_all(some_cluster());
     // Something in every set.
     let mut restricted = service(1);
     restricted.affinity_seconds = Some(600);
@@ -130,7 +130,7 @@ fn as_long_as_nobody_writes_nothing_is_listed() -> Result<()> {
         let ns = Netns::new()?;
         let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
         let mut running = Dataplane::with_kernel(kernel, Options::default(), NODE, ownership)?;
-        some_cluster().into_iter().for_each(|change| running.apply(change));
+        running.apply_all(some_cluster());
         running.apply(Change::Synced);
         running.sync()?;
         assert!(faults.lists() > 0, "a start looks at what there is");
@@ -172,7 +172,7 @@ fn the_next_agent_takes_the_tables_over_and_writes_nothing_else() -> Result<()> 
     let mut first = owner(&ns)?;
     first.sync()?;
     let wanted = ns.ruleset()?;
-    let owned = first.is_owner();
+    let owned = first.snapshot().is_owner;
     let mut second = owner(&ns)?;
     if owned {
         let error = second.sync().expect_err("they belong to the first").to_string();
@@ -181,7 +181,7 @@ fn the_next_agent_takes_the_tables_over_and_writes_nothing_else() -> Result<()> 
     drop(first);
     let report = sync_after(&mut second)?;
     assert_eq!(report.map(|r| (r.messages, r.added, r.deleted)), owned.then_some((2, 0, 0)));
-    assert_eq!(second.is_owner(), owned);
+    assert_eq!(second.snapshot().is_owner, owned);
     assert_eq!(ns.ruleset()?, wanted);
     Ok(())
 }
@@ -207,7 +207,7 @@ fn what_was_done_to_tables_while_nobody_had_them_is_repaired() -> Result<()> {
         let mut next = owner(&ns)?;
         sync_after(&mut next)?;
         assert_eq!(ns.ruleset()?, wanted, "{damage}");
-        assert_eq!(next.is_owner(), kernel_can()?);
+        assert_eq!(next.snapshot().is_owner, kernel_can()?);
     }
     Ok(())
 }
@@ -230,9 +230,9 @@ fn tables_without_an_owner_are_replaced_in_one_transaction_and_clients_stay() ->
     drop(shared);
     let generation = ns.nft_generation()?;
     let mut running = owner(&ns)?;
-    changes.into_iter().for_each(|change| running.apply(change));
+    running.apply_all(changes);
     running.sync()?;
-    if running.is_owner() {
+    if running.snapshot().is_owner {
         assert_eq!(ns.nft_generation()?, generation + 1);
         assert_eq!(flags(&ns)?, [Some(OWNED); 2]);
     }
@@ -250,7 +250,7 @@ fn a_process_that_ends_leaves_its_tables_to_be_owned() -> Result<()> {
     let open = || {
         let open = || Ok(Dataplane::open(Options::default(), NODE, Ownership::Leave)?);
         let mut dataplane = ns.run(open)?;
-        some_cluster().into_iter().for_each(|change| dataplane.apply(change));
+        dataplane.apply_all(some_cluster());
         dataplane.apply(Change::Synced);
         anyhow::Ok(dataplane)
     };
@@ -269,16 +269,16 @@ fn a_socket_that_is_lost_is_opened_anew() -> Result<()> {
     let ns = Netns::new()?;
     let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
     let mut running = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
-    some_cluster().into_iter().for_each(|change| running.apply(change));
+    running.apply_all(some_cluster());
     running.apply(Change::Synced);
     running.sync()?;
     let wanted = ns.ruleset()?;
-    let owned = running.is_owner();
+    let owned = running.snapshot().is_owner;
     faults.lose_the_socket();
     running.apply(Change::Service(service(900)));
     let report = ns.run(|| sync_after(&mut running))?.expect("something to write");
     assert_eq!((report.repaired, report.deleted), (0, 0));
-    assert_eq!(running.is_owner(), owned);
+    assert_eq!(running.snapshot().is_owner, owned);
     running.apply(Change::ServiceGone(service(900).name));
     running.sync()?;
     assert_eq!(ns.ruleset()?, wanted);
@@ -292,7 +292,7 @@ fn a_kernel_that_does_not_know_the_flags_gets_plain_tables() -> Result<()> {
         let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
         let mut dataplane =
             Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
-        some_cluster().into_iter().for_each(|change| dataplane.apply(change));
+        dataplane.apply_all(some_cluster());
         dataplane.apply(Change::Synced);
         // Once for each family: behind these, the tables come without flags.
         let left = AtomicUsize::new(2);
@@ -305,7 +305,7 @@ fn a_kernel_that_does_not_know_the_flags_gets_plain_tables() -> Result<()> {
         dataplane.sync()?;
         assert_eq!(faults.commits(), 2);
         assert_eq!(flags(&ns)?, [Some(0); 2]);
-        assert_eq!(dataplane.quarantined().count(), 0);
+        assert_eq!(dataplane.snapshot().quarantined.len(), 0);
         // It is not tried again.
         dataplane.apply(Change::Service(service(77)));
         dataplane.sync()?;

@@ -33,7 +33,7 @@ fn of_service(n: u16) -> Vec<Change> {
 fn wanted(services: &[u16]) -> Result<Vec<String>> {
     let ns = Netns::new()?;
     let (_, mut dataplane) = faulty(&ns)?;
-    services.iter().flat_map(|n| of_service(*n)).for_each(|change| dataplane.apply(change));
+    dataplane.apply_all(services.iter().flat_map(|n| of_service(*n)));
     dataplane.apply(Change::Synced);
     dataplane.sync()?;
     ns.ruleset()
@@ -59,7 +59,7 @@ fn a_refused_element_costs_its_frontend_only() -> Result<()> {
             (it && is_its_cluster_ip(refusal)).then_some(Errno::ENFILE)
         });
         for n in OTHERS.into_iter().chain([POISON]) {
-            of_service(n).into_iter().for_each(|change| dataplane.apply(change));
+            dataplane.apply_all(of_service(n));
         }
         dataplane.apply(Change::Synced);
         dataplane.sync()?;
@@ -73,13 +73,13 @@ fn a_refused_element_costs_its_frontend_only() -> Result<()> {
             !missing.is_empty() && missing.iter().all(|line| line.contains("10.96.0.27")),
             "{missing:?}"
         );
-        let quarantined: Vec<_> = dataplane.quarantined().collect();
+        let quarantined: Vec<_> = dataplane.snapshot().quarantined;
         assert_eq!(quarantined.len(), 1, "{quarantined:?}");
         assert!(quarantined[0].reason.contains("(23)"), "{quarantined:?}");
 
         // Other changes go on in one transaction, as if nothing was, until it is time for a trial.
         let trial = dataplane.next_trial().expect("something in quarantine");
-        of_service(20).into_iter().for_each(|change| dataplane.apply(change));
+        dataplane.apply_all(of_service(20));
         dataplane.sync()?;
         let commits = faults.commits();
         assert!(commits == 1 || Instant::now() >= trial, "{set}: {commits}");
@@ -92,7 +92,7 @@ fn a_refused_element_costs_its_frontend_only() -> Result<()> {
         dataplane.apply(Change::Service(service(POISON)));
         dataplane.sync()?;
         dataplane.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
-        assert_eq!(dataplane.quarantined().count(), 0);
+        assert_eq!(dataplane.snapshot().quarantined.len(), 0);
         assert_eq!(ns.ruleset()?, all, "{set}");
     }
     Ok(())
@@ -108,13 +108,17 @@ fn a_refused_chain_or_rule_costs_the_frontends_that_need_it() -> Result<()> {
             it.then_some(Errno::ENOMEM)
         });
         for n in OTHERS.into_iter().chain([POISON]) {
-            of_service(n).into_iter().for_each(|change| dataplane.apply(change));
+            dataplane.apply_all(of_service(n));
         }
         dataplane.apply(Change::Synced);
         dataplane.sync()?;
         assert_eq!(faults.commits(), 2, "{operation}");
         let of_it = |what: &str| what.ends_with("of default/service-27:http");
-        assert_eq!(dataplane.quarantined().filter(|q| of_it(&q.what)).count(), 3, "{operation}");
+        assert_eq!(
+            dataplane.snapshot().quarantined.iter().filter(|q| of_it(&q.what)).count(),
+            3,
+            "{operation}"
+        );
         let live = ns.ruleset()?.join("\n");
         for n in [1, 2, 44] {
             let low = if n == 44 { "1.44".to_owned() } else { format!("0.{n}") };
@@ -128,7 +132,7 @@ fn a_refused_chain_or_rule_costs_the_frontends_that_need_it() -> Result<()> {
 fn a_deletion_that_is_refused_is_tried_again_in_time() -> Result<()> {
     let ns = Netns::new()?;
     let (faults, mut dataplane) = faulty(&ns)?;
-    [1, POISON].into_iter().flat_map(of_service).for_each(|change| dataplane.apply(change));
+    dataplane.apply_all([1, POISON].into_iter().flat_map(of_service));
     dataplane.apply(Change::Synced);
     dataplane.sync()?;
     faults.refuse(|refusal| {
@@ -151,7 +155,7 @@ fn a_deletion_that_is_refused_is_tried_again_in_time() -> Result<()> {
         report = dataplane.sync()?;
     }
     report.expect("the deletion");
-    assert_eq!(dataplane.quarantined().count(), 0);
+    assert_eq!(dataplane.snapshot().quarantined.len(), 0);
     assert!(!ns.ruleset()?.join("\n").contains("10.96.0.27"));
     Ok(())
 }
@@ -160,7 +164,7 @@ fn a_deletion_that_is_refused_is_tried_again_in_time() -> Result<()> {
 fn what_all_need_is_tried_again_as_a_whole_and_nothing_is_lost() -> Result<()> {
     let ns = Netns::new()?;
     let (faults, mut dataplane) = faulty(&ns)?;
-    OTHERS.into_iter().flat_map(of_service).for_each(|change| dataplane.apply(change));
+    dataplane.apply_all(OTHERS.into_iter().flat_map(of_service));
     dataplane.apply(Change::Synced);
     for (operation, object) in [
         ("add table", ""),
@@ -174,7 +178,7 @@ fn what_all_need_is_tried_again_as_a_whole_and_nothing_is_lost() -> Result<()> {
         });
         let error = dataplane.sync().expect_err("a refusal").to_string();
         assert!(error.contains(operation) && error.contains("ip shunt"), "{error}");
-        assert_eq!(dataplane.quarantined().count(), 0);
+        assert_eq!(dataplane.snapshot().quarantined.len(), 0);
     }
     faults.refuse(|_| None);
     dataplane.sync()?;

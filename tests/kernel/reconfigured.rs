@@ -44,7 +44,7 @@ fn ip(text: &str) -> IpAddr {
 
 fn open(ns: &Netns, options: Options, node: &str) -> Result<Dataplane> {
     let mut dataplane = ns.run(|| Ok(Dataplane::open(options, node, Ownership::Own)?))?;
-    cluster().into_iter().for_each(|change| dataplane.apply(change));
+    dataplane.apply_all(cluster());
     dataplane.apply(Change::Synced);
     Ok(dataplane)
 }

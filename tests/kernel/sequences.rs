@@ -24,7 +24,7 @@ fn any_sequence_of_changes_ends_as_a_fresh_start_does() {
         let mut running = dataplane(&ns, Vec::new())?;
         running.sync()?;
         for round in &rounds {
-            round.iter().cloned().for_each(|change| running.apply(change));
+            running.apply_all(round.iter().cloned());
             running.sync()?;
         }
         running.remove_unused_chains(Instant::now(), |_| Duration::ZERO);

@@ -63,7 +63,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     }
     dataplane.apply(Change::Synced);
     let wrote = dataplane.sync()?;
-    known.synced(wrote, Duration::from_millis(3), &dataplane);
+    known.synced(wrote, Duration::from_millis(3), Arc::new(dataplane.snapshot()));
     let text = ask(&ns, &[])?;
     let first = text.lines().next().unwrap_or_default();
     assert!(first.starts_with("PROBLEM  the kernel refuses 10.96.0.7:80/tcp of "), "{text}");
@@ -76,7 +76,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     faults.refuse(|_| None);
     dataplane.apply(Change::Slice(slice(7, Family::V4, &[7 * 64, 7 * 64 + 1])));
     let wrote = dataplane.sync()?;
-    known.synced(wrote, Duration::from_millis(1), &dataplane);
+    known.synced(wrote, Duration::from_millis(1), Arc::new(dataplane.snapshot()));
     let text = ask(&ns, &[])?;
     assert!(text.starts_with("OK  "), "{text}");
     Ok(())

@@ -37,7 +37,7 @@ fn weather(ownership: Ownership, may_fail: bool) -> Result<()> {
     let ns = Netns::new()?;
     let open = |ns: &Netns| -> Result<Dataplane> {
         let mut dataplane = ns.run(|| Ok(Dataplane::open(Options::default(), NODE, ownership)?))?;
-        some_cluster().into_iter().for_each(|change| dataplane.apply(change));
+        dataplane.apply_all(some_cluster());
         dataplane.apply(Change::Synced);
         Ok(dataplane)
     };
@@ -74,7 +74,7 @@ fn weather(ownership: Ownership, may_fail: bool) -> Result<()> {
     let fresh = Netns::new()?;
     let mut other = open(&fresh)?;
     other.apply(change(CHANGES - 1));
-    (0..CHANGES).for_each(|n| other.apply(Change::Service(service(100 + n))));
+    other.apply_all((0..CHANGES).map(|n| Change::Service(service(100 + n))));
     other.sync()?;
     assert_eq!(ns.ruleset()?, fresh.ruleset()?);
     Ok(())
@@ -88,7 +88,7 @@ fn owned_tables_are_written_in_a_storm_of_foreign_commits() -> Result<()> {
         ns.run(|| Ok(Dataplane::open(Options::default(), NODE, Ownership::Own)?))?;
     dataplane.apply(Change::Synced);
     dataplane.sync()?;
-    weather(Ownership::Own, !dataplane.is_owner())
+    weather(Ownership::Own, !dataplane.snapshot().is_owner)
 }
 
 /// They have to be read again after each foreign commit; who writes faster than that can keep us

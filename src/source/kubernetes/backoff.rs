@@ -1,7 +1,8 @@
 //! Pauses between attempts.
 
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+
+use crate::jitter;
 
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(30);
@@ -18,7 +19,7 @@ impl Backoff {
     pub(super) fn next(&mut self) -> Duration {
         let pause = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
-        pause.mul_f64(0.5 + 0.5 * random())
+        pause.mul_f64(0.5 + 0.5 * jitter::fraction())
     }
 
     /// How many attempts have failed since one went well.
@@ -30,12 +31,6 @@ impl Backoff {
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
-}
-
-/// A number from 0 to 1. Keys of hash tables are random enough for this.
-pub(crate) fn random() -> f64 {
-    let bits = RandomState::new().hash_one(0_u8);
-    f64::from((bits >> 32) as u32) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

@@ -38,13 +38,12 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::model::{Change, Family};
+use shunt_core::model::{Change, ChangeBatch};
 use tokio::sync::mpsc;
 
 use crate::source::objects::{Kind, Names};
 
 pub use access::{Access, AccessError};
-pub(crate) use backoff::random;
 pub use client::Connection;
 pub use contact::Contact;
 pub use dial::Dialer;
@@ -59,28 +58,11 @@ use watch::Watch;
 /// there: most clusters could do without them, and a server may not let us read them.
 const WAIT_FOR_THE_REST: Duration = Duration::from_secs(10);
 
-/// Deliveries that may wait to be taken; then reading from the server waits, too.
+/// Batches that may wait to be taken; then reading from the server waits, too.
 const QUEUE: usize = 64;
 
-/// What the server told.
-#[derive(Debug)]
-pub struct Delivery {
-    /// The changes.
-    pub changes: Vec<Change>,
-    /// When they were read.
-    pub received: Instant,
-    /// For each EndpointSlice that an event (not a list) brought: when the Pods or the Service
-    /// behind it changed. Times before the source was started are left out.
-    pub triggers: Vec<(Family, SystemTime)>,
-}
-
-/// What a watch found out.
-struct News {
-    kind: Kind,
-    delivery: Delivery,
-    /// It is the whole list of this kind.
-    listed: bool,
-}
+/// A batch, and the kind of which it is the whole list, if it is one.
+type Listing = (Option<Kind>, ChangeBatch);
 
 /// Lists and watches the objects that matter to a node.
 pub struct Source {
@@ -126,8 +108,8 @@ impl Source {
 
     /// Follows the server until `deliver` says `Break`; dropped, it stops at once. Once everything
     /// has been listed, [`Change::Synced`] is delivered.
-    pub async fn run(self, deliver: impl FnMut(Delivery) -> ControlFlow<()>) {
-        let (sender, news) = mpsc::channel(QUEUE);
+    pub async fn run(self, deliver: impl FnMut(ChangeBatch) -> ControlFlow<()>) {
+        let (sender, batches) = mpsc::channel(QUEUE);
         let names = Arc::new(Mutex::new(Names::new()));
         let started = SystemTime::now();
         let watch = |kind| {
@@ -137,31 +119,31 @@ impl Source {
             Box::pin(Watch::new(resource, connection, contact, intake, sender.clone()).run())
         };
         let [services, slices, node, service_cidrs] = Kind::ALL.map(watch);
-        // They end only once nobody takes their news.
+        // They end only once their batches are no longer taken.
         tokio::select! {
-            () = hand_on(news, deliver) => {}
+            () = hand_on(batches, deliver) => {}
             _ = async { tokio::join!(services, slices, node, service_cidrs) } => {}
         }
     }
 }
 
-/// Hands deliveries on and says when everything has been listed.
+/// Hands batches on and says when everything has been listed.
 async fn hand_on(
-    mut news: mpsc::Receiver<News>,
-    mut deliver: impl FnMut(Delivery) -> ControlFlow<()>,
+    mut batches: mpsc::Receiver<Listing>,
+    mut deliver: impl FnMut(ChangeBatch) -> ControlFlow<()>,
 ) {
     let mut missing = BTreeSet::from(Kind::ALL);
     let mut synced = false;
     let rest = tokio::time::sleep(Duration::MAX);
     tokio::pin!(rest);
     loop {
-        let mut delivery = tokio::select! {
-            news = news.recv() => {
-                let Some(news) = news else { return };
-                if news.listed && missing.remove(&news.kind) && news.kind.is_namespaced() {
+        let mut batch = tokio::select! {
+            received = batches.recv() => {
+                let Some((listed, batch)) = received else { return };
+                if listed.is_some_and(|kind| missing.remove(&kind) && kind.is_namespaced()) {
                     rest.as_mut().reset(tokio::time::Instant::now() + WAIT_FOR_THE_REST);
                 }
-                news.delivery
+                batch
             }
             () = &mut rest, if !synced && !missing.iter().any(|kind| kind.is_namespaced()) => {
                 let names: Vec<&str> = missing.iter().map(|kind| kind.as_str()).collect();
@@ -171,14 +153,14 @@ async fn hand_on(
                     names.join(", ")
                 );
                 missing.clear();
-                Delivery { changes: Vec::new(), received: Instant::now(), triggers: Vec::new() }
+                ChangeBatch::new(Vec::new(), Instant::now())
             }
         };
         if !synced && missing.is_empty() {
             synced = true;
-            delivery.changes.push(Change::Synced);
+            batch.changes.push(Change::Synced);
         }
-        if deliver(delivery).is_break() {
+        if deliver(batch).is_break() {
             return;
         }
     }

@@ -3,7 +3,7 @@
 use kube::api::{ListParams, WatchParams};
 use kube::core::Request as Builder;
 
-use super::backoff::random;
+use crate::jitter;
 use crate::source::objects::Kind;
 
 /// Objects per page of a list: few enough that a page of large EndpointSlices does not need much
@@ -126,7 +126,7 @@ impl Resource {
         WatchParams {
             label_selector: self.labels.map(str::to_owned),
             field_selector: self.fields.clone(),
-            timeout: Some(WATCH_SECONDS + (f64::from(SPREAD) * random()) as u32),
+            timeout: Some(WATCH_SECONDS + (f64::from(SPREAD) * jitter::fraction()) as u32),
             bookmarks: true,
             send_initial_events,
         }

@@ -16,11 +16,12 @@ use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
 use serde_json::value::RawValue;
-use shunt_core::model::{Change, ObjectName};
+use shunt_core::model::{Change, ChangeBatch, ObjectName};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout, timeout_at};
 
-use super::backoff::{Backoff, random};
+use super::Listing;
+use super::backoff::Backoff;
 use super::client::Connection;
 use super::contact::Contact;
 use super::failure::Failure;
@@ -28,8 +29,8 @@ use super::intake::{Intake, Taken};
 use super::lines::Lines;
 use super::messages::{Page, bookmark, event, garbage};
 use super::resource::{RelistFrom, Request, Resource};
-use super::{Delivery, News};
 use crate::document::excerpt;
+use crate::jitter;
 use crate::source::objects::Kind;
 
 /// How long an answer may take to begin: a busy server lets requests wait for up to a minute, and one
@@ -70,7 +71,7 @@ pub(super) struct Watch {
     connection: Arc<Connection>,
     contact: Arc<Contact>,
     intake: Intake,
-    news: mpsc::Sender<News>,
+    batches: mpsc::Sender<Listing>,
     backoff: Backoff,
     /// For lists that have to be made again: a list that goes well says nothing about the watch.
     relist: Backoff,
@@ -125,14 +126,14 @@ impl Watch {
         connection: Arc<Connection>,
         contact: Arc<Contact>,
         intake: Intake,
-        news: mpsc::Sender<News>,
+        batches: mpsc::Sender<Listing>,
     ) -> Watch {
         Watch {
             resource,
             connection,
             contact,
             intake,
-            news,
+            batches,
             backoff: Backoff::default(),
             relist: Backoff::default(),
             version: None,
@@ -278,7 +279,7 @@ impl Watch {
         tracing::debug!(kind = %self.resource.kind, "the API server has no such objects");
         self.deliver_list(List::default()).await?;
         self.contact.well(self.resource.kind);
-        sleep(ABSENT.mul_f64(1.0 + random())).await;
+        sleep(ABSENT.mul_f64(1.0 + jitter::fraction())).await;
         Ok(())
     }
 
@@ -297,7 +298,7 @@ impl Watch {
             self.deliver_list(List::default()).await?;
         }
         self.contact.well(kind);
-        sleep(FORBIDDEN.mul_f64(1.0 + random())).await;
+        sleep(FORBIDDEN.mul_f64(1.0 + jitter::fraction())).await;
         Ok(())
     }
 
@@ -466,8 +467,8 @@ impl Watch {
                 && self.is_news(&version)?
             {
                 let triggers = trigger.into_iter().collect();
-                let delivery = Delivery { changes: vec![change], received, triggers };
-                self.send_news(delivery, false).await?;
+                let batch = ChangeBatch { changes: vec![change], received, triggers };
+                self.deliver(None, batch).await?;
                 self.version = Some(version);
             }
             if patience == SETTLED {
@@ -513,13 +514,11 @@ impl Watch {
         let names: HashSet<ObjectName> = list.0.keys().cloned().collect();
         let mut changes: Vec<Change> = list.0.into_values().collect();
         changes.extend(self.intake.listed(names));
-        let delivery = Delivery { changes, received: Instant::now(), triggers: Vec::new() };
-        self.send_news(delivery, true).await
+        self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await
     }
 
-    async fn send_news(&self, delivery: Delivery, listed: bool) -> Result<(), NobodyListens> {
-        let news = News { kind: self.resource.kind, delivery, listed };
-        self.news.send(news).await.map_err(|_| NobodyListens)
+    async fn deliver(&self, listed: Option<Kind>, batch: ChangeBatch) -> Result<(), NobodyListens> {
+        self.batches.send((listed, batch)).await.map_err(|_| NobodyListens)
     }
 
     /// The connection works.

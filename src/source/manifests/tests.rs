@@ -275,7 +275,7 @@ impl Watched {
         // The watcher goes on when a round was taken, so that a test can hold it up.
         let (sender, rounds) = sync_channel(0);
         std::thread::spawn(move || {
-            watcher.run(|round| match sender.send(round) {
+            watcher.run_rounds(|round| match sender.send(round) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             })

@@ -1,8 +1,12 @@
-//! Reading manifests whenever they change.
+//! Reads manifests whenever they change.
 
+use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
+
+use shunt_core::model::{Change, ChangeBatch, Listed};
 
 use super::scan::{Scanner, is_manifest};
 use super::{Error, Locations, Round};
@@ -32,8 +36,23 @@ impl Watcher {
     }
 
     /// Reads everything, hands it to `sink`, then goes on with each change until `sink` says
-    /// `Break`. Blocks: it wants a thread of its own, so that reading a large file delays nobody.
-    pub fn run(mut self, mut sink: impl FnMut(Round) -> ControlFlow<()>) -> Result<(), Error> {
+    /// `Break`. The first batch says that there is nothing else: another source may have been at work
+    /// before. Blocks: it wants a thread of its own, so that reading a large file delays no other work.
+    pub fn run(self, sink: impl Fn(ChangeBatch) -> ControlFlow<()>) -> Result<(), Error> {
+        let mut is_first = true;
+        self.run_rounds(|mut round| {
+            if std::mem::take(&mut is_first) {
+                forget_others(&mut round.changes);
+            }
+            sink(ChangeBatch::new(round.changes, Instant::now()))
+        })
+    }
+
+    /// As [`Watcher::run`], with the problems of each round.
+    pub(super) fn run_rounds(
+        mut self,
+        mut sink: impl FnMut(Round) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
         for root in 0..self.roots {
             self.look_at(root);
         }
@@ -71,4 +90,26 @@ impl Watcher {
             self.paths.look_again(root);
         }
     }
+}
+
+/// Adds to the first changes of a source that there is nothing else.
+fn forget_others(changes: &mut Vec<Change>) {
+    let (mut services, mut slices, mut cidrs) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut has_node = false;
+    for change in &*changes {
+        match change {
+            Change::Service(service) => drop(services.insert(service.name.clone())),
+            Change::Slice(slice) => drop(slices.insert(slice.name.clone())),
+            Change::ServiceCidr(name, _) => drop(cidrs.insert(name.clone())),
+            Change::Node(_) => has_node = true,
+            _ => {}
+        }
+    }
+    let listed = [
+        Change::Listed(Listed::Services(services)),
+        Change::Listed(Listed::Slices(slices)),
+        Change::Listed(Listed::ServiceCidrs(cidrs)),
+    ];
+    let node_gone = (!has_node).then_some(Change::NodeGone);
+    changes.splice(0..0, listed.into_iter().chain(node_gone));
 }

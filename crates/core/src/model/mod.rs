@@ -7,11 +7,13 @@
 //! Must not know: where objects come from (files, an API server), nf_tables, time, or I/O of any
 //! kind. Everything in here can be tested without root.
 
+mod batch;
 mod collections;
 mod endpoints;
 mod objects;
 mod store;
 
+pub use batch::{ChangeBatch, ChangeCounts};
 pub use collections::{ArrivalMap, ArrivalSet};
 pub use endpoints::{Backend, Locality, Selection, missing, select};
 pub use objects::{

@@ -87,60 +87,60 @@ impl Store {
         Store::default()
     }
 
-    /// Takes in one change and notes in `dirty` what has to be planned again. A change that changes
-    /// nothing leaves `dirty` as it was.
-    pub fn apply(&mut self, change: Change, dirty: &mut Dirty) {
-        match change {
-            Change::Service(service) => {
-                if self.services.get(&service.name) != Some(&service) {
-                    dirty.services.insert(service.name.clone());
-                    self.service_ports += service.ports.len();
-                    let old = self.services.insert(service.name.clone(), service);
-                    self.service_ports -= old.map_or(0, |old| old.ports.len());
-                }
-            }
-            Change::ServiceGone(name) => {
-                if let Some(old) = self.services.swap_remove(&name) {
-                    self.service_ports -= old.ports.len();
-                    dirty.services.insert(name);
-                }
-            }
-            Change::Slice(slice) => self.apply_slice(slice, dirty),
-            Change::SliceGone(name) => {
-                if let Some(old) = self.slices.swap_remove(&name) {
-                    self.endpoints -= old.endpoints.len();
-                    self.unlink(&old, dirty);
-                }
-            }
-            Change::Node(node) => self.set_node(node, dirty),
-            Change::NodeGone => {
-                dirty.surroundings |= self.node_exists;
-                self.node_exists = false;
-            }
+    /// Takes in one change and notes in `dirty` what has to be planned again. Returns false for a change that
+    /// says what the store has already; `dirty` stays as it was then.
+    pub fn apply(&mut self, change: Change, dirty: &mut Dirty) -> bool {
+        let changed = match change {
+            Change::Service(service) => return self.apply_service(service, dirty),
+            Change::ServiceGone(name) => return self.drop_service(name, dirty),
+            Change::Slice(slice) => return self.apply_slice(slice, dirty),
+            Change::SliceGone(name) => return self.drop_slice(&name, dirty),
+            Change::Listed(listed) => return self.drop_others(&listed, dirty),
+            Change::Node(node) => self.set_node(node),
+            Change::NodeGone => std::mem::take(&mut self.node_exists),
             Change::ServiceCidr(name, nets) => {
-                if self.service_cidrs.get(&name) != Some(&nets) {
-                    self.service_cidrs.insert(name, nets);
-                    dirty.surroundings = true;
-                }
+                let changed = self.service_cidrs.get(&name) != Some(&nets);
+                self.service_cidrs.insert(name, nets);
+                changed
             }
-            Change::ServiceCidrGone(name) => {
-                dirty.surroundings |= self.service_cidrs.remove(&name).is_some();
-            }
-            Change::Listed(listed) => self.drop_others(&listed, dirty),
+            Change::ServiceCidrGone(name) => self.service_cidrs.remove(&name).is_some(),
             Change::InterfaceAddresses(addresses) => {
-                if self.interface_addresses != addresses {
-                    self.interface_addresses = addresses;
-                    dirty.surroundings = true;
-                }
+                let changed = self.interface_addresses != addresses;
+                self.interface_addresses = addresses;
+                changed
             }
-            Change::Synced => {
-                dirty.surroundings |= !self.synced;
-                self.synced = true;
-            }
-        }
+            Change::Synced => !std::mem::replace(&mut self.synced, true),
+        };
+        dirty.surroundings |= changed;
+        changed
     }
 
-    fn drop_others(&mut self, listed: &Listed, dirty: &mut Dirty) {
+    fn apply_service(&mut self, service: Service, dirty: &mut Dirty) -> bool {
+        if self.services.get(&service.name) == Some(&service) {
+            return false;
+        }
+        dirty.services.insert(service.name.clone());
+        self.service_ports += service.ports.len();
+        let old = self.services.insert(service.name.clone(), service);
+        self.service_ports -= old.map_or(0, |old| old.ports.len());
+        true
+    }
+
+    fn drop_service(&mut self, name: ObjectName, dirty: &mut Dirty) -> bool {
+        let Some(old) = self.services.swap_remove(&name) else { return false };
+        self.service_ports -= old.ports.len();
+        dirty.services.insert(name);
+        true
+    }
+
+    fn drop_slice(&mut self, name: &ObjectName, dirty: &mut Dirty) -> bool {
+        let Some(old) = self.slices.swap_remove(name) else { return false };
+        self.endpoints -= old.endpoints.len();
+        self.unlink(&old, dirty);
+        true
+    }
+
+    fn drop_others(&mut self, listed: &Listed, dirty: &mut Dirty) -> bool {
         let gone: Vec<Change> = match listed {
             Listed::Services(names) => {
                 let gone = self.services.keys().filter(|name| !names.contains(*name));
@@ -155,12 +155,16 @@ impl Store {
                 gone.cloned().map(Change::ServiceCidrGone).collect()
             }
         };
-        gone.into_iter().for_each(|change| self.apply(change, dirty));
+        let changed = !gone.is_empty();
+        for change in gone {
+            self.apply(change, dirty);
+        }
+        changed
     }
 
-    fn apply_slice(&mut self, slice: EndpointSlice, dirty: &mut Dirty) {
+    fn apply_slice(&mut self, slice: EndpointSlice, dirty: &mut Dirty) -> bool {
         match self.slices.get(&slice.name) {
-            Some(old) if *old == slice => return,
+            Some(old) if *old == slice => return false,
             Some(old) if old.service == slice.service => {
                 dirty.services.extend(slice.service_name());
             }
@@ -182,6 +186,7 @@ impl Store {
         self.endpoints += slice.endpoints.len();
         let old = self.slices.insert(slice.name.clone(), slice);
         self.endpoints -= old.map_or(0, |old| old.endpoints.len());
+        true
     }
 
     fn unlink(&mut self, slice: &EndpointSlice, dirty: &mut Dirty) {
@@ -197,16 +202,15 @@ impl Store {
         dirty.services.insert(service);
     }
 
-    fn set_node(&mut self, mut node: Node, dirty: &mut Dirty) {
+    fn set_node(&mut self, mut node: Node) -> bool {
         if let Some(known) = &self.node {
             node.keep_missing(known);
         }
         let node = Some(node);
-        if self.node != node || !self.node_exists {
-            self.node = node;
-            self.node_exists = true;
-            dirty.surroundings = true;
-        }
+        let changed = self.node != node || !self.node_exists;
+        self.node = node;
+        self.node_exists = true;
+        changed
     }
 
     /// True once the source has listed everything: before that, a plan would be half a cluster.

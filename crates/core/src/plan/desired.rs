@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::conflicts::{Claims, Precedence};
 use super::{
@@ -23,7 +24,7 @@ struct Touching {
 pub struct Desired {
     options: Options,
     node_name: String,
-    surroundings: Option<Surroundings>,
+    surroundings: Option<Arc<Surroundings>>,
     plans: ArrivalMap<ObjectName, ServicePlan>,
     claims: Claims,
     /// Members of plain sets with the number of Services (or surroundings) that want them.
@@ -86,7 +87,7 @@ impl Desired {
         let members = |s: &Surroundings| -> BTreeSet<IpAddr> {
             Family::ALL.into_iter().filter_map(|f| s.node_port_addresses(f)).flatten().collect()
         };
-        let old = self.surroundings.as_ref().map(members).unwrap_or_default();
+        let old = self.surroundings.as_deref().map(members).unwrap_or_default();
         for address in members(&new) {
             self.add_member(Member { set: Set::NodeportIps, address });
         }
@@ -96,7 +97,7 @@ impl Desired {
         let chains = |s: &Surroundings| Family::ALL.map(|family| base_chains(s, family));
         self.touched.chains |=
             self.surroundings.as_ref().is_none_or(|old| chains(old) != chains(&new));
-        self.surroundings = Some(new);
+        self.surroundings = Some(Arc::new(new));
     }
 
     fn plan_services<'a>(&mut self, store: &Store, names: impl Iterator<Item = &'a ObjectName>) {
@@ -232,7 +233,7 @@ impl Desired {
 
     /// What all Services have in common, once something was planned.
     #[must_use]
-    pub fn surroundings(&self) -> Option<&Surroundings> {
+    pub fn surroundings(&self) -> Option<&Arc<Surroundings>> {
         self.surroundings.as_ref()
     }
 
@@ -406,7 +407,9 @@ mod tests {
         let mut flows = Flows::default();
         for round in changes.chunks(every) {
             let mut dirty = Dirty::default();
-            round.iter().cloned().for_each(|change| store.apply(change, &mut dirty));
+            for change in round.iter().cloned() {
+                store.apply(change, &mut dirty);
+            }
             desired.update(&store, &dirty);
             flows.merge(desired.take_flows());
         }

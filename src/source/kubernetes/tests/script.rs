@@ -13,12 +13,12 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response};
 use kube::Client;
-use shunt_core::model::{Change, Listed};
+use shunt_core::model::{Change, ChangeBatch, Listed};
 use tokio::time::{Duration, Instant};
 use tower::service_fn;
 
+use crate::source::kubernetes::Source;
 use crate::source::kubernetes::client::Connection;
-use crate::source::kubernetes::{Delivery, Source};
 
 /// What happens after the last line of an answer.
 #[derive(Clone, Copy)]
@@ -246,7 +246,7 @@ impl Script {
     /// to wait for; what it delivered, in words.
     pub(super) async fn run(self: &Arc<Script>, time: Duration) -> Vec<String> {
         let mut told = Vec::new();
-        let deliver = |mut delivery: Delivery| {
+        let deliver = |mut delivery: ChangeBatch| {
             let synced = delivery.changes.pop_if(|change| *change == Change::Synced);
             if !delivery.changes.is_empty() {
                 told.push(words(&delivery));
@@ -260,7 +260,7 @@ impl Script {
     pub(super) async fn deliveries(
         self: &Arc<Script>,
         time: Duration,
-        mut deliver: impl FnMut(Delivery),
+        mut deliver: impl FnMut(ChangeBatch),
     ) {
         let script = self.clone();
         let connection = Connection::new(move || Ok(script.client())).unwrap();
@@ -277,7 +277,7 @@ impl Script {
 }
 
 /// What was delivered: `+a` is there, `-a` is gone, `=a b` is a whole list.
-fn words(delivery: &Delivery) -> String {
+fn words(delivery: &ChangeBatch) -> String {
     let sorted = |names: &mut dyn Iterator<Item = String>| {
         let mut names: Vec<String> = names.collect();
         names.sort();

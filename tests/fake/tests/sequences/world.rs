@@ -53,7 +53,7 @@ impl World {
             let kernel: Box<dyn Kernel> = Box::new(Faulty::new(self.namespace.open(), decide));
             let options = self.options.clone();
             let mut dataplane = Dataplane::with_kernel(kernel, options, NODE, self.ownership)?;
-            self.objects.listed().for_each(|change| dataplane.apply(change));
+            dataplane.apply_all(self.objects.listed());
             self.dataplane = Some(dataplane);
         }
         self.dataplane.as_mut().context("there is one now")
@@ -63,7 +63,7 @@ impl World {
     /// all troubles came to pass.
     pub(crate) fn round(&mut self, round: &Round) -> Result<bool> {
         let before = Content::of(&self.namespace, &[])?;
-        let settled = self.dataplane.as_ref().is_some_and(|d| d.quarantined().next().is_none());
+        let settled = self.dataplane.as_ref().is_some_and(|d| d.snapshot().quarantined.is_empty());
         let shared = flags(&self.namespace)?.contains(&0);
         self.troubles.set(&round.troubles);
         self.happen(&round.step)?;
@@ -170,7 +170,7 @@ impl World {
         let (options, ownership) = (self.options.clone(), self.ownership);
         let fresh = Namespace::new();
         let mut other = Dataplane::with_kernel(Box::new(fresh.open()), options, NODE, ownership)?;
-        self.objects.listed().for_each(|change| other.apply(change));
+        other.apply_all(self.objects.listed());
         other.sync()?;
         let set_aside = self.set_aside()?;
         let fresh = Content::of(&fresh, &set_aside)?;
@@ -178,14 +178,20 @@ impl World {
         content.equals(&fresh, !set_aside.is_empty())?;
         let dataplane = self.dataplane()?;
         if set_aside.is_empty() {
-            ensure!(dataplane.frontend_count() == other.frontend_count(), "counted otherwise");
+            ensure!(
+                dataplane.snapshot().frontends == other.snapshot().frontends,
+                "counted otherwise"
+            );
             // Chains that nobody needs are known as such.
             let unused = content.on_demand().count() - fresh.on_demand().count();
             ensure!((unused > 0) == dataplane.has_unused_chains(), "{unused} chains too many");
         }
         // One that will leave its tables owns those that it has made.
         let owns = ownership == Ownership::Own;
-        ensure!(dataplane.is_owner() == owns || ownership == Ownership::Leave, "{ownership:?}");
+        ensure!(
+            dataplane.snapshot().is_owner == owns || ownership == Ownership::Leave,
+            "{ownership:?}"
+        );
         Ok(())
     }
 
@@ -209,7 +215,7 @@ impl World {
     }
 
     fn set_aside(&mut self) -> Result<Vec<Quarantined>> {
-        Ok(self.dataplane()?.quarantined().collect())
+        Ok(self.dataplane()?.snapshot().quarantined)
     }
 
     /// Fails unless everything is there in the end: what was refused is tried again, here by a new

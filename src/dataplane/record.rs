@@ -28,7 +28,7 @@ pub(super) enum TableState {
 
 /// What the kernel holds.
 #[derive(Debug, Default)]
-pub(super) struct Committed {
+pub(super) struct KernelRecord {
     tables: [TableState; 2],
     counts: [Counts; 2],
     frontends: ArrivalMap<FrontendKey, Placed>,
@@ -46,7 +46,7 @@ pub(super) struct Counts {
     pub(super) elements: [usize; Set::ALL.len()],
 }
 
-impl Committed {
+impl KernelRecord {
     pub(super) fn table(&self, family: Family) -> &TableState {
         &self.tables[family as usize]
     }
@@ -142,7 +142,7 @@ impl Committed {
     }
 
     /// True if both hold the same.
-    pub(super) fn holds_as(&self, other: &Committed) -> bool {
+    pub(super) fn holds_as(&self, other: &KernelRecord) -> bool {
         let same = |key, placed: &Placed| {
             other.frontends.get(key).is_some_and(|other| other.frontend == placed.frontend)
         };

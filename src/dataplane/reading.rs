@@ -1,11 +1,11 @@
-//! Reading what the kernel holds of us: at the start, and whenever somebody else wrote.
+//! Reads what the kernel holds: at the start, and whenever another process may have changed it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
-use nfnetlink::nft::{Batch, DumpedChain, DumpedElement, DumpedRule, Error, Kernel};
+use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel};
 use shunt_core::model::{ArrivalMap, Backend, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Member, Outcome, Pools,
@@ -13,41 +13,51 @@ use shunt_core::plan::{
 };
 
 use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
-use super::committed::{Committed, Stray, TableState};
 use super::fingerprint::{Fingerprint, Hashes};
+use super::listing::{list, retried};
 use super::ownership::Hold;
 use super::places::Placed;
+use super::record::{KernelRecord, Stray, TableState};
 use super::translate::{base_chain, expressions};
-
-/// How often a listing is tried again because the rules changed under it.
-const ATTEMPTS: usize = 20;
 
 /// While the kernel resizes the hash table of a large set, behind a commit, it lists some elements
 /// twice and others not at all, and no sign of it (`nft_rhash_walk`). So a reading that looks odd is
 /// repeated after these pauses, in milliseconds, until two readings agree.
 const PAUSES: [u64; 5] = [5, 20, 80, 200, 400];
 
-/// Reads the tables of both families, until a reading agrees with an earlier one or with one that is
-/// `known`: what was listed just now, or what the record says. Without any, a first reading in which
-/// nothing is odd is enough.
-pub(super) fn adopt(
-    kernel: &mut dyn Kernel,
-    surroundings: &Surroundings,
-    hashes: &Hashes,
-    known: &[Fingerprint],
-) -> Result<(u32, Committed), Error> {
-    let mut known = known.to_vec();
-    let mut reading = Reading::new(kernel, surroundings, hashes)?;
-    for pause in PAUSES {
-        let agrees = !reading.repeated && known.contains(&reading.fingerprint);
-        if agrees || (known.is_empty() && !reading.is_odd()) {
-            break;
-        }
-        known.push(reading.fingerprint);
-        std::thread::sleep(Duration::from_millis(pause));
-        reading = Reading::new(kernel, surroundings, hashes)?;
+/// Reads the tables of both families until a reading can be trusted.
+#[derive(Default)]
+pub(super) struct Reader {
+    /// What was listed or recorded before: a reading that agrees with one of these is right. Without any, a
+    /// first reading in which nothing is odd is enough.
+    seen: Vec<Fingerprint>,
+    /// How many readings were odd.
+    odd: usize,
+}
+
+impl Reader {
+    /// A reader that has seen these.
+    pub(super) fn having_seen(seen: [Fingerprint; 2]) -> Reader {
+        Reader { seen: seen.into(), odd: 0 }
     }
-    Ok((reading.generation, reading.committed))
+
+    /// Reads once. Returns the pause before the next try if the reading cannot be trusted.
+    pub(super) fn read(
+        &mut self,
+        kernel: &mut dyn Kernel,
+        surroundings: &Surroundings,
+        hashes: &Hashes,
+    ) -> Result<Result<Reading, Duration>, Error> {
+        let reading = Reading::new(kernel, surroundings, hashes)?;
+        let agrees = !reading.repeated && self.seen.contains(&reading.fingerprint);
+        let is_plain = self.seen.is_empty() && !reading.is_odd();
+        let Some(pause) = PAUSES.get(self.odd).filter(|_| !agrees && !is_plain) else {
+            return Ok(Ok(reading));
+        };
+        self.seen.push(reading.fingerprint);
+        self.odd += 1;
+        Ok(Err(Duration::from_millis(*pause)))
+    }
 }
 
 /// Reads everything but elements: a few hundred messages.
@@ -59,25 +69,10 @@ pub(super) fn read_structure(
     retried(|| read_table(kernel, surroundings, family))
 }
 
-/// Lists a set. True if another process has committed meanwhile. That is nearly always to a table of
-/// its own, and changes nothing here.
-pub(super) fn list(
-    kernel: &mut dyn Kernel,
-    family: Family,
-    set: Set,
-    each: &mut dyn FnMut(DumpedElement<'_>),
-) -> Result<bool, Error> {
-    match kernel.elements(table_family(family), TABLE, set.name(), each) {
-        Ok(()) => Ok(false),
-        Err(Error::Interrupted) => Ok(true),
-        Err(error) => Err(error),
-    }
-}
-
 /// What was read at once.
-struct Reading {
-    generation: u32,
-    committed: Committed,
+pub(super) struct Reading {
+    pub(super) generation: u32,
+    pub(super) record: KernelRecord,
     fingerprint: Fingerprint,
     /// An element was listed more than once.
     repeated: bool,
@@ -94,7 +89,7 @@ impl Reading {
         let generation = kernel.generation()?.id;
         let mut reading = Reading {
             generation,
-            committed: Committed::default(),
+            record: KernelRecord::default(),
             fingerprint: Fingerprint::default(),
             repeated: false,
             interrupted: false,
@@ -102,7 +97,7 @@ impl Reading {
         for family in Family::ALL {
             let state = read_structure(kernel, surroundings, family)?;
             let ours = matches!(state, TableState::Ours { .. });
-            reading.committed.set_table(family, state);
+            reading.record.set_table(family, state);
             if ours {
                 reading.read_elements(kernel, family, hashes)?;
             }
@@ -113,18 +108,8 @@ impl Reading {
     /// There are elements that no agent would have written, or an element was listed twice, or another
     /// process committed during the listing.
     fn is_odd(&self) -> bool {
-        self.repeated || self.interrupted || !self.committed.strays.is_empty()
+        self.repeated || self.interrupted || !self.record.strays.is_empty()
     }
-}
-
-pub(super) fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-    for _ in 1..ATTEMPTS {
-        match attempt() {
-            Err(Error::Interrupted) => {}
-            other => return other,
-        }
-    }
-    attempt()
 }
 
 fn read_table(
@@ -221,7 +206,7 @@ impl Reading {
         family: Family,
         hashes: &Hashes,
     ) -> Result<(), Error> {
-        let (committed, fingerprint) = (&mut self.committed, &mut self.fingerprint);
+        let (record, fingerprint) = (&mut self.record, &mut self.fingerprint);
         let mut frontends: ArrivalMap<FrontendKey, Found> = ArrivalMap::default();
         let mut labels: HashSet<Arc<str>> = HashSet::default();
         for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
@@ -230,7 +215,7 @@ impl Reading {
                 let listed = (element.key, element.key_end);
                 fingerprint.add(hashes, (family, set), listed, element.data, element.comment);
                 let Some(key) = decode_key(family, set, element.key, element.key_end) else {
-                    committed.strays.insert(Stray {
+                    record.strays.insert(Stray {
                         family,
                         set,
                         key: element.key.to_vec(),
@@ -243,7 +228,7 @@ impl Reading {
                         frontend
                     }
                     Key::Address(address) | Key::Hairpin(address) => {
-                        return committed.set_member(Member { set, address }, true);
+                        return record.set_member(Member { set, address }, true);
                     }
                 };
                 let found = frontends.entry(frontend).or_default();
@@ -263,12 +248,12 @@ impl Reading {
                 found.others.push((set, key, value, label));
             })?;
         }
-        committed.reserve(frontends.len(), 0);
+        record.reserve(frontends.len(), 0);
         for (key, mut found) in frontends {
             self.repeated |= found.sort();
             match assemble(key, &found) {
-                Some(frontend) => committed.set_frontend(key, Some(Placed::found(frontend))),
-                None => committed.strays.extend(found.keys(key).map(|(set, key)| Stray {
+                Some(frontend) => record.set_frontend(key, Some(Placed::found(frontend))),
+                None => record.strays.extend(found.keys(key).map(|(set, key)| Stray {
                     family,
                     set,
                     key: encode_key(key).as_slice().to_vec(),

@@ -1,0 +1,29 @@
+//! Errors of the kernel in words that say what is missing.
+
+use anyhow::anyhow;
+use nfnetlink::nft;
+use nix::errno::Errno;
+
+/// Says in one sentence what is missing, where it is one of the usual things.
+pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
+    match error {
+        nft::Error::Request { errno: Errno::EPERM | Errno::EACCES, .. } => not_allowed(),
+        nft::Error::Request { errno: Errno::EINVAL | Errno::EOPNOTSUPP, .. } => anyhow!(
+            "the kernel has no nf_tables (CONFIG_NF_TABLES, module nf_tables): load the module or \
+             use another kernel"
+        ),
+        nft::Error::Open(source) => anyhow!(
+            "the kernel has no netlink for netfilter (CONFIG_NETFILTER_NETLINK, module nfnetlink): \
+             {source}"
+        ),
+        owned @ nft::Error::Owned { .. } => anyhow!("{owned}"),
+        other => anyhow!("nf_tables does not answer as it should: {other}"),
+    }
+}
+
+pub(super) fn not_allowed() -> anyhow::Error {
+    anyhow!(
+        "nf_tables may not be changed: CAP_NET_ADMIN is missing (run as root, or give the container \
+         the capability NET_ADMIN)"
+    )
+}

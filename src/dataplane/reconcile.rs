@@ -1,0 +1,503 @@
+//! Brings the kernel up to the objects that are known.
+
+use std::time::{Duration, Instant};
+
+use nfnetlink::nft::{self, Kernel, Refusal, Socket};
+use nix::errno::Errno;
+use shunt_core::model::{Change, Dirty, Family, Store};
+use shunt_core::plan::{ChainName, Desired, Flows, FrontendKey, Options};
+
+use super::affinity::{Step, Sweep, kept};
+use super::drift::{Drift, Found, Look};
+use super::fingerprint::Hashes;
+use super::ownership::{Hold, Ownership, TableOwner, can_own, is_about_flags};
+use super::quarantine::Quarantine;
+use super::reading::{Reader, Reading};
+use super::record::TableState;
+use super::refusal::{Blame, Error, blame, is_about_affinity};
+use super::snapshot::Snapshot;
+use super::state::State;
+use super::stats::CommitStats;
+use super::stopwatch::{Stopwatch, SystemClocks};
+use super::transaction::{Inputs, Prepared, SyncReport};
+use super::unused_chains::UnusedChains;
+
+/// How often a sync starts over because the kernel refused it.
+const ATTEMPTS: usize = 50;
+
+/// The dataplane of one network namespace. The time comes in as an argument: nothing in here waits.
+pub struct Dataplane {
+    kernel: Box<dyn Kernel>,
+    stopwatch: Box<dyn Stopwatch>,
+    store: Store,
+    dirty: Dirty,
+    desired: Desired,
+    state: State,
+    /// Reads the kernel where the state says nothing of it.
+    reader: Reader,
+    /// What a look for drift has read already.
+    found: Option<Reading>,
+    owner: TableOwner,
+    quarantine: Quarantine,
+    drift: Drift,
+    hashes: Hashes,
+    sweep: Sweep,
+    unused_chains: UnusedChains,
+    /// Frontends whose flows have to be looked at once the kernel holds what is planned.
+    flows: Flows,
+    stats: CommitStats,
+}
+
+/// How far a sync came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// The kernel holds what is planned, and did before.
+    Unchanged,
+    /// The kernel holds what is planned since this transaction.
+    Wrote(SyncReport),
+    /// What the kernel lists cannot be trusted at the moment: to be tried again then.
+    ReadAgain(Instant),
+}
+
+/// What refusals have taught in a sync.
+#[derive(Default)]
+struct Lessons {
+    /// The kernel was read since the sync began.
+    is_fresh: bool,
+    /// Every element gets a message of its own.
+    isolated: bool,
+    /// The socket was replaced.
+    reconnected: bool,
+}
+
+impl Dataplane {
+    /// Opens nf_tables in the network namespace of this thread. Writes nothing.
+    ///
+    /// # Errors
+    /// If the kernel has no nf_tables, or does not let us use it.
+    pub fn open(
+        options: Options,
+        node_name: &str,
+        ownership: Ownership,
+    ) -> Result<Dataplane, nft::Error> {
+        Dataplane::with_kernel(Box::new(Socket::open()?), options, node_name, ownership)
+    }
+
+    /// As [`Dataplane::open`], with another kernel.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub fn with_kernel(
+        mut kernel: Box<dyn Kernel>,
+        options: Options,
+        node_name: &str,
+        ownership: Ownership,
+    ) -> Result<Dataplane, nft::Error> {
+        kernel.generation()?;
+        Ok(Dataplane {
+            kernel,
+            stopwatch: Box::new(SystemClocks::new()),
+            store: Store::new(),
+            dirty: Dirty::default(),
+            desired: Desired::new(options, node_name),
+            state: State::Unread,
+            reader: Reader::default(),
+            found: None,
+            owner: TableOwner { wanted: ownership, kernel_can: None },
+            quarantine: Quarantine::default(),
+            drift: Drift::default(),
+            hashes: Hashes::default(),
+            sweep: Sweep::default(),
+            unused_chains: UnusedChains::default(),
+            flows: Flows::default(),
+            stats: CommitStats::default(),
+        })
+    }
+
+    /// Measures what work costs with another stopwatch than the system's clocks.
+    #[must_use]
+    pub fn measured_with(mut self, stopwatch: Box<dyn Stopwatch>) -> Dataplane {
+        self.stopwatch = stopwatch;
+        self
+    }
+
+    /// Takes in a change; the next sync acts on it. False if the store had it already.
+    pub fn apply(&mut self, change: Change) -> bool {
+        self.store.apply(change, &mut self.dirty)
+    }
+
+    /// Takes in changes.
+    pub fn apply_all(&mut self, changes: impl IntoIterator<Item = Change>) {
+        for change in changes {
+            self.apply(change);
+        }
+    }
+
+    /// Plans with other options or for another node; the next sync acts on it, with one transaction
+    /// of what differs.
+    pub fn configure(&mut self, options: Options, node_name: &str) {
+        self.desired.configure(options, node_name);
+        self.dirty.surroundings = true;
+    }
+
+    /// The frontends for which it changed where flows may stay; to be called after a sync that
+    /// went well.
+    pub fn take_flows(&mut self) -> Flows {
+        std::mem::take(&mut self.flows)
+    }
+
+    /// What became of transactions since they were taken.
+    #[must_use]
+    pub fn stats(&self) -> &CommitStats {
+        &self.stats
+    }
+
+    /// Takes what became of transactions since the last call.
+    pub fn take_stats(&mut self) -> CommitStats {
+        std::mem::take(&mut self.stats)
+    }
+
+    /// True once the source has listed everything: before that, nothing is programmed.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.store.is_synced()
+    }
+
+    /// Whether load balancers may send traffic to our Node; `None` if there is no such Node.
+    #[must_use]
+    pub fn node_is_eligible(&self) -> Option<bool> {
+        self.store.node().map(|node| node.eligible)
+    }
+
+    /// What is planned, as of the last sync.
+    #[must_use]
+    pub fn desired(&self) -> &Desired {
+        &self.desired
+    }
+
+    /// Looks at everything as of the last sync.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let (current, is_sweeping) = (self.state.current(), self.sweep.has_work());
+        Snapshot::of(&self.store, &self.desired, current, &self.quarantine, is_sweeping)
+    }
+
+    /// When something in quarantine is to be tried again by a sync.
+    #[must_use]
+    pub fn next_trial(&self) -> Option<Instant> {
+        self.quarantine.next_trial()
+    }
+
+    /// Brings the kernel up to the objects that are known.
+    ///
+    /// # Errors
+    /// Nothing was written then; what differs stays noted for the next sync.
+    pub fn reconcile(&mut self, now: Instant) -> Result<Progress, Error> {
+        let started = self.stopwatch.elapsed();
+        let result = self.attempts(now);
+        self.stats.took += self.stopwatch.elapsed().saturating_sub(started);
+        result
+    }
+
+    fn attempts(&mut self, now: Instant) -> Result<Progress, Error> {
+        let mut lessons = Lessons::default();
+        for _ in 1..ATTEMPTS {
+            match self.attempt(&mut lessons, now) {
+                Err(error) if self.finds_a_way_around(error.kernel(), &mut lessons, now)? => {}
+                Err(error) => {
+                    self.state.lose();
+                    self.reader = Reader::default();
+                    return Err(error);
+                }
+                done => return done,
+            }
+        }
+        self.attempt(&mut lessons, now)
+    }
+
+    fn attempt(&mut self, lessons: &mut Lessons, now: Instant) -> Result<Progress, Error> {
+        if !self.store.is_synced() {
+            return Ok(Progress::Unchanged);
+        }
+        self.plan(now);
+        if self.state.current().is_none() {
+            lessons.is_fresh = true;
+            if let Some(at) = self.read(now)? {
+                return Ok(Progress::ReadAgain(at));
+            }
+        }
+        match self.compare(lessons.isolated)? {
+            Some(prepared) => self.commit(prepared).map(Progress::Wrote),
+            None => Ok(Progress::Unchanged),
+        }
+    }
+
+    /// Plans what is dirty and makes the transaction for it, without committing it. `None` if there is
+    /// nothing to write, or if the kernel cannot be read for the moment.
+    ///
+    /// # Errors
+    /// If the kernel's state has to be read and cannot be.
+    pub fn prepare(&mut self, now: Instant) -> Result<Option<Prepared>, Error> {
+        if !self.store.is_synced() {
+            return Ok(None);
+        }
+        self.plan(now);
+        if self.state.current().is_none() && self.read(now)?.is_some() {
+            return Ok(None);
+        }
+        self.compare(false)
+    }
+
+    /// Commits a prepared transaction.
+    ///
+    /// # Errors
+    /// Nothing was written then; what differs stays noted for the next sync.
+    pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
+        let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
+        if let Err(source) = self.stats.commit(kernel, stopwatch, prepared.batch()) {
+            return Err(Error::new(source, &self.desired));
+        }
+        let Some(current) = self.state.current_mut() else {
+            return Err(nft::Error::StaleGeneration.into());
+        };
+        self.drift.record_changes();
+        self.sweep.committed(&prepared.stale, &prepared.later);
+        let report = prepared.enter(current, &mut self.owner);
+        self.settled();
+        Ok(report)
+    }
+
+    /// Plans what is dirty, and puts on trial what the kernel refused.
+    fn plan(&mut self, now: Instant) {
+        self.desired.update(&self.store, &std::mem::take(&mut self.dirty));
+        let touched = self.desired.take_touched();
+        self.stats.full |= touched.chains || self.state.current().is_none();
+        self.quarantine.release(&touched);
+        self.state.planned(touched);
+        self.state.planned(self.quarantine.try_again(now));
+        self.flows.merge(self.desired.take_flows());
+    }
+
+    /// Reads what the kernel holds, to be compared with all that is planned. Returns when to try again if
+    /// what it lists cannot be trusted.
+    fn read(&mut self, now: Instant) -> Result<Option<Instant>, Error> {
+        let Some(surroundings) = self.desired.surroundings() else { return Ok(None) };
+        let read = match self.found.take() {
+            Some(found) => Ok(found),
+            None => self.reader.read(&mut *self.kernel, surroundings, &self.hashes)?,
+        };
+        let mut reading = match read {
+            Ok(reading) => reading,
+            Err(pause) => return Ok(Some(now + pause)),
+        };
+        self.reader = Reader::default();
+        let record = &mut reading.record;
+        // Frontends that went while no agent ran: no flow may stay there.
+        let gone = record.frontend_keys().filter(|key| self.desired.frontend(*key).is_none());
+        gone.for_each(|key| self.flows.end(key));
+        let is_shared = |family: &Family| record.hold(*family) == Some(Hold::Shared);
+        let shared: Vec<Family> = Family::ALL.into_iter().filter(is_shared).collect();
+        let upgrade = self.owner.takes_over() && !shared.is_empty();
+        if upgrade && self.owner.kernel_can.is_none() {
+            self.owner.kernel_can = Some(can_own(&mut *self.kernel)?);
+        }
+        let is_unusable = |family: &Family| *record.table(*family) == TableState::Unusable;
+        let mut replaced: Vec<Family> = Family::ALL.into_iter().filter(is_unusable).collect();
+        if upgrade && self.owner.kernel_can == Some(true) {
+            // Its flags cannot be set later, so it is replaced.
+            replaced.extend(shared);
+        }
+        // What is in the table is written anew, and session affinity moves over.
+        let mut moved_affinity = Vec::new();
+        for family in replaced {
+            moved_affinity.push((family, kept(&mut *self.kernel, family, &self.desired)?));
+            record.forget_table(family);
+        }
+        self.drift.record_changes();
+        self.state.read(reading, moved_affinity);
+        Ok(None)
+    }
+
+    /// Makes the transaction from the record to the plan. `None` if there is nothing to write.
+    fn compare(&mut self, isolated: bool) -> Result<Option<Prepared>, Error> {
+        let (Some(surroundings), Some(current)) =
+            (self.desired.surroundings(), self.state.current_mut())
+        else {
+            return Ok(None);
+        };
+        self.drift.note_generation(&mut *self.kernel, current)?;
+        let prepared = Prepared::new(Inputs {
+            kernel: &mut *self.kernel,
+            desired: &self.desired,
+            surroundings,
+            current,
+            quarantine: &self.quarantine,
+            owner: &self.owner,
+            sweep: &mut self.sweep,
+            isolated,
+        })?;
+        if !prepared.is_empty() {
+            return Ok(Some(prepared));
+        }
+        self.sweep.committed(&prepared.stale, &prepared.later);
+        self.settled();
+        Ok(None)
+    }
+
+    /// The kernel holds what is planned.
+    fn settled(&mut self) {
+        if let Some(current) = self.state.current_mut() {
+            current.settled();
+        }
+        self.quarantine.committed();
+    }
+
+    /// Looks for a way around what the kernel said. False if there is none.
+    fn finds_a_way_around(
+        &mut self,
+        error: &nft::Error,
+        lessons: &mut Lessons,
+        now: Instant,
+    ) -> Result<bool, Error> {
+        match error {
+            nft::Error::Refused(refusals)
+                if self.owner.kernel_can.is_none() && refusals.iter().any(is_about_flags) =>
+            {
+                self.owner.kernel_can = Some(false);
+                Ok(true)
+            }
+            nft::Error::Refused(refusals) => Ok(self.mend(refusals, lessons, now)),
+            error if is_disconnected(error) && !lessons.reconnected => {
+                // What the old socket owned is an orphan now.
+                lessons.reconnected = true;
+                self.state.lose();
+                self.sweep.restart();
+                self.kernel.reconnect()?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn mend(&mut self, refusals: &[Refusal], lessons: &mut Lessons, now: Instant) -> bool {
+        // An entry expired and was stored anew while it was to be deleted.
+        if refusals.iter().all(is_about_affinity) {
+            return true;
+        }
+        // The kernel may hold something else than the record says.
+        let surprised = |refusal: &Refusal| {
+            matches!(refusal.errno, Errno::EEXIST | Errno::ENOENT | Errno::EBUSY)
+        };
+        if !lessons.is_fresh && refusals.iter().any(surprised) {
+            self.state.lose();
+            self.stats.refused = self.stats.refused.saturating_sub(1);
+            self.stats.overtaken += 1;
+            return true;
+        }
+        match blame(refusals, |family, chain| self.users(family, chain)) {
+            Blame::Everything => false,
+            Blame::SomeElement => !std::mem::replace(&mut lessons.isolated, true),
+            Blame::Suspects(suspects) => {
+                for (suspect, reason) in suspects {
+                    self.quarantine.add(suspect, &reason, now);
+                }
+                // Of the elements of one message the kernel names only the first.
+                lessons.isolated = true;
+                true
+            }
+        }
+    }
+
+    /// The planned frontends that wait to be committed and need a chain.
+    fn users(&self, family: Family, chain: ChainName) -> Vec<FrontendKey> {
+        let Some(current) = self.state.current() else { return Vec::new() };
+        let uses = |key: &FrontendKey| {
+            let frontend = self.desired.frontend(*key);
+            frontend.is_some_and(|frontend| frontend.chains(*key).any(|name| name == chain))
+        };
+        let compared = current.compared(&self.desired);
+        let of_family = compared.frontends().iter().copied().filter(|key| key.family() == family);
+        of_family.filter(uses).collect()
+    }
+
+    /// When [`Dataplane::check`] has to look again, besides now and then.
+    #[must_use]
+    pub fn next_check(&self) -> Option<Instant> {
+        self.drift.next_look()
+    }
+
+    /// Looks whether another process may have changed our tables: if so, the next sync repairs them.
+    /// Costs a microsecond as long as no other process commits.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn check(&mut self, now: Instant) -> Result<bool, nft::Error> {
+        let (Some(current), Some(surroundings)) =
+            (self.state.current_mut(), self.desired.surroundings())
+        else {
+            return Ok(true);
+        };
+        let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
+        let mut look = Look { kernel, stopwatch, hashes: &self.hashes, surroundings, current };
+        let found = self.drift.look(&mut look, now);
+        if matches!(found, Ok(Found::Nothing)) {
+            return Ok(false);
+        }
+        // Tables that cannot be read, as those that another process owns, fail the next sync.
+        self.state.lose();
+        if let Found::OtherElements(reading) = found? {
+            self.found = Some(*reading);
+        }
+        Ok(true)
+    }
+
+    /// When [`Dataplane::sweep_affinity`] has something to do; `None` if it has nothing.
+    #[must_use]
+    pub fn next_sweep(&self, now: Instant) -> Option<Instant> {
+        self.state.current().and_then(|_| self.sweep.next_step(now))
+    }
+
+    /// Goes on with the deletion of stale entries of session affinity, for a few milliseconds at the
+    /// most.
+    pub fn sweep_affinity(&mut self, now: Instant) {
+        let is_due = self.next_sweep(now).is_some_and(|at| at <= now);
+        let Some(current) = self.state.current_mut().filter(|_| is_due) else { return };
+        let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
+        self.sweep.step(Step { kernel, stopwatch, stats: &mut self.stats, current }, now);
+    }
+
+    /// Deletes the chains that no frontend has needed for so long: in a transaction of their own,
+    /// since before kernel 6.2 a chain counts as referred to for a moment after the element was
+    /// deleted. To be called now and then.
+    pub fn remove_unused_chains(&mut self, now: Instant, keep: impl Fn(ChainName) -> Duration) {
+        let Some(current) = self.state.current_mut() else { return };
+        let Some(due) = self.unused_chains.due(&current.record, now, keep) else { return };
+        let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
+        match self.stats.commit(kernel, stopwatch, &due.batch()) {
+            Ok(()) => {
+                current.advance();
+                self.drift.record_changes();
+                self.unused_chains.deleted(due, &mut current.record);
+            }
+            // An unused chain does no harm, and is tried again.
+            Err(nft::Error::Refused(_)) => {}
+            // Nothing says whether they are gone.
+            Err(_) => self.state.lose(),
+        }
+    }
+
+    /// True if there are chains that no frontend needs.
+    #[must_use]
+    pub fn has_unused_chains(&self) -> bool {
+        self.state.current().is_some_and(|current| !current.record.unused_chains().is_empty())
+    }
+}
+
+/// True if the socket is of no use any more.
+fn is_disconnected(error: &nft::Error) -> bool {
+    let (nft::Error::Send { reason, .. } | nft::Error::Receive(reason)) = error else {
+        return false;
+    };
+    let gone = [Errno::EBADF, Errno::ENOTSOCK, Errno::ENOTCONN, Errno::EPIPE, Errno::ECONNREFUSED];
+    reason.raw_os_error().is_some_and(|code| gone.contains(&Errno::from_raw(code)))
+}

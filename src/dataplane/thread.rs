@@ -1,0 +1,63 @@
+//! The thread that commits: the only one that writes to nf_tables.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use shunt_core::model::ChangeCounts;
+
+use super::command::{Command, Commands, channel};
+use super::worker::Worker;
+use super::{Dataplane, Event};
+
+/// When the thread works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Two commits are at least that far apart.
+    pub min_period: Duration,
+    /// How often it looks whether another process has written; zero: never.
+    pub check_period: Duration,
+}
+
+/// Starts the thread. `noticed` is called with each batch of changes when it is sent, in the thread that
+/// sends it; `report` with what became of them.
+///
+/// The thread syncs as soon as a change arrives; changes that arrive during a commit form the next
+/// one. It ends once all senders are gone; a process that ends before leaves a whole commit or none,
+/// for a commit is one system call.
+///
+/// # Errors
+/// If the system gives us no thread.
+pub fn spawn(
+    dataplane: Dataplane,
+    pace: Pace,
+    noticed: impl Fn(ChangeCounts) + Send + Sync + 'static,
+    report: impl FnMut(Event<'_>) + Send + 'static,
+) -> std::io::Result<Commands> {
+    let (sender, commands, backlog) = channel(Arc::new(noticed));
+    let worker = Worker::new(dataplane, backlog, pace, report, Instant::now());
+    std::thread::Builder::new()
+        .name("dataplane".to_owned())
+        .spawn(move || run(worker, &commands))?;
+    Ok(sender)
+}
+
+fn run(mut worker: Worker<impl FnMut(Event<'_>)>, commands: &Receiver<Command>) {
+    loop {
+        let now = Instant::now();
+        let received = match worker.next_wake(now) {
+            None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => commands.recv_timeout(at.saturating_duration_since(now)),
+        };
+        match received {
+            Ok(first) => {
+                worker.take(first);
+                commands.try_iter().for_each(|command| worker.take(command));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        worker.work(Instant::now());
+        worker.clean_up(Instant::now());
+    }
+}
