@@ -22,6 +22,8 @@ mod refusal;
 mod remove;
 mod sync;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod transaction;
 mod translate;
 mod worker;
