@@ -11,7 +11,6 @@ use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::{Desired, Options};
 
 use crate::config::{self, Flags};
-use crate::conntrack;
 use crate::document::to_yaml;
 use crate::source::{kubernetes, manifests};
 
@@ -58,8 +57,7 @@ pub fn objects(bytes: &[u8]) {
 
 /// An answer of the kernel: a dump of nf_tables or of connection tracking, or refusals.
 pub fn netlink(bytes: &[u8]) {
-    nfnetlink::nft::fuzz(bytes);
-    conntrack::fuzz(bytes);
+    nfnetlink::fuzz(bytes);
 }
 
 /// Plans what follows from changes, one after the other, and all at once.

@@ -9,25 +9,19 @@
 //! that makes one, the stale entries of that frontend are deleted, and the next packet asks the rules
 //! again. A connection that was answered once is left alone.
 //!
-//! Owns: which entries are stale ([`Sweep`], pure), the conversation with the kernel by netlink
-//! ([`Conntrack`]), the thread that holds it, so that a commit never waits for a sweep ([`spawn`]),
+//! Owns: which entries are stale ([`Sweep`], pure), which of them are listed and deleted when
+//! ([`Conntrack`]), the thread that does it, so that a commit never waits for a sweep ([`spawn`]),
 //! and the [`sysctl`]s.
 //!
 //! Must not know: Services, slices, nf_tables. It never touches entries of SCTP, answered ones of
 //! TCP, nor those of flows to anything but the frontends that a sweep names.
 
-mod entry;
-#[cfg(any(test, feature = "fuzz"))]
-mod fuzz;
 mod socket;
 mod sweep;
 pub mod sysctl;
-mod uapi;
 mod worker;
 
-pub use entry::{Entry, Tuple};
-#[cfg(any(test, feature = "fuzz"))]
-pub(crate) use fuzz::fuzz;
-pub use socket::{Conntrack, Error, Report};
+pub use nfnetlink::Error;
+pub use socket::{Conntrack, Report};
 pub use sweep::Sweep;
 pub use worker::spawn;

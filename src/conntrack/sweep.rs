@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
+use nfnetlink::conntrack::Entry;
 use shunt_core::model::{ArrivalMap, Backend, Family, Protocol};
 use shunt_core::plan::{Flow, Flows, FrontendKey};
-
-use super::Entry;
 
 /// Frontends whose entries are looked at, with the backends that these may lead to.
 ///
@@ -96,10 +95,20 @@ impl Sweep {
 
 #[cfg(test)]
 mod tests {
+    use nfnetlink::conntrack::Tuple;
+
     use super::*;
 
     const TCP: u8 = 6;
     const UDP: u8 = 17;
+
+    /// An entry as from a dump: who sent to where, and who answers.
+    fn entry_of(protocol: u8, client: &str, destination: &str, endpoint: &str) -> Entry {
+        let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
+        let original = Tuple { source: parse(client), destination: parse(destination) };
+        let reply = Tuple { source: parse(endpoint), destination: parse(client) };
+        Entry { protocol, original, reply, zoned: false, half_open: false, id: [0, 0, 0, 1] }
+    }
 
     fn backends(list: &[&str]) -> Flow {
         let backend = |text: &&str| {
@@ -164,7 +173,7 @@ mod tests {
             ("[2001:db8::10]:30053", "[fd00:244::2]:5353", false, "v6, node port of v4"),
         ] {
             let client = if destination.starts_with('[') { CLIENT6 } else { CLIENT };
-            let entry = Entry::of(UDP, client, destination, answers_from);
+            let entry = entry_of(UDP, client, destination, answers_from);
             assert_eq!(sweep().is_stale(&entry), stale, "{why}");
         }
     }
@@ -179,7 +188,7 @@ mod tests {
             ("10.244.0.3:5353", "10.244.0.3:5353", false),
             ("192.0.2.10:30053", "10.244.0.3:5353", false),
         ] {
-            let answered = Entry::of(TCP, "192.0.2.1:1", destination, answers_from);
+            let answered = entry_of(TCP, "192.0.2.1:1", destination, answers_from);
             let half_open = Entry { half_open: true, ..answered };
             assert_eq!(sweep().is_stale(&half_open), stale, "{destination} {answers_from}");
             assert!(!sweep().is_stale(&answered), "{destination} {answers_from}");
@@ -191,18 +200,18 @@ mod tests {
     fn no_other_protocols_and_only_the_default_zone() {
         for protocol in [6, 33, 132, 136] {
             for destination in ["10.96.0.10:53", "10.96.0.10:54"] {
-                let entry = Entry::of(protocol, "192.0.2.1:1", destination, "10.244.0.3:5353");
+                let entry = entry_of(protocol, "192.0.2.1:1", destination, "10.244.0.3:5353");
                 assert!(!sweep().is_stale(&entry), "{protocol}");
             }
         }
-        let entry = Entry::of(UDP, "192.0.2.1:1", "10.96.0.10:53", "10.244.0.3:5353");
+        let entry = entry_of(UDP, "192.0.2.1:1", "10.96.0.10:53", "10.244.0.3:5353");
         assert!(sweep().is_stale(&entry));
         assert!(!sweep().is_stale(&Entry { zoned: true, ..entry }));
     }
 
     #[test]
     fn what_is_known_later_replaces_what_was_said_before() {
-        let entry = Entry::of(UDP, "192.0.2.1:1", "10.96.0.10:53", "10.244.0.3:5353");
+        let entry = entry_of(UDP, "192.0.2.1:1", "10.96.0.10:53", "10.244.0.3:5353");
         let mut merged = sweep();
         let grown = backends(&["10.244.0.3:5353"]);
         merged.merge(Sweep::new(
@@ -210,9 +219,9 @@ mod tests {
             BTreeSet::new(),
         ));
         assert!(!merged.is_stale(&entry));
-        let other = Entry::of(UDP, "192.0.2.1:1", "10.96.0.66:53", "10.244.0.3:5353");
+        let other = entry_of(UDP, "192.0.2.1:1", "10.96.0.66:53", "10.244.0.3:5353");
         assert!(merged.is_stale(&other), "other frontends stay");
-        let node_port = Entry::of(UDP, "192.0.2.1:1", "192.0.2.10:30053", "10.244.0.3:5353");
+        let node_port = entry_of(UDP, "192.0.2.1:1", "192.0.2.10:30053", "10.244.0.3:5353");
         assert!(!merged.is_stale(&node_port), "the node's addresses are those of now");
     }
 

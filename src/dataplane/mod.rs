@@ -29,6 +29,8 @@ mod state;
 mod stats;
 mod stopwatch;
 mod thread;
+#[cfg(test)]
+mod tests;
 mod transaction;
 mod translate;
 mod unused_chains;

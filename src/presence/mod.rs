@@ -11,19 +11,18 @@
 //! if its socket is in a group of ours, to which the kernel sends nothing. /proc/net/netlink shows
 //! both. A process without that right can occupy numbers, but an agent passes over these.
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
+use nfnetlink::socket::{Protocol, Socket, sockets};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{
-    AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, UnixAddr, bind, connect,
-    getsockopt, setsockopt, socket,
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
 use nix::unistd::Uid;
@@ -45,8 +44,8 @@ const LOOKS: usize = 3;
 /// The right to work in a network namespace, for as long as it lives.
 #[derive(Debug)]
 pub struct Presence {
-    _lock: Vec<OwnedFd>,
-    _holder: OwnedFd,
+    _lock: Vec<Socket>,
+    _holder: Socket,
     /// Where the status is told.
     pub listener: UnixListener,
 }
@@ -86,7 +85,7 @@ impl Presence {
 /// A port number of the lock.
 enum Port {
     /// It is ours.
-    Taken(OwnedFd),
+    Taken(Socket),
     /// Another agent has it.
     Locked,
     /// A process has it that may be no agent.
@@ -99,7 +98,7 @@ fn take_port(port: u32) -> io::Result<Port> {
         if let Some(socket) = open(port, LOCK)? {
             return Ok(Port::Taken(socket));
         }
-        match sockets()?.get(&port) {
+        match sockets(Protocol::Netfilter)?.get(&port) {
             Some(groups) if groups & LOCK != 0 => return Ok(Port::Locked),
             // An agent that is between two steps here finds the next number taken by us and waits.
             Some(_) if looks == LOOKS => return Ok(Port::Occupied),
@@ -112,40 +111,17 @@ fn take_port(port: u32) -> io::Result<Port> {
 }
 
 /// A socket with this port number, in this group; `None` if another one has the number.
-fn open(port: u32, group: u32) -> io::Result<Option<OwnedFd>> {
-    let socket = socket(
-        AddressFamily::Netlink,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::NetlinkNetFilter,
-    )?;
-    match bind(socket.as_raw_fd(), &NetlinkAddr::new(port, group)) {
-        Ok(()) => Ok(Some(socket)),
-        Err(Errno::EADDRINUSE) => Ok(None),
-        Err(errno) => Err(errno.into()),
+fn open(port: u32, group: u32) -> io::Result<Option<Socket>> {
+    match Socket::bind(Protocol::Netfilter, port, group).map_err(io::Error::from) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+        Err(error) => Err(error),
     }
-}
-
-/// The netlink sockets of netfilter in the network namespace of this thread: port numbers and groups.
-fn sockets() -> io::Result<BTreeMap<u32, u32>> {
-    const FILE: &str = "/proc/thread-self/net/netlink";
-    let list = std::fs::read_to_string(FILE)
-        .map_err(|error| io::Error::new(error.kind(), format!("cannot read {FILE}: {error}")))?;
-    Ok(list.lines().filter_map(parse).collect())
-}
-
-/// Port number and groups of a line about a socket of netfilter.
-fn parse(line: &str) -> Option<(u32, u32)> {
-    let mut fields = line.split_whitespace().skip(1);
-    let protocol: i32 = fields.next()?.parse().ok()?;
-    let port = fields.next()?.parse().ok()?;
-    let groups = u32::from_str_radix(fields.next()?, 16).ok()?;
-    (protocol == libc::NETLINK_NETFILTER).then_some((port, groups))
 }
 
 /// The port numbers of agents at work, of which there is one at most but for moments.
 fn holders() -> io::Result<Vec<u32>> {
-    let sockets = sockets()?.into_iter();
+    let sockets = sockets(Protocol::Netfilter)?.into_iter();
     Ok(sockets.filter(|(_, groups)| groups & HOLDER != 0).map(|(port, _)| port).collect())
 }
 
@@ -193,22 +169,4 @@ fn name(port: u32) -> String {
 fn random() -> u32 {
     // Neither a number of the lock nor one that the kernel gives out.
     (RandomState::new().hash_one(()) as u32 & 0x1fff_ffff) | 0x2000_0000
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_of_the_kernel_are_understood() {
-        let line = "00000000a141e68c 12  1936195584 c0000000 0        0        0     2        0        3829776 ";
-        assert_eq!(parse(line), Some((FIRST_PORT, LOCK | HOLDER)));
-        for other in [
-            "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode",
-            "00000000a141e68c 0   1936195584 c0000000 0        0        0     2        0        3829776 ",
-            "",
-        ] {
-            assert_eq!(parse(other), None);
-        }
-    }
 }

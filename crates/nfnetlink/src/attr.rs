@@ -1,4 +1,18 @@
 //! Netlink attributes: a reader that trusts nothing, and a writer into a byte buffer.
+//!
+//! ```
+//! use nfnetlink::attr::{Attrs, nest, put_be32};
+//!
+//! let mut buffer = Vec::new();
+//! nest(&mut buffer, 4, |inside| put_be32(inside, 1, 80));
+//! let outer = Attrs::new(&buffer).find(4).expect("what was written");
+//! assert!(outer.nested);
+//! assert_eq!(outer.children().find(1).and_then(|port| port.be32()), Some(80));
+//! // The length says eight bytes, and there are six.
+//! assert_eq!(Attrs::new(&[8, 0, 1, 0, 0, 0]).next(), None);
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// One attribute of a netlink message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,25 +26,25 @@ pub struct Attr<'a> {
 }
 
 impl<'a> Attr<'a> {
-    /// The attributes inside this one.
+    /// Reads the attributes inside this one.
     #[must_use]
     pub fn children(&self) -> Attrs<'a> {
         Attrs::new(self.payload)
     }
 
-    /// The payload as a number in network order, as nf_tables sends numbers.
+    /// Reads the payload as a number in network order, as netfilter sends numbers.
     #[must_use]
     pub fn be32(&self) -> Option<u32> {
         self.payload.try_into().ok().map(u32::from_be_bytes)
     }
 
-    /// The payload as a long number in network order.
+    /// Reads the payload as a long number in network order.
     #[must_use]
     pub fn be64(&self) -> Option<u64> {
         self.payload.try_into().ok().map(u64::from_be_bytes)
     }
 
-    /// The payload as text, up to its terminating NUL.
+    /// Reads the payload as text, up to its terminating NUL.
     #[must_use]
     pub fn text(&self) -> Option<&'a str> {
         let end = self.payload.iter().position(|b| *b == 0).unwrap_or(self.payload.len());
@@ -51,13 +65,13 @@ impl<'a> Attrs<'a> {
         Attrs { rest: bytes }
     }
 
-    /// The first attribute of that type.
+    /// Returns the first attribute of that type.
     #[must_use]
     pub fn find(&self, kind: u16) -> Option<Attr<'a>> {
         Iterator::find(&mut self.clone(), |a| a.kind == kind)
     }
 
-    /// How far the unread part is from the start of `of`, in bytes.
+    /// Returns how far the unread part is from the start of `of`, in bytes.
     pub fn offset_in(&self, of: &[u8]) -> usize {
         of.len() - self.rest.len()
     }
@@ -80,18 +94,39 @@ impl<'a> Iterator for Attrs<'a> {
     }
 }
 
+/// Reads an address: four bytes or sixteen.
+#[must_use]
+pub fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = || Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into());
+    let v6 = || Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into());
+    v4().or_else(v6)
+}
+
 /// Rounds a length up to the alignment of netlink messages and attributes (`NLA_ALIGNTO`).
 pub const fn align(length: usize) -> usize {
     (length + 3) & !3
 }
 
+/// Appends an attribute whose payload `payload` appends. Its length has 16 bits: what is longer is
+/// the caller's to cut.
+pub fn put_with(buffer: &mut Vec<u8>, kind: u16, payload: impl FnOnce(&mut Vec<u8>)) {
+    let start = buffer.len();
+    buffer.extend_from_slice(&[0; 2]);
+    buffer.extend_from_slice(&kind.to_ne_bytes());
+    payload(buffer);
+    let length = (buffer.len() - start) as u16;
+    buffer[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+    buffer.resize(align(buffer.len()), 0);
+}
+
+/// Appends a container of the attributes that `inside` appends.
+pub fn nest(buffer: &mut Vec<u8>, kind: u16, inside: impl FnOnce(&mut Vec<u8>)) {
+    put_with(buffer, kind | libc::NLA_F_NESTED as u16, inside);
+}
+
 /// Appends an attribute.
 pub fn put(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
-    let length = (4 + payload.len()) as u16;
-    buffer.extend_from_slice(&length.to_ne_bytes());
-    buffer.extend_from_slice(&kind.to_ne_bytes());
-    buffer.extend_from_slice(payload);
-    buffer.resize(align(buffer.len()), 0);
+    put_with(buffer, kind, |buffer| buffer.extend_from_slice(payload));
 }
 
 /// Appends a number in network order.
@@ -106,25 +141,10 @@ pub fn put_be64(buffer: &mut Vec<u8>, kind: u16, value: u64) {
 
 /// Appends text with its terminating NUL.
 pub fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
-    let length = (4 + text.len() + 1) as u16;
-    buffer.extend_from_slice(&length.to_ne_bytes());
-    buffer.extend_from_slice(&kind.to_ne_bytes());
-    buffer.extend_from_slice(text.as_bytes());
-    buffer.push(0);
-    buffer.resize(align(buffer.len()), 0);
-}
-
-/// Opens a container; returns its place, for [`close`].
-pub fn open(buffer: &mut Vec<u8>, kind: u16) -> usize {
-    let start = buffer.len();
-    put(buffer, kind | libc::NLA_F_NESTED as u16, &[]);
-    start
-}
-
-/// Closes the container that was opened at `start`.
-pub fn close(buffer: &mut [u8], start: usize) {
-    let length = (buffer.len() - start) as u16;
-    buffer[start..start + 2].copy_from_slice(&length.to_ne_bytes());
+    put_with(buffer, kind, |buffer| {
+        buffer.extend_from_slice(text.as_bytes());
+        buffer.push(0);
+    });
 }
 
 /// True if `dumped` says at least all that `sent` says. The kernel answers a dump with more
@@ -157,14 +177,14 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let mut buffer = Vec::new();
-        let nest = open(&mut buffer, 3);
-        put_text(&mut buffer, 1, "shunt");
-        put_be32(&mut buffer, 2, 7);
-        close(&mut buffer, nest);
+        nest(&mut buffer, 3, |inside| {
+            put_text(inside, 1, "nat");
+            put_be32(inside, 2, 7);
+        });
         let outer = Attrs::new(&buffer).next().expect("one attribute");
         assert!(outer.nested);
         assert_eq!(outer.kind, 3);
-        assert_eq!(outer.children().find(1).and_then(|a| a.text()), Some("shunt"));
+        assert_eq!(outer.children().find(1).and_then(|a| a.text()), Some("nat"));
         assert_eq!(outer.children().find(2).and_then(|a| a.be32()), Some(7));
     }
 

@@ -1,143 +1,151 @@
-//! Netlink messages: `struct nlmsghdr`, followed in all requests here by `struct nfgenmsg`.
+//! Netlink messages: `struct nlmsghdr`, then a header of the protocol's own, then attributes.
 
-use super::attr::{Attrs, align};
+use crate::attr::{Attrs, align};
 
-/// `NLMSG_HDRLEN`.
-const HEADER: usize = 16;
-/// The size of `struct nfgenmsg`.
-const NETFILTER_HEADER: usize = 4;
+/// The size of `struct nlmsghdr`.
+pub(crate) const HEADER: usize = 16;
 
-/// A message from the kernel.
+/// A message.
 #[derive(Debug, Clone, Copy)]
 pub struct Message<'a> {
-    /// `nlmsg_type`.
+    /// `nlmsg_type`: for netfilter, the subsystem in the upper byte.
     pub kind: u16,
-    /// `nlmsg_seq`: that of the request it answers.
+    /// `nlmsg_flags`.
+    pub flags: u16,
+    /// `nlmsg_seq`: an answer has that of its request.
     pub sequence: u32,
-    /// What follows the header.
-    payload: &'a [u8],
+    /// The protocol's own header and the attributes.
+    pub payload: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// The error that it ends a request with, 0 for success; `None` if it is a message of another
-    /// kind. `NLMSG_DONE` carries the error of a dump, in the same place (`netlink_dump_done`).
-    pub fn verdict(&self) -> Option<i32> {
-        let kind = i32::from(self.kind);
-        if kind != libc::NLMSG_ERROR && kind != libc::NLMSG_DONE {
+    /// Returns the error that ends a request, 0 for success; `None` for a message of another kind.
+    /// `NLMSG_DONE` has the error of a dump in the same place (`netlink_dump_done`).
+    #[must_use]
+    pub fn error_code(&self) -> Option<i32> {
+        if ![libc::NLMSG_ERROR, libc::NLMSG_DONE].contains(&i32::from(self.kind)) {
             return None;
         }
-        let (error, _) = self.payload.split_first_chunk()?;
-        Some(errno(i32::from_ne_bytes(*error)))
+        // The smallest number has no opposite. No kernel sends it, and it must not end the process.
+        self.payload.first_chunk().map(|error| i32::from_ne_bytes(*error).wrapping_neg())
     }
 
-    /// Returns what follows the header.
-    pub fn payload(&self) -> &'a [u8] {
-        self.payload
-    }
-
-    /// Its attributes.
+    /// Reads the attributes behind a header of four bytes, as netfilter and generic netlink have it.
+    #[must_use]
     pub fn attrs(&self) -> Attrs<'a> {
-        Attrs::new(self.payload.get(NETFILTER_HEADER..).unwrap_or(&[]))
+        self.attrs_behind(4)
+    }
+
+    /// Reads the attributes behind a header of that many bytes.
+    #[must_use]
+    pub fn attrs_behind(&self, header: usize) -> Attrs<'a> {
+        Attrs::new(self.payload.get(header..).unwrap_or(&[]))
     }
 }
 
-/// What netlink says as the negated number of an error, as that number. (The smallest number has none;
-/// no kernel says it, and it must not end the agent.)
-pub fn errno(error: i32) -> i32 {
-    error.wrapping_neg()
-}
-
-/// The messages in a buffer. Ends at the first malformed one.
+/// Reads the messages in a buffer; ends at the first malformed one.
 pub fn messages(buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
     let mut rest = buffer;
     std::iter::from_fn(move || {
         let (&header, _) = rest.split_first_chunk::<HEADER>()?;
-        let [l0, l1, l2, l3, k0, k1, _, _, s0, s1, s2, s3, ..] = header;
+        let [l0, l1, l2, l3, k0, k1, f0, f1, s0, s1, s2, s3, ..] = header;
         let length = u32::from_ne_bytes([l0, l1, l2, l3]) as usize;
         let payload = rest.get(HEADER..length)?;
         rest = rest.get(align(length)..).unwrap_or(&[]);
         Some(Message {
             kind: u16::from_ne_bytes([k0, k1]),
+            flags: u16::from_ne_bytes([f0, f1]),
             sequence: u32::from_ne_bytes([s0, s1, s2, s3]),
             payload,
         })
     })
 }
 
-/// The head of a request.
-#[derive(Debug, Clone, Copy)]
-pub struct Head {
-    /// `nlmsg_type`: subsystem and message.
-    pub kind: u16,
-    /// `nlmsg_flags` beside `NLM_F_REQUEST`.
-    pub flags: u16,
-    /// `nlmsg_seq`: what the answers will carry.
-    pub sequence: u32,
-    /// `nfgen_family`.
-    pub family: u8,
-}
-
-/// Appends a request; `body` appends its attributes.
-pub fn put_request(buffer: &mut Vec<u8>, head: Head, body: impl FnOnce(&mut Vec<u8>)) {
+/// Appends a request. `flags` are those beside `NLM_F_REQUEST`; `body` appends the protocol's header
+/// and the attributes.
+///
+/// ```
+/// use nfnetlink::{attr, message};
+///
+/// let mut buffer = Vec::new();
+/// message::put(&mut buffer, 0x0a01, 0, 7, |body| {
+///     message::put_netfilter_header(body, 2, 0);
+///     attr::put_text(body, 1, "filter");
+/// });
+/// let read = message::messages(&buffer).next().expect("one message");
+/// assert_eq!((read.kind, read.sequence), (0x0a01, 7));
+/// assert_eq!(read.attrs().find(1).and_then(|name| name.text()), Some("filter"));
+/// ```
+pub fn put(
+    buffer: &mut Vec<u8>,
+    kind: u16,
+    flags: u16,
+    sequence: u32,
+    body: impl FnOnce(&mut Vec<u8>),
+) {
     let start = buffer.len();
-    let flags = head.flags | libc::NLM_F_REQUEST as u16;
     buffer.extend_from_slice(&[0; 4]);
-    buffer.extend_from_slice(&head.kind.to_ne_bytes());
-    buffer.extend_from_slice(&flags.to_ne_bytes());
-    buffer.extend_from_slice(&head.sequence.to_ne_bytes());
+    buffer.extend_from_slice(&kind.to_ne_bytes());
+    buffer.extend_from_slice(&(flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    buffer.extend_from_slice(&sequence.to_ne_bytes());
     buffer.extend_from_slice(&[0; 4]);
-    buffer.extend_from_slice(&[head.family, libc::NFNETLINK_V0 as u8, 0, 0]);
     body(buffer);
     let length = (buffer.len() - start) as u32;
     buffer[start..start + 4].copy_from_slice(&length.to_ne_bytes());
 }
 
-/// Appends a request of any protocol: what follows the header is `payload`.
-pub fn put_message(buffer: &mut Vec<u8>, kind: u16, flags: u16, sequence: u32, payload: &[u8]) {
-    buffer.extend_from_slice(&((HEADER + payload.len()) as u32).to_ne_bytes());
-    buffer.extend_from_slice(&kind.to_ne_bytes());
-    buffer.extend_from_slice(&(flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    buffer.extend_from_slice(&sequence.to_ne_bytes());
-    buffer.extend_from_slice(&[0; 4]);
-    buffer.extend_from_slice(payload);
+/// Appends `struct nfgenmsg`, with which the body of every message of netfilter begins.
+pub fn put_netfilter_header(body: &mut Vec<u8>, family: u8, resource: u16) {
+    let [high, low] = resource.to_be_bytes();
+    body.extend_from_slice(&[family, libc::NFNETLINK_V0 as u8, high, low]);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::attr::put_be32;
     use super::*;
 
-    #[test]
-    fn what_is_written_is_read() {
+    fn written(sequences: &[u32]) -> Vec<u8> {
         let mut buffer = Vec::new();
-        for sequence in [7, 8] {
-            let head = Head { kind: 0x102, flags: 0, sequence, family: 2 };
-            put_request(&mut buffer, head, |body| put_be32(body, 3, sequence * 10));
+        for sequence in sequences {
+            put(&mut buffer, 0x102, 0x4, *sequence, |body| {
+                put_netfilter_header(body, 2, 10);
+                crate::attr::put_be32(body, 3, sequence * 10);
+            });
         }
-        let read: Vec<_> = messages(&buffer)
-            .map(|m| (m.kind, m.sequence, m.attrs().find(3).and_then(|a| a.be32()), m.verdict()))
-            .collect();
-        assert_eq!(read, [(0x102, 7, Some(70), None), (0x102, 8, Some(80), None)]);
+        buffer
     }
 
     #[test]
-    fn an_error_is_read_whatever_its_number() {
+    fn messages_are_read_as_they_were_written() {
+        let buffer = written(&[7, 8]);
+        let read: Vec<_> = messages(&buffer)
+            .map(|m| (m.kind, m.flags, m.sequence, m.attrs().find(3).and_then(|a| a.be32())))
+            .collect();
+        assert_eq!(read, [(0x102, 0x5, 7, Some(70)), (0x102, 0x5, 8, Some(80))]);
+        assert!(messages(&buffer).all(|m| m.payload[..4] == [2, 0, 0, 10]));
+        assert!(messages(&buffer).all(|m| m.error_code().is_none()));
+    }
+
+    #[test]
+    fn error_codes_of_every_number_are_read() {
         for (code, errno) in [(0, 0), (-2, 2), (i32::MIN, i32::MIN)] {
             // Length, type, sequence number, port; then the error.
             let words = [20, libc::NLMSG_ERROR, 7, 0, code].map(i32::to_ne_bytes);
             let buffer = words.concat();
-            assert_eq!(messages(&buffer).next().and_then(|m| m.verdict()), Some(errno), "{code}");
+            assert_eq!(
+                messages(&buffer).next().and_then(|m| m.error_code()),
+                Some(errno),
+                "{code}"
+            );
         }
     }
 
     #[test]
-    fn malformed_bytes_end_the_reading() {
-        let mut whole = Vec::new();
-        let head = Head { kind: 1, flags: 0, sequence: 1, family: 0 };
-        put_request(&mut whole, head, |_| {});
+    fn reading_ends_at_malformed_bytes() {
+        let whole = written(&[1]);
         assert_eq!(messages(&whole).count(), 1);
         assert_eq!(messages(&whole[..whole.len() - 1]).count(), 0);
-        let mut short = whole.clone();
+        let mut short = whole;
         short[0] = 15;
         assert_eq!(messages(&short).count(), 0);
         assert_eq!(messages(&[]).count(), 0);

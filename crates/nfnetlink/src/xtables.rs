@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-use crate::nft::TableFamily;
+use crate::Family;
 
 /// `IPT_SO_GET_INFO` and `IP6T_SO_GET_INFO`.
 const GET_INFO: i32 = 64;
@@ -36,10 +36,10 @@ const ERROR_TARGET: &[u8] = b"ERROR\0";
 ///
 /// # Errors
 /// If a table cannot be read, without CAP_NET_ADMIN for example.
-pub fn legacy_chains(family: TableFamily) -> io::Result<Vec<String>> {
+pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
     let names = match family {
-        TableFamily::Ip => "/proc/thread-self/net/ip_tables_names",
-        TableFamily::Ip6 => "/proc/thread-self/net/ip6_tables_names",
+        Family::Ip => "/proc/thread-self/net/ip_tables_names",
+        Family::Ip6 => "/proc/thread-self/net/ip6_tables_names",
     };
     let names = match fs::read_to_string(names) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -50,8 +50,8 @@ pub fn legacy_chains(family: TableFamily) -> io::Result<Vec<String>> {
         return Ok(chains);
     }
     let (domain, level, offsets) = match family {
-        TableFamily::Ip => (AddressFamily::Inet, libc::SOL_IP, V4),
-        TableFamily::Ip6 => (AddressFamily::Inet6, libc::SOL_IPV6, V6),
+        Family::Ip => (AddressFamily::Inet, libc::SOL_IP, V4),
+        Family::Ip6 => (AddressFamily::Inet6, libc::SOL_IPV6, V6),
     };
     let socket = socket(domain, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     for name in names.split_whitespace().filter(|name| name.len() < TABLE_NAME) {

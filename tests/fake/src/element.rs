@@ -1,6 +1,6 @@
 //! Elements: adding and deleting them (`nft_add_set_elem`, `nft_del_setelem`).
 
-use nfnetlink::nft::{Attr, Attrs};
+use nfnetlink::attr::{Attr, Attrs};
 use nix::errno::Errno;
 
 use crate::namespace::Refuse;

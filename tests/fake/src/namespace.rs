@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nfnetlink::message::{Message, messages};
 use nfnetlink::nft::{
     DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
     Generation, Kernel, TableFamily,
@@ -10,8 +11,7 @@ use nix::errno::Errno;
 
 use crate::objects::{Element, Set, Table, Tables};
 use crate::transaction::{Transaction, number};
-use crate::uapi::{BATCH_GENID, TABLE_F_OWNER, TABLE_F_PERSIST};
-use crate::wire::Message;
+use crate::uapi::{BATCH_GENID, TABLE_F_MASK, TABLE_F_OWNER, TABLE_F_PERSIST};
 
 /// The nf_tables of a namespace that does not exist. A copy is another handle to the same.
 #[derive(Clone)]
@@ -23,6 +23,7 @@ struct State {
     tables: Tables,
     generation: u32,
     next_port: u32,
+    table_flags: u32,
     refuse: Option<Box<Refuse>>,
 }
 
@@ -39,8 +40,20 @@ impl Namespace {
     /// One without tables, at that generation.
     #[must_use]
     pub fn at_generation(generation: u32) -> Namespace {
-        let state = State { tables: Tables::default(), generation, next_port: 1_000, refuse: None };
+        let state = State {
+            tables: Tables::default(),
+            generation,
+            next_port: 1_000,
+            table_flags: TABLE_F_MASK,
+            refuse: None,
+        };
         Namespace { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// From now on knows no other flags of tables (`NFT_TABLE_F_*`) than these: as kernels before 6.9,
+    /// which do not know `NFT_TABLE_F_PERSIST`.
+    pub fn know_table_flags(&self, flags: u32) {
+        self.lock().table_flags = flags;
     }
 
     /// Opens a socket.
@@ -143,26 +156,29 @@ fn missing(request: &'static str) -> Error {
 impl Kernel for Socket {
     fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
         let mut state = self.namespace.lock();
-        let messages: Vec<Message<'_>> = Message::all(batch.bytes()).collect();
+        let messages: Vec<Message<'_>> = messages(batch.bytes()).collect();
         let [begin, messages @ .., end] = &messages[..] else {
             return Err(Error::Malformed("a transaction without beginning or end"));
         };
-        assert_eq!(i32::from(begin.kind()), libc::NFNL_MSG_BATCH_BEGIN);
-        assert_eq!(i32::from(end.kind()), libc::NFNL_MSG_BATCH_END);
+        assert_eq!(i32::from(begin.kind), libc::NFNL_MSG_BATCH_BEGIN);
+        assert_eq!(i32::from(end.kind), libc::NFNL_MSG_BATCH_END);
         // 0 is no generation, and asks for none (`nf_tables_valid_genid`).
         let wanted = number(&begin.attrs(), BATCH_GENID).filter(|id| *id != 0);
         if wanted.is_some_and(|id| id != state.generation) {
             return Err(Error::StaleGeneration);
         }
-        let (tables, changed) =
-            Transaction::run(&state.tables, self.port, state.refuse.as_deref(), messages).map_err(
-                |refused| {
-                    let refusal = |r: &crate::transaction::Refused| {
-                        batch.refusal(r.sequence, r.errno, r.offset)
-                    };
-                    Error::Refused(refused.iter().map(refusal).collect())
-                },
-            )?;
+        let (tables, changed) = Transaction::run(
+            &state.tables,
+            self.port,
+            state.table_flags,
+            state.refuse.as_deref(),
+            messages,
+        )
+        .map_err(|refused| {
+            let refusal =
+                |r: &crate::transaction::Refused| batch.refusal(r.sequence, r.errno, r.offset);
+            Error::Refused(refused.iter().map(refusal).collect())
+        })?;
         state.tables = tables;
         if changed {
             state.generation = state.generation.wrapping_add(1).max(1);

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nfnetlink::nft::{Attr, Attrs, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+use nfnetlink::attr::{Attr, Attrs};
+use nfnetlink::nft::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
 
 use crate::uapi::*;
 use crate::wire::Writer;

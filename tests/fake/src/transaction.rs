@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use nfnetlink::nft::{Attr, Attrs};
+use nfnetlink::attr::{Attr, Attrs};
+use nfnetlink::message::Message;
 use nix::errno::Errno;
 
 use crate::namespace::Refuse;
 use crate::objects::{Base, Chain, Data, Kind, Rule, Set, Table, Tables};
 use crate::uapi::*;
-use crate::wire::Message;
+use crate::wire::{family, offset};
 
 /// A message that was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl From<Errno> for Failure {
 
 /// A failure that points at an attribute.
 pub(crate) fn at(message: &Message<'_>, attr: &Attr<'_>, errno: Errno) -> Failure {
-    Failure { errno, offset: Some(message.offset(attr)) }
+    Failure { errno, offset: Some(offset(message, attr)) }
 }
 
 /// A transaction under way.
@@ -46,6 +47,8 @@ pub(crate) struct Transaction<'a> {
     tables: Tables,
     /// The netlink port that sends it.
     port: u32,
+    /// The flags of tables that are known.
+    table_flags: u32,
     /// What is refused for no reason that the tables know.
     refuse: Option<&'a Refuse>,
     /// Look after every message whether packets can still be sent through.
@@ -55,23 +58,25 @@ pub(crate) struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Runs all messages on a copy of the tables; true with it if that makes a difference. The first run looks at the end whether there are
-    /// circles; if so, the second one finds out which messages close them (`nfnetlink_rcv_batch`
-    /// replays after `EAGAIN`).
+    /// Runs all messages on a copy of the tables; true with it if that makes a difference. The first
+    /// run looks at the end whether there are circles; if so, the second one finds out which messages
+    /// close them (`nfnetlink_rcv_batch` replays after `EAGAIN`).
     pub(crate) fn run(
         tables: &Tables,
         port: u32,
+        table_flags: u32,
         refuse: Option<&'a Refuse>,
         messages: &[Message<'_>],
     ) -> Result<(Tables, bool), Vec<Refused>> {
         for strict in [false, true] {
+            let tables = tables.clone();
             let mut transaction =
-                Transaction { tables: tables.clone(), port, refuse, strict, changed: false };
+                Transaction { tables, port, table_flags, refuse, strict, changed: false };
             let mut refused = Vec::new();
             for message in messages {
                 if let Err(failure) = transaction.apply(message) {
                     let Failure { errno, offset } = failure;
-                    refused.push(Refused { sequence: message.sequence(), errno, offset });
+                    refused.push(Refused { sequence: message.sequence, errno, offset });
                 }
             }
             if !refused.is_empty() {
@@ -88,10 +93,10 @@ impl<'a> Transaction<'a> {
     }
 
     fn apply(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        let [subsystem, kind] = message.kind().to_be_bytes();
+        let [subsystem, kind] = message.kind.to_be_bytes();
         assert_eq!(i32::from(subsystem), libc::NFNL_SUBSYS_NFTABLES, "a message for nf_tables");
         let foreign = libc::NLM_F_REPLACE | if kind == NEWRULE { 0 } else { libc::NLM_F_EXCL };
-        assert!(!message.has_flag(foreign), "flags that the agent does not use");
+        assert!(message.flags & foreign as u16 == 0, "flags that the agent does not use");
         match kind {
             NEWTABLE => self.new_table(message),
             DELTABLE => self.delete_table(message),
@@ -108,7 +113,7 @@ impl<'a> Transaction<'a> {
     /// The table that a message names, if its owner lets this port at it.
     fn table(&mut self, message: &Message<'_>, attribute: u16) -> Result<&mut Table, Failure> {
         let name = message.attrs().find(attribute).ok_or(Errno::EINVAL)?;
-        let key = (message.family(), text(&name));
+        let key = (family(message), text(&name));
         let port = self.port;
         let table = self.tables.0.get_mut(&key).ok_or(at(message, &name, Errno::ENOENT))?;
         match table.owner {
@@ -121,14 +126,14 @@ impl<'a> Transaction<'a> {
         let attrs = message.attrs();
         let name = attrs.find(TABLE_NAME).ok_or(Errno::EINVAL)?;
         let flags = number(&attrs, TABLE_FLAGS);
-        let port = self.port;
-        if self.tables.0.contains_key(&(message.family(), text(&name))) {
+        let (port, known) = (self.port, self.table_flags);
+        if self.tables.0.contains_key(&(family(message), text(&name))) {
             let table = self.table(message, TABLE_NAME)?;
-            self.changed |= update_table(table, flags, port)?;
+            self.changed |= update_table(table, flags, known, port)?;
             return Ok(());
         }
         let flags = flags.unwrap_or(0);
-        if flags & !TABLE_F_MASK != 0 {
+        if flags & !known != 0 {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let table = Table {
@@ -137,7 +142,7 @@ impl<'a> Transaction<'a> {
             userdata: attrs.find(TABLE_USERDATA).map(|a| a.payload.to_vec()).unwrap_or_default(),
             ..Table::default()
         };
-        self.tables.0.insert((message.family(), text(&name)), table);
+        self.tables.0.insert((family(message), text(&name)), table);
         self.changed = true;
         Ok(())
     }
@@ -145,7 +150,7 @@ impl<'a> Transaction<'a> {
     fn delete_table(&mut self, message: &Message<'_>) -> Result<(), Failure> {
         self.table(message, TABLE_NAME)?;
         let name = message.attrs().find(TABLE_NAME).ok_or(Errno::EINVAL)?;
-        self.tables.0.remove(&(message.family(), text(&name)));
+        self.tables.0.remove(&(family(message), text(&name)));
         self.changed = true;
         Ok(())
     }
@@ -306,16 +311,17 @@ impl<'a> Transaction<'a> {
 }
 
 /// Sets the flags of a table that is there (`nf_tables_updtable`). True if something changes.
-fn update_table(table: &mut Table, flags: Option<u32>, port: u32) -> Result<bool, Errno> {
+fn update_table(
+    table: &mut Table,
+    flags: Option<u32>,
+    known: u32,
+    port: u32,
+) -> Result<bool, Errno> {
     let Some(flags) = flags.filter(|flags| *flags != table.flags) else { return Ok(false) };
     let is_orphan = table.flags & (TABLE_F_OWNER | TABLE_F_PERSIST) == TABLE_F_PERSIST;
     let gives_up = table.owner.is_some() && flags & TABLE_F_OWNER == 0;
     let takes = flags & TABLE_F_OWNER != 0 && !is_orphan;
-    if flags & !TABLE_F_MASK != 0
-        || gives_up
-        || takes
-        || (flags ^ table.flags) & TABLE_F_PERSIST != 0
-    {
+    if flags & !known != 0 || gives_up || takes || (flags ^ table.flags) & TABLE_F_PERSIST != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
     // `nft_table_pending_update`.

@@ -8,21 +8,20 @@
 use std::marker::PhantomData;
 
 use nftnl::nftnl_sys as sys;
-use nftnl::{Chain, MsgType, NlMsg, Policy, Rule, Table};
+use nftnl::{Chain, MsgType, NlMsg, Policy, ProtoFamily, Rule, Table};
 use nix::errno::Errno;
 
-use super::error::{Answer, Refusal};
 use super::expr::{self, c_string};
+use super::refusal::{Answer, Refusal};
 use super::uapi::{
     NFT_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
     NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
     NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
 };
-use super::{BaseChain, Elements, Expr, SetData, SetType, TableFamily, userdata};
-use crate::attr::{close, open, put, put_be32, put_text};
-
-/// `NLMSG_HDRLEN` plus `struct nfgenmsg`.
-pub(super) const HEADERS: usize = 20;
+use super::{BaseChain, Elements, Expr, SetData, SetType, userdata};
+use crate::Family;
+use crate::attr::{align, nest, put_be32, put_be64, put_text};
+use crate::message::{self, HEADER, Message, messages, put_netfilter_header};
 
 /// `NFNL_MSG_BATCH_BEGIN` is answered by the subsystem whose number stands in `res_id`.
 const SUBSYSTEM: u16 = libc::NFNL_SUBSYS_NFTABLES as u16;
@@ -81,31 +80,25 @@ impl Batch {
 
     /// Adds a table with flags (`NFT_TABLE_F_*`) and a comment, or sets the flags of one that is
     /// there. (`nftnl::Table` can set neither flags nor comment.)
-    pub fn add_table(&mut self, family: TableFamily, name: &str, flags: u32, comment: &str) {
+    pub fn add_table(&mut self, family: Family, name: &str, flags: u32, comment: &str) {
         let create = libc::NLM_F_CREATE as u16;
         self.nft(libc::NFT_MSG_NEWTABLE, create, family, |body| {
             put_text(body, NFTA_TABLE_NAME, name);
             put_be32(body, NFTA_TABLE_FLAGS, flags);
-            userdata::put_table_comment(body, NFTA_TABLE_USERDATA, comment);
+            userdata::put_comment(body, NFTA_TABLE_USERDATA, comment);
         });
     }
 
     /// Deletes a table with all that is in it.
-    pub fn delete_table(&mut self, family: TableFamily, name: &str) {
+    pub fn delete_table(&mut self, family: Family, name: &str) {
         self.nft(libc::NFT_MSG_DELTABLE, 0, family, |body| {
             put_text(body, NFTA_TABLE_NAME, name);
         });
     }
 
     /// Adds a chain; with `base` it sees packets of its own, policy accept.
-    pub fn add_chain(
-        &mut self,
-        family: TableFamily,
-        table: &str,
-        name: &str,
-        base: Option<BaseChain>,
-    ) {
-        let table = Table::new(c_string(table), family.proto());
+    pub fn add_chain(&mut self, family: Family, table: &str, name: &str, base: Option<BaseChain>) {
+        let table = Table::new(c_string(table), proto(family));
         let mut chain = Chain::new(c_string(name), &table);
         if let Some(base) = base {
             chain.set_hook(base.hook.raw(), base.priority);
@@ -116,38 +109,38 @@ impl Batch {
     }
 
     /// Deletes a chain that nothing refers to, with its rules.
-    pub fn delete_chain(&mut self, family: TableFamily, table: &str, name: &str) {
-        let table = Table::new(c_string(table), family.proto());
+    pub fn delete_chain(&mut self, family: Family, table: &str, name: &str) {
+        let table = Table::new(c_string(table), proto(family));
         self.object(&Chain::new(c_string(name), &table), MsgType::Del);
     }
 
     /// Deletes all rules of a chain.
-    pub fn flush_chain(&mut self, family: TableFamily, table: &str, name: &str) {
-        let table = Table::new(c_string(table), family.proto());
+    pub fn flush_chain(&mut self, family: Family, table: &str, name: &str) {
+        let table = Table::new(c_string(table), proto(family));
         let chain = Chain::new(c_string(name), &table);
         // A rule without a handle stands for all of its chain.
         self.object(&Rule::new(&chain), MsgType::Del);
     }
 
     /// Deletes one rule, by the number that the kernel gave it.
-    pub fn delete_rule(&mut self, family: TableFamily, table: &str, chain: &str, handle: u64) {
+    pub fn delete_rule(&mut self, family: Family, table: &str, chain: &str, handle: u64) {
         self.nft(libc::NFT_MSG_DELRULE, 0, family, |body| {
             put_text(body, NFTA_RULE_TABLE, table);
             put_text(body, NFTA_RULE_CHAIN, chain);
-            put(body, NFTA_RULE_HANDLE, &handle.to_be_bytes());
+            put_be64(body, NFTA_RULE_HANDLE, handle);
         });
     }
 
     /// Adds a rule at the end of a chain.
     pub fn add_rule(
         &mut self,
-        family: TableFamily,
+        family: Family,
         table: &str,
         chain: &str,
         exprs: &[Expr],
         comment: Option<&str>,
     ) {
-        let table = Table::new(c_string(table), family.proto());
+        let table = Table::new(c_string(table), proto(family));
         let chain = Chain::new(c_string(chain), &table);
         let mut rule = Rule::new(&chain);
         for expr in exprs {
@@ -161,11 +154,11 @@ impl Batch {
     }
 
     /// Adds a set or map.
-    pub fn add_set(&mut self, family: TableFamily, table: &str, name: &str, kind: &SetType) {
-        let table = Table::new(c_string(table), family.proto());
+    pub fn add_set(&mut self, family: Family, table: &str, name: &str, kind: &SetType) {
+        let table = Table::new(c_string(table), proto(family));
         let id = self.next_set_id;
         self.next_set_id += 1;
-        let set = nftnl::set::Set::<AnyKey>::new_named(&c_string(name), id, &table, family.proto());
+        let set = nftnl::set::Set::<AnyKey>::new_named(&c_string(name), id, &table, proto(family));
         let raw = set.as_ptr().as_ptr();
         let set_u32 = |attribute: sys::nftnl_set_attr, value: u32| {
             // SAFETY: the set is alive until the end of this function.
@@ -220,25 +213,13 @@ impl Batch {
     }
 
     /// Adds elements to a set or map.
-    pub fn add_elements(
-        &mut self,
-        family: TableFamily,
-        table: &str,
-        set: &str,
-        elements: &Elements,
-    ) {
+    pub fn add_elements(&mut self, family: Family, table: &str, set: &str, elements: &Elements) {
         let flags = libc::NLM_F_CREATE as u16;
         self.elements(libc::NFT_MSG_NEWSETELEM, flags, family, table, set, elements);
     }
 
     /// Deletes elements from a set or map.
-    pub fn delete_elements(
-        &mut self,
-        family: TableFamily,
-        table: &str,
-        set: &str,
-        elements: &Elements,
-    ) {
+    pub fn delete_elements(&mut self, family: Family, table: &str, set: &str, elements: &Elements) {
         self.elements(libc::NFT_MSG_DELSETELEM, 0, family, table, set, elements);
     }
 
@@ -246,7 +227,7 @@ impl Batch {
         &mut self,
         message: i32,
         flags: u16,
-        family: TableFamily,
+        family: Family,
         table: &str,
         set: &str,
         elements: &Elements,
@@ -256,9 +237,7 @@ impl Batch {
             self.nft(message, flags, family, |body| {
                 put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
                 put_text(body, NFTA_SET_ELEM_LIST_SET, set);
-                let nest = open(body, NFTA_SET_ELEM_LIST_ELEMENTS);
-                body.extend_from_slice(list);
-                close(body, nest);
+                nest(body, NFTA_SET_ELEM_LIST_ELEMENTS, |inside| inside.extend_from_slice(list));
             });
         }
     }
@@ -270,10 +249,10 @@ impl Batch {
         }
         // SAFETY: the scratch buffer has the size that the trait asks for.
         unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, kind) };
-        let length = u32_at(&self.scratch, 0) as usize;
+        let length = messages(&self.scratch).next().map_or(0, |it| HEADER + it.payload.len());
         let start = self.buffer.len();
         self.starts.push(start);
-        let written = &mut self.scratch[..crate::attr::align(length)];
+        let written = &mut self.scratch[..align(length)];
         self.buffer.extend_from_slice(written);
         // libmnl 1.0.4 leaves padding as it was: without this an earlier message would show there.
         written.fill(0);
@@ -286,13 +265,7 @@ impl Batch {
         self.messages += 1;
     }
 
-    fn nft(
-        &mut self,
-        message: i32,
-        flags: u16,
-        family: TableFamily,
-        body: impl FnOnce(&mut Vec<u8>),
-    ) {
+    fn nft(&mut self, message: i32, flags: u16, family: Family, body: impl FnOnce(&mut Vec<u8>)) {
         let kind = (SUBSYSTEM << 8) | message as u16;
         self.raw(kind, flags, family.number(), 0, body);
     }
@@ -308,36 +281,11 @@ impl Batch {
         self.messages += 1;
         self.starts.push(self.buffer.len());
         let sequence = if kind == libc::NFNL_MSG_BATCH_BEGIN as u16 { 0 } else { self.messages };
-        put_message(&mut self.buffer, kind, flags, sequence, family, resource, body);
+        message::put(&mut self.buffer, kind, flags, sequence, |it| {
+            put_netfilter_header(it, family, resource);
+            body(it);
+        });
     }
-}
-
-/// Appends one netlink message with the header of nfnetlink.
-pub(super) fn put_message(
-    buffer: &mut Vec<u8>,
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    family: u8,
-    resource: u16,
-    body: impl FnOnce(&mut Vec<u8>),
-) {
-    let start = buffer.len();
-    buffer.extend_from_slice(&[0; 4]);
-    buffer.extend_from_slice(&kind.to_ne_bytes());
-    buffer.extend_from_slice(&(flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    buffer.extend_from_slice(&sequence.to_ne_bytes());
-    buffer.extend_from_slice(&[0; 4]);
-    buffer.push(family);
-    buffer.push(libc::NFNETLINK_V0 as u8);
-    buffer.extend_from_slice(&resource.to_be_bytes());
-    body(buffer);
-    let length = (buffer.len() - start) as u32;
-    buffer[start..start + 4].copy_from_slice(&length.to_ne_bytes());
-}
-
-pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
 impl FinishedBatch {
@@ -353,27 +301,39 @@ impl FinishedBatch {
         self.messages
     }
 
-    /// The same transaction for another generation: for replaying it elsewhere.
+    /// Returns the same transaction for another generation, to be replayed elsewhere.
     #[must_use]
     pub fn with_generation(&self, generation: u32) -> FinishedBatch {
         let mut buffer = self.buffer.clone();
-        if u32_at(&buffer, 0) as usize == HEADERS + 8 {
-            buffer[HEADERS + 4..HEADERS + 8].copy_from_slice(&generation.to_be_bytes());
+        // The generation is all that the first message may have, and stands at its end.
+        let end = self.starts.get(1).copied().unwrap_or_default();
+        if self.message(0).is_some_and(|begin| begin.attrs().next().is_some()) {
+            buffer[end - 4..end].copy_from_slice(&generation.to_be_bytes());
         }
         FinishedBatch { buffer, starts: self.starts.clone(), messages: self.messages }
     }
 
-    /// How the kernel's refusal of a message reads, by the message's sequence number (the first has
-    /// 1) and, where it points at an attribute, the offset of that.
+    /// Returns how the kernel's refusal of a message reads, by the message's sequence number (the
+    /// first has 1) and, where it points at an attribute, the offset of that.
     #[must_use]
     pub fn refusal(&self, sequence: u32, errno: Errno, offset: Option<usize>) -> Refusal {
-        Answer { errno: errno as i32, sequence, explanation: None, offset }.refusal(self)
+        self.refused(&Answer { errno: errno as i32, sequence, explanation: None, offset })
+    }
+
+    pub(crate) fn refused(&self, answer: &Answer) -> Refusal {
+        answer.refusal(self.message(answer.sequence))
     }
 
     /// The message with that sequence number.
-    pub(super) fn message(&self, sequence: u32) -> Option<&[u8]> {
-        let rest = self.buffer.get(*self.starts.get(sequence as usize)?..)?;
-        rest.get(..u32_at(rest, 0) as usize)
+    fn message(&self, sequence: u32) -> Option<Message<'_>> {
+        messages(self.buffer.get(*self.starts.get(sequence as usize)?..)?).next()
+    }
+}
+
+fn proto(family: Family) -> ProtoFamily {
+    match family {
+        Family::Ip => ProtoFamily::Ipv4,
+        Family::Ip6 => ProtoFamily::Ipv6,
     }
 }
 
@@ -390,12 +350,6 @@ impl nftnl::set::SetKey for AnyKey {
     }
 }
 
-/// Writes the attributes of a request that asks for the elements of one set.
-pub(super) fn put_set_name(body: &mut Vec<u8>, table: &str, set: &str) {
-    put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
-    put_text(body, NFTA_SET_ELEM_LIST_SET, set);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -404,25 +358,28 @@ mod tests {
     fn an_unchanged_state_is_an_empty_batch() {
         assert!(Batch::new(Some(7)).is_empty());
         let mut batch = Batch::new(Some(7));
-        batch.add_elements(TableFamily::Ip, "shunt", "cluster-ips", &Elements::new());
+        batch.add_elements(Family::Ip, "shunt", "cluster-ips", &Elements::new());
         assert!(batch.is_empty());
     }
 
     #[test]
     fn every_message_is_found_by_its_sequence_number() {
         let mut batch = Batch::new(Some(7));
-        batch.add_table(TableFamily::Ip, "shunt", 0, "a comment");
-        batch.add_chain(TableFamily::Ip, "shunt", "services", None);
+        batch.add_table(Family::Ip, "shunt", 0, "a comment");
+        batch.add_chain(Family::Ip, "shunt", "services", None);
         let mut keys = Elements::new();
         keys.push(&[10, 96, 0, 1], None, None);
-        batch.add_elements(TableFamily::Ip, "shunt", "cluster-ips", &keys);
+        batch.add_elements(Family::Ip, "shunt", "cluster-ips", &keys);
         let batch = batch.finish();
         assert_eq!(batch.messages(), 3);
         let kinds: Vec<u16> = (0..5)
             .map(|sequence| batch.message(sequence).expect("a message"))
-            .map(|m| u16::from_ne_bytes([m[4], m[5]]))
+            .map(|message| message.kind)
             .collect();
         assert_eq!(kinds, [0x10, 0xa00, 0xa03, 0xa0c, 0x11]);
-        assert_eq!(u32_at(batch.with_generation(9).bytes(), 24), 9_u32.to_be());
+        let again = batch.with_generation(9);
+        let generation = again.message(0).and_then(|begin| begin.attrs().next()?.be32());
+        assert_eq!(generation, Some(9));
+        assert_eq!(again.bytes().len(), batch.bytes().len());
     }
 }

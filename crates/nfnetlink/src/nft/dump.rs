@@ -1,7 +1,7 @@
 //! What the kernel answers when it is asked for the objects of a table.
 
-use super::batch::HEADERS;
-use super::element::{ElementData, VerdictCode};
+use super::batch::FinishedBatch;
+use super::element::{Age, ElementData, VerdictCode};
 use super::uapi::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
     NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM,
@@ -10,10 +10,11 @@ use super::uapi::{
     NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END,
     NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN,
     NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_OWNER,
-    NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE, kind,
 };
 use super::{SetData, SetType, userdata};
 use crate::attr::{Attr, Attrs, covers};
+use crate::message::messages;
 
 /// A table as the kernel has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,11 +138,10 @@ impl DumpedRule {
     }
 
     /// The rules of a batch, in its order.
-    pub fn of_batch(batch: &super::FinishedBatch) -> impl Iterator<Item = DumpedRule> + '_ {
-        const NEWRULE: [u8; 2] = [libc::NFT_MSG_NEWRULE as u8, libc::NFNL_SUBSYS_NFTABLES as u8];
+    pub fn of_batch(batch: &FinishedBatch) -> impl Iterator<Item = DumpedRule> + '_ {
         messages(batch.bytes())
-            .filter(|m| m.get(4..6) == Some(&NEWRULE))
-            .filter_map(|m| DumpedRule::parse(&Attrs::new(m.get(HEADERS..)?)))
+            .filter(|message| message.kind == kind(libc::NFT_MSG_NEWRULE))
+            .filter_map(|message| DumpedRule::parse(&message.attrs()))
     }
 
     /// The chains that the rule itself goes to or jumps to; what it looks up in maps is not among
@@ -172,20 +172,6 @@ impl DumpedRule {
     }
 }
 
-/// The netlink messages in a buffer.
-pub(super) fn messages(buffer: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = buffer;
-    std::iter::from_fn(move || {
-        let length = super::batch::u32_at(rest, 0) as usize;
-        if length < 16 {
-            return None;
-        }
-        let message = rest.get(..length)?;
-        rest = rest.get(crate::attr::align(length)..).unwrap_or(&[]);
-        Some(message)
-    })
-}
-
 /// An element as the kernel has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DumpedElement<'a> {
@@ -199,15 +185,6 @@ pub struct DumpedElement<'a> {
     pub key_end: Option<&'a [u8]>,
     /// For an element that a packet added.
     pub age: Option<Age>,
-}
-
-/// How long an element stays, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Age {
-    /// From its last use.
-    pub timeout: u64,
-    /// From now.
-    pub left: u64,
 }
 
 impl<'a> DumpedElement<'a> {

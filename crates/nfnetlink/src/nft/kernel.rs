@@ -1,9 +1,7 @@
-//! What the dataplane asks of nf_tables, so that something else can answer in its place.
+//! The calls to nf_tables as a trait, so that a model of the kernel can answer them in tests.
 
-use super::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
-    TableFamily,
-};
+use super::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch};
+use crate::Family;
 
 /// The generation of the rules in a network namespace, and who made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,25 +43,25 @@ pub trait Kernel: Send {
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
-    fn table(&mut self, family: TableFamily, table: &str) -> Result<Option<DumpedTable>, Error>;
+    fn table(&mut self, family: Family, table: &str) -> Result<Option<DumpedTable>, Error>;
 
     /// The chains of a table.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
-    fn chains(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedChain>, Error>;
+    fn chains(&mut self, family: Family, table: &str) -> Result<Vec<DumpedChain>, Error>;
 
     /// The sets and maps of a table.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
-    fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error>;
+    fn sets(&mut self, family: Family, table: &str) -> Result<Vec<DumpedSet>, Error>;
 
     /// The rules of a table, chain by chain in their order.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
-    fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error>;
+    fn rules(&mut self, family: Family, table: &str) -> Result<Vec<DumpedRule>, Error>;
 
     /// Hands every element of a set or map to `each`.
     ///
@@ -71,7 +69,7 @@ pub trait Kernel: Send {
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn elements(
         &mut self,
-        family: TableFamily,
+        family: Family,
         table: &str,
         set: &str,
         each: &mut dyn FnMut(DumpedElement<'_>),
@@ -82,7 +80,7 @@ pub trait Kernel: Send {
     ///
     /// # Errors
     /// If the kernel cannot be asked.
-    fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error>;
+    fn start_listing(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error>;
 
     /// Hands the next some hundred elements of the listing to `each`. False if it was the last part.
     /// What is added or deleted between two parts can make the listing leave out others.

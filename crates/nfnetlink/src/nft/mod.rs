@@ -12,27 +12,25 @@ mod dump;
 mod element;
 mod error;
 mod expr;
-#[cfg(any(test, feature = "fuzz"))]
-mod fuzz;
 mod kernel;
 mod listener;
 mod objects;
+mod refusal;
 mod socket;
 mod uapi;
 mod userdata;
 
-pub use crate::attr::{Attr, Attrs};
+pub use crate::family::Family as TableFamily;
 pub use batch::{Batch, FinishedBatch};
-pub use dump::{Age, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
-pub use element::{ElementData, Elements, VerdictCode};
-pub use error::{Error, Refusal};
+pub use dump::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+pub use element::{Age, ElementData, Elements, VerdictCode};
+pub use error::Error;
 pub use expr::{Expr, Register};
-#[cfg(any(test, feature = "fuzz"))]
-pub use fuzz::fuzz;
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
-pub use objects::{
-    BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TABLE_PERSIST, TableFamily,
-};
+pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TABLE_PERSIST};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use refusal::Answer;
+pub use refusal::Refusal;
 pub use socket::Socket;
 pub use userdata::{SetField, TypeOf};

@@ -1,47 +1,7 @@
 //! The few objects of a table: the table itself, chains and sets.
 
-use std::fmt;
-
-use nftnl::ProtoFamily;
-
 use super::TypeOf;
 use super::uapi::NFT_SET_CONCAT;
-
-/// The family of a table. We need two: NAT maps hold addresses of one family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TableFamily {
-    /// `table ip`.
-    Ip,
-    /// `table ip6`.
-    Ip6,
-}
-
-impl TableFamily {
-    pub(super) fn proto(self) -> ProtoFamily {
-        match self {
-            TableFamily::Ip => ProtoFamily::Ipv4,
-            TableFamily::Ip6 => ProtoFamily::Ipv6,
-        }
-    }
-
-    /// The family's number in messages (`NFPROTO_*`).
-    pub(super) fn number(self) -> u8 {
-        self.proto() as u16 as u8
-    }
-
-    pub(super) fn from_number(number: u8) -> Option<TableFamily> {
-        [TableFamily::Ip, TableFamily::Ip6].into_iter().find(|f| f.number() == number)
-    }
-}
-
-impl fmt::Display for TableFamily {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            TableFamily::Ip => "ip",
-            TableFamily::Ip6 => "ip6",
-        })
-    }
-}
 
 /// `NFT_TABLE_F_OWNER`: only the socket that set it may write to the table.
 pub const TABLE_OWNER: u32 = 0x2;
@@ -155,6 +115,21 @@ pub struct SetType {
 }
 
 impl SetType {
+    /// Returns the definition of a set of single keys, which transactions alone change. Other kinds
+    /// are this one with another field.
+    #[must_use]
+    pub const fn of(key_type: u32, key_length: u32) -> SetType {
+        SetType {
+            key_type,
+            key_length,
+            data: None,
+            range_fields: None,
+            learned: None,
+            counter: false,
+            type_of: None,
+        }
+    }
+
     /// The kernel's flags (`NFT_SET_*`) for this definition.
     pub(super) fn flags(&self) -> u32 {
         let map = if self.data.is_some() { libc::NFT_SET_MAP } else { 0 };

@@ -63,3 +63,8 @@ pub(super) const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
 
 pub(super) const NLMSGERR_ATTR_MSG: u16 = 1;
 pub(super) const NLMSGERR_ATTR_OFFS: u16 = 2;
+
+/// The type of a message of nf_tables (`NFT_MSG_*`).
+pub(super) const fn kind(message: i32) -> u16 {
+    (libc::NFNL_SUBSYS_NFTABLES as u16) << 8 | message as u16
+}

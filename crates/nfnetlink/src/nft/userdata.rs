@@ -4,8 +4,8 @@
 //! Source: libnftnl `include/libnftnl/udata.h`, nft `src/netlink.c` and the `*_build_udata`
 //! functions of its expressions. A blob is a list of {type u8, length u8, payload}.
 
-use super::TableFamily;
-use crate::attr::put;
+use crate::Family;
+use crate::attr::put_with;
 
 /// `NFT_USERDATA_MAXLEN` is 256; a comment also has its type, length and NUL.
 const COMMENT_LIMIT: usize = 250;
@@ -56,25 +56,14 @@ fn fitting(comment: &str) -> &str {
     &comment[..end]
 }
 
-/// Appends the userdata attribute of an element with a comment.
-pub(super) fn put_element_comment(buffer: &mut Vec<u8>, kind: u16, comment: &str) {
+/// Appends the userdata attribute of a table or element with a comment.
+pub(super) fn put_comment(buffer: &mut Vec<u8>, kind: u16, comment: &str) {
     let comment = fitting(comment);
-    let blob = 2 + comment.len() + 1;
-    buffer.extend_from_slice(&((4 + blob) as u16).to_ne_bytes());
-    buffer.extend_from_slice(&kind.to_ne_bytes());
-    buffer.push(UDATA_COMMENT);
-    buffer.push((comment.len() + 1) as u8);
-    buffer.extend_from_slice(comment.as_bytes());
-    buffer.push(0);
-    buffer.resize(crate::attr::align(buffer.len()), 0);
-}
-
-/// Appends the userdata attribute of a table with a comment.
-pub(super) fn put_table_comment(buffer: &mut Vec<u8>, kind: u16, comment: &str) {
-    let mut blob = Vec::new();
-    let comment = fitting(comment);
-    entry(&mut blob, UDATA_COMMENT, &[comment.as_bytes(), &[0]].concat());
-    put(buffer, kind, &blob);
+    put_with(buffer, kind, |blob| {
+        blob.extend_from_slice(&[UDATA_COMMENT, (comment.len() + 1) as u8]);
+        blob.extend_from_slice(comment.as_bytes());
+        blob.push(0);
+    });
 }
 
 /// The comment in the userdata of a table, rule or element.
@@ -101,7 +90,7 @@ fn entry_u32(blob: &mut Vec<u8>, kind: u8, value: u32) {
 }
 
 /// The blob without which nft cannot print a map whose key holds a `numgen`.
-pub(super) fn set_typeof(family: TableFamily, types: &TypeOf) -> Vec<u8> {
+pub(super) fn set_typeof(family: Family, types: &TypeOf) -> Vec<u8> {
     let mut blob = Vec::new();
     entry_u32(&mut blob, SET_KEY_BYTEORDER, 0);
     entry_u32(&mut blob, SET_DATA_BYTEORDER, 0);
@@ -110,7 +99,7 @@ pub(super) fn set_typeof(family: TableFamily, types: &TypeOf) -> Vec<u8> {
     blob
 }
 
-fn concatenation(family: TableFamily, fields: &[SetField]) -> Vec<u8> {
+fn concatenation(family: Family, fields: &[SetField]) -> Vec<u8> {
     let mut items = Vec::new();
     for (index, field) in fields.iter().enumerate() {
         entry(&mut items, index as u8, &expression(family, *field));
@@ -121,7 +110,7 @@ fn concatenation(family: TableFamily, fields: &[SetField]) -> Vec<u8> {
     concat
 }
 
-fn expression(family: TableFamily, field: SetField) -> Vec<u8> {
+fn expression(family: Family, field: SetField) -> Vec<u8> {
     /// nft's `enum proto_desc_id` and the field numbers of its protocol descriptions.
     const DESC_TH: u32 = 11;
     const DESC_IP: u32 = 12;
@@ -131,8 +120,8 @@ fn expression(family: TableFamily, field: SetField) -> Vec<u8> {
     const IP6_DADDR: u32 = 9;
 
     let (kind, values): (u32, &[u32]) = match (field, family) {
-        (SetField::Address, TableFamily::Ip) => (EXPR_PAYLOAD, &[DESC_IP, IP_DADDR]),
-        (SetField::Address, TableFamily::Ip6) => (EXPR_PAYLOAD, &[DESC_IP6, IP6_DADDR]),
+        (SetField::Address, Family::Ip) => (EXPR_PAYLOAD, &[DESC_IP, IP_DADDR]),
+        (SetField::Address, Family::Ip6) => (EXPR_PAYLOAD, &[DESC_IP6, IP6_DADDR]),
         (SetField::Protocol, _) => (EXPR_META, &[libc::NFT_META_L4PROTO as u32]),
         (SetField::Port, _) => (EXPR_PAYLOAD, &[DESC_TH, TH_DPORT]),
         // Type, modulus and offset: the modulus differs from rule to rule, nft wants one to print.
@@ -166,7 +155,7 @@ mod tests {
             key: &[SetField::Address, SetField::Protocol, SetField::Port, SetField::Index],
             data: &[SetField::Address, SetField::Port],
         };
-        let blob = set_typeof(TableFamily::Ip, &types);
+        let blob = set_typeof(Family::Ip, &types);
         let hex: String = blob.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, FROM_NFT);
     }
@@ -175,7 +164,7 @@ mod tests {
     fn comments_are_cut_at_a_character_and_read_back() {
         let long = "ä".repeat(200);
         let mut buffer = Vec::new();
-        put_element_comment(&mut buffer, 6, &long);
+        put_comment(&mut buffer, 6, &long);
         let read = comment(&buffer[4..]).expect("a comment");
         assert!(long.starts_with(read) && read.len() == COMMENT_LIMIT);
         assert_eq!(comment(&[1, 1, 0]), None);

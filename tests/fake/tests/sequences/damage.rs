@@ -129,15 +129,7 @@ impl Damage {
                 batch.add_chain(family, TABLE, name, base);
             }
             Damage::AddSet => {
-                let kind = SetType {
-                    key_type: 4,
-                    key_length: 4,
-                    data: None,
-                    range_fields: None,
-                    learned: None,
-                    counter: false,
-                    type_of: None,
-                };
+                let kind = SetType::of(4, 4);
                 batch.add_set(family, TABLE, "foreign", &kind);
             }
         }

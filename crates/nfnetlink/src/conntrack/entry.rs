@@ -1,9 +1,9 @@
 //! Entries of connection tracking: read from a dump, and named in the messages that ask for them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
-use nfnetlink::attr::{Attr, Attrs, close, open, put, put_be32};
-use shunt_core::model::{Family, Protocol};
+use crate::Family;
+use crate::attr::{self, Attr, Attrs, nest, put, put_be32};
 
 use super::uapi::{
     CTA_FILTER, CTA_FILTER_F_CTA_PROTO_DST_PORT, CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS,
@@ -31,18 +31,19 @@ pub struct Entry {
     pub original: Tuple,
     /// The direction of the answers: their source is where address translation sent the client to.
     pub reply: Tuple,
-    /// True if the entry belongs to a zone other than the default one. Somebody has put it there
-    /// (a virtual switch, a rule with `ct zone set`); we set no zones.
+    /// True if the entry belongs to a zone other than the default one, into which a virtual switch
+    /// or a rule (`ct zone set`) has put it.
     pub zoned: bool,
     /// True for a TCP connection of which a SYN was seen, perhaps several times, and no answer.
     pub half_open: bool,
     /// The kernel's name for it (`CTA_ID`), as it was sent.
-    pub(super) id: [u8; 4],
+    pub id: [u8; 4],
 }
 
 impl Entry {
     /// Reads an entry of a dump; `None` if its protocol has no ports.
-    pub(super) fn parse(attrs: &Attrs<'_>) -> Option<Entry> {
+    #[must_use]
+    pub fn parse(attrs: &Attrs<'_>) -> Option<Entry> {
         let original = attrs.find(CTA_TUPLE_ORIG)?;
         let reply = attrs.find(CTA_TUPLE_REPLY)?;
         let in_zone = |tuple: &Attr<'_>| tuple.children().find(CTA_TUPLE_ZONE).is_some();
@@ -52,7 +53,7 @@ impl Entry {
             protocol,
             original: original_tuple,
             reply: reply_tuple,
-            half_open: protocol == Protocol::Tcp.number() && is_half_open(attrs),
+            half_open: i32::from(protocol) == libc::IPPROTO_TCP && is_half_open(attrs),
             zoned: attrs.find(CTA_ZONE).is_some() || in_zone(&original) || in_zone(&reply),
             id: attrs.find(CTA_ID)?.payload.try_into().ok()?,
         })
@@ -66,38 +67,38 @@ impl Entry {
     /// direction and a place in memory that may be used again (`nf_ct_get_id`).
     ///
     /// A message of this kind *without* a tuple would delete all entries.
-    pub(super) fn put_name(&self, body: &mut Vec<u8>) {
+    pub(crate) fn put_name(&self, body: &mut Vec<u8>) {
         let Tuple { source, destination } = self.reply;
-        let tuple = open(body, CTA_TUPLE_REPLY);
-        let addresses = open(body, CTA_TUPLE_IP);
-        match source.ip() {
-            IpAddr::V4(source) => put(body, CTA_IP_V4_SRC, &source.octets()),
-            IpAddr::V6(source) => put(body, CTA_IP_V6_SRC, &source.octets()),
-        }
-        match destination.ip() {
-            IpAddr::V4(destination) => put(body, CTA_IP_V4_DST, &destination.octets()),
-            IpAddr::V6(destination) => put(body, CTA_IP_V6_DST, &destination.octets()),
-        }
-        close(body, addresses);
-        let protocol = open(body, CTA_TUPLE_PROTO);
-        put(body, CTA_PROTO_NUM, &[self.protocol]);
-        put(body, CTA_PROTO_SRC_PORT, &source.port().to_be_bytes());
-        put(body, CTA_PROTO_DST_PORT, &destination.port().to_be_bytes());
-        close(body, protocol);
-        close(body, tuple);
+        nest(body, CTA_TUPLE_REPLY, |tuple| {
+            nest(tuple, CTA_TUPLE_IP, |addresses| {
+                match source.ip() {
+                    IpAddr::V4(source) => put(addresses, CTA_IP_V4_SRC, &source.octets()),
+                    IpAddr::V6(source) => put(addresses, CTA_IP_V6_SRC, &source.octets()),
+                }
+                match destination.ip() {
+                    IpAddr::V4(to) => put(addresses, CTA_IP_V4_DST, &to.octets()),
+                    IpAddr::V6(to) => put(addresses, CTA_IP_V6_DST, &to.octets()),
+                }
+            });
+            nest(tuple, CTA_TUPLE_PROTO, |transport| {
+                put(transport, CTA_PROTO_NUM, &[self.protocol]);
+                put(transport, CTA_PROTO_SRC_PORT, &source.port().to_be_bytes());
+                put(transport, CTA_PROTO_DST_PORT, &destination.port().to_be_bytes());
+            });
+        });
         put(body, CTA_ID, &self.id);
     }
 
-    /// False if its packets go where the client sends them: then nobody answers for a Service.
+    /// False if its packets go where the client sends them.
     #[must_use]
     pub fn is_translated(&self) -> bool {
         self.reply.source != self.original.destination
     }
 
-    /// Its family.
+    /// Returns its family.
     #[must_use]
     pub fn family(&self) -> Family {
-        Family::of(self.original.destination.ip())
+        if self.reply.source.is_ipv4() { Family::Ip } else { Family::Ip6 }
     }
 }
 
@@ -116,14 +117,7 @@ fn is_half_open(attrs: &Attrs<'_>) -> bool {
 /// Protocol, and addresses with ports.
 fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
     let addresses = tuple.children().find(CTA_TUPLE_IP)?.children();
-    let address = |v4: u16, v6: u16| -> Option<IpAddr> {
-        if let Some(v4) = addresses.find(v4) {
-            let octets: [u8; 4] = v4.payload.try_into().ok()?;
-            return Some(Ipv4Addr::from(octets).into());
-        }
-        let octets: [u8; 16] = addresses.find(v6)?.payload.try_into().ok()?;
-        Some(Ipv6Addr::from(octets).into())
-    };
+    let address = |v4, v6| attr::ip(addresses.find(v4).or(addresses.find(v6))?.payload);
     let transport = tuple.children().find(CTA_TUPLE_PROTO)?.children();
     let port = |kind| Some(u16::from_be_bytes(transport.find(kind)?.payload.try_into().ok()?));
     let &[protocol] = transport.find(CTA_PROTO_NUM)?.payload else { return None };
@@ -133,49 +127,54 @@ fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
     Some((protocol, Tuple { source, destination }))
 }
 
-/// Appends a filter for a dump (`CTA_FILTER`, kernel 5.8): a protocol and, if one is given, the
-/// port that the client sent to. Of TCP only what has seen no answer (`CTA_STATUS`, kernel 5.15; an
-/// older one ignores it and lists more).
+/// The entries that a listing is about.
 ///
-/// Addresses are left to us. For IPv6 the kernel's filter has them the wrong way round, up to 6.18
-/// at least: `ctnetlink_filter_match_tuple` skips the entries that *have* the address. A filtered
-/// dump is merely useless then, but a flush by such a filter deletes everybody else's entries, so
-/// we never ask for one.
-pub(super) fn put_filter(body: &mut Vec<u8>, protocol: Protocol, port: Option<u16>) {
-    if protocol == Protocol::Tcp {
-        put_be32(body, CTA_STATUS, 0);
-        put_be32(body, CTA_STATUS_MASK, IPS_SEEN_REPLY);
-    }
-    let mut flags = CTA_FILTER_F_CTA_PROTO_NUM;
-    let tuple = open(body, CTA_TUPLE_ORIG);
-    let transport = open(body, CTA_TUPLE_PROTO);
-    put(body, CTA_PROTO_NUM, &[protocol.number()]);
-    if let Some(port) = port {
-        put(body, CTA_PROTO_DST_PORT, &port.to_be_bytes());
-        flags |= CTA_FILTER_F_CTA_PROTO_DST_PORT;
-    }
-    close(body, transport);
-    close(body, tuple);
-    let filter = open(body, CTA_FILTER);
-    // In host order, unlike all other numbers of this interface.
-    put(body, CTA_FILTER_ORIG_FLAGS, &flags.to_ne_bytes());
-    close(body, filter);
+/// It has no addresses: for IPv6 the kernel's filter has them the wrong way round, up to 6.18 at
+/// least. `ctnetlink_filter_match_tuple` skips the entries that *have* the address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Filter {
+    /// The number of the protocol in the IP header (`CTA_FILTER`, kernel 5.8).
+    pub protocol: u8,
+    /// The port that the client sent to; `None` for every port.
+    pub port: Option<u16>,
+    /// Only entries of which no answer was seen (`CTA_STATUS_MASK`, kernel 5.15).
+    pub unanswered: bool,
 }
 
-#[cfg(test)]
-impl Entry {
-    /// An entry as from a dump: who sent to where, and who answers.
-    pub(super) fn of(protocol: u8, client: &str, destination: &str, endpoint: &str) -> Entry {
-        let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
-        let original = Tuple { source: parse(client), destination: parse(destination) };
-        let reply = Tuple { source: parse(endpoint), destination: parse(client) };
-        Entry { protocol, original, reply, zoned: false, half_open: false, id: [0, 0, 0, 1] }
+impl Filter {
+    /// Appends the filter to a dump's request. (In one that deletes, an older kernel would ignore it
+    /// and delete all entries.)
+    pub(super) fn put(&self, body: &mut Vec<u8>) {
+        if self.unanswered {
+            put_be32(body, CTA_STATUS, 0);
+            put_be32(body, CTA_STATUS_MASK, IPS_SEEN_REPLY);
+        }
+        let mut flags = CTA_FILTER_F_CTA_PROTO_NUM;
+        nest(body, CTA_TUPLE_ORIG, |tuple| {
+            nest(tuple, CTA_TUPLE_PROTO, |transport| {
+                put(transport, CTA_PROTO_NUM, &[self.protocol]);
+                if let Some(port) = self.port {
+                    put(transport, CTA_PROTO_DST_PORT, &port.to_be_bytes());
+                    flags |= CTA_FILTER_F_CTA_PROTO_DST_PORT;
+                }
+            });
+        });
+        // In host order, unlike all other numbers of this interface.
+        nest(body, CTA_FILTER, |filter| put(filter, CTA_FILTER_ORIG_FLAGS, &flags.to_ne_bytes()));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An entry as from a dump: who sent to where, and who answers.
+    fn entry_of(protocol: u8, client: &str, destination: &str, endpoint: &str) -> Entry {
+        let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
+        let original = Tuple { source: parse(client), destination: parse(destination) };
+        let reply = Tuple { source: parse(endpoint), destination: parse(client) };
+        Entry { protocol, original, reply, zoned: false, half_open: false, id: [0, 0, 0, 1] }
+    }
 
     /// An entry as the kernel sends it: both directions (here the same one), then others.
     fn dumped(entry: &Entry, more: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -194,7 +193,7 @@ mod tests {
         for (client, endpoint) in
             [("192.0.2.1:40000", "10.244.0.1:53"), ("[2001:db8::1]:40000", "[fd00::1]:53")]
         {
-            let entry = Entry::of(17, client, endpoint, endpoint);
+            let entry = entry_of(17, client, endpoint, endpoint);
             let body = dumped(&entry, |_| {});
             let read = Entry::parse(&Attrs::new(&body)).expect("an entry");
             assert_eq!(read, Entry { original: entry.reply, ..entry });
@@ -214,14 +213,14 @@ mod tests {
             (6, None, Some(1), false),
             (17, Some(0), Some(1), false),
         ] {
-            let entry = Entry::of(protocol, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
+            let entry = entry_of(protocol, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
             let body = dumped(&entry, |body| {
                 status.into_iter().for_each(|status| put_be32(body, CTA_STATUS, status));
-                let outer = open(body, CTA_PROTOINFO);
-                let tcp = open(body, CTA_PROTOINFO_TCP);
-                state.into_iter().for_each(|state| put(body, CTA_PROTOINFO_TCP_STATE, &[state]));
-                close(body, tcp);
-                close(body, outer);
+                nest(body, CTA_PROTOINFO, |info| {
+                    nest(info, CTA_PROTOINFO_TCP, |tcp| {
+                        state.iter().for_each(|state| put(tcp, CTA_PROTOINFO_TCP_STATE, &[*state]));
+                    });
+                });
             });
             let read = Entry::parse(&Attrs::new(&body)).expect("an entry");
             assert_eq!(read.half_open, half_open, "{protocol} {status:?} {state:?}");
@@ -230,39 +229,37 @@ mod tests {
 
     #[test]
     fn zones_are_seen_wherever_they_stand() {
-        let entry = Entry::of(17, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
+        let entry = entry_of(17, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
         let zone = |body: &mut Vec<u8>| put(body, CTA_ZONE, &[0, 5]);
         let read = Entry::parse(&Attrs::new(&dumped(&entry, zone)));
         assert!(read.expect("an entry").zoned);
         let mut body = dumped(&entry, |_| {});
         let whole = body.clone();
         let original = Attrs::new(&whole).find(CTA_TUPLE_ORIG).expect("a tuple").payload;
-        let start = open(&mut body, CTA_TUPLE_ORIG);
-        body.extend_from_slice(original);
-        put(&mut body, CTA_TUPLE_ZONE, &[0, 5]);
-        close(&mut body, start);
+        nest(&mut body, CTA_TUPLE_ORIG, |tuple| {
+            tuple.extend_from_slice(original);
+            put(tuple, CTA_TUPLE_ZONE, &[0, 5]);
+        });
         let body = &body[4 + original.len()..];
         assert!(Entry::parse(&Attrs::new(body)).expect("an entry").zoned);
     }
 
     #[test]
     fn entries_without_ports_and_malformed_ones_are_none() {
-        let entry = Entry::of(17, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
+        let entry = entry_of(17, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
         let body = dumped(&entry, |_| {});
         for length in 0..body.len() {
             assert_eq!(Entry::parse(&Attrs::new(&body[..length])), None, "{length}");
         }
         let mut icmp = Vec::new();
         for direction in [CTA_TUPLE_ORIG, CTA_TUPLE_REPLY] {
-            let tuple = open(&mut icmp, direction);
-            let addresses = open(&mut icmp, CTA_TUPLE_IP);
-            put(&mut icmp, CTA_IP_V4_SRC, &[10, 0, 0, 1]);
-            put(&mut icmp, CTA_IP_V4_DST, &[10, 0, 0, 2]);
-            close(&mut icmp, addresses);
-            let transport = open(&mut icmp, CTA_TUPLE_PROTO);
-            put(&mut icmp, CTA_PROTO_NUM, &[1]);
-            close(&mut icmp, transport);
-            close(&mut icmp, tuple);
+            nest(&mut icmp, direction, |tuple| {
+                nest(tuple, CTA_TUPLE_IP, |addresses| {
+                    put(addresses, CTA_IP_V4_SRC, &[10, 0, 0, 1]);
+                    put(addresses, CTA_IP_V4_DST, &[10, 0, 0, 2]);
+                });
+                nest(tuple, CTA_TUPLE_PROTO, |transport| put(transport, CTA_PROTO_NUM, &[1]));
+            });
         }
         put_be32(&mut icmp, CTA_ID, 1);
         assert_eq!(Entry::parse(&Attrs::new(&icmp)), None);

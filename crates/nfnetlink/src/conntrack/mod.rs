@@ -1,0 +1,136 @@
+//! Connection tracking (ctnetlink): its entries, listed and deleted.
+//!
+//! ```
+//! use nfnetlink::conntrack::{Entry, Tuple};
+//!
+//! let client = "192.0.2.1:40000".parse()?;
+//! let entry = Entry {
+//!     protocol: 17,
+//!     original: Tuple { source: client, destination: "10.96.0.10:53".parse()? },
+//!     reply: Tuple { source: "10.244.0.7:53".parse()?, destination: client },
+//!     zoned: false,
+//!     half_open: false,
+//!     id: [0; 4],
+//! };
+//! // The client sends to one address, and another one answers.
+//! assert!(entry.is_translated());
+//! # Ok::<(), std::net::AddrParseError>(())
+//! ```
+
+mod entry;
+mod uapi;
+
+use nix::errno::Errno;
+
+pub use entry::{Entry, Filter, Tuple};
+
+use crate::message::put_netfilter_header;
+use crate::socket::{Protocol, Request, Socket};
+use crate::{Error, Family};
+
+use uapi::{IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET};
+
+/// How many entries are deleted in one `sendmsg`: their errors must fit the receive buffer.
+const BATCH: usize = 128;
+
+/// A socket to connection tracking.
+#[derive(Debug)]
+pub struct Conntrack {
+    socket: Socket,
+    kernel_filters: bool,
+}
+
+impl Conntrack {
+    /// Opens the socket.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the kernel has no netlink for netfilter.
+    pub fn open() -> Result<Conntrack, Error> {
+        Ok(Conntrack { socket: Socket::open(Protocol::Netfilter)?, kernel_filters: true })
+    }
+
+    /// Hands the entries of a family that pass one of the filters to `each`; on older kernels others,
+    /// too. Entries that come or go meanwhile may be handed over or not, or even twice. The kernel
+    /// walks its whole table for each filter, and loads connection tracking if it has to.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EPERM` without CAP_NET_ADMIN, with `EINVAL` without
+    /// `nf_conntrack_netlink`.
+    pub fn list(
+        &mut self,
+        family: Family,
+        filters: &[Filter],
+        mut each: impl FnMut(Entry),
+    ) -> Result<(), Error> {
+        if self.kernel_filters {
+            let mut filters = filters.iter();
+            match filters.try_for_each(|filter| self.dump(family, |b| filter.put(b), &mut each)) {
+                // An older kernel ignores filters; one that knows them may lack a part of them.
+                Err(Error::Refused { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => {
+                    self.kernel_filters = false;
+                }
+                other => return other,
+            }
+        }
+        self.dump(family, |_| {}, each)
+    }
+
+    fn dump(
+        &mut self,
+        family: Family,
+        filter: impl FnOnce(&mut Vec<u8>),
+        mut each: impl FnMut(Entry),
+    ) -> Result<(), Error> {
+        let list = Request {
+            name: "list entries of connection tracking",
+            kind: kind(IPCTNL_MSG_CT_GET),
+            flags: libc::NLM_F_DUMP as u16,
+        };
+        let body = |body: &mut Vec<u8>| {
+            put_netfilter_header(body, family.number(), 0);
+            filter(body);
+        };
+        self.socket.request(list, body, |message| {
+            Entry::parse(&message.attrs()).into_iter().for_each(&mut each);
+        })
+    }
+
+    /// Deletes entries; returns how many there still were.
+    ///
+    /// # Errors
+    /// If one could not be deleted, other than because it is gone already. Others may be.
+    pub fn delete<'a>(
+        &mut self,
+        entries: impl IntoIterator<Item = &'a Entry>,
+    ) -> Result<usize, Error> {
+        let entries: Vec<&Entry> = entries.into_iter().collect();
+        let mut deleted = 0;
+        for batch in entries.chunks(BATCH) {
+            let (mut missing, mut failure) = (0, None);
+            let body = |entry: &&Entry, body: &mut Vec<u8>| {
+                put_netfilter_header(body, entry.family().number(), 0);
+                entry.put_name(body);
+            };
+            self.socket.order_all(
+                kind(IPCTNL_MSG_CT_DELETE),
+                batch,
+                body,
+                |errno| match errno {
+                    Errno::ENOENT => missing += 1,
+                    errno => failure = Some(errno),
+                },
+            )?;
+            if let Some(errno) = failure {
+                let request = "delete an entry of connection tracking";
+                return Err(Error::Refused { request, errno });
+            }
+            deleted += batch.len() - missing;
+        }
+        Ok(deleted)
+    }
+}
+
+/// The type of a message of connection tracking.
+fn kind(message: u16) -> u16 {
+    (libc::NFNL_SUBSYS_CTNETLINK as u16) << 8 | message
+}

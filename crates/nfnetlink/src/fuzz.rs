@@ -1,0 +1,43 @@
+//! What must hold for any bytes that the kernel might answer.
+
+use crate::Family;
+use crate::attr::Attrs;
+use crate::conntrack::Entry;
+use crate::message::messages;
+use crate::nft::{
+    Answer, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, ElementData,
+    Elements,
+};
+
+/// Reads the messages as every kind of answer.
+pub fn fuzz(bytes: &[u8]) {
+    let mut elements = Elements::new();
+    for number in 0..3_u8 {
+        elements.push(&[number; 4], Some(ElementData::Value(&[number; 8])), Some("a comment"));
+    }
+    let mut batch = Batch::new(None);
+    batch.add_elements(Family::Ip, "nat", "addresses", &elements);
+    let batch = batch.finish();
+    for message in messages(bytes) {
+        if let Some(answer) = Answer::parse(&message) {
+            assert!(!batch.refused(&answer).to_string().is_empty());
+        }
+        let _ = crate::route::address(&message);
+        let attrs = message.attrs();
+        let _ = DumpedTable::parse(&attrs);
+        let _ = DumpedChain::parse(&attrs, "nat");
+        let _ = DumpedSet::parse(&attrs);
+        if let Some(rule) = DumpedRule::parse(&attrs) {
+            let _ = rule.targets().count();
+            assert!(rule.is_implemented_by(&rule), "{rule:?}");
+        }
+        for list in attrs.clone() {
+            let _ = list.children().filter_map(|element| DumpedElement::parse(&element)).count();
+        }
+        if let Some(entry) = Entry::parse(&attrs) {
+            let mut name = Vec::new();
+            entry.put_name(&mut name);
+            assert!(Attrs::new(&name).next().is_some(), "{entry:?}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! One message of a transaction that the kernel refused, in words that name the object.
+
+use std::fmt;
+
+use nix::errno::Errno;
+
+use super::uapi::{
+    NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_DATA_VALUE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
+    NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME, NLMSGERR_ATTR_MSG,
+    NLMSGERR_ATTR_OFFS,
+};
+use crate::Family;
+use crate::attr::{Attrs, align};
+use crate::message::{HEADER, Message};
+
+/// One message of a transaction that the kernel refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The kernel's error.
+    pub errno: Errno,
+    /// The kernel's own words (extended acknowledgement), where it has any.
+    pub explanation: Option<String>,
+    /// What was to be done: `add chain`, `delete element of`, …
+    pub operation: &'static str,
+    /// The family of the table.
+    pub family: Option<Family>,
+    /// The table.
+    pub table: String,
+    /// The chain or set; empty where it was the table itself.
+    pub object: String,
+    /// The key of the element that the kernel points at or, where it points at none, all keys of
+    /// the message.
+    pub keys: Vec<Vec<u8>>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.operation)?;
+        if let Some(family) = self.family {
+            write!(f, " {family} {} {}", self.table, self.object)?;
+        }
+        if let [key, more @ ..] = &self.keys[..] {
+            f.write_str(" key ")?;
+            key.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+            if !more.is_empty() {
+                write!(f, " or one of {} more", more.len())?;
+            }
+        }
+        write!(f, ": {} ({})", self.errno.desc(), self.errno as i32)?;
+        match &self.explanation {
+            Some(text) => write!(f, ": {text}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The content of an `NLMSG_ERROR` message: its error, the sequence number that it answers, and
+/// the extended acknowledgement. An error of 0 is an acknowledgement.
+pub(crate) struct Answer {
+    pub(super) errno: i32,
+    pub(super) sequence: u32,
+    pub(super) explanation: Option<String>,
+    pub(super) offset: Option<usize>,
+}
+
+impl Answer {
+    /// Reads an `NLMSG_ERROR` message.
+    pub(crate) fn parse(message: &Message<'_>) -> Option<Answer> {
+        /// `NLM_F_CAPPED` and `NLM_F_ACK_TLVS` of `linux/netlink.h`.
+        const CAPPED: u16 = 0x100;
+        const TLVS: u16 = 0x200;
+        let original = message.payload.get(4..4 + HEADER)?;
+        let number = |at| Some(u32::from_ne_bytes(*original.get(at..)?.first_chunk()?));
+        let length = if message.flags & CAPPED != 0 { HEADER } else { align(number(0)? as usize) };
+        let has_attrs = message.flags & TLVS != 0;
+        let attrs = if has_attrs { message.attrs_behind(4 + length) } else { Attrs::new(&[]) };
+        Some(Answer {
+            errno: message.error_code()?,
+            sequence: number(8)?,
+            explanation: attrs.find(NLMSGERR_ATTR_MSG).and_then(|a| a.text()).map(str::to_owned),
+            // The offset is in host order, unlike the numbers of nf_tables.
+            offset: attrs
+                .find(NLMSGERR_ATTR_OFFS)
+                .and_then(|a| a.payload.try_into().ok())
+                .map(|b| u32::from_ne_bytes(b) as usize),
+        })
+    }
+
+    /// Names what the refused message was to do.
+    pub(super) fn refusal(&self, message: Option<Message<'_>>) -> Refusal {
+        let attrs = message.map_or(Attrs::new(&[]), |message| message.attrs());
+        let text = |attribute: u16| {
+            attrs.find(attribute).and_then(|a| a.text()).unwrap_or_default().to_owned()
+        };
+        let [subsystem, kind] = message.map_or(0, |message| message.kind).to_be_bytes();
+        let (nft, kind) = (i32::from(subsystem) == libc::NFNL_SUBSYS_NFTABLES, i32::from(kind));
+        let (operation, table, object) = match kind {
+            _ if !nft => ("begin or end the transaction", String::new(), String::new()),
+            libc::NFT_MSG_NEWTABLE => ("add table", text(NFTA_TABLE_NAME), String::new()),
+            libc::NFT_MSG_DELTABLE => ("delete table", text(NFTA_TABLE_NAME), String::new()),
+            libc::NFT_MSG_NEWCHAIN => ("add chain", text(NFTA_CHAIN_TABLE), text(NFTA_CHAIN_NAME)),
+            libc::NFT_MSG_DELCHAIN => {
+                ("delete chain", text(NFTA_CHAIN_TABLE), text(NFTA_CHAIN_NAME))
+            }
+            libc::NFT_MSG_NEWRULE => {
+                ("add a rule to chain", text(NFTA_RULE_TABLE), text(NFTA_RULE_CHAIN))
+            }
+            libc::NFT_MSG_DELRULE => {
+                ("delete a rule of chain", text(NFTA_RULE_TABLE), text(NFTA_RULE_CHAIN))
+            }
+            libc::NFT_MSG_NEWSET => ("add set", text(NFTA_SET_TABLE), text(NFTA_SET_NAME)),
+            libc::NFT_MSG_NEWSETELEM => {
+                ("add an element to", text(NFTA_SET_ELEM_LIST_TABLE), text(NFTA_SET_ELEM_LIST_SET))
+            }
+            libc::NFT_MSG_DELSETELEM => (
+                "delete an element of",
+                text(NFTA_SET_ELEM_LIST_TABLE),
+                text(NFTA_SET_ELEM_LIST_SET),
+            ),
+            _ => ("do something", String::new(), String::new()),
+        };
+        let is_element = nft && matches!(kind, libc::NFT_MSG_NEWSETELEM | libc::NFT_MSG_DELSETELEM);
+        Refusal {
+            errno: Errno::from_raw(self.errno),
+            explanation: self.explanation.clone(),
+            operation,
+            family: message
+                .filter(|_| nft)
+                .and_then(|message| Family::from_number(*message.payload.first()?)),
+            table,
+            object,
+            keys: message
+                .filter(|_| is_element)
+                .map(|message| element_keys(&message, self.offset))
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// Returns the key of the element at that offset of the message, or all keys where there is no
+/// offset.
+fn element_keys(message: &Message<'_>, offset: Option<usize>) -> Vec<Vec<u8>> {
+    let Some(list) = message.attrs().find(NFTA_SET_ELEM_LIST_ELEMENTS) else {
+        return Vec::new();
+    };
+    let list_end = HEADER + message.payload.len();
+    let list_start = list_end.saturating_sub(list.payload.len());
+    let mut elements = list.children();
+    let mut keys = Vec::new();
+    while let Some(element) = elements.next() {
+        let end = list_start + elements.offset_in(list.payload);
+        let key = element.children().find(NFTA_SET_ELEM_KEY);
+        let key = key.and_then(|k| k.children().find(NFTA_DATA_VALUE));
+        let Some(key) = key.map(|k| k.payload.to_vec()) else {
+            continue;
+        };
+        match offset {
+            Some(offset) if offset >= list_start && offset < end => return vec![key],
+            _ => keys.push(key),
+        }
+    }
+    keys
+}

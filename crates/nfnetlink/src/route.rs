@@ -1,0 +1,125 @@
+//! Interfaces and their addresses (`NETLINK_ROUTE`).
+//!
+//! ```
+//! use nfnetlink::route;
+//!
+//! // Follow first, then list: so no change is missed.
+//! let _events = route::AddressEvents::follow()?;
+//! let node_has = route::addresses()?;
+//! assert!(node_has.iter().all(|address| !address.is_unspecified()));
+//! # Ok::<(), nfnetlink::Error>(())
+//! ```
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::attr::put_text;
+use crate::message::Message;
+use crate::socket::{Protocol, Request, Socket};
+use crate::{Error, attr};
+
+/// The sizes of `struct ifaddrmsg` and `struct ifinfomsg`.
+const ADDRESS_HEADER: usize = 8;
+const LINK_HEADER: usize = 16;
+
+/// Events about addresses of interfaces.
+#[derive(Debug)]
+pub struct AddressEvents(Socket);
+
+impl AddressEvents {
+    /// Subscribes in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the kernel gives no socket.
+    pub fn follow() -> Result<AddressEvents, Error> {
+        let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+        Ok(AddressEvents(Socket::bind(Protocol::Route, 0, groups as u32)?))
+    }
+
+    /// Waits until addresses may have changed. Several changes are one event, as is the loss of
+    /// events for want of room: list the [`addresses`] to see what there is now.
+    ///
+    /// # Errors
+    /// If the subscription is broken.
+    pub fn wait(&self) -> Result<(), Error> {
+        self.0.wait_and_discard()
+    }
+}
+
+/// Lists the addresses of all interfaces in the network namespace of this thread.
+///
+/// # Errors
+/// If the kernel does not list them.
+pub fn addresses() -> Result<BTreeSet<IpAddr>, Error> {
+    let list =
+        Request { name: "list addresses", kind: libc::RTM_GETADDR, flags: libc::NLM_F_DUMP as u16 };
+    let mut socket = Socket::open(Protocol::Route)?;
+    loop {
+        let mut addresses = BTreeSet::new();
+        let body = |body: &mut Vec<u8>| body.extend_from_slice(&[0; ADDRESS_HEADER]);
+        match socket.request(list, body, |message| addresses.extend(address(&message))) {
+            // Another change is needed to interrupt the next listing, too.
+            Err(Error::Interrupted) => {}
+            result => return result.map(|()| addresses),
+        }
+    }
+}
+
+/// Reads the interface's own address; on a point-to-point link `IFA_ADDRESS` is the peer's.
+pub(crate) fn address(message: &Message<'_>) -> Option<IpAddr> {
+    let attrs = message.attrs_behind(ADDRESS_HEADER);
+    let address = attrs.find(libc::IFA_LOCAL).or(attrs.find(libc::IFA_ADDRESS))?;
+    match i32::from(*message.payload.first()?) {
+        libc::AF_INET | libc::AF_INET6 => attr::ip(address.payload),
+        _ => None,
+    }
+}
+
+/// Deletes an interface of the network namespace of this thread.
+///
+/// # Errors
+/// [`Error::Refused`] with `ENODEV` if there is none of that name.
+pub fn delete_link(name: &str) -> Result<(), Error> {
+    let delete = Request {
+        name: "delete the interface",
+        kind: libc::RTM_DELLINK,
+        flags: libc::NLM_F_ACK as u16,
+    };
+    let body = |body: &mut Vec<u8>| {
+        body.extend_from_slice(&[0; LINK_HEADER]);
+        put_text(body, libc::IFLA_IFNAME, name);
+    };
+    Socket::open(Protocol::Route)?.request(delete, body, |_| {})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{self, messages};
+
+    #[test]
+    fn own_address_of_the_interface_is_read() {
+        let v6 = std::net::Ipv6Addr::LOCALHOST.octets();
+        let cases: [(i32, &[(u16, &[u8])], Option<&str>); 6] = [
+            (libc::AF_INET, &[(libc::IFA_ADDRESS, &[192, 0, 2, 1])], Some("192.0.2.1")),
+            (
+                libc::AF_INET,
+                &[(libc::IFA_ADDRESS, &[192, 0, 2, 9]), (libc::IFA_LOCAL, &[192, 0, 2, 1])],
+                Some("192.0.2.1"),
+            ),
+            (libc::AF_INET6, &[(libc::IFA_ADDRESS, &v6)], Some("::1")),
+            (libc::AF_INET, &[(libc::IFA_ADDRESS, &[192, 0, 2])], None),
+            (libc::AF_INET, &[], None),
+            (libc::AF_PHONET, &[(libc::IFA_LOCAL, &[192, 0, 2, 1])], None),
+        ];
+        for (family, attributes, expected) in cases {
+            let mut buffer = Vec::new();
+            message::put(&mut buffer, libc::RTM_NEWADDR, 0, 1, |body| {
+                body.extend_from_slice(&[family as u8, 0, 0, 0, 0, 0, 0, 0]);
+                attributes.iter().for_each(|(kind, bytes)| attr::put(body, *kind, bytes));
+            });
+            let read = messages(&buffer).next().and_then(|message| address(&message));
+            assert_eq!(read.map(|it| it.to_string()).as_deref(), expected, "{attributes:?}");
+        }
+    }
+}

@@ -1,0 +1,446 @@
+//! The one netlink socket: sends requests, and receives their answers and the kernel's events.
+#![allow(unsafe_code, reason = "two options of netlink sockets, which nix does not have")]
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, setsockopt,
+    sockopt,
+};
+use nix::sys::time::TimeVal;
+
+use crate::Error;
+use crate::message::{self, Message, messages};
+
+/// Room in the send buffer beside the messages themselves.
+const SEND_MARGIN: usize = 64 * 1024;
+/// The kernel cuts the answers of a dump to at most 32 KiB (`netlink_dump`).
+const READ_BUFFER: usize = 64 * 1024;
+/// The kernel answers within the call that sends. This only keeps a lost answer from holding the
+/// thread for ever.
+const ANSWER_TIMEOUT: TimeVal = TimeVal::new(10, 0);
+
+/// A protocol of netlink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// nf_tables and connection tracking (`NETLINK_NETFILTER`).
+    Netfilter,
+    /// Interfaces, addresses and routes (`NETLINK_ROUTE`).
+    Route,
+    /// Families that the kernel numbers at run time (`NETLINK_GENERIC`).
+    Generic,
+}
+
+impl Protocol {
+    fn raw(self) -> SockProtocol {
+        match self {
+            Protocol::Netfilter => SockProtocol::NetlinkNetFilter,
+            Protocol::Route => SockProtocol::NetlinkRoute,
+            Protocol::Generic => SockProtocol::NetlinkGeneric,
+        }
+    }
+}
+
+/// A request, without its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// What it asks for, as a verb with its object: errors say "refused to …".
+    pub name: &'static str,
+    /// `nlmsg_type`.
+    pub kind: u16,
+    /// `NLM_F_DUMP` for a listing, `NLM_F_ACK` for an order; 0 for a question, which one message
+    /// answers.
+    pub flags: u16,
+}
+
+/// A netlink socket of the network namespace that the opening thread was in.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    port: u32,
+    send_buffer: usize,
+    send_buffer_refusal: Option<Errno>,
+    sequence: u32,
+    /// The request whose answer is read part by part.
+    request: Request,
+    interrupted: bool,
+    buffer: Vec<u8>,
+}
+
+impl Socket {
+    /// Opens a socket with a port number that the kernel chooses.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the kernel does not have the protocol.
+    pub fn open(protocol: Protocol) -> Result<Socket, Error> {
+        Socket::bind(protocol, 0, 0)
+    }
+
+    /// Opens a socket with that port number (0: the kernel chooses), in these multicast groups.
+    ///
+    /// # Errors
+    /// [`Error::Open`] with `EADDRINUSE` if another socket of the namespace has the number, with
+    /// `EPERM` if a group is closed to the caller.
+    pub fn bind(protocol: Protocol, port: u32, groups: u32) -> Result<Socket, Error> {
+        let open = || {
+            let (netlink, flags) = (AddressFamily::Netlink, SockFlag::SOCK_CLOEXEC);
+            let fd = socket::socket(netlink, SockType::Raw, flags, protocol.raw())?;
+            // Both only make errors better: CAP_ACK shortens them, EXT_ACK explains them.
+            for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
+                let _ = enable(&fd, option);
+            }
+            setsockopt(&fd, sockopt::ReceiveTimeout, &ANSWER_TIMEOUT)?;
+            socket::bind(fd.as_raw_fd(), &NetlinkAddr::new(port, groups))?;
+            let address: NetlinkAddr = socket::getsockname(fd.as_raw_fd())?;
+            Ok((fd, address.pid()))
+        };
+        let (fd, port) = open().map_err(|errno: Errno| Error::Open(errno.into()))?;
+        Ok(Socket {
+            fd,
+            port,
+            send_buffer: 0,
+            send_buffer_refusal: None,
+            sequence: 0,
+            request: Request { name: "", kind: 0, flags: 0 },
+            interrupted: false,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// Returns the socket's port number, by which the kernel knows it.
+    #[must_use]
+    pub fn port(&self) -> u32 {
+        self.port
+    }
+
+    /// Makes room for that many bytes of answers and events, as far as the kernel allows.
+    pub fn raise_receive_buffer(&self, bytes: usize) {
+        if setsockopt(&self.fd, sockopt::RcvBufForce, &bytes).is_err() {
+            let _ = setsockopt(&self.fd, sockopt::RcvBuf, &bytes);
+        }
+    }
+
+    /// Sends a request and hands the messages that answer it to `each`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] is the kernel's; [`Error::Interrupted`] comes after the last message of a
+    /// listing, and asks for another try.
+    pub fn request(
+        &mut self,
+        request: Request,
+        body: impl FnOnce(&mut Vec<u8>),
+        mut each: impl FnMut(Message<'_>),
+    ) -> Result<(), Error> {
+        self.start(request, body)?;
+        loop {
+            match self.next_part(&mut each) {
+                Ok(true) => {}
+                _ if self.interrupted => return Err(Error::Interrupted),
+                result => return result.map(drop),
+            }
+        }
+    }
+
+    /// Sends a request whose answer [`next_part`](Socket::next_part) reads.
+    ///
+    /// # Errors
+    /// If the kernel does not take it.
+    pub fn start(
+        &mut self,
+        request: Request,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        let sequence = self.next_sequence();
+        message::put(&mut bytes, request.kind, request.flags, sequence, body);
+        (self.request, self.interrupted) = (request, false);
+        self.send(&bytes)
+    }
+
+    /// Receives the next part of the answer and hands its messages to `each`; false if it was the
+    /// last one. Does not say whether objects changed between two parts.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] is the kernel's. The answer is over then.
+    pub fn next_part(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<bool, Error> {
+        let Request { name: request, flags, .. } = self.request;
+        let mut interrupted = false;
+        let end = self.receive_answers(self.sequence, |message| {
+            interrupted |= message.flags & libc::NLM_F_DUMP_INTR as u16 != 0;
+            match message.error_code() {
+                None => {
+                    each(message);
+                    (flags == 0).then_some(Ok(()))
+                }
+                Some(0) => Some(Ok(())),
+                Some(libc::EINTR) => {
+                    interrupted = true;
+                    Some(Ok(()))
+                }
+                Some(errno) => Some(Err(Error::Refused { request, errno: Errno::from_raw(errno) })),
+            }
+        })?;
+        self.interrupted |= interrupted;
+        end.map_or(Ok(true), |end| end.map(|()| false))
+    }
+
+    /// Sends an order for each item, all at once, and waits until the kernel has obeyed or refused
+    /// all of them; hands the errors to `refused`. Each refusal takes up to 1 KiB of the receive
+    /// buffer, so 128 orders fit the kernel's default.
+    ///
+    /// # Errors
+    /// If the kernel could not be asked, or its answers not be read.
+    pub fn order_all<T>(
+        &mut self,
+        kind: u16,
+        items: &[T],
+        mut body: impl FnMut(&T, &mut Vec<u8>),
+        mut refused: impl FnMut(Errno),
+    ) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        let first = self.sequence.wrapping_add(1).max(1);
+        for (position, item) in items.iter().enumerate() {
+            // Errors come unasked. The last message is answered in any case, after the others.
+            let is_last = position + 1 == items.len();
+            let flags = if is_last { libc::NLM_F_ACK as u16 } else { 0 };
+            message::put(&mut bytes, kind, flags, self.next_sequence(), |it| body(item, it));
+        }
+        if items.is_empty() {
+            return Ok(());
+        }
+        self.send(&bytes)?;
+        let last = self.sequence;
+        let mut answer = |message: Message<'_>| {
+            match message.error_code() {
+                None | Some(0) => {}
+                Some(errno) => refused(Errno::from_raw(errno)),
+            }
+            (message.sequence == last).then_some(())
+        };
+        while self.receive_answers(first, &mut answer)?.is_none() {}
+        Ok(())
+    }
+
+    /// Sends messages that the caller has encoded; [`drain`](Socket::drain) reads what they cause.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if the socket's buffer cannot be raised, otherwise [`Error::Send`].
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.raise_send_buffer(bytes.len() + SEND_MARGIN);
+        let (parts, to) = ([IoSlice::new(bytes)], NetlinkAddr::new(0, 0));
+        let fd = self.fd.as_raw_fd();
+        let sent = repeat(|| socket::sendmsg(fd, &parts, &[], MsgFlags::empty(), Some(&to)));
+        match (sent, self.send_buffer_refusal) {
+            (Ok(_), _) => Ok(()),
+            (Err(Errno::EMSGSIZE), Some(refusal)) => {
+                Err(Error::TooLarge { bytes: bytes.len(), reason: refusal.into() })
+            }
+            (Err(errno), _) => Err(Error::Send { bytes: bytes.len(), reason: errno.into() }),
+        }
+    }
+
+    fn raise_send_buffer(&mut self, wanted: usize) {
+        if wanted <= self.send_buffer {
+            return;
+        }
+        self.send_buffer = wanted;
+        self.send_buffer_refusal = setsockopt(&self.fd, sockopt::SndBufForce, &wanted).err();
+        if self.send_buffer_refusal.is_some() {
+            let _ = setsockopt(&self.fd, sockopt::SndBuf, &wanted);
+        }
+    }
+
+    /// Hands all messages that have arrived to `each`, and does not wait for others. True if the
+    /// kernel had no room for some, and dropped them.
+    ///
+    /// # Errors
+    /// [`Error::Receive`] if the socket cannot be read.
+    pub fn drain(&mut self, each: impl FnMut(Message<'_>)) -> Result<bool, Error> {
+        let mut buffer = self.take_buffer();
+        let drained = self.drain_into(&mut buffer, each);
+        self.buffer = buffer;
+        drained
+    }
+
+    /// Waits for a message, and drops all that have arrived: for events that only say *that*
+    /// something changed.
+    ///
+    /// # Errors
+    /// [`Error::Receive`] if the socket cannot be read.
+    pub fn wait_and_discard(&self) -> Result<(), Error> {
+        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        repeat(|| poll(&mut fds, PollTimeout::NONE)).map_err(unreadable)?;
+        self.drain_into(&mut [0; 1024], |_| {}).map(drop)
+    }
+
+    fn drain_into(
+        &self,
+        buffer: &mut [u8],
+        mut each: impl FnMut(Message<'_>),
+    ) -> Result<bool, Error> {
+        let mut lost = false;
+        loop {
+            match self.receive(buffer, MsgFlags::MSG_DONTWAIT) {
+                Ok(length) => messages(&buffer[..length]).for_each(&mut each),
+                Err(Errno::EAGAIN) => return Ok(lost),
+                // The kernel sends nothing more, no answer either, until all that arrived is read.
+                Err(Errno::ENOBUFS) => lost = true,
+                Err(errno) => return Err(unreadable(errno)),
+            }
+        }
+    }
+
+    /// Receives once, and hands the answers to the requests from `first` to the latest to `each`
+    /// until it returns something. Answers to a request that was given up may still arrive.
+    fn receive_answers<B>(
+        &mut self,
+        first: u32,
+        mut each: impl FnMut(Message<'_>) -> Option<B>,
+    ) -> Result<Option<B>, Error> {
+        let count = self.sequence.wrapping_sub(first);
+        let mut buffer = self.take_buffer();
+        let received = self.receive(&mut buffer, MsgFlags::empty());
+        self.buffer = buffer;
+        let received = &self.buffer[..received.map_err(unreadable)?];
+        Ok(messages(received)
+            .filter(|message| message.sequence.wrapping_sub(first) <= count)
+            .find_map(&mut each))
+    }
+
+    fn receive(&self, buffer: &mut [u8], flags: MsgFlags) -> Result<usize, Errno> {
+        repeat(|| socket::recv(self.fd.as_raw_fd(), buffer, flags))
+    }
+
+    /// The buffer is made when it is needed: some sockets are held for their numbers only.
+    fn take_buffer(&mut self) -> Vec<u8> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize(READ_BUFFER, 0);
+        buffer
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1).max(1);
+        self.sequence
+    }
+}
+
+/// Returns the sockets of a protocol in the network namespace of this thread: the groups that each
+/// is in, by port number.
+///
+/// # Errors
+/// If `/proc` is not there.
+pub fn sockets(protocol: Protocol) -> io::Result<BTreeMap<u32, u32>> {
+    const FILE: &str = "/proc/thread-self/net/netlink";
+    let list = std::fs::read_to_string(FILE)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot read {FILE}: {error}")))?;
+    Ok(list.lines().filter_map(|line| parse(line, protocol)).collect())
+}
+
+/// Reads port number and groups from a line about a socket of that protocol.
+fn parse(line: &str, protocol: Protocol) -> Option<(u32, u32)> {
+    let mut fields = line.split_whitespace().skip(1);
+    let number: i32 = fields.next()?.parse().ok()?;
+    let port = fields.next()?.parse().ok()?;
+    let groups = u32::from_str_radix(fields.next()?, 16).ok()?;
+    (number == protocol.raw() as i32).then_some((port, groups))
+}
+
+/// Repeats a call as long as a signal ends it.
+fn repeat<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            other => return other,
+        }
+    }
+}
+
+fn unreadable(errno: Errno) -> Error {
+    Error::Receive(errno.into())
+}
+
+fn enable(fd: &OwnedFd, option: i32) -> Result<(), Errno> {
+    let on: i32 = 1;
+    // SAFETY: the descriptor is open, the value is an int whose size is given.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_NETLINK,
+            option,
+            (&raw const on).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    Errno::result(result).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel_are_understood() {
+        let line = "00000000a141e68c 12  1936195584 c0000000 0        0        0     2        0        3829776 ";
+        assert_eq!(parse(line, Protocol::Netfilter), Some((0x7368_0000, 0xc000_0000)));
+        assert_eq!(parse(line, Protocol::Route), None);
+        for other in [
+            "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode",
+            "",
+        ] {
+            assert_eq!(parse(other, Protocol::Netfilter), None);
+        }
+    }
+
+    /// A question that the kernel answers to every user, with one message.
+    const FIND_FAMILY: Request = Request { name: "find the family", kind: 0x10, flags: 0 };
+
+    fn nlctrl(body: &mut Vec<u8>) {
+        body.extend_from_slice(&[3, 1, 0, 0]);
+        crate::attr::put_text(body, 2, "nlctrl");
+    }
+
+    #[test]
+    fn answers_to_abandoned_requests_are_skipped() -> Result<(), Error> {
+        let mut socket = Socket::open(Protocol::Generic)?;
+        for _ in 0..3 {
+            socket.start(FIND_FAMILY, nlctrl)?;
+        }
+        let mut sequences = Vec::new();
+        socket.request(FIND_FAMILY, nlctrl, |message| sequences.push(message.sequence))?;
+        assert_eq!(sequences, [4]);
+        assert!(!socket.drain(|_| panic!("nothing else was asked"))?);
+        Ok(())
+    }
+
+    #[test]
+    fn every_refused_order_is_reported() -> Result<(), Error> {
+        let mut socket = Socket::open(Protocol::Route)?;
+        let mut refused = Vec::new();
+        // Interfaces that cannot be: their names are too long.
+        let names = ["interface-that-is-not-there"; 100];
+        let body = |name: &&str, body: &mut Vec<u8>| {
+            body.extend_from_slice(&[0; 16]);
+            crate::attr::put_text(body, libc::IFLA_IFNAME, name);
+        };
+        socket.order_all(libc::RTM_DELLINK, &names, body, |errno| refused.push(errno))?;
+        assert_eq!(refused.len(), names.len());
+        assert!(refused.iter().all(|errno| *errno == refused[0]), "{refused:?}");
+        socket.order_all(libc::RTM_DELLINK, &[""; 0], body, |errno| refused.push(errno))?;
+        assert_eq!(refused.len(), names.len());
+        Ok(())
+    }
+
+    #[test]
+    fn port_numbers_are_given_once() -> Result<(), Box<dyn std::error::Error>> {
+        let first = Socket::open(Protocol::Generic)?;
+        let second = Socket::bind(Protocol::Generic, first.port(), 0);
+        let error = io::Error::from(second.expect_err("the number is taken"));
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(sockets(Protocol::Generic)?.get(&first.port()), Some(&0));
+        Ok(())
+    }
+}
