@@ -9,7 +9,7 @@ use nfnetlink::nft::{Batch, ElementData, Elements, Kernel, Socket, TableFamily};
 use shunt::dataplane::{Dataplane, Event, Order, Orders, Ownership, Pace, Update, spawn};
 use shunt_core::model::{Change, EndpointSlice};
 use shunt_core::plan::{Options, Set, TABLE};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use super::Size;
 use super::cluster::{load, median, service, slice};

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use shunt::conntrack::{Report, Sweep};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{Flows, FrontendKey};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use crate::flows::{Flow, frontend, send_syn, serving, socket, sweep};
 

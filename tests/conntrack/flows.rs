@@ -13,7 +13,7 @@ use nix::sys::socket::{
 use shunt::conntrack::{Conntrack, Report, Sweep};
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{self, FrontendKey};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 /// A flow, as its client sees it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! A Service in the laboratory one of whose two endpoints is gone.
+//! A Service in the testbed one of whose two endpoints is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, UdpSocket};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use shunt::conntrack::{Conntrack, Sweep, spawn};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{Flows, FrontendKey};
-use shunt_lab::{Connection, Echo, Netns, Topology, probe};
+use shunt_testbed::{Connection, Echo, Netns, Topology, probe};
 
 use crate::flows::{Flow, flows, flows_with, frontend, send_syn, serving, socket, sweep};
 
@@ -193,7 +193,7 @@ fn exactly_the_stale_flows_of_the_swept_frontends_vanish() -> Result<()> {
                 } else {
                     let patience = Duration::from_secs(5);
                     lab.client
-                        .run(|| probe(shunt_lab::Protocol::Sctp, None, frontend, patience))?;
+                        .run(|| probe(shunt_testbed::Protocol::Sctp, None, frontend, patience))?;
                 }
             }
         }

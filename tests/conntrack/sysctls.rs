@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use shunt::conntrack::sysctl;
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 #[test]
 fn sysctls_are_set_where_the_namespace_may_and_the_rest_is_no_error() -> Result<()> {

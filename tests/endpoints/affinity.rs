@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use nfnetlink::nft::{Batch, ElementData, Elements, Error, Kernel as _, Socket, TableFamily};
 use nix::errno::Errno;
-use shunt_lab::{Host, Outcome, Protocol, Service, probe};
+use shunt_testbed::{Host, Outcome, Protocol, Service, probe};
 
 use crate::table::{
     Case, Changes, DYING, Family, READY, SERVING, Scenario, UNREADY, addresses, slices_of,
@@ -139,7 +139,7 @@ fn a_session_outlives_changes() -> Result<()> {
     assert_eq!(sticky_world.remembered()?, sessions.0.len());
 
     let pod4 = world.lab.add_pod(node, "pod-4", [10, 244, 0, 14], "fd00:244::14")?;
-    let _server = shunt_lab::Echo::on(&pod4, crate::world::TARGET)?;
+    let _server = shunt_testbed::Echo::on(&pod4, crate::world::TARGET)?;
     let pods = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3, &pod4];
     changes.write(world, "slices.yaml", slices("web", &pods))?;
     sticky_world.sessions(&cases)?.assert_kept(&sessions, "a new endpoint");

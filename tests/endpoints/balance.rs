@@ -1,7 +1,7 @@
 //! Every endpoint gets its share.
 
 use anyhow::{Result, ensure};
-use shunt_lab::{Echo, Host};
+use shunt_testbed::{Echo, Host};
 
 use crate::table::{Case, Changes, Scenario};
 use crate::world::{TARGET, World, slices, web};

@@ -1,7 +1,7 @@
 //! Two Services that want one frontend: the kind of frontend decides, then age, whatever came first.
 
 use anyhow::Result;
-use shunt_lab::{Exposition, Host, Protocol, Service};
+use shunt_testbed::{Exposition, Host, Protocol, Service};
 
 use crate::table::{Case, Changes, Frontend, Scenario};
 use crate::world::{World, cluster_ip_service, manifest};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use shunt_lab::Connection;
+use shunt_testbed::Connection;
 
 use crate::table::{Case, Changes, READY, SERVING, Scenario, slices_of};
 use crate::world::{World, cluster_ip_service, manifest, web};

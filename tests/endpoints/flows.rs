@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
-use shunt_lab::{Connection, Host, Protocol};
+use shunt_testbed::{Connection, Host, Protocol};
 
 use crate::table::{Case, Changes, DYING, Frontend, READY, SERVING, Scenario, UNREADY, slices_of};
 use crate::world::{TARGET, World, cluster_ip_service, manifest, on_all_protocols, web};
@@ -257,7 +257,7 @@ fn a_flow_ends_when_the_addresses_change() -> Result<()> {
     let changes = Changes::start(&world)?;
     let senders = Senders::new(&world, Scenario::FlowEnds)?;
     senders.stay("the old addresses", "pod-1")?;
-    let moved = on_all_protocols(shunt_lab::Service::new("web"), 80, Some(30081))
+    let moved = on_all_protocols(shunt_testbed::Service::new("web"), 80, Some(30081))
         .cluster_ips(&["10.96.0.11", "fd00:96::11"])
         .external_ips(&["198.51.100.11", "2001:db8:51::11"])
         .load_balancer(&["203.0.113.11", "2001:db8:113::11"]);
@@ -270,7 +270,7 @@ fn a_flow_ends_when_the_addresses_change() -> Result<()> {
     // Another Service on an address that was another's.
     changes.write(&world, "web.yaml", web())?;
     senders.until("back", &from("pod-1"))?;
-    let other = on_all_protocols(shunt_lab::Service::new("other"), 80, Some(30080))
+    let other = on_all_protocols(shunt_testbed::Service::new("other"), 80, Some(30080))
         .cluster_ips(&["10.96.0.10", "fd00:96::10"])
         .external_ips(&["198.51.100.10", "2001:db8:51::10"])
         .load_balancer(&["203.0.113.10", "2001:db8:113::10"]);
@@ -412,7 +412,7 @@ fn direct_flows_and_connections_are_left_alone() -> Result<()> {
         }
         Ok(entries)
     };
-    // The laboratory's associations end with their handshake; their entries shall stay for longer.
+    // The testbed's associations end with their handshake; their entries shall stay for longer.
     lab.node.sysctl(&[("net/netfilter/nf_conntrack_sctp_timeout_cookie_wait", "600")])?;
     for case in Scenario::ConnectionStays.cases() {
         if case.protocol == Protocol::Sctp {

@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getsockopt, socket, sockopt,
 };
-use shunt_lab::{Host, Protocol, Service};
+use shunt_testbed::{Host, Protocol, Service};
 
 use crate::table::{Case, Changes, Scenario};
 use crate::world::{World, slices, web};

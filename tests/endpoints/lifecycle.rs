@@ -1,7 +1,7 @@
 //! The life of a Service: its type, ports, address and label change.
 
 use anyhow::Result;
-use shunt_lab::{EndpointSlice, Protocol, Service};
+use shunt_testbed::{EndpointSlice, Protocol, Service};
 
 use crate::table::{Case, Changes, Frontend, Scenario};
 use crate::world::{TARGET, World, cluster_ip_service, manifest, on_all_protocols, slices, web};

@@ -15,7 +15,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getsockname, getsockopt, socket,
     sockopt,
 };
-use shunt_lab::Host;
+use shunt_testbed::Host;
 
 use crate::table::{Case, Changes, DYING, READY, SERVING, Scenario, UNREADY, slices_of};
 use crate::world::{TARGET, World, cluster_ip_service, web};

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shunt_lab::{EndpointSlice, Host, Node, Protocol};
+use shunt_testbed::{EndpointSlice, Host, Node, Protocol};
 
 use crate::table::{
     Case, Changes, DYING, Family, Frontend, PUBLISHED, READY, SERVING, Scenario, UNREADY, slices_of,

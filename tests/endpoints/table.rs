@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::{Context, Result};
-use shunt_lab::{Agent, EndpointSlice, Host, Protocol};
+use shunt_testbed::{Agent, EndpointSlice, Host, Protocol};
 
 use crate::world::{TARGET, World, cluster_ip_service};
 
@@ -61,7 +61,7 @@ impl Scenario {
             Self::AffinityHalfOpen => (&[Tcp, Udp], FRONTENDS),
             Self::Balance => (PROTOCOLS, &[ClusterIp]),
             Self::Conflict => (PROTOCOLS, FRONTENDS),
-            // SCTP associations of the laboratory end with their handshake.
+            // SCTP associations of the testbed end with their handshake.
             Self::ConnectionStays => (&[Tcp, Sctp], FRONTENDS),
             Self::Established => (&[Tcp], FRONTENDS),
             Self::FallbackCluster => (PROTOCOLS, FRONTENDS),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::thread;
 
 use anyhow::Result;
-use shunt_lab::{Host, Probe, Protocol};
+use shunt_testbed::{Host, Probe, Protocol};
 
 use crate::world::{World, cluster_ip_service, manifest};
 
@@ -77,7 +77,7 @@ fn a_port_that_is_listed_on_another_protocol_is_refused() -> Result<()> {
     let listed = [(Protocol::Tcp, 20_u8), (Protocol::Udp, 21), (Protocol::Sctp, 22)];
     for (protocol, number) in listed {
         let name = format!("only-{number}");
-        let service = shunt_lab::Service::new(&name)
+        let service = shunt_testbed::Service::new(&name)
             .cluster_ips(&[&format!("10.96.0.{number}"), &format!("fd00:96::{number}")])
             .port(&protocol.to_string().to_lowercase(), protocol, 80);
         let content = manifest(&service, &name, &[&world.lab.pod1]);
@@ -157,7 +157,7 @@ fn an_address_is_dropped_from_the_moment_its_service_is_gone() -> Result<()> {
     all(&world, &WEB, eventually_dropped);
 
     // Another Service with the same addresses, on another port.
-    let heir = shunt_lab::Service::new("heir").cluster_ips(&["10.96.0.10", "fd00:96::10"]);
+    let heir = shunt_testbed::Service::new("heir").cluster_ips(&["10.96.0.10", "fd00:96::10"]);
     let heir = crate::world::on_all_protocols(heir, 90, None);
     world.manifests.write("heir.yaml", manifest(&heir, "heir", &[&world.lab.pod2]))?;
     all(&world, &WEB, |probe| probe.eventually().refused());
@@ -180,10 +180,10 @@ fn an_address_is_dropped_from_the_moment_its_service_is_gone() -> Result<()> {
 fn a_cluster_ip_that_is_an_external_address_too_is_external() -> Result<()> {
     let world = World::new()?;
     let both = ["10.96.0.30", "fd00:96::30"];
-    let plain = shunt_lab::Service::new("plain").cluster_ips(&both).external_ips(&both);
+    let plain = shunt_testbed::Service::new("plain").cluster_ips(&both).external_ips(&both);
     let plain = crate::world::on_all_protocols(plain, 80, None);
     let local = ["10.96.0.31", "fd00:96::31"];
-    let restricted = shunt_lab::Service::new("restricted")
+    let restricted = shunt_testbed::Service::new("restricted")
         .cluster_ips(&local)
         .load_balancer(&local)
         .external_ips(&local)

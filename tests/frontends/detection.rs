@@ -1,7 +1,7 @@
 //! `detectLocalMode`: how traffic of pods is told from other traffic.
 
 use anyhow::{Context, Result};
-use shunt_lab::Node;
+use shunt_testbed::Node;
 
 use crate::table::{Expected, Frontend, Scenario, Sender, check, name, service};
 use crate::world::{World, cluster_ip_service, manifest};

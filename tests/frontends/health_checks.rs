@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shunt_lab::{EndpointSlice, Host, Protocol, Service};
+use shunt_testbed::{EndpointSlice, Host, Protocol, Service};
 
 use crate::world::{CLUSTER_CIDR, World};
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
-use shunt_lab::{Protocol, Service};
+use shunt_testbed::{Protocol, Service};
 
 use crate::table::{Expected, Family, Frontend, Scenario, Sender, check, ip, name, service};
 use crate::world::{World, manifest, on_all_protocols};

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_lab::{Echo, Node, Outcome, Protocol, probe};
+use shunt_testbed::{Echo, Node, Outcome, Protocol, probe};
 
 use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest};
 
@@ -247,7 +247,7 @@ fn the_primary_address_changes() -> Result<()> {
         [(old, new, None), (new, old, Some(other)), (old, new, Some(node.world.lab.node.clone()))];
     for (with, without, change) in steps {
         if let Some(host) = change {
-            node.world.manifests.write("node.yaml", shunt_lab::Node::of(&host))?;
+            node.world.manifests.write("node.yaml", shunt_testbed::Node::of(&host))?;
         }
         for (with, without) in with.into_iter().zip(without) {
             node.expect(with, Expected::Offered)?;

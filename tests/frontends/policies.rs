@@ -1,7 +1,7 @@
 //! `externalTrafficPolicy` and `internalTrafficPolicy`.
 
 use anyhow::Result;
-use shunt_lab::{Echo, Protocol};
+use shunt_testbed::{Echo, Protocol};
 
 use crate::table::{Expected, Family, Frontend, Scenario, Sender, address, check, name, service};
 use crate::world::{CLUSTER_CIDR, TARGET, World, cluster_ip_service, manifest};

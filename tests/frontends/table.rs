@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use shunt_lab::{Host, Outcome, Protocol, Service};
+use shunt_testbed::{Host, Outcome, Protocol, Service};
 
 use crate::world::{World, on_all_protocols};
 

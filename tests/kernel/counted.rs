@@ -8,8 +8,8 @@ use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, Tally};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::{Options, Set};
-use shunt_fake::{NODE, name, service, slice};
-use shunt_lab::Netns;
+use shunt_fake_nftables::{NODE, name, service, slice};
+use shunt_testbed::Netns;
 
 use crate::cluster::dataplane;
 use crate::faults::Faults;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nfnetlink::nft::{Error, Kernel, Refusal, Socket};
 use nix::errno::Errno;
-use shunt_fake::{Call, Fault, Faulty};
+use shunt_fake_nftables::{Call, Fault, Faulty};
 
 type Refuse = Box<dyn Fn(&Refusal) -> Option<Errno> + Send>;
 

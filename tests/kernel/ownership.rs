@@ -9,8 +9,8 @@ use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, SyncReport};
 use shunt_core::model::{Change, TrafficPolicy};
 use shunt_core::plan::{Options, Set};
-use shunt_fake::{NODE, service};
-use shunt_lab::Netns;
+use shunt_fake_nftables::{NODE, service};
+use shunt_testbed::Netns;
 
 use crate::cluster::dataplane;
 use crate::faults::Faults;

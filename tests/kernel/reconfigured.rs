@@ -9,8 +9,8 @@ use anyhow::Result;
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt_core::model::{Change, Family, Node, TrafficPolicy};
 use shunt_core::plan::{DetectLocal, NodePortAddresses, Options};
-use shunt_fake::{NODE, service, slice};
-use shunt_lab::Netns;
+use shunt_fake_nftables::{NODE, service, slice};
+use shunt_testbed::Netns;
 
 fn cluster() -> Vec<Change> {
     let mut changes = vec![

@@ -4,8 +4,8 @@ use anyhow::Result;
 use nfnetlink::nft::Socket;
 use shunt::dataplane::{Removed, Scope, remove};
 use shunt_core::model::Change;
-use shunt_fake::service;
-use shunt_lab::Netns;
+use shunt_fake_nftables::service;
+use shunt_testbed::Netns;
 
 use crate::cluster::dataplane;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 const EXAMPLES: [&str; 2] = ["examples/demo", "examples/services"];

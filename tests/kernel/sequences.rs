@@ -6,8 +6,8 @@ use anyhow::Result;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use shunt_core::model::Change;
-use shunt_fake::change;
-use shunt_lab::Netns;
+use shunt_fake_nftables::change;
+use shunt_testbed::Netns;
 
 use crate::cluster::dataplane;
 

@@ -7,8 +7,8 @@ use nfnetlink::nft::{Kernel as _, Socket, TableFamily};
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::Options;
-use shunt_fake::{NODE, service, slice};
-use shunt_lab::Netns;
+use shunt_fake_nftables::{NODE, service, slice};
+use shunt_testbed::Netns;
 
 use crate::cluster::dataplane;
 use crate::faults::Faults;

@@ -13,8 +13,8 @@ use shunt::serve::{Health, HealthSource, UnboundPorts};
 use shunt::status::{self, Following, Known};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::Options;
-use shunt_fake::{NODE, service, slice};
-use shunt_lab::Netns;
+use shunt_fake_nftables::{NODE, service, slice};
+use shunt_testbed::Netns;
 
 use crate::faults::Faults;
 

@@ -5,7 +5,7 @@ use nfnetlink::nft::{
     Batch, ElementData, Elements, Error, Kernel, Refusal, SetData, SetType, Socket, TableFamily,
     VerdictCode,
 };
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 const TABLE: &str = "test";
 

@@ -15,7 +15,7 @@ use nix::sys::socket::sockopt::{RcvBuf, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket,
 };
-use shunt_lab::{Agent, Host, Netns, Node, Protocol, Service};
+use shunt_testbed::{Agent, Host, Netns, Node, Protocol, Service};
 
 use crate::world::{HEALTH, METRICS, World, service, slices};
 

@@ -4,8 +4,8 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::Result;
-use shunt_apiserver::{Kind, Kubeconfig, Standin, TOKEN};
-use shunt_lab::{Agent, Exposition, HttpAnswer, Node, Topology};
+use shunt_fake_apiserver::{Kind, Kubeconfig, Standin, TOKEN};
+use shunt_testbed::{Agent, Exposition, HttpAnswer, Node, Topology};
 
 use crate::world::{HEALTH, METRICS, SHUNT, scrape, service, wait_for_services};
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, mkfifo};
-use shunt_lab::{Exposition, Netns, Occupier, Scratch, Service, http_get};
+use shunt_testbed::{Exposition, Netns, Occupier, Scratch, Service, http_get};
 
 use crate::world::{HEALTH, METRICS, SHUNT, World, service, slices, wait_for_services};
 
@@ -295,13 +295,13 @@ fn ended_at_once(child: &mut Child, pid: Pid) -> Result<()> {
     Ok(())
 }
 
-/// The library lets a call of the thread fail that never fails (see `tests/refusal`).
+/// The library lets a call of the thread fail that never fails (see `tests/support/fault_preload`).
 #[test]
 fn a_dataplane_that_dies_is_the_end_and_the_log_says_so() -> Result<()> {
     let world = world_with_web()?;
     let scratch = Scratch::new()?;
     let stop = scratch.path().join("stop");
-    let library = std::env::current_exe()?.with_file_name("libshunt_refusal.so");
+    let library = std::env::current_exe()?.with_file_name("libshunt_fault_preload.so");
     ensure!(
         library.is_file(),
         "{} is missing: run the test where cargo built it",

@@ -1,7 +1,7 @@
 //! `/healthz` and `/livez`, as load balancers and probes see them.
 
 use anyhow::Result;
-use shunt_lab::{Exposition, HttpAnswer, Node, Occupier};
+use shunt_testbed::{Exposition, HttpAnswer, Node, Occupier};
 
 use crate::world::{HEALTH, METRICS, World, scrape, service, wait_for_services};
 

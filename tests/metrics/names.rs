@@ -6,7 +6,7 @@ use anyhow::Result;
 use shunt::kube_proxy::Found;
 use shunt::metrics::{Changes, Format, Metrics, Probe, State, Sync};
 use shunt_core::model::Family;
-use shunt_lab::Exposition;
+use shunt_testbed::Exposition;
 
 /// Where everything that can be counted has been counted once.
 fn everything(families: &[Family]) -> Metrics {

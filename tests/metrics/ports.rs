@@ -10,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
     sockopt,
 };
-use shunt_lab::{Exposition, HttpAnswer};
+use shunt_testbed::{Exposition, HttpAnswer};
 
 use crate::world::{HEALTH, METRICS, SHUNT, World, wait_for_services};
 

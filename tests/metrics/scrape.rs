@@ -1,7 +1,7 @@
 //! Values that move with what happens.
 
 use anyhow::Result;
-use shunt_lab::{EndpointSlice, Exposition, Protocol, Service};
+use shunt_testbed::{EndpointSlice, Exposition, Protocol, Service};
 
 use crate::world::{METRICS, World, scrape, service, slices, wait_for_services};
 

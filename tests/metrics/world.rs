@@ -3,8 +3,8 @@
 use std::fmt::Display;
 
 use anyhow::Result;
-use shunt_lab::{Agent, AgentBuilder, EndpointSlice, Exposition, Host, ManifestDir, Protocol};
-use shunt_lab::{Service, Topology};
+use shunt_testbed::{Agent, AgentBuilder, EndpointSlice, Exposition, Host, ManifestDir, Protocol};
+use shunt_testbed::{Service, Topology};
 
 pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 pub(crate) const HEALTH: u16 = 10_256;

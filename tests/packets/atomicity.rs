@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_lab::{Host, Outcome, Protocol, Tally, probe};
+use shunt_testbed::{Host, Outcome, Protocol, Tally, probe};
 
 use crate::world::{World, cluster_ip_service, manifest};
 

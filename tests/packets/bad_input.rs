@@ -2,7 +2,7 @@
 //! else is programmed, at the start and while the agent runs.
 
 use anyhow::Result;
-use shunt_lab::{Agent, EndpointSlice, Host, Protocol, Service};
+use shunt_testbed::{Agent, EndpointSlice, Host, Protocol, Service};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, manifest, on_all_protocols};
 

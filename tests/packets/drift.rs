@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_lab::{Agent, patience};
+use shunt_testbed::{Agent, patience};
 
 use crate::world::{CLUSTER_CIDR, World};
 

@@ -13,7 +13,7 @@ use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket,
 };
 use shunt::presence::{FIRST_PORT, PORTS};
-use shunt_lab::{Netns, patience};
+use shunt_testbed::{Netns, patience};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World};
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shunt_lab::{Host, Outcome, Protocol, probe};
+use shunt_testbed::{Host, Outcome, Protocol, probe};
 
 use crate::atomicity::{OTHERS, file, other_service, while_asking};
 use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest, web};

@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shunt_lab::{Agent, Exposition};
+use shunt_testbed::{Agent, Exposition};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World};
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use shunt_lab::{Protocol, Traffic};
+use shunt_testbed::{Protocol, Traffic};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, manifest, web};
 

@@ -1,4 +1,4 @@
-//! What becomes of packets: the real agent on a node of the laboratory, programmed by manifests,
+//! What becomes of packets: the real agent on a node of the testbed, programmed by manifests,
 //! and clients on all sides of it.
 
 mod atomicity;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result};
-use shunt_lab::{Echo, EndpointSlice, Outcome, Protocol};
+use shunt_testbed::{Echo, EndpointSlice, Outcome, Protocol};
 
 use crate::world::{CLUSTER_CIDR, TARGET, World, cluster_ip_service, manifest, web};
 

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::Result;
-use shunt_lab::{Host, Protocol};
+use shunt_testbed::{Host, Protocol};
 
 use crate::world::{World, manifest, on_all_protocols, web};
 
@@ -131,14 +131,13 @@ fn a_port_that_is_not_listed_is_refused_at_cluster_ips_only() -> Result<()> {
 #[test]
 fn a_service_may_have_a_name_that_looks_like_a_number() -> Result<()> {
     let world = World::new()?;
-    let service = on_all_protocols(shunt_lab::Service::new("0-a.b"), 65535, None)
+    let service = on_all_protocols(shunt_testbed::Service::new("0-a.b"), 65535, None)
         .namespace("1-namespace")
         .cluster_ips(&["10.96.0.77"]);
-    let slice = Protocol::ALL
-        .into_iter()
-        .fold(shunt_lab::EndpointSlice::v4("0-a.b").namespace("1-namespace"), |slice, protocol| {
-            slice.port(&protocol.to_string().to_lowercase(), protocol, 8080)
-        });
+    let slice = Protocol::ALL.into_iter().fold(
+        shunt_testbed::EndpointSlice::v4("0-a.b").namespace("1-namespace"),
+        |slice, protocol| slice.port(&protocol.to_string().to_lowercase(), protocol, 8080),
+    );
     let slice = slice.hosts(&[&world.lab.pod1]);
     world.manifests.write("web.yaml", format!("{service}{slice}"))?;
     let _agent = world.start()?;

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
-use shunt_lab::{Agent, Echo, Host, Node, Protocol};
+use shunt_testbed::{Agent, Echo, Host, Node, Protocol};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World};
 

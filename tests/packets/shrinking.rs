@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_lab::{Host, Outcome, Protocol, probe};
+use shunt_testbed::{Host, Outcome, Protocol, probe};
 
 use crate::world::{World, slices, web};
 

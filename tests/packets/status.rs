@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shunt_lab::{Netns, Occupier, Protocol, Service};
+use shunt_testbed::{Netns, Occupier, Protocol, Service};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, cluster_ip_service, manifest, web};
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use shunt_lab::{EndpointSlice, Protocol, Service};
+use shunt_testbed::{EndpointSlice, Protocol, Service};
 
 use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest};
 

@@ -7,7 +7,7 @@ use crate::world::{World, cluster_ip_service, manifest, slices};
 const WEB: [&str; 2] = ["10.96.0.10:80", "[fd00:96::10]:80"];
 const NEW: [&str; 2] = ["10.96.0.30:80", "[fd00:96::30]:80"];
 
-fn new_service() -> shunt_lab::Service {
+fn new_service() -> shunt_testbed::Service {
     cluster_ip_service("new", &["10.96.0.30", "fd00:96::30"])
 }
 
@@ -35,12 +35,12 @@ fn a_file_is_added_and_removed() -> Result<()> {
 fn a_replaced_file_changes_endpoints() -> Result<()> {
     let world = World::new()?;
     let lab = &world.lab;
-    let write = |pods: &[&shunt_lab::Host]| {
+    let write = |pods: &[&shunt_testbed::Host]| {
         world.manifests.write("new.yaml", manifest(&new_service(), "new", pods))
     };
     write(&[&lab.pod1])?;
     let _agent = world.start()?;
-    let steps: [&[&shunt_lab::Host]; 6] = [
+    let steps: [&[&shunt_testbed::Host]; 6] = [
         &[&lab.pod1],
         &[&lab.pod1, &lab.pod2],
         &[&lab.pod2, &lab.pod3],
@@ -124,7 +124,7 @@ fn a_broken_file_keeps_its_last_good_content() -> Result<()> {
 fn a_single_file_can_stand_for_the_directory() -> Result<()> {
     let world = World::with_web()?;
     let file = world.manifests.path().join("web.yaml");
-    let agent = shunt_lab::Agent::builder(crate::world::SHUNT, &world.lab.node).manifests(file);
+    let agent = shunt_testbed::Agent::builder(crate::world::SHUNT, &world.lab.node).manifests(file);
     let _agent = agent.start()?;
     for to in WEB {
         let reached = world.lab.from(&world.lab.node).tcp(to).reaches(&["pod-1", "pod-2", "pod-3"]);

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 
 use anyhow::Result;
-use shunt_lab::{
+use shunt_testbed::{
     Agent, AgentBuilder, Echo, EndpointSlice, Host, ManifestDir, Node, Protocol, Service, Topology,
 };
 
@@ -19,7 +19,7 @@ pub(crate) const TARGET: u16 = 8080;
 pub(crate) const CLUSTER_CIDR: &str =
     "mode: nftables\ndetectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 
-/// The laboratory with an agent about to be started.
+/// The testbed with an agent about to be started.
 pub(crate) struct World {
     pub(crate) lab: Topology,
     pub(crate) manifests: ManifestDir,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use shunt_lab::Occupier;
+use shunt_testbed::Occupier;
 
 use crate::world::{HEALTH, METRICS, NODE_PORT, WEB, WEB_PODS, World, wait_until};
 

@@ -84,7 +84,7 @@ fn who_asks_has_it_read_again() -> Result<()> {
     assert!(agent.is_running());
     agent.stop()?;
 
-    let agent = shunt_lab::Agent::builder(crate::world::SHUNT, &world.lab.node)
+    let agent = shunt_testbed::Agent::builder(crate::world::SHUNT, &world.lab.node)
         .manifests(&world.manifests)
         .start()?;
     agent.hang_up()?;

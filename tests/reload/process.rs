@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::Result;
-use shunt_lab::Agent;
+use shunt_testbed::Agent;
 
 use crate::world::{SHUNT, WEB, WEB_PODS, World};
 

@@ -1,8 +1,8 @@
 //! Where objects come from, and whose they are, while the agent runs.
 
 use anyhow::Result;
-use shunt_apiserver::{Gate, Kubeconfig, Standin, TOKEN};
-use shunt_lab::{Agent, Node, Protocol, Service};
+use shunt_fake_apiserver::{Gate, Kubeconfig, Standin, TOKEN};
+use shunt_testbed::{Agent, Node, Protocol, Service};
 
 use crate::world::{SHUNT, World, slices};
 

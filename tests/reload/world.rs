@@ -1,4 +1,4 @@
-//! The laboratory, a Service on the node's pods, and a configuration file that can be changed.
+//! The testbed, a Service on the node's pods, and a configuration file that can be changed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use shunt_lab::{
+use shunt_testbed::{
     Agent, AgentBuilder, Echo, EndpointSlice, Exposition, Host, ManifestDir, Node, Protocol,
     Service, Topology,
 };
