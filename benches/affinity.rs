@@ -9,7 +9,7 @@ use nfnetlink::nft::{Batch, ElementData, Elements, Kernel, Socket, TableFamily};
 use shunt::dataplane::{Command, Commands, Dataplane, Event, Ownership, Pace, spawn};
 use shunt_core::model::{Change, ChangeBatch, EndpointSlice};
 use shunt_core::plan::{Options, Set, TABLE};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use super::Size;
 use super::cluster::{load, median, service, slice};

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Batch, Elements, Kernel, SetType, Socket, TableFamily};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use super::Size;
 use super::process::share;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use shunt::dataplane::{Command, Dataplane, Event, Pace, spawn};
 use shunt_core::model::{Change, ChangeBatch, Endpoint, EndpointSlice, ObjectName};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use super::Size;
 use super::cluster::{load, median, open, service, slice};

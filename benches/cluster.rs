@@ -9,7 +9,7 @@ use shunt_core::model::{
     ServicePort, TrafficPolicy,
 };
 use shunt_core::plan::Options;
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 /// The dataplane of a namespace.
 pub(crate) fn open(ns: &Netns) -> Dataplane {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{FinishedBatch, Kernel, Socket, TableFamily};
 use shunt_core::plan::{Set, TABLE};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use super::Size;
 use super::cluster::{load, median, open};

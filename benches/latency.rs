@@ -23,12 +23,12 @@ use nix::sys::socket::{
 use nix::unistd::Pid;
 use serde_json::json;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt_apiserver::{Gate, Kind, Kubeconfig, Kubernetes, Program, TOKEN};
 use shunt_core::model::{
     Change, Endpoint, EndpointPort, EndpointSlice, Node, ObjectName, Protocol, Service, ServicePort,
 };
 use shunt_core::plan::{DetectLocal, Options};
-use shunt_lab::{Netns, Scratch, Topology};
+use shunt_fake_apiserver::{Gate, Kind, Kubeconfig, Kubernetes, Program, TOKEN};
+use shunt_testbed::{Netns, Scratch, Topology};
 
 use super::Size;
 use super::cluster::{self, load};

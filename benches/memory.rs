@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use hyper::Method;
 use serde_json::Value;
-use shunt_apiserver::{Client, Gate, Key, Kind, Kubeconfig, Kubernetes, Standin, TOKEN};
-use shunt_lab::{Agent, Topology};
+use shunt_fake_apiserver::{Client, Gate, Key, Kind, Kubeconfig, Kubernetes, Standin, TOKEN};
+use shunt_testbed::{Agent, Topology};
 
 use super::process::{Memory, memory, share};
 use super::table::{Table, ratio_text};

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
 
 use shunt_core::model::{Change, Protocol};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use super::Size;
 use super::cluster::{median, open, service, slice};

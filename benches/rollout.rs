@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use shunt::dataplane::{Command, Event, Pace, spawn};
 use shunt_core::model::{Change, ChangeBatch, Endpoint, EndpointSlice};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use super::Size;
 use super::cluster::{load, open, slice};

@@ -28,9 +28,9 @@ mod snapshot;
 mod state;
 mod stats;
 mod stopwatch;
-mod thread;
 #[cfg(test)]
 mod tests;
+mod thread;
 mod transaction;
 mod translate;
 mod unused_chains;

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Output;
 
 use anyhow::Result;
-use shunt_apiserver::{
+use shunt_fake_apiserver::{
     Api, Authority, Case, Kubeconfig, Proxy, Standin, TOKEN, both, standin_only,
 };
 
@@ -300,7 +300,7 @@ fn a_proxy_of_the_environment_is_used_in_a_pod(api: Api) -> Result<()> {
         "sh",
         &account,
     ];
-    let _agent = shunt_lab::Agent::builder(SHUNT, &world.lab.node)
+    let _agent = shunt_testbed::Agent::builder(SHUNT, &world.lab.node)
         .arg("--cluster-cidr=10.244.0.0/16,fd00:244::/48")
         .wrapper(&wrapper)
         .start()?;

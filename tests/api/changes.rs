@@ -1,8 +1,8 @@
 //! Changes become rules at once, and nothing else does.
 
 use anyhow::Result;
-use shunt_apiserver::{Api, Case, Key, Kind, both};
-use shunt_lab::{Host, Node};
+use shunt_fake_apiserver::{Api, Case, Key, Kind, both};
+use shunt_testbed::{Host, Node};
 
 use crate::world::{World, cluster_ip_service};
 

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use shunt_apiserver::{
+use shunt_fake_apiserver::{
     Answer, Api, Case, Fault, Key, Kind, Request, StreamingLists, Verb, standin_only,
 };
-use shunt_lab::Agent;
+use shunt_testbed::Agent;
 
 use crate::status;
 use crate::world::{World, cluster_ip_service};

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use shunt_apiserver::{Api, Case, both};
-use shunt_lab::{Agent, Exposition, Protocol, Scratch};
+use shunt_fake_apiserver::{Api, Case, both};
+use shunt_testbed::{Agent, Exposition, Protocol, Scratch};
 
 use crate::world::{SHUNT, WEB, World};
 

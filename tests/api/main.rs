@@ -19,7 +19,7 @@ mod world;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    shunt_apiserver::run(&[
+    shunt_fake_apiserver::run(&[
         ("outages", outages::cases()),
         ("programs", programs::cases()),
         ("changes", changes::cases()),

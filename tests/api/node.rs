@@ -1,8 +1,8 @@
 //! The agent's own Node.
 
 use anyhow::Result;
-use shunt_apiserver::{Api, Case, Key, Kind, both};
-use shunt_lab::{Echo, EndpointSlice, Node, Protocol};
+use shunt_fake_apiserver::{Api, Case, Key, Kind, both};
+use shunt_testbed::{Echo, EndpointSlice, Node, Protocol};
 
 use crate::world::{WEB, World, web};
 

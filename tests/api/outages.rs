@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use shunt_apiserver::{Answer, Api, Case, Fault, Kind, both, standin_only};
+use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, both, standin_only};
 
 use crate::world::{World, cluster_ip_service};
 

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use shunt_apiserver::{Api, Case, Kind, Verb, both, standin_only};
-use shunt_lab::Protocol;
+use shunt_fake_apiserver::{Api, Case, Kind, Verb, both, standin_only};
+use shunt_testbed::Protocol;
 
 use crate::world::{WEB, World, cluster_ip_service, slices};
 
@@ -97,7 +97,7 @@ fn ten_thousand_objects_come_in_pages(api: Api) -> Result<()> {
     const SERVICES: usize = 10_000;
     let world = World::with_web(api)?;
     // Streamed lists have no pages.
-    let refused = shunt_apiserver::StreamingLists::Refused(422);
+    let refused = shunt_fake_apiserver::StreamingLists::Refused(422);
     world.standin()?.configure(|settings| {
         settings.streaming_lists = refused;
         // What is in the cache comes at once.

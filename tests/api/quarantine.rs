@@ -1,15 +1,15 @@
 //! The kernel refuses a frontend: whoever looks is told, and nothing else suffers.
 //!
 //! No input makes a kernel refuse one frontend alone, so the agent runs with a library (see
-//! `tests/refusal`) that takes the key from such elements on their way. All else is the kernel's and
+//! `tests/support/fault_preload`) that takes the key from such elements on their way. All else is the kernel's and
 //! the agent's own: the error, what it is about, the attempts.
 
 use std::env;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shunt_apiserver::{Api, Case, both};
-use shunt_lab::{Agent, AgentBuilder, Exposition, Protocol, Service};
+use shunt_fake_apiserver::{Api, Case, both};
+use shunt_testbed::{Agent, AgentBuilder, Exposition, Protocol, Service};
 
 use crate::world::{World, cluster_ip_service};
 use crate::{events, status};
@@ -39,7 +39,7 @@ fn picked_on(port: u16) -> Service {
 
 /// An agent whose kernel refuses [`REFUSED`], about to be started.
 fn agent(world: &World) -> Result<AgentBuilder> {
-    let library = env::current_exe()?.with_file_name("libshunt_refusal.so");
+    let library = env::current_exe()?.with_file_name("libshunt_fault_preload.so");
     ensure!(
         library.is_file(),
         "{} is missing, which cargo builds with this test: run it from where it was built",

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use shunt_apiserver::{Api, Case, both};
-use shunt_lab::{Agent, Protocol, Scratch, Traffic};
+use shunt_fake_apiserver::{Api, Case, both};
+use shunt_testbed::{Agent, Protocol, Scratch, Traffic};
 
 use crate::world::{SHUNT, World};
 

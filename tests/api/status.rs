@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt_apiserver::{Api, Case, both};
+use shunt_fake_apiserver::{Api, Case, both};
 
 use crate::world::World;
 

@@ -1,12 +1,12 @@
-//! What every test starts from: the laboratory with servers in all pods, an API server behind a
+//! What every test starts from: the testbed with servers in all pods, an API server behind a
 //! gate on the node's loopback address, and a Service in it.
 
 use std::fmt::Display;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use shunt_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
-use shunt_lab::{
+use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
+use shunt_testbed::{
     Agent, AgentBuilder, Echo, EndpointSlice, Host, Node, Protocol, Service, Topology,
 };
 
@@ -29,7 +29,7 @@ pub(crate) const WEB: [&str; 2] = ["10.96.0.10:80", "[fd00:96::10]:80"];
 /// The address of [`marker`].
 const MARKER: &str = "10.96.0.99:80";
 
-/// The laboratory with an API server, and an agent about to be started.
+/// The testbed with an API server, and an agent about to be started.
 pub(crate) struct World {
     pub(crate) lab: Topology,
     pub(crate) api: Api,

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::{env, fs};
 
 use serde_json::Value;
-use shunt_lab::record_not_run;
+use shunt_testbed::record_not_run;
 use tempfile::tempdir;
 
 use crate::written::run;

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 use tempfile::TempDir;
 
 use crate::kinds::{Object, objects};

@@ -17,7 +17,7 @@ const DASHBOARD: &str = "deploy/chart/files/dashboard.json";
 /// Labels that Prometheus gives to whatever it scrapes; `node` comes from our ServiceMonitor.
 const TARGET_LABELS: [&str; 4] = ["instance", "job", "node", "pod"];
 
-/// Every name that can be asked for, with its labels: those of the agent, of which `tests/metrics`
+/// Every name that can be asked for, with its labels: those of the agent, of which `tests/it/metrics`
 /// proves that they are all, and the one that Prometheus makes for whatever it scrapes.
 fn series() -> Result<BTreeMap<String, BTreeSet<&'static str>>> {
     let mut series = BTreeMap::from([("up".to_owned(), BTreeSet::from(TARGET_LABELS))]);

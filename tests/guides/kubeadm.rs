@@ -1,7 +1,7 @@
 //! The guide for clusters of kubeadm, there and back.
 
 use anyhow::Result;
-use shunt_apiserver::Kubernetes;
+use shunt_fake_apiserver::Kubernetes;
 
 use crate::shell::Shell;
 use crate::{read, script};

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 fn main() -> ExitCode {
-    shunt_apiserver::run_real(
+    shunt_fake_apiserver::run_real(
         &["kubectl"],
         &[],
         &[

@@ -1,7 +1,7 @@
 //! The manifests that people apply.
 
 use anyhow::Result;
-use shunt_apiserver::Kubernetes;
+use shunt_fake_apiserver::Kubernetes;
 
 use crate::shell::Shell;
 use crate::{read, repository};

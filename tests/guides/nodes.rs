@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use shunt_apiserver::Kubernetes;
+use shunt_fake_apiserver::Kubernetes;
 
 use crate::script;
 use crate::shell::{Shell, everything};

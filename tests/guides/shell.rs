@@ -4,8 +4,8 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Result, ensure};
-use shunt_apiserver::Kubernetes;
-use shunt_lab::Scratch;
+use shunt_fake_apiserver::Kubernetes;
+use shunt_testbed::Scratch;
 
 /// A shell whose kubectl is an administrator of the cluster, in a folder of its own.
 pub(crate) struct Shell<'a> {

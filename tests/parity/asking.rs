@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Result, ensure};
 use nix::errno::Errno;
-use shunt_lab::{Fate, Question, patience, volley};
+use shunt_testbed::{Fate, Question, patience, volley};
 
 use crate::difference::{Cell, Compared, Difference, Round, Tally, differences};
 use crate::targets::{Target, targets};

@@ -1,8 +1,8 @@
 //! Settings that change what becomes of packets.
 
 use anyhow::{Context, Result};
-use shunt_apiserver::Kubernetes;
-use shunt_lab::{Protocol, Service};
+use shunt_fake_apiserver::Kubernetes;
+use shunt_testbed::{Protocol, Service};
 
 use crate::endpoints::POLICIES;
 use crate::frontends::{full, slices};

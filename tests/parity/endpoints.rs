@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use shunt_apiserver::{Key, Kind, Kubernetes};
-use shunt_lab::{EndpointSlice, Host, Protocol};
+use shunt_fake_apiserver::{Key, Kind, Kubernetes};
+use shunt_testbed::{EndpointSlice, Host, Protocol};
 
 use crate::exceptions::LEFT;
 use crate::frontends::{READY, full, slices, slices_with};

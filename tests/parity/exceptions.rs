@@ -1,6 +1,6 @@
 //! Where the agent means to differ from kube-proxy.
 
-use shunt_lab::Protocol;
+use shunt_testbed::Protocol;
 
 use crate::difference::{Compared, Fates};
 use crate::flows::{Difference, Objects, Observed, State};

@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shunt_apiserver::{Key, Kind, Kubernetes};
-use shunt_lab::{EndpointSlice, Flow, Host, Protocol, Reply, patience};
+use shunt_fake_apiserver::{Key, Kind, Kubernetes};
+use shunt_testbed::{EndpointSlice, Flow, Host, Protocol, Reply, patience};
 
 use crate::exceptions;
 use crate::frontends::full;

@@ -1,8 +1,8 @@
 //! Services: their addresses, node ports and policies.
 
 use anyhow::Result;
-use shunt_apiserver::{Key, Kind, Kubernetes};
-use shunt_lab::{EndpointSlice, Host, Protocol, Service};
+use shunt_fake_apiserver::{Key, Kind, Kubernetes};
+use shunt_testbed::{EndpointSlice, Host, Protocol, Service};
 
 use crate::world::{TARGET, World};
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use shunt_apiserver::Kubernetes;
-use shunt_lab::{Exposition, HttpAnswer, http_get, patience};
+use shunt_fake_apiserver::Kubernetes;
+use shunt_testbed::{Exposition, HttpAnswer, http_get, patience};
 
 use crate::frontends::{full, slices};
 use crate::world::{Side, World};

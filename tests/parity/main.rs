@@ -1,6 +1,6 @@
 //! shunt beside kube-proxy: what becomes of packets, and what both say about themselves.
 //!
-//! Two equal laboratories, in one the real kube-proxy in its nftables mode, in the other the agent,
+//! Two equal testbeds, in one the real kube-proxy in its nftables mode, in the other the agent,
 //! both with one kube-apiserver. Whatever is written there, every packet must have the same fate in
 //! both, but for what [`exceptions`] lists. `KUBEBUILDER_ASSETS` names the folder with
 //! kube-apiserver, etcd and kube-proxy.
@@ -23,7 +23,7 @@ mod world;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    shunt_apiserver::run_real(
+    shunt_fake_apiserver::run_real(
         &["kube-proxy"],
         &[
             ("equal_sides_have_no_difference", planted::equal_sides_have_no_difference),

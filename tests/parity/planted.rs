@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Result, bail, ensure};
-use shunt_apiserver::Kubernetes;
-use shunt_lab::Protocol;
+use shunt_fake_apiserver::Kubernetes;
+use shunt_testbed::Protocol;
 
 use crate::difference::{Cell, Compared, Round, Tally, differences};
 use crate::exceptions::reason_of_flow;

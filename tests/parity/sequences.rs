@@ -7,7 +7,7 @@ use std::env;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use shunt_apiserver::{Key, Kind, Kubernetes};
+use shunt_fake_apiserver::{Key, Kind, Kubernetes};
 
 use crate::flows::say;
 use crate::random::{self, Random};

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use serde_json::Value;
-use shunt_apiserver::{Kind, Kubernetes};
-use shunt_lab::Protocol;
+use shunt_fake_apiserver::{Kind, Kubernetes};
+use shunt_testbed::Protocol;
 
 /// The node's addresses, primary, secondary and loopback.
 const NODE: [&str; 6] =

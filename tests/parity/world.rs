@@ -1,4 +1,4 @@
-//! Two equal laboratories with one kube-apiserver: kube-proxy in one of them, the agent in the other.
+//! Two equal testbeds with one kube-apiserver: kube-proxy in one of them, the agent in the other.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
-use shunt_apiserver::{Gate, Kubeconfig, Kubernetes, Program, TOKEN};
-use shunt_lab::{Agent, Echo, Host, Protocol, Scratch, Topology, http_get, patience};
+use shunt_fake_apiserver::{Gate, Kubeconfig, Kubernetes, Program, TOKEN};
+use shunt_testbed::{Agent, Echo, Host, Protocol, Scratch, Topology, http_get, patience};
 
 /// The port that servers listen on, and others that endpoints may have.
 pub(crate) const TARGET: u16 = 8080;
@@ -27,7 +27,7 @@ const ADDRESSES: [(&str, &str); 2] =
 const CONVERGENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
-/// A laboratory with servers in all hosts of the cluster, and a way to the API server.
+/// A testbed with servers in all hosts of the cluster, and a way to the API server.
 pub(crate) struct Side {
     pub(crate) name: &'static str,
     pub(crate) lab: Topology,

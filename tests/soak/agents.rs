@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use shunt_core::plan::ChainName;
-use shunt_lab::{Agent, AgentBuilder, Exposition, Host, Netns};
+use shunt_testbed::{Agent, AgentBuilder, Exposition, Host, Netns};
 
 use crate::cluster::Cluster;
 use crate::report::{Growth, Sample};

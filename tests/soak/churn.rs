@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use shunt_apiserver::{Key, Kind};
+use shunt_fake_apiserver::{Key, Kind};
 
 use crate::cluster::{Cluster, changing, endpoints, name};
 use crate::disturbances::Plan;

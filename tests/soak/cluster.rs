@@ -1,8 +1,8 @@
-//! The laboratory with an API server, Services that nobody touches, and many that change.
+//! The testbed with an API server, Services that nobody touches, and many that change.
 
 use anyhow::Result;
-use shunt_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
-use shunt_lab::{Echo, EndpointSlice, Host, Node, Protocol, Service, Topology};
+use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
+use shunt_testbed::{Echo, EndpointSlice, Host, Node, Protocol, Service, Topology};
 
 use crate::random::Random;
 

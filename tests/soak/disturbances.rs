@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use shunt_apiserver::{Answer, Fault, Kind, Verb};
+use shunt_fake_apiserver::{Answer, Fault, Kind, Verb};
 
 use crate::agents::{Agents, End};
 use crate::cluster::Cluster;

@@ -22,8 +22,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use shunt_apiserver::{Api, Case, standin_only};
-use shunt_lab::Traffic;
+use shunt_fake_apiserver::{Api, Case, standin_only};
+use shunt_testbed::Traffic;
 
 use crate::agents::Agents;
 use crate::churn::churn;
@@ -54,7 +54,7 @@ const AFTERWARDS: usize = 50;
 
 fn main() -> ExitCode {
     let cases: Vec<Case> = standin_only![nothing_is_lost_and_nothing_grows];
-    shunt_apiserver::run(&[("soak", cases)])
+    shunt_fake_apiserver::run(&[("soak", cases)])
 }
 
 /// A number from the environment, which `cargo xtask soak` sets.

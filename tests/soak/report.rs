@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use shunt_lab::Delivered;
+use shunt_testbed::Delivered;
 
 use crate::churn::Changes;
 use crate::disturbances::Happened;

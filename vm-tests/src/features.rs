@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
 };
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use crate::runner::Test;
 

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recv, sendto, socket,
 };
-use shunt_lab::Netns;
+use shunt_testbed::Netns;
 
 use crate::node::agent_binary;
 use crate::runner::Test;

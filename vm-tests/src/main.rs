@@ -8,7 +8,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a program of the laboratory: what it prints is what it is for"
+    reason = "a program of the testbed: what it prints is what it is for"
 )]
 
 mod features;

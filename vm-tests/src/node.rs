@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::mount::{MsFlags, mount};
-use shunt_lab::{
+use shunt_testbed::{
     Agent, EndpointSlice, Host, ManifestDir, Netns, Node, Protocol, Service, patience,
 };
 
@@ -270,7 +270,7 @@ fn addresses(interface: &str, host: &Host) -> String {
     host.ips().map(command).collect()
 }
 
-/// Greets whoever connects to these addresses. The laboratory's own server needs IPv6.
+/// Greets whoever connects to these addresses. The testbed's own server needs IPv6.
 fn serve(ns: &Netns, ips: impl Iterator<Item = IpAddr>) -> Result<()> {
     for ip in ips {
         let listener = ns.run(|| Ok(TcpListener::bind((ip, TARGET))?))?;

@@ -1,7 +1,9 @@
 //! Several nodes, each with an agent of its own, and routing between them.
 
 use anyhow::Result;
-use shunt_lab::{Agent, Echo, EndpointSlice, Host, ManifestDir, Node, Protocol, Service, Topology};
+use shunt_testbed::{
+    Agent, Echo, EndpointSlice, Host, ManifestDir, Node, Protocol, Service, Topology,
+};
 
 use crate::node::agent_binary;
 use crate::runner::Test;

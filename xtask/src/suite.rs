@@ -13,7 +13,7 @@ use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
 use crate::style::Style;
 
-/// The variable that test programs know; see `record_not_run` of `tests/lab`.
+/// The variable that test programs know; see `record_not_run` of `tests/support/testbed`.
 const NOT_RUN: &str = "SHUNT_TESTS_NOT_RUN";
 
 /// Run every test of the workspace, or those of the packages that `args` select; `args` go to

@@ -5,7 +5,7 @@ use std::error::Error;
 use nfnetlink::nft::TableFamily;
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::{Options, Set, TABLE};
-use shunt_fake::{Listing, NODE, Namespace, service, slice};
+use shunt_fake_nftables::{Listing, NODE, Namespace, service, slice};
 
 use super::{Dataplane, Ownership};
 
@@ -19,7 +19,7 @@ fn service_with_an_endpoint_is_committed_once() -> Result<(), Box<dyn Error>> {
     dataplane.apply(Change::Synced);
 
     let report = dataplane.sync()?.ok_or("nothing was written")?;
-    assert_eq!(dataplane.generation(), Some(report.generation));
+    assert_eq!(dataplane.snapshot().generation, Some(report.generation));
     let list = || Listing::of(&mut namespace.open(), TableFamily::Ip, TABLE);
     let listing = list()?.ok_or("no table")?;
     let endpoints = &listing.elements[Set::Endpoints.name()];

@@ -1,4 +1,4 @@
-//! The cluster of the demo: the laboratory's topology, with the objects of `examples/demo`.
+//! The cluster of the demo: the testbed's topology, with the objects of `examples/demo`.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use shunt_lab::{Echo, EndpointSlice, Host, ManifestDir, Protocol, Topology};
+use shunt_testbed::{Echo, EndpointSlice, Host, ManifestDir, Protocol, Topology};
 
 use super::page::Page;
 use super::traffic::Tally;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use shunt_lab::{Netns, Outcome, Protocol, probe};
+use shunt_testbed::{Netns, Outcome, Protocol, probe};
 
 /// Connections to one address under way at the same time.
 const PARALLEL: usize = 2;

@@ -1,13 +1,13 @@
 //! What is done in the machines: how often each kernel is booted, with what, and for which tests.
 
-use super::contents::{OWN_PROGRAM, program_of};
+use super::contents::{OWN_PROGRAM, TEST_PROGRAM};
 
-/// Arguments of every test program. One test at a time: an emulated processor is busy also where a real
+/// Arguments of the test program. One test at a time: an emulated processor is busy also where a real
 /// one would wait, and each change from one process to another costs it what it knows of the addresses
 /// of the first. With four at once, the tests with packets took a third longer.
 const ARGUMENTS: &str = "--color=never --test-threads=1";
 
-/// What test programs find in their environment.
+/// What the test program finds in their environment.
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("PATH", "/usr/sbin:/usr/bin"),
     ("HOME", "/"),
@@ -27,10 +27,11 @@ pub(super) struct Boot {
     runs: &'static [Run],
 }
 
-/// A program with tests.
+/// A suite: a module of the test program, or something that the program of `vm-tests` runs.
 struct Run {
     name: &'static str,
-    /// Names, or parts of names, or options of the test program; without any it is all of them.
+    /// Names of tests in the module, or parts of names, or options of the test program; without any it
+    /// is the whole module.
     tests: &'static [&'static str],
 }
 
@@ -84,7 +85,7 @@ pub(super) const BOOTS: [Boot; 4] = [
             // Not those of `shunt render`: what it prints is no matter of the kernel, and nft 1.0.6 puts a
             // conversion into the rule of the source ranges that kernels from 6.12 on refuse. Nor storms:
             // they are about how often the agent tries again, and take it many times as long here.
-            Run { name: "kernel", tests: &["--skip=rendered::", "--skip=storm::"] },
+            Run { name: "kernel", tests: &["--skip=kernel::rendered::", "--skip=kernel::storm::"] },
             Run { name: "conntrack", tests: &[] },
         ],
     },
@@ -100,6 +101,10 @@ pub(super) const BOOTS: [Boot; 4] = [
         runs: &[Run { name: AFTER_BOOT, tests: &[] }],
     },
 ];
+
+/// The modules of the test program, also those of which no machine runs a test.
+const MODULES: [&str; 7] =
+    ["conntrack", "endpoints", "frontends", "kernel", "metrics", "packets", "reload"];
 
 /// What the program of `vm-tests` runs: its first argument, too.
 const BARE: &str = "bare";
@@ -122,16 +127,39 @@ impl Boot {
         for (name, value) in ENVIRONMENT {
             plan += &format!("env {name} {value}\n");
         }
-        for Run { name, tests } in self.runs {
-            let program = match *name {
-                BARE | WITHOUT_IPV6 | AFTER_BOOT => format!("{OWN_PROGRAM} {name}"),
-                suite => format!("{} {ARGUMENTS}", program_of(suite)),
-            };
-            let tests = filter.map_or_else(|| tests.join(" "), str::to_owned);
-            plan += format!("run {name} {program} {tests}").trim_end();
+        for run in self.runs {
+            plan += format!("run {} {}", run.name, run.command(filter)).trim_end();
             plan.push('\n');
         }
         plan
+    }
+}
+
+impl Run {
+    /// The command line: the tests of this suite that are selected, or those whose names contain
+    /// `filter`.
+    fn command(&self, filter: Option<&str>) -> String {
+        let name = self.name;
+        if [BARE, WITHOUT_IPV6, AFTER_BOOT].contains(&name) {
+            return format!("{OWN_PROGRAM} {name} {}", filter.unwrap_or_default());
+        }
+        let mut words = vec![format!("{TEST_PROGRAM} {ARGUMENTS}")];
+        if let Some(filter) = filter {
+            // Filters of the test program are alternatives, so the other suites are left out instead.
+            let others = MODULES.iter().filter(|module| **module != name);
+            words.extend(others.map(|module| format!("--skip={module}::")));
+            words.push(filter.to_owned());
+        } else {
+            let is_option = |test: &&str| test.starts_with("--");
+            if self.tests.iter().all(is_option) {
+                words.push(format!("{name}::"));
+            }
+            words.extend(self.tests.iter().map(|test| match is_option(test) {
+                true => (*test).to_owned(),
+                false => format!("{name}::{test}"),
+            }));
+        }
+        words.join(" ")
     }
 }
 
@@ -144,9 +172,41 @@ mod tests {
         let packets = &BOOTS[0];
         let plan = packets.plan("/a/shunt", None);
         assert!(plan.contains("env SHUNT /a/shunt\n"), "{plan}");
-        assert!(plan.contains("matrix:: masquerade::"), "{plan}");
+        assert!(plan.contains("packets::matrix:: packets::masquerade::"), "{plan}");
         let filtered = packets.plan("/a/shunt", Some("drift"));
-        assert!(filtered.contains("--test-threads=1 drift\n"), "{filtered}");
-        assert!(!filtered.contains("matrix::"), "{filtered}");
+        let run = filtered.lines().find(|line| line.starts_with("run packets ")).unwrap();
+        assert!(run.ends_with(" drift") && run.contains("--skip=kernel::"), "{run}");
+        assert!(!run.contains("matrix::") && !run.contains("--skip=packets::"), "{run}");
+    }
+
+    #[test]
+    fn a_suite_without_selection_is_a_whole_module() {
+        let plan = BOOTS[1].plan("/a/shunt", None);
+        let ends = |end| plan.lines().any(|line| line.ends_with(end));
+        assert!(ends(" kernel:: --skip=kernel::rendered:: --skip=kernel::storm::"), "{plan}");
+        assert!(ends(" conntrack::") && ends(" bare"), "{plan}");
+    }
+
+    #[test]
+    fn all_modules_of_the_test_program_are_known() {
+        let folder = crate::command::repository().join("tests/it");
+        let folders = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+        let folders = folders.filter(|entry| entry.path().is_dir());
+        let mut modules: Vec<_> = folders.map(|it| it.file_name().into_string().unwrap()).collect();
+        modules.sort();
+        assert_eq!(modules, MODULES);
+    }
+
+    #[test]
+    fn every_selected_test_exists() {
+        for run in BOOTS.iter().flat_map(|boot| boot.runs) {
+            for test in run.tests.iter().filter(|test| !test.starts_with("--")) {
+                let (module, name) = test.split_once("::").unwrap();
+                let file = format!("tests/it/{}/{module}.rs", run.name);
+                let text =
+                    std::fs::read_to_string(crate::command::repository().join(file)).unwrap();
+                assert!(name.is_empty() || text.contains(&format!("fn {name}()")), "{test}");
+            }
+        }
     }
 }

@@ -11,9 +11,8 @@ use crate::command::{cargo, describe, find, repository};
 use crate::programs;
 use crate::tree::Tree;
 
-/// The tests that are run on other kernels: those that look at what the kernel makes of what the agent
-/// says. Others test what no kernel has a part in.
-const SUITES: [&str; 5] = ["kernel", "conntrack", "packets", "endpoints", "frontends"];
+/// The program of the tests that are run on other kernels, as cargo calls it. Its modules are the suites.
+const TESTS: &str = "it";
 
 /// Programs that tests call, and a few more for who asks for a shell.
 const PROGRAMS: [&str; 18] = [
@@ -44,15 +43,17 @@ const OPTIONAL: [&str; 2] = ["ping", "ps"];
 const SETTINGS: [&str; 2] = ["/etc/protocols", "/etc/services"];
 
 /// What tests read from the repository.
-const FIXTURES: [&str; 3] = ["examples", "tests/fixtures", "tests/kernel/examples.nft"];
+const FIXTURES: [&str; 3] = ["examples", "tests/fixtures", "tests/it/kernel/examples.nft"];
 
 /// The program of `vm-tests`, in the machine.
 pub(super) const OWN_PROGRAM: &str = "/usr/bin/shunt-vm";
 
+/// The program of the tests, in the machine.
+pub(super) const TEST_PROGRAM: &str = "/tests/it";
+
 /// What cargo has built for the machines.
 pub(super) struct Built {
-    /// Names of suites, and the programs that run them.
-    suites: Vec<(String, PathBuf)>,
+    tests: PathBuf,
     agent: PathBuf,
     own_program: PathBuf,
 }
@@ -60,18 +61,15 @@ pub(super) struct Built {
 impl Built {
     /// Build the tests and the agent as they are released.
     pub(super) fn new() -> Result<Self> {
-        let mut tests = vec!["test", "--no-run", "--package=shunt"];
-        SUITES.iter().for_each(|suite| tests.extend(["--test", suite]));
-        let programs = built(&tests)?;
+        let programs = built(&["test", "--no-run", "--package=shunt", "--test", TESTS])?;
         let program = |name: &str, is_test: bool| {
             let found = programs.iter().find(|it| it.name == name && it.is_test == is_test);
             let file = found.map(|program| program.file.clone());
             file.with_context(|| format!("cargo has built no program {name}"))
         };
-        let suites = SUITES.iter().map(|suite| Ok(((*suite).to_owned(), program(suite, true)?)));
         let own = built(&["build", "--package=shunt-vm"])?;
         Ok(Self {
-            suites: suites.collect::<Result<_>>()?,
+            tests: program(TESTS, true)?,
             agent: program("shunt", false)?,
             own_program: own.into_iter().next().context("cargo has built no shunt-vm")?.file,
         })
@@ -92,7 +90,7 @@ impl Built {
         let mut files = vec![(OWN_PROGRAM.to_owned(), self.own_program.clone())];
         // Tests know the agent by the path that cargo gave it.
         files.push((self.agent(), self.agent.clone()));
-        files.extend(self.suites.iter().map(|(name, file)| (program_of(name), file.clone())));
+        files.push((TEST_PROGRAM.to_owned(), self.tests.clone()));
         for program in PROGRAMS {
             match find(program) {
                 Some(file) => files.push((format!("/usr/bin/{program}"), file)),
@@ -116,11 +114,6 @@ impl Built {
     pub(super) fn agent(&self) -> String {
         self.agent.display().to_string()
     }
-}
-
-/// Where the program of a suite is in the machine.
-pub(super) fn program_of(suite: &str) -> String {
-    format!("/tests/{suite}")
 }
 
 /// Put a file or folder where it is here.
@@ -177,11 +170,11 @@ mod tests {
 
     #[test]
     fn programs_are_read_from_the_messages_of_cargo() {
-        let message = r#"{"reason":"compiler-artifact","target":{"name":"kernel"},
-            "profile":{"test":true},"executable":"/t/kernel-1"}"#;
+        let message = r#"{"reason":"compiler-artifact","target":{"name":"it"},
+            "profile":{"test":true},"executable":"/t/it-1"}"#;
         let read = program(message).unwrap();
-        assert_eq!((read.name.as_str(), read.is_test), ("kernel", true));
-        assert_eq!(read.file, Path::new("/t/kernel-1"));
+        assert_eq!((read.name.as_str(), read.is_test), ("it", true));
+        assert_eq!(read.file, Path::new("/t/it-1"));
         assert!(program(r#"{"reason":"compiler-artifact","executable":null}"#).is_none());
         assert!(program("not JSON").is_none());
     }

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::command::{command, describe, output};
 use crate::tree::Tree;
 
-/// What is taken: all packet filtering, and the devices of the laboratory. Folders end with a slash.
+/// What is taken: all packet filtering, and the devices of the testbed. Folders end with a slash.
 const WANTED: [&str; 7] = [
     "net/netfilter/",
     "net/netfilter/ipvs/",

@@ -71,7 +71,7 @@ const VALUES: [&str; 15] = [
 /// A folder with the file that the kubeconfig names.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let authority = shunt_apiserver::Authority::new().unwrap();
+    let authority = shunt_fake_apiserver::Authority::new().unwrap();
     fs::write(folder.path().join("ca.crt"), authority.pem()).unwrap();
     folder
 }

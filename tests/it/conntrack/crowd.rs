@@ -1,0 +1,208 @@
+//! Many flows at once.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, Result};
+use shunt::conntrack::{Report, Sweep};
+use shunt_core::model::{Family, Protocol};
+use shunt_core::plan::{Flows, FrontendKey};
+use shunt_testbed::Netns;
+
+use super::flows::{Flow, frontend, send_syn, serving, socket, sweep};
+
+/// Sends a datagram again if the kernel dropped it because it could not add an entry (EPERM): with this
+/// many flows a chain of its hash table can be longer than a limit, which is random for each packet.
+fn insist(send: impl Fn() -> std::io::Result<usize>) -> std::io::Result<usize> {
+    const ATTEMPTS: usize = 100;
+    let refused = |sent: &std::io::Result<usize>| {
+        sent.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    };
+    let mut attempts = std::iter::repeat_with(&send).take(ATTEMPTS);
+    attempts.find(|sent| !refused(sent)).unwrap_or_else(send)
+}
+
+/// A node with many flows on its loopback device, half of them to an endpoint that is gone.
+struct Crowd {
+    ns: Netns,
+    flows: usize,
+}
+
+impl Crowd {
+    /// Serving, and gone.
+    const ENDPOINTS: [[&'static str; 2]; 2] =
+        [["127.0.0.2:9", "127.0.0.3:9"], ["[fd00:244::2]:9", "[fd00:244::3]:9"]];
+    const FRONTENDS: [[&'static str; 2]; 2] =
+        [["10.96.0.1:53", "10.96.0.2:54"], ["[fd00:96::1]:53", "[fd00:96::2]:54"]];
+    const FIRST_PORT: u16 = 20_000;
+
+    fn new() -> Result<Crowd> {
+        let ns = Netns::new()?;
+        ns.ip("link set lo up
+            route add local 10.96.0.0/16 dev lo
+            route add local fd00:96::/64 dev lo
+            route add local fd00:244::/64 dev lo")?;
+        Ok(Crowd { ns, flows: 0 })
+    }
+
+    /// Lets so many clients of each family send to both frontends.
+    fn gather(&mut self, clients: u16) -> Result<()> {
+        let (first, middle) = (Self::FIRST_PORT, Self::FIRST_PORT + clients / 2);
+        let mut rules = String::from("flush ruleset\n");
+        for (family, [serving, gone]) in ["ip", "ip6"].iter().zip(Self::ENDPOINTS) {
+            rules.push_str(&format!(
+                "table {family} hand {{
+                    chain output {{
+                        type nat hook output priority -100
+                        udp dport 53-54 udp sport {first}-{} dnat to {serving}
+                        udp dport 53-54 dnat to {gone}
+                    }}
+                }}\n",
+                middle - 1
+            ));
+        }
+        self.ns.nft(&rules)?;
+        let addresses = [("127.0.0.1", Self::FRONTENDS[0]), ("::1", Self::FRONTENDS[1])];
+        self.ns.run(|| {
+            for (from, frontends) in addresses {
+                let from: IpAddr = from.parse()?;
+                let frontends = frontends.map(socket);
+                for port in first..first + clients {
+                    let client = UdpSocket::bind(SocketAddr::new(from, port))?;
+                    for frontend in frontends {
+                        insist(|| client.send_to(b"hello", frontend))?;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        self.flows = usize::from(clients) * 2;
+        Ok(())
+    }
+
+    /// A sweep of both frontends of each family, and of so many others.
+    fn sweep(others: u16) -> Sweep {
+        let mut flows = Vec::new();
+        for ([one, two], [serves, _]) in Self::FRONTENDS.into_iter().zip(Self::ENDPOINTS) {
+            let serves = serving(&[serves]);
+            flows.extend([one, two].map(|text| (frontend(Protocol::Udp, text), serves.clone())));
+            let address = socket(one).ip();
+            let other = |n| FrontendKey::Address(address, Protocol::Udp, 1000 + n);
+            flows.extend((0..others).map(|n| (other(n), serving(&[]))));
+        }
+        Sweep::new(Flows::from_iter(flows), BTreeSet::new())
+    }
+
+    /// How many flows of both families there are, and how many of this one go to the endpoint that is
+    /// gone.
+    fn count(&self, family: Family) -> Result<(usize, usize)> {
+        let [_, gone] = match family {
+            Family::V4 => Self::ENDPOINTS[0],
+            Family::V6 => Self::ENDPOINTS[1],
+        };
+        let all = self.ns.output("conntrack", &["--count"])?;
+        let gone = socket(gone).ip().to_string();
+        let to_gone = self.ns.output("conntrack", &["-L", "-p", "udp", "--reply-src", &gone])?;
+        Ok((all.trim().parse()?, to_gone.lines().count()))
+    }
+}
+
+#[test]
+fn twenty_thousand_flows_are_sorted_out_whether_the_kernel_filters_or_not() -> Result<()> {
+    let mut crowd = Crowd::new()?;
+    // Two ports are asked for one by one, more of them in one dump.
+    for (clients, others) in [(1_000, 0), (10_000, 50)] {
+        crowd.gather(clients)?;
+        let mut all = 2 * crowd.flows;
+        for family in Family::ALL {
+            assert_eq!(crowd.count(family)?, (all, crowd.flows / 2));
+            let report = sweep(&crowd.ns, family, &Crowd::sweep(others))?;
+            assert_eq!(report.listed, crowd.flows);
+            assert_eq!(report.deleted, crowd.flows / 2);
+            all -= report.deleted;
+            assert_eq!(crowd.count(family)?, (all, 0));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn flows_that_vanish_meanwhile_are_no_error() -> Result<()> {
+    let mut crowd = Crowd::new()?;
+    crowd.gather(4_000)?;
+    let all = Crowd::sweep(0);
+    let reports: Vec<Report> = std::thread::scope(|scope| {
+        let sweepers = [(); 4].map(|()| scope.spawn(|| sweep(&crowd.ns, Family::V4, &all)));
+        sweepers.into_iter().map(|sweeper| sweeper.join().expect("no panic")).collect::<Result<_>>()
+    })
+    .context("one of four sweeps at a time")?;
+    assert_eq!(reports.iter().map(|report| report.deleted).sum::<usize>(), crowd.flows / 2);
+    let left = crowd.flows + crowd.flows / 2;
+    assert_eq!(crowd.count(Family::V4)?, (left, 0));
+    assert_eq!(crowd.count(Family::V6)?, (left, crowd.flows / 2));
+    Ok(())
+}
+
+/// Connections that were answered, to an endpoint that serves and to one that is gone, and some to the
+/// latter that were not.
+#[test]
+fn half_open_connections_are_found_among_many_that_were_answered() -> Result<()> {
+    const ANSWERED: u16 = 2_000;
+    const HALF_OPEN: u16 = 300;
+    let crowd = Crowd::new()?;
+    let mut rules = String::from("flush ruleset\n");
+    for (family, [serving, gone]) in ["ip", "ip6"].iter().zip(Crowd::ENDPOINTS) {
+        rules.push_str(&format!(
+            "table {family} hand {{
+                chain output {{
+                    type nat hook output priority -100
+                    tcp dport 53 tcp sport 0-{} dnat to {serving}
+                    tcp dport 53 dnat to {gone}
+                }}
+            }}\n",
+            Crowd::FIRST_PORT + ANSWERED / 2 - 1,
+        ));
+    }
+    crowd.ns.nft(&rules)?;
+    let listener = crowd.ns.run(|| Ok(TcpListener::bind("[::]:9")?))?;
+    for (family, from) in Family::ALL.into_iter().zip(["127.0.0.1", "::1"]) {
+        let from: IpAddr = from.parse()?;
+        let to = Crowd::FRONTENDS[family as usize][0];
+        let connect = |ports: Range<u16>| -> Result<Vec<OwnedFd>> {
+            let flows = ports.map(|port| Flow::tcp(SocketAddr::new(from, port), socket(to)));
+            flows.map(|flow| send_syn(&crowd.ns, &flow)).collect()
+        };
+        let answered = Crowd::FIRST_PORT..Crowd::FIRST_PORT + ANSWERED;
+        let half_open = answered.end..answered.end + HALF_OPEN;
+        // Fewer at a time than wait to be accepted.
+        for ports in answered.clone().step_by(100).map(|first| first..first + 100) {
+            let connecting = connect(ports)?;
+            connecting.iter().try_for_each(|_| listener.accept().map(drop))?;
+        }
+        crowd.ns.nft(
+            "table inet silent {
+                chain input {
+                    type filter hook input priority 0
+                    tcp dport 9 drop
+                }
+            }",
+        )?;
+        // The sockets are closed at once: another SYN would make an entry anew.
+        connect(half_open.clone()).map(drop)?;
+        let count =
+            || -> Result<usize> { Ok(crowd.ns.output("conntrack", &["--count"])?.trim().parse()?) };
+        let before = count()?;
+        let serves = serving(&Crowd::ENDPOINTS[family as usize][..1]);
+        let flows = Flows::from_iter([(frontend(Protocol::Tcp, to), serves)]);
+        let report = sweep(&crowd.ns, family, &Sweep::new(flows, BTreeSet::new()))?;
+        assert_eq!((report.deleted, report.half_open), (half_open.len(), half_open.len()));
+        // Before Linux 5.15 the kernel does not filter by status.
+        let all = half_open.len() + answered.len();
+        assert!([half_open.len(), all].contains(&report.listed), "{report:?}");
+        assert_eq!(before - count()?, half_open.len());
+        crowd.ns.nft("delete table inet silent")?;
+    }
+    Ok(())
+}

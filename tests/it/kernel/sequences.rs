@@ -1,0 +1,44 @@
+//! Whatever the order of changes, the kernel ends up as after a fresh start.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use shunt_core::model::Change;
+use shunt_fake_nftables::change;
+use shunt_testbed::Netns;
+
+use super::cluster::dataplane;
+
+fn rounds() -> impl Strategy<Value = Vec<Vec<Change>>> {
+    proptest::collection::vec(proptest::collection::vec(change(), 1..6), 1..8)
+}
+
+#[test]
+fn any_sequence_of_changes_ends_as_a_fresh_start_does() {
+    // PROPTEST_CASES says how many; 256 without it.
+    let config = Config { failure_persistence: None, ..Config::default() };
+    let check = |rounds: Vec<Vec<Change>>| -> Result<()> {
+        let ns = Netns::new()?;
+        let mut running = dataplane(&ns, Vec::new())?;
+        running.sync()?;
+        for round in &rounds {
+            running.apply_all(round.iter().cloned());
+            running.sync()?;
+        }
+        running.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
+        assert!(!running.has_unused_chains(), "an unused chain could not be deleted");
+        let fresh = Netns::new()?;
+        dataplane(&fresh, rounds.concat())?.sync()?;
+        assert_eq!(ns.ruleset()?, fresh.ruleset()?);
+        // And a restart agrees with what is there.
+        assert_eq!(dataplane(&ns, rounds.concat())?.sync()?, None);
+        Ok(())
+    };
+    TestRunner::new(config)
+        .run(&rounds(), |rounds| {
+            check(rounds).map_err(|error| TestCaseError::fail(format!("{error:#}")))
+        })
+        .unwrap_or_else(|failure| panic!("{failure}"));
+}

@@ -1,0 +1,83 @@
+//! What the kernel refuses is the first thing that `shunt status` tells.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Result, ensure};
+use nfnetlink::nft::Socket;
+use nix::errno::Errno;
+use shunt::dataplane::{Dataplane, Ownership};
+use shunt::presence::Presence;
+use shunt::serve::{Health, HealthSource, UnboundPorts};
+use shunt::status::{self, Following, Known};
+use shunt_core::model::{Change, Family};
+use shunt_core::plan::Options;
+use shunt_fake_nftables::{NODE, service, slice};
+use shunt_testbed::Netns;
+
+use super::faults::Faults;
+
+fn health() -> HealthSource {
+    Arc::new(|| Health {
+        last_updated: Some(SystemTime::now()),
+        waiting: None,
+        patience: Duration::from_secs(60),
+        node_eligible: true,
+        families: Family::ALL.to_vec(),
+    })
+}
+
+fn ask(ns: &Netns, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shunt"));
+    let output = command.args(["status", "--netns"]).arg(ns.path()).args(arguments).output()?;
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(!told.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let has_problems = told.contains("PROBLEM  ");
+    if !arguments.contains(&"--output=json") {
+        assert_eq!(output.status.code(), Some(i32::from(has_problems)), "{told}");
+    }
+    Ok(told)
+}
+
+#[test]
+fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<()> {
+    let ns = Netns::new()?;
+    let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
+    let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
+    let known = Known::default();
+    known.follow(NODE, Following::Manifests(vec!["/etc/shunt".into()]));
+    let teller = known.clone().teller(health(), UnboundPorts::default());
+    let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
+    // Ends with the process, as the agent's does.
+    std::thread::spawn(move || status::serve(&presence.listener, teller));
+
+    faults.refuse(|refusal| {
+        let it = refusal.object == "service-ips"
+            && refusal.keys.iter().any(|key| key.starts_with(&[10, 96, 0, 7]));
+        it.then_some(Errno::ENFILE)
+    });
+    for n in [1, 7] {
+        dataplane.apply(Change::Service(service(n)));
+        dataplane.apply(Change::Slice(slice(n, Family::V4, &[n * 64])));
+    }
+    dataplane.apply(Change::Synced);
+    let wrote = dataplane.sync()?;
+    known.synced(wrote, Duration::from_millis(3), Arc::new(dataplane.snapshot()));
+    let text = ask(&ns, &[])?;
+    let first = text.lines().next().unwrap_or_default();
+    assert!(first.starts_with("PROBLEM  the kernel refuses 10.96.0.7:80/tcp of "), "{text}");
+    assert!(first.contains("(23)") && first.contains("; tried again in "), "{text}");
+    assert!(text.contains("in 3.0ms: "), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&ask(&ns, &["--output=json"])?)?;
+    assert_eq!(json["quarantined"].as_array().map(Vec::len), Some(1), "{json:#}");
+    assert_eq!(json["problems"].as_array().map(Vec::len), Some(1), "{json:#}");
+
+    faults.refuse(|_| None);
+    dataplane.apply(Change::Slice(slice(7, Family::V4, &[7 * 64, 7 * 64 + 1])));
+    let wrote = dataplane.sync()?;
+    known.synced(wrote, Duration::from_millis(1), Arc::new(dataplane.snapshot()));
+    let text = ask(&ns, &[])?;
+    assert!(text.starts_with("OK  "), "{text}");
+    Ok(())
+}

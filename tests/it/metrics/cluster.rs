@@ -1,0 +1,117 @@
+//! With an API server as source.
+
+use std::process::Command;
+use std::time::SystemTime;
+
+use anyhow::Result;
+use shunt_fake_apiserver::{Kind, Kubeconfig, Standin, TOKEN};
+use shunt_testbed::{Agent, Exposition, HttpAnswer, Node, Topology};
+
+use super::world::{HEALTH, METRICS, SHUNT, scrape, service, wait_for_services};
+
+/// An API server on the node's loopback, and an agent that follows it.
+struct Cluster {
+    lab: Topology,
+    api: Standin,
+    _kubeconfig: Kubeconfig,
+    agent: Agent,
+}
+
+impl Cluster {
+    fn start() -> Result<Cluster> {
+        let lab = Topology::new()?;
+        let api = lab.node.run(Standin::start_plain)?;
+        let kubeconfig = Kubeconfig::new(&format!("http://{}", api.address()))?.token(TOKEN)?;
+        let agent = Agent::builder(SHUNT, &lab.node)
+            .arg("--kubeconfig")
+            .arg(kubeconfig.path().display().to_string())
+            .spawn()?;
+        Ok(Cluster { lab, api, _kubeconfig: kubeconfig, agent })
+    }
+}
+
+/// The answer, once its body contains this.
+fn containing(text: &str) -> impl Fn(&HttpAnswer) -> Option<HttpAnswer> {
+    move |answer| answer.body.contains(text).then(|| answer.clone())
+}
+
+/// Whether a cluster knows its nodes is not a matter of opinion: one without is not to be trusted.
+#[test]
+fn a_node_that_the_cluster_does_not_know_is_not_eligible() -> Result<()> {
+    let Cluster { lab, api, agent, .. } = &Cluster::start()?;
+    let programmed = r#""nodeEligible":false,"healthy":true,"status":{"IPv4""#;
+    let healthz = agent.wait_for_answer(HEALTH, "/healthz", containing(programmed))?;
+    assert_eq!(healthz.status, 503);
+    assert_eq!(agent.http_get(HEALTH, "/livez")?.status, 200);
+    let missing = format!("the API has no Node {}", lab.node.name);
+    agent.wait_for_log(&["ERROR", &missing, "hostnameOverride"])?;
+
+    // Another sync is no news about the node.
+    api.put(&service("web", &["10.96.0.10"]).to_string())?;
+    wait_for_services(agent, 1)?;
+    assert_eq!(agent.log().matches(&missing).count(), 1, "{}", agent.log());
+    let told = status(lab)?;
+    assert!(told.starts_with(&format!("PROBLEM  {missing}")), "{told}");
+
+    api.put(&Node::of(&lab.node).to_string())?;
+    let eligible =
+        agent.wait_for_answer(HEALTH, "/healthz", containing(r#""nodeEligible":true"#))?;
+    assert_eq!(eligible.status, 200);
+    agent.wait_for_log(&["the Node has appeared", &lab.node.name])?;
+    let told = status(lab)?;
+    assert!(told.starts_with("OK  "), "{told}");
+    Ok(())
+}
+
+/// What `shunt status` tells on the node.
+fn status(lab: &Topology) -> Result<String> {
+    let mut command = Command::new(SHUNT);
+    let output = command.args(["status", "--netns"]).arg(lab.node.path()).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn what_a_trigger_took_is_measured_once_and_broken_watches_are_counted() -> Result<()> {
+    let Cluster { lab, api, agent, .. } = &Cluster::start()?;
+    api.put(&Node::of(&lab.node).to_string())?;
+    api.put(&service("web", &["10.96.0.10"]).to_string())?;
+    agent.wait_ready()?;
+    let name = "kubeproxy_network_programming_duration_seconds_count";
+    let measured = |scraped: &Exposition, family| scraped.value(name, &[("ip_family", family)]);
+    assert_eq!(measured(&scrape(agent)?, "IPv4"), Some(0.0));
+
+    api.wait_for_watch(Kind::EndpointSlice)?;
+    // Later than the start of the agent in any case. What lies ahead counts as no time.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs() + 1;
+    let slice = |endpoint: &str| {
+        format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+             metadata:\n  name: web-1\n  namespace: default\n  \
+             labels: {{kubernetes.io/service-name: web}}\n  \
+             annotations: {{endpoints.kubernetes.io/last-change-trigger-time: {:?}}}\n\
+             ports: [{{name: http, port: 8080, protocol: TCP}}]\n\
+             endpoints: [{{addresses: [{endpoint}], conditions: {{ready: true}}}}]\n",
+            jiff::Timestamp::from_second(now as i64)
+                .map(|time| time.to_string())
+                .unwrap_or_default()
+        )
+    };
+    api.put(&slice("10.244.0.7"))?;
+    let counted = |count: f64| {
+        move |answer: &HttpAnswer| {
+            let scraped = Exposition::parse(&answer.body).ok()?;
+            (measured(&scraped, "IPv4") == Some(count)).then_some(())
+        }
+    };
+    agent.wait_for_answer(METRICS, "/metrics", counted(1.0))?;
+    api.put(&slice("10.244.0.8"))?;
+    agent.wait_for_answer(METRICS, "/metrics", counted(2.0))?;
+    assert_eq!(measured(&scrape(agent)?, "IPv6"), Some(0.0));
+
+    api.break_watches(Kind::Service)?;
+    agent.wait_for_answer(METRICS, "/metrics", |answer| {
+        let scraped = Exposition::parse(&answer.body).ok()?;
+        let restarts = scraped.value("shunt_watch_restarts_total", &[("resource", "services")]);
+        (restarts? >= 1.0).then_some(())
+    })
+}

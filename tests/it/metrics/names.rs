@@ -1,0 +1,156 @@
+//! The names, types, labels and buckets that dashboards and alerts rely on.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use shunt::kube_proxy::Found;
+use shunt::metrics::{Changes, Format, Metrics, Probe, State, Sync};
+use shunt_core::model::Family;
+use shunt_testbed::Exposition;
+
+/// Where everything that can be counted has been counted once.
+fn everything(families: &[Family]) -> Metrics {
+    let metrics = Metrics::new(families);
+    let state = State {
+        services: 1,
+        endpoint_slices: 2,
+        frontends: [3, 4],
+        elements: vec![("service-ips", [5, 6])],
+        frontend_conflicts: 7,
+        quarantined_service_ports: 1,
+        no_local_internal: [8, 9],
+        no_local_external: [10, 11],
+    };
+    let took = Duration::from_millis(3);
+    metrics.changes_noticed(Changes { services: 1, endpoint_slices: 2 });
+    metrics.sync_succeeded(Sync { took, full: true }, &state);
+    metrics.sync_failed(Sync { took, full: false });
+    metrics.changes_synced(Changes { services: 1, endpoint_slices: 1 });
+    metrics.watch_restarted("services");
+    metrics.kube_proxy_found(&Found::default().counts());
+    metrics.api_asked("POST", "10.0.0.1:6443", Some(201), Some(took));
+    metrics.api_asked("GET", "10.0.0.1:6443", None, None);
+    metrics.probed(Probe::Healthz, 200);
+    metrics.network_programmed(Family::V6, took);
+    metrics
+}
+
+#[test]
+fn nothing_that_is_exported_changes_its_name() -> Result<()> {
+    let metrics = everything(&Family::ALL);
+    let scraped = Exposition::parse(&metrics.exposition(Format::Text))?;
+    let expected = include_str!("../../fixtures/metrics.txt");
+    assert_eq!(scraped.outline(), expected);
+    Ok(())
+}
+
+#[test]
+fn the_reference_has_all_of_them() {
+    let reference = include_str!("../../../docs/metrics.md");
+    for name in
+        include_str!("../../fixtures/metrics.txt").lines().filter_map(|l| l.split(' ').next())
+    {
+        let counter =
+            name.strip_suffix("_pending").map(|name| format!("`{name}_total`, `…_pending`"));
+        let written = reference.contains(&format!("`{name}`"))
+            || reference.contains(&format!("`{name}{{"))
+            || counter.is_some_and(|counter| reference.contains(&counter));
+        assert!(written, "docs/metrics.md does not know {name}");
+    }
+}
+
+/// OpenMetrics leaves the suffix of counters out where it names a family, and nothing else differs.
+#[test]
+fn both_formats_say_the_same() -> Result<()> {
+    let metrics = everything(&Family::ALL);
+    let text = Exposition::parse(&metrics.exposition(Format::Text))?;
+    let open_metrics = Exposition::parse_open_metrics(&metrics.exposition(Format::OpenMetrics))?;
+    assert_eq!(text.families.len(), open_metrics.families.len());
+    for (old, new) in text.families.iter().zip(&open_metrics.families) {
+        let suffix = if old.kind == "counter" { "_total" } else { "" };
+        assert_eq!(old.name, format!("{}{suffix}", new.name));
+        assert_eq!(old.kind, new.kind);
+        assert_eq!(old.samples.len(), new.samples.len());
+    }
+    Ok(())
+}
+
+#[test]
+fn values_are_those_that_were_counted() -> Result<()> {
+    let metrics = everything(&Family::ALL);
+    let scraped = Exposition::parse(&metrics.exposition(Format::Text))?;
+    let (v4, v6) = (("ip_family", "IPv4"), ("ip_family", "IPv6"));
+    for (name, labels, value) in [
+        ("kubeproxy_sync_proxy_rules_duration_seconds_count", &[v6][..], 2.0),
+        ("kubeproxy_sync_full_proxy_rules_duration_seconds_count", &[v4], 1.0),
+        ("kubeproxy_sync_partial_proxy_rules_duration_seconds_count", &[v4], 1.0),
+        ("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", &[v6], 1.0),
+        ("kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", &[v6], 0.0),
+        ("kubeproxy_sync_proxy_rules_service_changes_total", &[], 1.0),
+        ("kubeproxy_sync_proxy_rules_service_changes_pending", &[], 0.0),
+        ("kubeproxy_sync_proxy_rules_endpoint_changes_total", &[], 2.0),
+        ("kubeproxy_sync_proxy_rules_endpoint_changes_pending", &[], 1.0),
+        ("kubeproxy_network_programming_duration_seconds_count", &[v4], 0.0),
+        ("kubeproxy_network_programming_duration_seconds_count", &[v6], 1.0),
+        (
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            &[v6, ("traffic_policy", "external")],
+            11.0,
+        ),
+        ("kubeproxy_proxy_healthz_total", &[("code", "200")], 1.0),
+        ("kubeproxy_proxy_livez_total", &[("code", "503")], 0.0),
+        ("shunt_elements", &[v6, ("map", "service-ips")], 6.0),
+        ("shunt_frontends", &[v4], 3.0),
+        ("shunt_watch_restarts_total", &[("resource", "services")], 1.0),
+        (
+            "rest_client_requests_total",
+            &[("code", "<error>"), ("host", "10.0.0.1:6443"), ("method", "GET")],
+            1.0,
+        ),
+        (
+            "rest_client_request_duration_seconds_count",
+            &[("host", "10.0.0.1:6443"), ("verb", "POST")],
+            1.0,
+        ),
+        ("shunt_config_reloads_total", &[("result", "failure")], 0.0),
+        ("shunt_config_last_reload_successful", &[], 1.0),
+    ] {
+        assert_eq!(scraped.value(name, labels), Some(value), "{name} {labels:?}");
+    }
+    let value = |name| scraped.value(name, &[]).unwrap_or_default();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs_f64();
+    let age = now - value("process_start_time_seconds");
+    // The kernel's idea of the time of its start is whole seconds.
+    assert!((-1.0..3600.0).contains(&age), "{age}");
+    assert!(value("process_resident_memory_bytes") > 100_000.0);
+    assert!(value("process_open_fds") >= 1.0);
+    assert!(value("process_max_fds") >= value("process_open_fds"));
+    Ok(())
+}
+
+/// As kube-proxy, which has no proxier for such a family.
+#[test]
+fn a_family_that_the_node_does_not_have_is_not_exported() -> Result<()> {
+    let metrics = everything(&[Family::V4]);
+    let text = metrics.exposition(Format::Text);
+    Exposition::parse(&text)?;
+    assert!(text.contains("IPv4") && !text.contains("IPv6"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn health_checks_of_the_metrics_server_have_metrics_of_their_own() -> Result<()> {
+    let metrics = Metrics::new(&Family::ALL);
+    let outline = |metrics: &Metrics| -> Result<String> {
+        Ok(Exposition::parse(&metrics.slis(Format::Text))?.outline())
+    };
+    assert_eq!(outline(&metrics)?, "process_start_time_seconds gauge {}\n");
+    metrics.pinged();
+    assert_eq!(
+        outline(&metrics)?,
+        "kubernetes_healthcheck gauge {name,type}\n\
+         kubernetes_healthchecks_total counter {name,status,type}\n\
+         process_start_time_seconds gauge {}\n"
+    );
+    Ok(())
+}

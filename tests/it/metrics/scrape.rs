@@ -1,0 +1,198 @@
+//! Values that move with what happens.
+
+use anyhow::Result;
+use shunt_testbed::{EndpointSlice, Exposition, Protocol, Service};
+
+use super::world::{METRICS, World, scrape, service, slices, wait_for_services};
+
+const V4: (&str, &str) = ("ip_family", "IPv4");
+const V6: (&str, &str) = ("ip_family", "IPv6");
+
+/// The value of a sample that is there.
+#[track_caller]
+#[allow(clippy::panic, reason = "helpers of tests stop the test")]
+fn value(scraped: &Exposition, name: &str, labels: &[(&str, &str)]) -> f64 {
+    let found = scraped.value(name, labels);
+    found.unwrap_or_else(|| panic!("no {name} {labels:?} in\n{}", scraped.outline()))
+}
+
+#[test]
+fn values_move_with_services() -> Result<()> {
+    let world = World::new()?;
+    let agent = world.agent().start()?;
+    let empty = scrape(&agent)?;
+    for (name, labels, expected) in [
+        ("shunt_services", &[][..], 0.0),
+        ("shunt_endpoint_slices", &[], 0.0),
+        ("shunt_frontends", &[V4], 0.0),
+        ("shunt_elements", &[V6, ("map", "service-ips")], 0.0),
+        ("shunt_commit_failures_total", &[], 0.0),
+        ("kubeproxy_sync_proxy_rules_service_changes_total", &[], 0.0),
+    ] {
+        assert_eq!(value(&empty, name, labels), expected, "{name} {labels:?}");
+    }
+
+    let web = service("web", &["10.96.0.10", "fd00:96::10"]).external_ips(&["198.51.100.10"]);
+    let hosts = [&world.lab.pod1, &world.lab.pod2];
+    world.write("web.yaml", format!("{web}{}", slices("web", &hosts)))?;
+    let one = wait_for_services(&agent, 1)?;
+    for (name, labels, expected) in [
+        ("shunt_endpoint_slices", &[][..], 2.0),
+        ("shunt_frontends", &[V4], 2.0),
+        ("shunt_frontends", &[V6], 1.0),
+        ("shunt_elements", &[V4, ("map", "service-ips")], 2.0),
+        ("shunt_elements", &[V4, ("map", "endpoints")], 4.0),
+        ("shunt_elements", &[V6, ("map", "endpoints")], 2.0),
+        ("shunt_elements", &[V4, ("map", "masquerade-services")], 1.0),
+        ("shunt_elements", &[V4, ("map", "cluster-ips")], 1.0),
+        ("shunt_elements", &[V6, ("map", "external-ips")], 0.0),
+        ("kubeproxy_sync_proxy_rules_service_changes_total", &[], 1.0),
+        ("kubeproxy_sync_proxy_rules_service_changes_pending", &[], 0.0),
+        ("kubeproxy_sync_proxy_rules_endpoint_changes_total", &[], 2.0),
+        ("kubeproxy_sync_proxy_rules_endpoint_changes_pending", &[], 0.0),
+        ("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", &[V4], 0.0),
+    ] {
+        assert_eq!(value(&one, name, labels), expected, "{name} {labels:?}");
+    }
+    let commits = value(&one, "shunt_commits_total", &[]);
+    assert!(commits > value(&empty, "shunt_commits_total", &[]));
+    for histogram in ["shunt_commit_bytes", "shunt_commit_duration_seconds"] {
+        assert_eq!(value(&one, &format!("{histogram}_count"), &[]), commits);
+        assert!(value(&one, &format!("{histogram}_sum"), &[]) > 0.0);
+    }
+    assert!(value(&one, "shunt_event_to_kernel_seconds_count", &[]) >= 2.0);
+    // The start planned everything, this change only one Service.
+    for (scraped, kind) in [(&empty, "full"), (&one, "partial")] {
+        let name = format!("kubeproxy_sync_{kind}_proxy_rules_duration_seconds_count");
+        assert!(value(scraped, &name, &[V4]) >= 1.0, "{kind}");
+    }
+    for family in [V4, V6] {
+        let stamp = |what| {
+            value(&one, &format!("kubeproxy_sync_proxy_rules_last_{what}_seconds"), &[family])
+        };
+        assert!(stamp("queued_timestamp") <= stamp("timestamp"));
+        assert!(stamp("timestamp") > 1_600_000_000.0);
+    }
+
+    world.manifests.remove("web.yaml")?;
+    let none = wait_for_services(&agent, 0)?;
+    for (name, labels) in [
+        ("shunt_endpoint_slices", &[][..]),
+        ("shunt_frontends", &[V4]),
+        ("shunt_frontends", &[V6]),
+        ("shunt_elements", &[V4, ("map", "endpoints")]),
+        ("shunt_elements", &[V4, ("map", "cluster-ips")]),
+    ] {
+        assert_eq!(value(&none, name, labels), 0.0, "{name} {labels:?}");
+    }
+    agent.stop()
+}
+
+/// As kube-proxy counts: service ports with a policy that leaves them without endpoints here.
+#[test]
+fn services_without_local_endpoints_are_counted() -> Result<()> {
+    let world = World::new()?;
+    let agent = world.agent().start()?;
+    let local = |name: &str, octet: u8, policy: &str| {
+        let web = Service::new(name)
+            .cluster_ips(&[&format!("10.96.0.{octet}")])
+            .node_port("http", Protocol::Tcp, 80, 30_000 + u16::from(octet))
+            .spec(policy);
+        web.to_string()
+    };
+    let (internal, external) = ("internalTrafficPolicy: Local", "externalTrafficPolicy: Local");
+    let remote = [&world.lab.pod3];
+    let here = [&world.lab.pod1];
+    let all = [
+        local("a", 1, internal) + &slices("a", &remote),
+        local("b", 2, external) + &slices("b", &remote),
+        local("c", 3, external) + &slices("c", &remote),
+        local("d", 4, external) + &slices("d", &here),
+        // Without any endpoint, it is not the policy that is to blame.
+        local("e", 5, internal) + &slices("e", &[]),
+    ];
+    world.write("all.yaml", all.concat())?;
+    let scraped = wait_for_services(&agent, 5)?;
+    let count = |scraped: &Exposition, policy, family| {
+        let name = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
+        value(scraped, name, &[family, ("traffic_policy", policy)])
+    };
+    assert_eq!(count(&scraped, "internal", V4), 1.0);
+    assert_eq!(count(&scraped, "external", V4), 2.0);
+    assert_eq!(count(&scraped, "external", V6), 0.0);
+
+    world.write("all.yaml", all[2..].concat())?;
+    let scraped = wait_for_services(&agent, 3)?;
+    assert_eq!(count(&scraped, "internal", V4), 0.0);
+    assert_eq!(count(&scraped, "external", V4), 1.0);
+    agent.stop()
+}
+
+#[test]
+fn conflicts_and_searches_for_stale_flows_are_counted() -> Result<()> {
+    let world = World::new()?;
+    let agent = world.agent().start()?;
+    let dns = |name: &str| {
+        let service =
+            Service::new(name).cluster_ips(&["10.96.0.53"]).port("dns", Protocol::Udp, 53);
+        let slice = EndpointSlice::v4(name).port("dns", Protocol::Udp, 53);
+        format!("{service}{}", slice.hosts(&[&world.lab.pod1]))
+    };
+    world.write("a.yaml", dns("a"))?;
+    world.write("b.yaml", dns("b"))?;
+    let scraped = wait_for_services(&agent, 2)?;
+    assert_eq!(value(&scraped, "shunt_frontend_conflicts", &[]), 1.0);
+    let swept = agent.wait_for_answer(METRICS, "/metrics", |answer| {
+        let scraped = Exposition::parse(&answer.body).ok()?;
+        let name = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count";
+        (scraped.value(name, &[V4])? > 0.0).then_some(scraped)
+    })?;
+    assert_eq!(value(&swept, "kubeproxy_conntrack_reconciler_deleted_entries_total", &[V4]), 0.0);
+    world.manifests.remove("a.yaml")?;
+    let scraped = wait_for_services(&agent, 1)?;
+    assert_eq!(value(&scraped, "shunt_frontend_conflicts", &[]), 0.0);
+    agent.stop()
+}
+
+#[test]
+fn repairs_are_counted() -> Result<()> {
+    let world = World::new()?;
+    let agent = world.agent().arg("--own-tables=false").start()?;
+    world.write("web.yaml", service("web", &["10.96.0.10", "fd00:96::10"]))?;
+    wait_for_services(&agent, 1)?;
+    world.lab.node.nft("flush set ip shunt cluster-ips")?;
+    agent.wait_for_answer(METRICS, "/metrics", |answer| {
+        let scraped = Exposition::parse(&answer.body).ok()?;
+        (scraped.value("shunt_drift_repairs_total", &[])? > 0.0).then_some(())
+    })?;
+    let repaired = wait_for_services(&agent, 1)?;
+    assert_eq!(value(&repaired, "shunt_elements", &[V4, ("map", "cluster-ips")]), 1.0);
+    agent.stop()
+}
+
+#[test]
+fn the_other_pages_of_the_metrics_server() -> Result<()> {
+    let world = World::new()?;
+    let agent = world.agent().config("nftables: {syncPeriod: 90s}\n")?.start()?;
+    assert_eq!(agent.http_get(METRICS, "/healthz")?.body, "ok");
+    let configz = agent.http_get(METRICS, "/configz")?;
+    assert!(configz.headers.contains("Content-Type: application/json"), "{configz:?}");
+    let configz: serde_json::Value = serde_json::from_str(&configz.body)?;
+    let shown = &configz["kubeproxy.config.k8s.io"];
+    for (field, value) in [
+        ("/apiVersion", "kubeproxy.config.k8s.io/v1alpha1"),
+        ("/kind", "KubeProxyConfiguration"),
+        ("/mode", "nftables"),
+        ("/metricsBindAddress", "127.0.0.1:10249"),
+        ("/nftables/syncPeriod", "1m30s"),
+        ("/hostnameOverride", &world.lab.node.name),
+    ] {
+        let found = shown.pointer(field).and_then(serde_json::Value::as_str);
+        assert_eq!(found, Some(value), "{field} in {configz}");
+    }
+    assert_eq!(agent.http_get(METRICS, "/proxyMode")?.body, "nftables");
+    let slis = Exposition::parse(&agent.http_get(METRICS, "/metrics/slis")?.body)?;
+    let ping = [("name", "ping"), ("type", "healthz")];
+    assert_eq!(slis.value("kubernetes_healthcheck", &ping), Some(1.0));
+    agent.stop()
+}

@@ -1,0 +1,146 @@
+//! One agent at a time works in a network namespace, and only root decides which.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use nix::sys::socket::{
+    AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket,
+};
+use shunt::presence::{FIRST_PORT, PORTS};
+use shunt_testbed::{Netns, patience};
+
+use crate::world::{CLUSTER_CIDR, SHUNT, World};
+
+/// A port number of netlink, taken as any process can take it: in no multicast group.
+fn occupy(ns: &Netns, port: u32) -> Result<OwnedFd> {
+    ns.run(|| {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let protocol = SockProtocol::NetlinkNetFilter;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+        bind(socket.as_raw_fd(), &NetlinkAddr::new(port, 0))?;
+        Ok(socket)
+    })
+}
+
+/// Names of abstract sockets, taken as any process can take them.
+fn names(ns: &Netns) -> Result<Vec<UnixListener>> {
+    ns.run(|| {
+        let listen = |name| UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?);
+        Ok(["shunt/dataplane", "shunt/status"].map(listen).into_iter().collect::<Result<_, _>>()?)
+    })
+}
+
+/// Runs shunt as a user without rights, in a network namespace; `None` where there is no such user.
+fn as_nobody(ns: &Netns, words: &[&str]) -> Result<Option<Output>> {
+    ns.run(|| {
+        // By a descriptor, since others may not enter the folder of the binary.
+        let mut command = Command::new("/proc/self/fd/0");
+        command.arg0("shunt").args(words).uid(65_534).gid(65_534).stdin(File::open(SHUNT)?);
+        match command.output() {
+            // In a user namespace there may be nobody but root.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            output => Ok(Some(output?)),
+        }
+    })
+}
+
+fn status(ns: &Netns) -> Result<serde_json::Value> {
+    let mut command = Command::new(SHUNT);
+    let output = command.args(["status", "--output=json", "--netns"]).arg(ns.path()).output()?;
+    ensure!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// With all names and some or all numbers taken by processes that may be no agents.
+#[test]
+fn processes_without_rights_delay_nothing_and_two_agents_still_exclude_each_other() -> Result<()> {
+    for occupied in [1, PORTS] {
+        let world = World::with_web()?;
+        let node = &world.lab.node;
+        let _names = names(node)?;
+        let mut ports = Vec::new();
+        for port in FIRST_PORT..FIRST_PORT + occupied {
+            ports.push(occupy(node, port)?);
+        }
+        let start = Instant::now();
+        let first = world.start()?;
+        ensure!(start.elapsed() < patience(Duration::from_secs(5)), "{}", first.log());
+        assert_eq!(status(node)?["process"], first.pid());
+        let second = world.agent(CLUSTER_CIDR)?.spawn()?;
+        let held = format!("another shunt (process {})", first.pid());
+        second.wait_for_log(&[&held, "waiting until it ends"])?;
+        if occupied < PORTS {
+            // What becomes free is not enough for another one.
+            drop(ports);
+        }
+        let third = world.agent(CLUSTER_CIDR)?.spawn()?;
+        third.wait_for_log(&[&held, "waiting until it ends"])?;
+        assert!(!second.log().contains("serving") && !third.log().contains("serving"));
+        world.assert_web_works();
+
+        first.kill()?;
+        let start = Instant::now();
+        let acts = loop {
+            let serving = |log: String| log.contains("serving metrics");
+            match (serving(second.log()), serving(third.log())) {
+                (false, false) => ensure!(start.elapsed() < patience(Duration::from_secs(10))),
+                (true, true) => anyhow::bail!("both act"),
+                (second_acts, _) => break if second_acts { &second } else { &third },
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let took = start.elapsed();
+        ensure!(took < patience(Duration::from_secs(2)), "it took {took:?}");
+        acts.wait_ready()?;
+        assert_eq!(status(node)?["process"], acts.pid());
+        world.assert_web_works();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_user_without_rights_takes_no_lock() -> Result<()> {
+    let world = World::with_web()?;
+    let manifests = world.manifests.as_ref().display().to_string();
+    let run = ["run", "--hostname-override=node-1", "--manifests", &manifests];
+    let Some(output) = as_nobody(&world.lab.node, &run)? else { return Ok(()) };
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("CAP_NET_ADMIN is missing"), "{told}");
+    Ok(())
+}
+
+/// Many start at once: one acts, and when it ends, one of the others.
+#[test]
+fn of_many_agents_one_acts() -> Result<()> {
+    let world = World::with_web()?;
+    let mut agents = Vec::new();
+    for _ in 0..6 {
+        agents.push(world.agent(CLUSTER_CIDR)?.spawn()?);
+    }
+    while !agents.is_empty() {
+        let start = Instant::now();
+        let acting = loop {
+            let acting: Vec<usize> = (0..agents.len())
+                .filter(|nth| agents[*nth].log().contains("serving metrics"))
+                .collect();
+            let waiting = agents.iter().filter(|agent| agent.log().contains("waiting until"));
+            ensure!(acting.len() <= 1, "several act");
+            if let ([one], true) = (&acting[..], waiting.count() + 1 >= agents.len()) {
+                break *one;
+            }
+            ensure!(start.elapsed() < patience(Duration::from_secs(20)), "nobody acts");
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let agent = agents.swap_remove(acting);
+        assert_eq!(status(&world.lab.node)?["process"], agent.pid());
+        agent.kill()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,18 @@
+//! What becomes of packets: the real agent on a node of the testbed, programmed by manifests,
+//! and clients on all sides of it.
+
+mod atomicity;
+mod bad_input;
+mod drift;
+mod exclusive;
+mod failing;
+mod killed;
+mod leftovers;
+mod lifecycle;
+mod masquerade;
+mod matrix;
+mod node_ports;
+mod shrinking;
+mod status;
+mod transactions;
+mod watching;

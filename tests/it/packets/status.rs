@@ -1,0 +1,198 @@
+//! `shunt status`: what a person on the node is told, and first what is wrong.
+
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use shunt_testbed::{Netns, Occupier, Protocol, Service};
+
+use crate::world::{CLUSTER_CIDR, SHUNT, World, cluster_ip_service, manifest, web};
+
+fn command(ns: &Netns) -> Command {
+    let mut command = Command::new(SHUNT);
+    command.args(["status", "--netns"]).arg(ns.path());
+    command
+}
+
+/// What is told as text.
+fn text(ns: &Netns) -> Result<String> {
+    let output = command(ns).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(!text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.success(), !text.contains("PROBLEM  "), "{text}");
+    Ok(text)
+}
+
+/// What is told as JSON.
+fn json(ns: &Netns) -> Result<Value> {
+    let output = command(ns).args(["--output", "json"]).output()?;
+    ensure!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).context("no JSON")?;
+    let problems = json["problems"].as_array().context("no problems")?;
+    assert_eq!(output.status.code(), Some(i32::from(!problems.is_empty())), "{json:#}");
+    Ok(json)
+}
+
+/// Waits until the status is as `is_so` wants it.
+fn wait_for(ns: &Netns, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
+    let start = Instant::now();
+    loop {
+        let status = json(ns);
+        if let Some(status) = status.as_ref().ok().filter(|status| is_so(status)) {
+            return Ok(status.clone());
+        }
+        ensure!(start.elapsed() < Duration::from_secs(20), "still {status:#?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn without_an_agent_there_is_one_sentence() -> Result<()> {
+    let output = command(&Netns::new()?).output()?;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(told, "error: no shunt runs in this network namespace\n");
+    Ok(())
+}
+
+#[test]
+fn all_is_well_and_counted() -> Result<()> {
+    let world = World::with_web()?;
+    let agent = world.start()?;
+    let status = wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["process"], agent.pid());
+    assert_eq!(status["node"], "node-1");
+    assert_eq!(status["healthy"], true);
+    assert_eq!(status["source"]["kind"], "manifests");
+    assert_eq!(status["generation"], world.lab.node.nft_generation()?);
+    let primary = serde_json::json!({"IPv4": ["192.0.2.10"], "IPv6": ["2001:db8:2::10"]});
+    assert_eq!(status["nodePorts"], primary);
+    let counts = &status["counts"];
+    let number = |name: &str| counts[name].as_u64().unwrap_or_default();
+    assert_eq!((number("services"), number("servicePorts")), (1, 3));
+    assert_eq!((number("endpointSlices"), number("endpoints")), (2, 6));
+    // A ClusterIP, an external IP, a VIP and a node port, each on three protocols.
+    assert_eq!(counts["frontends"], serde_json::json!({"IPv4": 12, "IPv6": 12}));
+    assert_eq!(counts["elements"]["service-ips"]["IPv4"], 9);
+
+    let text = text(&world.lab.node)?;
+    assert!(text.starts_with("OK  the kernel holds what is planned\n"), "{text}");
+    for part in [
+        "on node node-1, process ",
+        "manifests in /",
+        "1 Services with 3 ports",
+        "node ports   on 192.0.2.10, 2001:db8:2::10\n",
+    ] {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+    let width = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+    assert!(width <= 100, "{width} characters wide:\n{text}");
+    Ok(())
+}
+
+#[test]
+fn conflicts_and_ports_that_somebody_else_has_are_told() -> Result<()> {
+    let world = World::new()?;
+    let taken = world.lab.node.run(|| Ok(TcpListener::bind("192.0.2.10:31007")?))?;
+    let local = Service::new("local")
+        .node_port("tcp", Protocol::Tcp, 80, 30_007)
+        .cluster_ips(&["10.96.0.7"])
+        .load_balancer(&["203.0.113.7"])
+        .spec("externalTrafficPolicy: Local")
+        .spec("healthCheckNodePort: 31007");
+    world.manifests.write("local.yaml", local)?;
+    for (name, ip) in [("first", "10.96.0.31"), ("second", "10.96.0.32")] {
+        let service = cluster_ip_service(name, &[ip]).external_ips(&["198.51.100.7"]);
+        world.manifests.write(&format!("{name}.yaml"), service)?;
+    }
+    let _agent = world.start()?;
+    let has = |status: &Value, list: &str, count: usize| {
+        status[list].as_array().is_some_and(|list| list.len() == count)
+    };
+    let status = wait_for(&world.lab.node, |status| {
+        has(status, "conflicts", 3) && has(status, "unboundHealthPorts", 1)
+    })?;
+    assert_eq!(status["conflicts"][0]["loser"], "default/second");
+    assert_eq!(status["unboundHealthPorts"][0]["service"], "default/local");
+    assert_eq!(status["warnings"].as_array().map(Vec::len), Some(4), "{status:#}");
+    let told = text(&world.lab.node)?;
+    let first: Vec<&str> = told.lines().take_while(|line| !line.is_empty()).collect();
+    assert_eq!(first.len(), 4, "{told}");
+    assert!(first.iter().all(|line| line.starts_with("WARNING  ")), "{told}");
+    assert!(first[3].contains("Service default/local on 192.0.2.10:31007"), "{told}");
+
+    drop(taken);
+    world.manifests.remove("second.yaml")?;
+    wait_for(&world.lab.node, |status| {
+        has(status, "conflicts", 0) && has(status, "unboundHealthPorts", 0)
+    })?;
+    Ok(())
+}
+
+#[test]
+fn repairs_are_counted_and_failures_come_first() -> Result<()> {
+    let world = World::with_web()?;
+    let _agent = world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").start()?;
+    world.lab.node.nft("flush map ip shunt service-ips")?;
+    let status = wait_for(&world.lab.node, |status| status["driftRepairs"] == 1)?;
+    assert_eq!(status["ownsTables"], false);
+    let told = text(&world.lab.node)?;
+    assert!(told.contains("repairs      1, the last "), "{told}");
+    assert!(told.starts_with("OK  "), "{told}");
+
+    let occupier = Occupier::enter(&world.lab.node)?;
+    let status = wait_for(&world.lab.node, |status| status["failure"].is_object())?;
+    let problem = status["problems"][0].as_str().unwrap_or_default();
+    assert!(problem.starts_with("the last sync failed "), "{status:#}");
+    let told = text(&world.lab.node)?;
+    assert!(told.starts_with("PROBLEM  the last sync failed "), "{told}");
+    drop(occupier);
+    wait_for(&world.lab.node, |status| status["failure"].is_null())?;
+    world.assert_web_works();
+    Ok(())
+}
+
+/// In a rolling update the old one answers until the new one has taken over.
+#[test]
+fn the_agent_that_acts_is_the_one_that_answers() -> Result<()> {
+    let world = World::with_web()?;
+    let first = world.start()?;
+    let second = world.agent(CLUSTER_CIDR)?.spawn()?;
+    second.wait_for_log(&["waiting until it ends"])?;
+    assert_eq!(json(&world.lab.node)?["process"], first.pid());
+    first.kill()?;
+    second.wait_ready()?;
+    wait_for(&world.lab.node, |status| status["process"] == second.pid())?;
+    world.manifests.write("web.yaml", manifest(&web(), "web", &[&world.lab.pod2]))?;
+    wait_for(&world.lab.node, |status| status["counts"]["endpoints"] == 2)?;
+    Ok(())
+}
+
+#[test]
+fn others_than_root_are_told_nothing() -> Result<()> {
+    let world = World::with_web()?;
+    let _agent = world.start()?;
+    wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;
+    let nobody = world.lab.node.run(|| {
+        // By a descriptor, since others may not enter the folder of the binary.
+        let mut command = Command::new("/proc/self/fd/0");
+        command.arg0("shunt").arg("status").uid(65_534).gid(65_534);
+        command.stdin(std::fs::File::open(SHUNT)?);
+        match command.output() {
+            // In a user namespace there may be nobody but root.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
+            output => Ok(Some(output?)),
+        }
+    })?;
+    let Some(nobody) = nobody else { return Ok(()) };
+    let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert_eq!(nobody.status.code(), Some(1), "{told}");
+    assert!(told.contains("only to root"), "{told}");
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! Where objects come from, and whose they are, while the agent runs.
+
+use anyhow::Result;
+use shunt_fake_apiserver::{Gate, Kubeconfig, Standin, TOKEN};
+use shunt_testbed::{Agent, Node, Protocol, Service};
+
+use super::world::{SHUNT, World, slices};
+
+/// A server with a Service of this ClusterIP, and a way to it from the node.
+fn server(world: &World, name: &str, ip: &str) -> Result<(Standin, Gate, Kubeconfig)> {
+    let api = Standin::start_plain()?;
+    let service = Service::new(name).cluster_ips(&[ip]).port("http", Protocol::Tcp, 80);
+    let node = Node::of(&world.lab.node);
+    api.put(&format!("{node}{service}{}", slices(name, &[&world.lab.pod1])))?;
+    let address = api.address();
+    let gate = Gate::open(&world.lab.node.ns, move || std::net::TcpStream::connect(address))?;
+    let kubeconfig = Kubeconfig::new(&format!("http://{}", gate.address()))?.token(TOKEN)?;
+    Ok((api, gate, kubeconfig))
+}
+
+#[test]
+fn another_kubeconfig_leads_to_another_server() -> Result<()> {
+    let world = World::new("")?;
+    let (first, second) =
+        (server(&world, "one", "10.96.0.30")?, server(&world, "two", "10.96.0.31")?);
+    let settings = |kubeconfig: &Kubeconfig| {
+        format!("clientConnection: {{kubeconfig: {}}}\n", kubeconfig.path().display())
+    };
+    world.config.write(&settings(&first.2))?;
+    let agent = Agent::builder(SHUNT, &world.lab.node)
+        .arg(format!("--config={}", world.config.path().display()))
+        .start()?;
+    let client = world.lab.from(&world.lab.client);
+    client.tcp("10.96.0.30:80").eventually().reaches(&["pod-1"]);
+
+    world.config.write("clientConnection: {kubeconfig: /no/such/file}\n")?;
+    agent.wait_for_log(&["ERROR", "the one before stays", "/no/such/file"])?;
+    client.tcp("10.96.0.30:80").reaches(&["pod-1"]);
+
+    world.config.write(&settings(&second.2))?;
+    client.tcp("10.96.0.31:80").eventually().reaches(&["pod-1"]);
+    client.tcp("10.96.0.30:80").eventually().unhandled();
+    agent.stop()
+}
+
+/// The node of another name has other pods.
+#[test]
+fn another_name_makes_other_endpoints_local() -> Result<()> {
+    let world = World::new("hostnameOverride: node-1\n")?;
+    let service = Service::new("local")
+        .cluster_ips(&["10.96.0.40"])
+        .port("http", Protocol::Tcp, 80)
+        .spec("internalTrafficPolicy: Local");
+    let pods = [&world.lab.pod1, &world.lab.pod3];
+    world.manifests.write("local.yaml", format!("{service}{}", slices("local", &pods)))?;
+    let agent = world.agent().name_from_configuration().start()?;
+    let local = world.lab.from(&world.lab.pod2).tcp("10.96.0.40:80");
+    local.clone().reaches(&["pod-1"]);
+    world.config.write("hostnameOverride: node-2\n")?;
+    local.clone().eventually().reaches(&["pod-3"]);
+    // Manifests are followed as before.
+    world.add("new", "10.96.0.41")?;
+    world.lab.from(&world.lab.client).tcp("10.96.0.41:80").eventually().reaches(&["pod-1"]);
+    agent.stop()
+}

@@ -1,0 +1,253 @@
+//! The real thing: kube-apiserver and etcd in a network namespace of their own.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use hyper::Method;
+use serde_json::Value;
+use shunt_testbed::{Netns, Scratch};
+
+use crate::certs::{Authority, key_pair};
+use crate::client::{Client, Reply};
+use crate::object::{Key, parse};
+use crate::program::Program;
+use crate::standin::TOKEN;
+
+/// The variable that names the folder with the programs, as the tools of the Kubernetes project
+/// know it.
+const ASSETS: &str = "KUBEBUILDER_ASSETS";
+const API_PORT: u16 = 6443;
+const ADMIN_TOKEN: &str = "admin-token";
+/// How long the server may take to start.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A kube-apiserver with an etcd, and nothing that acts on what is in it: no controllers, no
+/// scheduler, no nodes.
+pub struct Kubernetes {
+    netns: Netns,
+    assets: PathBuf,
+    scratch: Scratch,
+    authority: Authority,
+    admin: Client,
+    server: Mutex<Option<Program>>,
+    _etcd: Program,
+}
+
+impl Kubernetes {
+    /// The folder with the programs, or why there is none.
+    pub fn installed() -> Result<PathBuf, String> {
+        Self::installed_with(&[])
+    }
+
+    /// The folder with the programs and with these, or why there is none.
+    pub fn installed_with(others: &[&str]) -> Result<PathBuf, String> {
+        let Some(folder) = env::var_os(ASSETS).map(PathBuf::from) else {
+            return Err(format!("{ASSETS} names no folder with kube-apiserver and etcd"));
+        };
+        for program in ["kube-apiserver", "etcd"].iter().chain(others) {
+            if !folder.join(program).is_file() {
+                return Err(format!("{ASSETS}: no {program} in {}", folder.display()));
+            }
+        }
+        Ok(folder)
+    }
+
+    /// Starts them from the folder they are in, and waits until they are ready.
+    pub fn start(assets: &Path) -> Result<Self> {
+        let netns = Netns::new()?;
+        netns.ip("link set lo up")?;
+        let scratch = Scratch::new()?;
+        let authority = Authority::new()?;
+        let folder = scratch.path();
+        let (server, (signer, signed)) = (authority.server()?, key_pair()?);
+        let files = [
+            ("ca.crt", authority.pem()),
+            ("server.crt", server.certificate),
+            ("server.key", server.key),
+            ("signer.key", signer),
+            ("signer.pub", signed),
+            ("admin.conf", admin_kubeconfig(&folder.join("ca.crt"))),
+            // RBAC's own defaults know the second as the user of kube-proxy.
+            (
+                "tokens.csv",
+                format!(
+                    "{ADMIN_TOKEN},admin,admin,system:masters\n\
+                     {TOKEN},system:kube-proxy,proxy\n"
+                ),
+            ),
+        ];
+        for (name, content) in files {
+            fs::write(folder.join(name), content)?;
+        }
+        let etcd = Program::start(&netns, &assets.join("etcd"), &etcd_arguments(folder), folder)?;
+        let admin = Client::new(connector(&netns), Some(&authority.pem()), ADMIN_TOKEN)?;
+        let assets = assets.to_owned();
+        let server = Mutex::new(None);
+        let kubernetes = Self { netns, assets, scratch, authority, admin, server, _etcd: etcd };
+        kubernetes.start_server()?;
+        Ok(kubernetes)
+    }
+
+    /// Kills kube-apiserver and starts it again, with the same data.
+    pub fn restart(&self) -> Result<()> {
+        drop(self.server()?.take());
+        self.start_server()
+    }
+
+    /// What makes connections to it.
+    pub fn connector(&self) -> impl Fn() -> io::Result<TcpStream> + Send + Sync + use<> {
+        connector(&self.netns)
+    }
+
+    /// The certificate of its authority in PEM. It takes [`TOKEN`], with the rights that
+    /// Kubernetes gives kube-proxy.
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Makes or replaces the objects of a text of YAML documents.
+    pub fn put(&self, manifest: &str) -> Result<()> {
+        parse(manifest)?.iter().try_for_each(|object| self.put_object(object))
+    }
+
+    /// Deletes an object.
+    pub fn delete(&self, key: &Key) -> Result<()> {
+        self.done(Method::DELETE, &key.path(), None).map(drop)
+    }
+
+    /// Deletes everything that tests make.
+    pub fn clear(&self) -> Result<()> {
+        for path in [
+            // The server's own comes back, some time later.
+            "/api/v1/namespaces/default/services?fieldSelector=metadata.name!%3Dkubernetes",
+            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+            "/apis/events.k8s.io/v1/namespaces/default/events",
+            "/api/v1/nodes",
+        ] {
+            self.done(Method::DELETE, path, None)?;
+        }
+        Ok(())
+    }
+
+    /// The folder with the programs.
+    pub fn assets(&self) -> &Path {
+        &self.assets
+    }
+
+    /// A program in the server's network namespace whose kubectl is that of the folder, with all
+    /// rights.
+    pub fn admin_command(&self, program: &str) -> Command {
+        let mut command = self.netns.command(program);
+        let mut path = OsString::from(&self.assets);
+        path.push(":");
+        path.push(env::var_os("PATH").unwrap_or_default());
+        command.env("PATH", path).env("KUBECONFIG", self.scratch.path().join("admin.conf"));
+        command
+    }
+
+    /// A client with all rights.
+    pub fn admin(&self) -> &Client {
+        &self.admin
+    }
+
+    fn put_object(&self, object: &Value) -> Result<()> {
+        let key = Key::of(object)?;
+        let replaced = self.admin.call(Method::PUT, &key.path(), Some(object))?;
+        match replaced.status {
+            200 | 201 => {}
+            404 => drop(self.done(Method::POST, &key.collection(), Some(object))?),
+            _ => bail!("{key} is not taken: {replaced:?}"),
+        }
+        if object.get("status").is_some() {
+            self.done(Method::PUT, &format!("{}/status", key.path()), Some(object))?;
+        }
+        Ok(())
+    }
+
+    fn done(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Reply> {
+        let reply = self.admin.call(method.clone(), path, body)?;
+        ensure!((200..300).contains(&reply.status), "{method} {path}: {reply:?}");
+        Ok(reply)
+    }
+
+    fn server(&self) -> Result<std::sync::MutexGuard<'_, Option<Program>>> {
+        self.server.lock().map_err(|_| anyhow::anyhow!("a restart has failed before"))
+    }
+
+    fn start_server(&self) -> Result<()> {
+        let mut server = self.server()?;
+        let (folder, program) = (self.scratch.path(), self.assets.join("kube-apiserver"));
+        let running = Program::start(&self.netns, &program, &arguments(folder), folder)?;
+        let deadline = Instant::now() + PATIENCE;
+        while !self.admin.get("/readyz").is_ok_and(|reply| reply.status == 200) {
+            if Instant::now() > deadline || running.has_ended() {
+                bail!("kube-apiserver does not start:\n{}", running.log()?);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        *server = Some(running);
+        Ok(())
+    }
+}
+
+fn connector(netns: &Netns) -> impl Fn() -> io::Result<TcpStream> + Send + Sync + use<> {
+    let netns = netns.clone();
+    move || {
+        netns
+            .run(|| Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, API_PORT))))
+            .unwrap_or_else(|error| Err(io::Error::other(error)))
+    }
+}
+
+fn admin_kubeconfig(authority: &Path) -> String {
+    format!(
+        "{{apiVersion: v1, kind: Config, current-context: it, \
+         clusters: [{{name: it, cluster: {{server: 'https://127.0.0.1:{API_PORT}', \
+         certificate-authority: '{}'}}}}], users: [{{name: it, user: {{token: {ADMIN_TOKEN}}}}}], \
+         contexts: [{{name: it, context: {{cluster: it, user: it}}}}]}}",
+        authority.display()
+    )
+}
+
+fn etcd_arguments(folder: &Path) -> Vec<String> {
+    vec![
+        format!("--data-dir={}", folder.join("etcd").display()),
+        // The data need not survive this machine.
+        "--unsafe-no-fsync=true".to_owned(),
+        "--log-level=warn".to_owned(),
+    ]
+}
+
+fn arguments(folder: &Path) -> Vec<String> {
+    let file = |name: &str| folder.join(name).display().to_string();
+    vec![
+        "--etcd-servers=http://127.0.0.1:2379".to_owned(),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={API_PORT}"),
+        "--advertise-address=127.0.0.1".to_owned(),
+        // Loopback addresses cannot be endpoints.
+        "--endpoint-reconciler-type=none".to_owned(),
+        format!("--cert-dir={}", folder.display()),
+        format!("--tls-cert-file={}", file("server.crt")),
+        format!("--tls-private-key-file={}", file("server.key")),
+        format!("--client-ca-file={}", file("ca.crt")),
+        format!("--token-auth-file={}", file("tokens.csv")),
+        "--service-account-issuer=https://kubernetes".to_owned(),
+        format!("--service-account-key-file={}", file("signer.pub")),
+        format!("--service-account-signing-key-file={}", file("signer.key")),
+        "--disable-admission-plugins=ServiceAccount".to_owned(),
+        "--authorization-mode=RBAC".to_owned(),
+        // As in every cluster: kube-proxy's own pod needs it.
+        "--allow-privileged=true".to_owned(),
+        "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/108".to_owned(),
+    ]
+}

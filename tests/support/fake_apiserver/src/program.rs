@@ -1,0 +1,77 @@
+//! Programs of others that tests need.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use shunt_testbed::Netns;
+
+/// A program that runs until it is dropped.
+pub struct Program {
+    log: PathBuf,
+    /// Dropped to end it.
+    stop: Option<Sender<()>>,
+    supervisor: Option<JoinHandle<()>>,
+}
+
+impl Program {
+    /// Starts it in a network namespace; what it says goes into a file of that folder.
+    pub fn start(
+        netns: &Netns,
+        program: &Path,
+        arguments: &[String],
+        folder: &Path,
+    ) -> Result<Self> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let log = folder.join(format!("{name}.log"));
+        let mut command = netns.command(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::create(&log)?);
+        let (stop, stopped) = mpsc::channel();
+        let (started, start) = mpsc::channel();
+        // The program dies with the thread that starts it, hence one that lives as long.
+        let supervisor = thread::Builder::new().name(name).spawn(move || {
+            match command.spawn() {
+                Ok(child) => {
+                    let _ = started.send(Ok(()));
+                    supervise(child, &stopped);
+                }
+                Err(error) => drop(started.send(Err(error))),
+            };
+        })?;
+        start.recv()?.with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Self { log, stop: Some(stop), supervisor: Some(supervisor) })
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.supervisor.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// What it has said.
+    pub fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(&self.log)?)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.supervisor.take().map(JoinHandle::join);
+    }
+}
+
+/// Waits until the program has ended, or shall.
+fn supervise(mut child: Child, stopped: &mpsc::Receiver<()>) {
+    let poll = Duration::from_millis(50);
+    while matches!(child.try_wait(), Ok(None)) {
+        if stopped.recv_timeout(poll) == Err(mpsc::RecvTimeoutError::Disconnected) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Tests whose bodies run against both servers, and a harness that says which it could not run.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use anyhow::{Context, Result, bail};
+use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
+use shunt_testbed::record_not_run;
+
+use crate::certs::Identity;
+use crate::client::Client;
+use crate::kubernetes::Kubernetes;
+use crate::object::Key;
+use crate::standin::{Standin, TOKEN};
+
+/// How many tests run at a time unless `--test-threads` says it: most of them wait.
+const THREADS: usize = 4;
+
+/// A server to be tested against, without objects of another test.
+pub enum Api {
+    /// The stand-in.
+    Standin(Box<Standin>),
+    /// The real one, which no other test has meanwhile.
+    Kubernetes(MutexGuard<'static, Kubernetes>),
+}
+
+impl Api {
+    /// Makes or replaces the objects of a text of YAML documents.
+    pub fn put(&self, manifest: impl std::fmt::Display) -> Result<()> {
+        let manifest = manifest.to_string();
+        match self {
+            Self::Standin(standin) => standin.put(&manifest),
+            Self::Kubernetes(kubernetes) => kubernetes.put(&manifest),
+        }
+    }
+
+    /// Deletes an object.
+    pub fn delete(&self, key: &Key) -> Result<()> {
+        match self {
+            Self::Standin(standin) => standin.delete(key),
+            Self::Kubernetes(kubernetes) => kubernetes.delete(key),
+        }
+    }
+
+    /// Restarts the server, with the loss of all connections and of the history: what happened
+    /// before can be listed, but not watched any more.
+    pub fn forget(&self) -> Result<()> {
+        match self {
+            Self::Standin(standin) => {
+                standin.compact();
+                standin.cut();
+                Ok(())
+            }
+            Self::Kubernetes(kubernetes) => kubernetes.restart(),
+        }
+    }
+
+    /// The stand-in; an error if it is the real one, which does nothing on command.
+    pub fn standin(&self) -> Result<&Standin> {
+        match self {
+            Self::Standin(standin) => Ok(standin),
+            Self::Kubernetes(_) => bail!("a test of the stand-in runs against kube-apiserver"),
+        }
+    }
+
+    /// The server's authority in PEM, if it speaks TLS.
+    pub fn authority(&self) -> Option<String> {
+        match self {
+            Self::Standin(standin) => standin.authority(),
+            Self::Kubernetes(kubernetes) => Some(kubernetes.authority().pem()),
+        }
+    }
+
+    /// A certificate for a client of this name, which the server takes for who it says.
+    pub fn client_certificate(&self, name: &str) -> Result<Identity> {
+        match self {
+            Self::Standin(standin) => standin.client_certificate(name),
+            Self::Kubernetes(kubernetes) => kubernetes.authority().client(name),
+        }
+    }
+
+    /// What makes connections to it.
+    pub fn connector(&self) -> Box<dyn Fn() -> std::io::Result<std::net::TcpStream> + Send + Sync> {
+        match self {
+            Self::Standin(standin) => {
+                let address = standin.address();
+                Box::new(move || std::net::TcpStream::connect(address))
+            }
+            Self::Kubernetes(kubernetes) => Box::new(kubernetes.connector()),
+        }
+    }
+
+    /// A client with the rights of the agent.
+    pub fn client(&self) -> Result<Client> {
+        Client::new(self.connector(), self.authority().as_deref(), TOKEN)
+    }
+}
+
+/// A test by its name.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it does.
+    pub body: fn(Api) -> Result<()>,
+    /// Whether kube-apiserver can be used too: it does nothing wrong on command.
+    pub both: bool,
+}
+
+/// The cases of functions of these names, which run against both servers.
+#[macro_export]
+macro_rules! both {
+    ($($name:ident),* $(,)?) => {
+        vec![$($crate::Case { name: stringify!($name), body: $name, both: true }),*]
+    };
+}
+
+/// The cases of functions of these names, which run against the stand-in only.
+#[macro_export]
+macro_rules! standin_only {
+    ($($name:ident),* $(,)?) => {
+        vec![$($crate::Case { name: stringify!($name), body: $name, both: false }),*]
+    };
+}
+
+/// Runs the tests that the command line asks for, as `cargo test` does; those against
+/// kube-apiserver are reported as ignored, with the reason, where it is not installed.
+pub fn run(modules: &[(&str, Vec<Case>)]) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(THREADS);
+    let cases =
+        || modules.iter().flat_map(|(module, cases)| cases.iter().map(move |case| (module, *case)));
+    let mut trials = Vec::new();
+    for (module, case) in cases() {
+        let test = move || {
+            let api = Api::Standin(Box::new(Standin::start().map_err(failed)?));
+            (case.body)(api).map_err(failed)
+        };
+        trials.push(Trial::test(format!("{module}::{}", case.name), test).with_kind("stand-in"));
+    }
+    // Those that wait for each other come last.
+    for (module, case) in cases().filter(|(_, case)| case.both) {
+        let test = move || match Kubernetes::installed() {
+            Err(reason) => Ok(Completion::ignored_with(reason)),
+            Ok(_) => {
+                let api = Api::Kubernetes(kubernetes().map_err(failed)?);
+                (case.body)(api).map_err(failed).map(|()| Completion::Completed)
+            }
+        };
+        let name = format!("{module}::{}", case.name);
+        trials.push(Trial::ignorable_test(name, test).with_kind("kube-apiserver"));
+    }
+    conclude(&libtest_mimic::run(&arguments, trials), Kubernetes::installed())
+}
+
+/// A test by its name that needs the real server, and other programs beside it.
+pub type Real = (&'static str, fn(&Kubernetes) -> Result<()>);
+
+/// A test by its name that needs no other program.
+pub type Alone = (&'static str, fn() -> Result<()>);
+
+/// Runs the tests that the command line asks for, one after the other. Those of `real` are reported
+/// as ignored, with the reason, where kube-apiserver or one of `programs` beside it is not installed.
+pub fn run_real(programs: &[&'static str], alone: &[Alone], real: &[Real]) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let trials =
+        alone.iter().map(|&(name, body)| Trial::test(name, move || body().map_err(failed)));
+    let mut trials: Vec<Trial> = trials.collect();
+    let programs = programs.to_vec();
+    let trial = |&(name, body): &Real| {
+        let programs = programs.clone();
+        let test = move || match Kubernetes::installed_with(&programs) {
+            Err(reason) => Ok(Completion::ignored_with(reason)),
+            Ok(_) => {
+                let kubernetes = kubernetes().map_err(failed)?;
+                body(&kubernetes).map_err(failed).map(|()| Completion::Completed)
+            }
+        };
+        Trial::ignorable_test(name, test)
+    };
+    trials.extend(real.iter().map(trial));
+    conclude(&libtest_mimic::run(&arguments, trials), Kubernetes::installed_with(&programs))
+}
+
+/// Says last how many tests were not run and why.
+#[allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a test harness: the reader of the results looks there"
+)]
+fn conclude(conclusion: &Conclusion, programs: Result<PathBuf, String>) -> ExitCode {
+    let own = env::current_exe().unwrap_or_default();
+    let own = own.file_stem().unwrap_or_default().to_string_lossy();
+    // Cargo adds a hash.
+    let own = own.rsplit_once('-').map_or(&*own, |(name, _)| name);
+    if let (tests @ 1.., Err(reason)) = (conclusion.num_ignored, programs) {
+        println!("{tests} tests of {own} were not run: {reason}");
+        if let Err(error) = record_not_run(own, tests, &reason) {
+            eprintln!("{error:#}");
+            return ExitCode::FAILURE;
+        }
+    }
+    conclusion.exit_code()
+}
+
+/// The one kube-apiserver of this process, without objects.
+fn kubernetes() -> Result<MutexGuard<'static, Kubernetes>> {
+    static RUNNING: OnceLock<Result<Mutex<Kubernetes>, String>> = OnceLock::new();
+    let running = RUNNING.get_or_init(|| {
+        let assets = Kubernetes::installed()?;
+        let started = Kubernetes::start(&assets).map_err(|error| format!("{error:#}"))?;
+        Ok(Mutex::new(started))
+    });
+    let running = running.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
+    // What a failed test has left there is cleared like everything else.
+    let running = running.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    running.clear().context("cannot clear what the test before has made")?;
+    Ok(running)
+}
+
+fn failed(error: anyhow::Error) -> Failed {
+    Failed::from(format!("{error:?}"))
+}

@@ -1,0 +1,255 @@
+//! The fake held against the kernel: the same transactions, the same answers, the same listings.
+
+mod operation;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nfnetlink::nft::{Batch, Error, Kernel, Socket};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use shunt_fake_nftables::{Listing, Namespace, soak};
+use shunt_testbed::Netns;
+
+use operation::{FAMILIES, Operation, TABLES, operation, whole_tables};
+
+/// How many namespaces are used at a time, how many sequences of transactions a run tries in each,
+/// and how many transactions each of these has at the most.
+const WORKERS: u64 = 8;
+const SEQUENCES: u32 = 32;
+const LENGTH: usize = 40;
+
+/// What has to be refused in every run, or it says little.
+const REASONS: [&str; 20] = [
+    "add a rule to chain: EINVAL",
+    "add a rule to chain: EMLINK",
+    "add a rule to chain: ENOENT",
+    "add a rule to chain: EOPNOTSUPP",
+    "add an element to: EEXIST",
+    "add an element to: EINVAL",
+    "add an element to: EMLINK",
+    "add an element to: ENFILE",
+    "add an element to: ENOENT",
+    "add an element to: EOPNOTSUPP",
+    "add chain: EOPNOTSUPP",
+    "add set: EEXIST",
+    "delete a rule of chain: ENOENT",
+    "delete an element of: ENOENT",
+    "delete chain: EBUSY",
+    "delete chain: ENOENT",
+    "delete table: ENOENT",
+    "add table: EOPNOTSUPP",
+    "add table: EPERM",
+    "add an element to: EPERM",
+];
+
+/// One transaction.
+#[derive(Debug, Clone)]
+struct Transaction {
+    operations: Vec<Operation>,
+    /// Sent by the second socket of two.
+    second: bool,
+    generation: Generation,
+    /// The socket is opened anew before.
+    reopened: bool,
+}
+
+/// What the transaction says about the generation that it is made for.
+#[derive(Debug, Clone, Copy)]
+enum Generation {
+    Any,
+    Current,
+    Stale,
+}
+
+fn transaction() -> impl Strategy<Value = Transaction> {
+    let generation = prop_oneof![
+        6 => Just(Generation::Any),
+        6 => Just(Generation::Current),
+        1 => Just(Generation::Stale),
+    ];
+    let operations = prop_oneof![
+        12 => proptest::collection::vec(operation(), 1..5),
+        2 => whole_tables(),
+        1 => Just(Vec::new()),
+    ];
+    let (second, reopened) = (prop::bool::weighted(0.2), prop::bool::weighted(0.05));
+    (operations, second, generation, reopened).prop_map(
+        |(operations, second, generation, reopened)| Transaction {
+            operations,
+            second,
+            generation,
+            reopened,
+        },
+    )
+}
+
+/// Two sockets of one namespace, of the kernel or the fake.
+struct Side<K>([K; 2]);
+
+impl<K: Kernel> Side<K> {
+    fn commit(&mut self, transaction: &Transaction) -> Result<Result<(), Error>> {
+        let kernel = &mut self.0[usize::from(transaction.second)];
+        let now = kernel.generation()?.id;
+        let mut batch = Batch::new(match transaction.generation {
+            Generation::Any => None,
+            Generation::Current => Some(now),
+            Generation::Stale => Some(now.wrapping_sub(1)),
+        });
+        for operation in &transaction.operations {
+            operation.write(kernel, &mut batch)?;
+        }
+        Ok(kernel.commit(&batch.finish()))
+    }
+
+    fn clear(&mut self) -> Result<()> {
+        for family in FAMILIES {
+            for table in TABLES {
+                for kernel in &mut self.0 {
+                    if kernel.table(family, table)?.is_some() {
+                        let mut batch = Batch::new(None);
+                        batch.delete_table(family, table);
+                        // One of the two owns it.
+                        _ = kernel.commit(&batch.finish());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The answer as a value, the kernel's own words left out: they come and go with its versions.
+fn answer(result: &Result<(), Error>) -> String {
+    match result {
+        Ok(()) => "taken".to_owned(),
+        Err(Error::Refused(refusals)) => {
+            let plain = refusals.iter().map(|refusal| {
+                let mut refusal = refusal.clone();
+                refusal.explanation = None;
+                format!("\n  {refusal}")
+            });
+            plain.collect()
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+fn compare(real: &mut dyn Kernel, fake: &mut dyn Kernel) -> Result<()> {
+    for family in FAMILIES {
+        for table in TABLES {
+            let (real, fake) =
+                (Listing::of(real, family, table)?, Listing::of(fake, family, table)?);
+            let (Some(real), Some(fake)) = (&real, &fake) else {
+                ensure!(real == fake, "{family} {table}: kernel {real:?}, fake {fake:?}");
+                continue;
+            };
+            // Of its rules the kernel says more than was sent.
+            let same_rules = real.rules.len() == fake.rules.len()
+                && real.rules.iter().zip(&fake.rules).all(|(real, fake)| {
+                    fake.is_implemented_by(real) && fake.targets().eq(real.targets())
+                });
+            ensure!(same_rules, "{family} {table}: kernel {:?}, fake {:?}", real.rules, fake.rules);
+            let rest = |listing: &Listing| Listing { rules: Vec::new(), ..listing.clone() };
+            ensure!(
+                rest(real) == rest(fake),
+                "{family} {table}: kernel {:?}, fake {:?}",
+                rest(real),
+                rest(fake)
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_fake_answers_as_the_kernel_does() -> Result<()> {
+    let soak = soak();
+    // A refusal makes the kernel wait for all its processors; so several wait at a time.
+    let mut total = Counts::default();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS)
+            .map(|worker| scope.spawn(move || Netns::new()?.run(|| tried(worker, soak))))
+            .collect();
+        for worker in workers {
+            let counts = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            total.taken += counts.taken;
+            total.refused += counts.refused;
+            total.reasons.extend(counts.reasons);
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
+    let Counts { taken, refused, reasons } = total;
+    assert!(taken > 1_000 && refused > 1_000, "{taken} taken, {refused} refused: too few");
+    let missing = REASONS.into_iter().filter(|reason| !reasons.contains(*reason));
+    let missing: Vec<&str> = missing.collect();
+    assert!(missing.is_empty(), "was never refused: {missing:?}");
+    Ok(())
+}
+
+/// Tries sequences in the namespace of this thread.
+fn tried(worker: u64, soak: Option<u32>) -> Result<Counts> {
+    let real = Side([Socket::open()?, Socket::open()?]);
+    let tried = RefCell::new((real, Counts::default()));
+    let config = Config {
+        cases: SEQUENCES * soak.unwrap_or(1),
+        failure_persistence: None,
+        rng_seed: if soak.is_some() { RngSeed::Random } else { RngSeed::Fixed(worker) },
+        ..Config::default()
+    };
+    let sequences = proptest::collection::vec(transaction(), 1..LENGTH);
+    TestRunner::new(config)
+        .run(&sequences, |transactions| {
+            let (real, counts) = &mut *tried.borrow_mut();
+            try_sequence(real, &transactions, counts)
+                .map_err(|error| TestCaseError::fail(format!("{error:#}")))
+        })
+        .map_err(|failure| anyhow!("{failure}"))?;
+    Ok(tried.into_inner().1)
+}
+
+#[derive(Default)]
+struct Counts {
+    taken: u32,
+    refused: u32,
+    /// What was refused, and why.
+    reasons: BTreeSet<String>,
+}
+
+fn try_sequence(
+    real: &mut Side<Socket>,
+    transactions: &[Transaction],
+    counts: &mut Counts,
+) -> Result<()> {
+    real.clear()?;
+    let namespace = Namespace::at_generation(real.0[0].generation()?.id);
+    let mut fake = Side([0, 1].map(|socket| namespace.open_at(real.0[socket].port())));
+    for (number, transaction) in transactions.iter().enumerate() {
+        if transaction.reopened {
+            let socket = usize::from(transaction.second);
+            real.0[socket].reconnect()?;
+            fake.0[socket] = namespace.open_at(real.0[socket].port());
+        }
+        let by_kernel = real.commit(transaction)?;
+        let by_fake = fake.commit(transaction)?;
+        *if by_kernel.is_ok() { &mut counts.taken } else { &mut counts.refused } += 1;
+        if let Err(Error::Refused(refusals)) = &by_kernel {
+            let reasons = refusals.iter().map(|r| format!("{}: {:?}", r.operation, r.errno));
+            counts.reasons.extend(reasons);
+        }
+        let (by_kernel, by_fake) = (answer(&by_kernel), answer(&by_fake));
+        ensure!(
+            by_kernel == by_fake,
+            "{number}: {transaction:?}\nkernel: {by_kernel}\nfake: {by_fake}"
+        );
+        let generations = (real.0[0].generation()?.id, fake.0[0].generation()?.id);
+        ensure!(
+            generations.0 == generations.1,
+            "{number}: {transaction:?}\ngeneration of the kernel and the fake: {generations:?}"
+        );
+        compare(&mut real.0[0], &mut fake.0[0])
+            .with_context(|| format!("{number}: {transaction:?}"))?;
+    }
+    Ok(())
+}

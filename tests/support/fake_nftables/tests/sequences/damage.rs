@@ -1,0 +1,138 @@
+//! What others do to nf_tables while we run.
+
+use nfnetlink::nft::{
+    BaseChain, Batch, ChainKind, Elements, Error, Expr, Hook, Kernel, SetType, TableFamily,
+};
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+use shunt_core::plan::TABLE;
+use shunt_fake_nftables::Namespace;
+
+/// Something that somebody else does, in one transaction.
+#[derive(Debug, Clone)]
+pub(crate) enum Damage {
+    /// Something in a table of their own.
+    Elsewhere,
+    DeleteTable,
+    DeleteElement(Index, Index),
+    /// Like one that is there, with another key.
+    AddElement(Index, Index, u8),
+    FlushSet(Index),
+    FlushChain(Index),
+    /// With its rules; refused for one that is in use.
+    DeleteChain(Index),
+    AddRule(Index),
+    DeleteRule(Index),
+    AddChain(&'static str, bool),
+    AddSet,
+}
+
+pub(crate) fn damage() -> impl Strategy<Value = (TableFamily, Damage)> {
+    let pick = any::<Index>;
+    let kind = prop_oneof![
+        4 => Just(Damage::Elsewhere),
+        1 => Just(Damage::DeleteTable),
+        4 => (pick(), pick()).prop_map(|(set, element)| Damage::DeleteElement(set, element)),
+        4 => (pick(), pick(), 0..9_u8)
+            .prop_map(|(set, element, byte)| Damage::AddElement(set, element, byte)),
+        2 => pick().prop_map(Damage::FlushSet),
+        2 => pick().prop_map(Damage::FlushChain),
+        2 => pick().prop_map(Damage::DeleteChain),
+        2 => pick().prop_map(Damage::AddRule),
+        2 => pick().prop_map(Damage::DeleteRule),
+        1 => (select(vec!["foreign", "lb-7", "affinity-5", "services"]), any::<bool>())
+            .prop_map(|(name, base)| Damage::AddChain(name, base)),
+        1 => Just(Damage::AddSet),
+    ];
+    (select(vec![TableFamily::Ip, TableFamily::Ip6]), kind)
+}
+
+impl Damage {
+    /// Does it, where the kernel lets.
+    pub(crate) fn inflict(&self, family: TableFamily, namespace: &Namespace) -> Result<(), Error> {
+        let mut kernel = namespace.open();
+        let mut batch = Batch::new(None);
+        if kernel.table(family, TABLE)?.is_some() {
+            self.write(&mut kernel, family, &mut batch)?;
+        }
+        match kernel.commit(&batch.finish()) {
+            // The table has an owner, or what was to be deleted is in use.
+            Ok(()) | Err(Error::Refused(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(
+        &self,
+        kernel: &mut dyn Kernel,
+        family: TableFamily,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        let sets = kernel.sets(family, TABLE)?;
+        let chains = kernel.chains(family, TABLE)?;
+        // One element, all, or a new one like it.
+        let mut elements = |set: &Index, pick: Option<&Index>, add: Option<u8>| {
+            let set = &set.get(&sets).name;
+            let mut count = 0;
+            kernel.elements(family, TABLE, set, &mut |_| count += 1)?;
+            let picked = pick.filter(|_| count > 0).map(|pick| pick.index(count));
+            let mut number = 0;
+            let mut chosen = Elements::new();
+            kernel.elements(family, TABLE, set, &mut |element| {
+                if picked.is_none_or(|picked| picked == number) {
+                    let mut key = element.key.to_vec();
+                    if let (Some(add), Some(last)) = (add, key.last_mut()) {
+                        *last = last.wrapping_add(add + 1);
+                    }
+                    let key_end = element.key_end.map(|_| &key[..]);
+                    chosen.push_range(&key, key_end, element.data, element.comment);
+                }
+                number += 1;
+            })?;
+            Ok::<_, Error>((set.clone(), chosen))
+        };
+        match self {
+            Damage::Elsewhere => batch.add_table(family, "other", 0, "of somebody else"),
+            Damage::DeleteTable => batch.delete_table(family, TABLE),
+            Damage::DeleteElement(set, element) => {
+                let (set, elements) = elements(set, Some(element), None)?;
+                batch.delete_elements(family, TABLE, &set, &elements);
+            }
+            Damage::AddElement(set, element, add) => {
+                let (set, elements) = elements(set, Some(element), Some(*add))?;
+                batch.add_elements(family, TABLE, &set, &elements);
+            }
+            Damage::FlushSet(set) => {
+                let (set, elements) = elements(set, None, None)?;
+                batch.delete_elements(family, TABLE, &set, &elements);
+            }
+            Damage::FlushChain(chain) => {
+                batch.flush_chain(family, TABLE, &chain.get(&chains).name);
+            }
+            Damage::DeleteChain(chain) => {
+                batch.delete_chain(family, TABLE, &chain.get(&chains).name);
+            }
+            Damage::AddRule(chain) => {
+                batch.add_rule(family, TABLE, &chain.get(&chains).name, &[Expr::Drop], None);
+            }
+            Damage::DeleteRule(rule) => {
+                let rules = kernel.rules(family, TABLE)?;
+                if let (false, rule) = (rules.is_empty(), rule) {
+                    let rule = rule.get(&rules);
+                    let handle = rule.handle.unwrap_or_default();
+                    batch.delete_rule(family, TABLE, &rule.chain, handle);
+                }
+            }
+            Damage::AddChain(name, is_base) => {
+                let (kind, hook) = (ChainKind::Filter, Hook::Forward);
+                let base = is_base.then_some(BaseChain { kind, hook, priority: 7 });
+                batch.add_chain(family, TABLE, name, base);
+            }
+            Damage::AddSet => {
+                let kind = SetType::of(4, 4);
+                batch.add_set(family, TABLE, "foreign", &kind);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,60 @@
+//! A testbed for packet tests: namespaces that play nodes, pods and clients, servers that tell
+//! whom they saw, and expectations about what becomes of packets.
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use shunt_testbed::{Echo, Topology};
+//!
+//! let lab = Topology::new()?;
+//! let _servers = [Echo::on(&lab.pod1, 8080)?, Echo::on(&lab.pod2, 8080)?];
+//! lab.node.nft("table ip t { … dnat rules … }")?;
+//! lab.from(&lab.client).tcp("10.96.0.10:80").reaches(&["pod-1", "pod-2"]).source_masqueraded();
+//! lab.from(&lab.pod1).udp("10.96.0.10:81").refused();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything belongs to the process that makes it: namespaces are held by file descriptors,
+//! servers are threads, the agent is tied to its supervisor. However the process ends, nothing
+//! stays behind; and any number of testbeds can exist at once, also for a user who is only
+//! root in a user namespace.
+
+mod agent;
+mod datagram;
+mod echo;
+mod evidence;
+mod expect;
+mod exposition;
+mod flow;
+mod foreign_writer;
+mod generation;
+mod http;
+mod manifest;
+mod netns;
+mod not_run;
+mod occupier;
+mod patience;
+mod probe;
+mod ruleset;
+mod scratch;
+mod sctp;
+mod topology;
+mod traffic;
+mod volley;
+
+pub use agent::{Agent, AgentBuilder};
+pub use echo::Echo;
+pub use expect::{Origin, Probe, Reached, Tally};
+pub use exposition::{Exposition, MetricFamily, Sample};
+pub use flow::{Flow, Reply};
+pub use http::{HttpAnswer, http_get};
+pub use manifest::{EndpointSlice, ManifestDir, Node, Service};
+pub use netns::Netns;
+pub use not_run::record_not_run;
+pub use occupier::Occupier;
+pub use patience::patience;
+pub use probe::{Connection, Outcome, Protocol, probe};
+pub use scratch::Scratch;
+pub use topology::{Host, Topology};
+pub use traffic::{Delivered, Traffic};
+pub use volley::{Fate, Question, volley};

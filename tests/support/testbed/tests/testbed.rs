@@ -1,0 +1,481 @@
+//! The testbed without the agent: rules written by hand must show in what probes report, and
+//! nothing may stay behind.
+
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use shunt_testbed::{
+    Agent, Echo, Fate, Flow, Host, ManifestDir, Netns, Outcome, Protocol, Question, Reply,
+    Topology, Traffic, probe, volley,
+};
+
+/// What the agent would do for a Service: port 80 goes to one pod of the node or the other, 81 to
+/// the pod on the other node, 82 to the first pod; 83 is rejected, 84 is dropped.
+fn rules(family: &str, service: &str, [pod1, pod2, pod3]: [&str; 3]) -> String {
+    let to = |pod: &str| match family {
+        "ip6" => format!("dnat to [{pod}]:8080"),
+        _ => format!("dnat to {pod}:8080"),
+    };
+    let (mut translations, mut verdicts) = (String::new(), String::new());
+    for protocol in ["tcp", "udp", "sctp"] {
+        let head = format!("{family} daddr {service} {protocol} dport");
+        translations += &format!(
+            "{head} 80 numgen random mod 2 0 {}
+             {head} 80 {}
+             {head} 81 {}
+             {head} 82 {}\n",
+            to(pod1),
+            to(pod2),
+            to(pod3),
+            to(pod1),
+        );
+        verdicts += &format!("{head} 83 reject\n{head} 84 drop\n");
+    }
+    format!(
+        "table {family} by-hand {{
+             chain translations {{ {translations} }}
+             chain arriving {{ type nat hook prerouting priority -100; jump translations; }}
+             chain sent {{ type nat hook output priority -100; jump translations; }}
+             chain leaving {{
+                 type nat hook postrouting priority 100;
+                 ct status dnat {family} daddr {pod3} masquerade
+                 ct status dnat {family} daddr {pod1} {family} saddr {pod1} masquerade
+             }}
+             chain verdicts {{ {verdicts} }}
+             chain forwarded {{ type filter hook forward priority 0; jump verdicts; }}
+             chain sent-filter {{ type filter hook output priority 0; jump verdicts; }}
+         }}"
+    )
+}
+
+/// A topology with [`rules`] for both families and servers on port 8080.
+fn lab() -> Result<(Topology, [Echo; 3])> {
+    let lab = Topology::new()?;
+    let pods_v4 = ["10.244.0.11", "10.244.0.12", "10.244.1.21"];
+    lab.node.nft(&rules("ip", "10.96.0.10", pods_v4))?;
+    let pods_v6 = ["fd00:244::11", "fd00:244::12", "fd00:244:1::21"];
+    lab.node.nft(&rules("ip6", "fd00:96::10", pods_v6))?;
+    let echo = |pod| Echo::on(pod, 8080);
+    let servers = [echo(&lab.pod1)?, echo(&lab.pod2)?, echo(&lab.pod3)?];
+    Ok((lab, servers))
+}
+
+#[test]
+fn the_client_is_told_what_became_of_its_probes() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    every_outcome(&lab, &lab.client);
+    Ok(())
+}
+
+#[test]
+fn the_node_is_told_what_became_of_its_probes() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    every_outcome(&lab, &lab.node);
+    Ok(())
+}
+
+#[test]
+fn a_pod_is_told_what_became_of_its_probes() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    every_outcome(&lab, &lab.pod1);
+    Ok(())
+}
+
+fn every_outcome(lab: &Topology, origin: &Host) {
+    for service in ["10.96.0.10", "[fd00:96::10]"] {
+        for protocol in Protocol::ALL {
+            let to = |port: u16| lab.from(origin).probe(protocol, format!("{service}:{port}"));
+            if origin.name == "pod-1" {
+                to(82).reaches(&["pod-1"]).source_masqueraded();
+            } else {
+                to(80).reaches(&["pod-1", "pod-2"]).source_preserved();
+            }
+            to(81).reaches(&["pod-3"]).source_masqueraded();
+            to(83).refused();
+            to(84).dropped();
+            to(85).unhandled();
+        }
+    }
+}
+
+#[test]
+fn hosts_reach_each_other_as_the_picture_shows() -> Result<()> {
+    let lab = Topology::new()?;
+    let pod4 = lab.add_pod(&lab.node, "pod-4", [10, 244, 0, 14], "fd00:244::14")?;
+    let inside = [&lab.node, &lab.node2, &lab.pod1, &lab.pod2, &lab.pod3, &pod4];
+    let servers: Result<Vec<_>> = inside.iter().map(|host| Echo::on(host, 7)).collect();
+    let _servers = servers?;
+    for protocol in Protocol::ALL {
+        for to in inside {
+            for ip in to.ips() {
+                let to_ip = std::net::SocketAddr::new(ip, 7);
+                for from in inside {
+                    let reached = lab.from(from).probe(protocol, to_ip).times(1);
+                    reached.reaches(&[&to.name]).source_preserved();
+                }
+                let outside = lab.from(&lab.client).probe(protocol, to_ip).times(1);
+                if to.name.starts_with("node") {
+                    outside.reaches(&[&to.name]).source_preserved();
+                } else {
+                    let tally = outside.tally(1, Duration::from_secs(5))?;
+                    assert_eq!(
+                        tally.counts,
+                        [(Outcome::Unreachable(nix::errno::Errno::ENETUNREACH), 1)]
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_probe_can_choose_among_the_addresses_of_its_host() -> Result<()> {
+    let lab = Topology::new()?;
+    let _server = Echo::on(&lab.pod1, 7)?;
+    for source in lab.node.ips() {
+        for protocol in Protocol::ALL {
+            let to = if source.is_ipv4() { "10.244.0.11:7" } else { "[fd00:244::11]:7" };
+            let reached = lab.from(&lab.node).probe(protocol, to).source(source);
+            reached.reaches(&["pod-1"]).source_preserved();
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_port_without_a_server_refuses() -> Result<()> {
+    let lab = Topology::new()?;
+    for to in ["192.0.2.10:7", "[2001:db8:2::10]:7"] {
+        lab.from(&lab.client).tcp(to).refused();
+        lab.from(&lab.client).udp(to).refused();
+    }
+    Ok(())
+}
+
+/// The kernel limits ICMP errors to a thousand a second, if nobody tells it otherwise.
+#[test]
+fn no_refusal_is_lost() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    for to in ["10.96.0.10:83", "[fd00:96::10]:83"] {
+        for protocol in Protocol::ALL {
+            lab.from(&lab.client).probe(protocol, to).times(500).refused();
+        }
+    }
+    Ok(())
+}
+
+/// Of many questions at once each has its own answer, and who refuses shows.
+#[test]
+fn a_volley_tells_fates_apart() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    let source = lab.client.ipv4[0].into();
+    let masqueraded = lab.node.ipv4[0].into();
+    let reached = |source| Fate::Reached { server: "pod-3".to_owned(), source };
+    for protocol in Protocol::ALL {
+        let mut expected = vec![
+            ("10.96.0.10:81", reached(masqueraded)),
+            ("10.96.0.10:83", Fate::Icmp(Errno::ECONNREFUSED)),
+            ("10.96.0.10:84", Fate::Silence),
+            ("10.96.0.11:80", Fate::Icmp(Errno::EHOSTUNREACH)),
+        ];
+        // Nobody listens there. What the kernel says of SCTP depends on whether it knows it.
+        match protocol {
+            Protocol::Tcp => expected.push(("192.0.2.10:9", Fate::Reset)),
+            Protocol::Udp => expected.push(("192.0.2.10:9", Fate::Icmp(Errno::ECONNREFUSED))),
+            Protocol::Sctp => {}
+        }
+        let questions: Vec<Question> = expected
+            .iter()
+            .cycle()
+            .take(100)
+            .map(|(to, _)| Ok(Question { protocol, source: Some(source), to: to.parse()? }))
+            .collect::<Result<_>>()?;
+        let fates = lab.client.run(|| volley(&questions, Duration::from_secs(2)))?;
+        for (fate, (to, expected)) in fates.iter().zip(expected.iter().cycle()) {
+            assert_eq!(fate, expected, "{to}/{protocol}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_connection_stays_with_its_server() -> Result<()> {
+    let (lab, servers) = lab()?;
+    let mut connection = lab.from(&lab.client).connect("10.96.0.10:80")?;
+    assert!(["pod-1", "pod-2"].contains(&connection.server.as_str()));
+    assert_eq!(connection.source, IpAddr::from(lab.client.ipv4[0]));
+    for word in ["one", "two"] {
+        assert_eq!(connection.echo(word)?, word);
+    }
+    drop(servers);
+    assert!(connection.echo("three").is_err(), "the server is gone");
+    Ok(())
+}
+
+/// A SYN without an answer is sent again, and a flow that a rule stops is heard again after it.
+#[test]
+fn a_flow_goes_on_after_silence() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    let pod_is_silent = |silent: bool| {
+        let rule = if silent { "meta l4proto { tcp, udp } th dport 8080 drop" } else { "" };
+        lab.pod1.nft(&format!(
+            "table inet silence {{}}\ndelete table inet silence\n\
+             table inet silence {{\nchain c {{\n\
+             type filter hook input priority 0\n{rule}\n}}\n}}"
+        ))
+    };
+    pod_is_silent(true)?;
+    let to = "10.96.0.10:82".parse()?;
+    let mut flows = lab.client.run(|| {
+        let source = IpAddr::from(lab.client.ipv4[0]);
+        Ok([Flow::open(Protocol::Tcp, source, to)?, Flow::open(Protocol::Udp, source, to)?])
+    })?;
+    let mut ask = |done: fn(&[Flow; 2]) -> bool| {
+        let start = Instant::now();
+        loop {
+            Flow::ask_all(&mut flows.each_mut(), Duration::from_millis(300))?;
+            if done(&flows) {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "no reply");
+        }
+        Ok::<_, anyhow::Error>(flows.each_ref().map(|flow| flow.reply.clone()))
+    };
+    let silence = ask(|flows| flows[0].is_half_open() && flows[1].reply == Reply::Nothing)?;
+    assert_eq!(silence, [Reply::Nothing, Reply::Nothing]);
+    pod_is_silent(false)?;
+    let answered = ask(|flows| flows.iter().all(|flow| flow.reply != Reply::Nothing))?;
+    assert_eq!(answered, [Reply::Server("pod-1".into()), Reply::Server("pod-1".into())]);
+    // An established connection is asked again, too, and one to a rejected port is over.
+    let again = ask(|flows| flows.iter().all(|flow| flow.reply != Reply::Nothing))?;
+    assert_eq!(again, answered);
+    let mut refused = lab
+        .client
+        .run(|| Flow::open(Protocol::Tcp, lab.client.ipv4[0].into(), "10.96.0.10:83".parse()?))?;
+    Flow::ask_all(&mut [&mut refused], Duration::from_secs(2))?;
+    assert!(refused.is_over() && refused.reply == Reply::Refused, "{:?}", refused.reply);
+    Ok(())
+}
+
+#[test]
+fn what_comes_late_can_be_waited_for() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    thread::scope(|scope| {
+        let probe = lab.from(&lab.client).tcp("10.96.0.10:90").eventually();
+        let waiting = scope.spawn(move || probe.reaches(&["pod-1"]).source_preserved());
+        lab.node.nft("add rule ip by-hand translations ip daddr 10.96.0.10 tcp dport 90 dnat to 10.244.0.11:8080")?;
+        waiting.join().map(drop).map_err(|_| anyhow::anyhow!("it did not come"))
+    })
+}
+
+/// The message of an expectation that must fail.
+fn failure(check: impl Fn()) -> Result<String> {
+    let panic = catch_unwind(AssertUnwindSafe(check)).err().context("it did not fail")?;
+    panic.downcast::<String>().map(|text| *text).ok().context("a strange panic")
+}
+
+#[test]
+fn a_failed_expectation_explains_itself() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    let to = |port: u16| lab.from(&lab.client).tcp(format!("10.96.0.10:{port}"));
+
+    let missing = failure(|| drop(to(80).times(40).reaches(&["pod-1", "pod-3"])))?;
+    for part in [
+        "from client to 10.96.0.10:80/TCP",
+        "expected: exactly these reached: pod-1, pod-3",
+        "× reached pod-2, which saw 192.0.2.100",
+        "ip daddr 10.96.0.10 tcp dport 81 dnat to 10.244.1.21:8080",
+    ] {
+        assert!(missing.contains(part), "no {part:?} in {missing}");
+    }
+    failure(|| drop(to(80).reaches(&["pod-1"])))?;
+    failure(|| drop(to(80).reaches(&["pod-1", "pod-2"]).source_masqueraded()))?;
+    failure(|| drop(to(81).reaches(&["pod-3"]).source_preserved()))?;
+    failure(|| drop(to(83).reaches(&["pod-1"])))?;
+    failure(|| to(83).dropped())?;
+    let late = failure(|| to(80).within(Duration::from_millis(50)).refused())?;
+    assert!(late.contains("of trying"), "{late}");
+    Ok(())
+}
+
+#[test]
+fn silence_is_neither_a_refusal() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    failure(|| lab.from(&lab.client).udp("10.96.0.10:84").refused()).map(drop)
+}
+
+#[test]
+fn nor_a_message_from_the_gateway() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    failure(|| lab.from(&lab.client).udp("10.96.0.10:84").unhandled()).map(drop)
+}
+
+#[test]
+fn the_generation_counts_transactions() -> Result<()> {
+    let ns = Netns::new()?;
+    let before = ns.nft_generation()?;
+    ns.nft("add table ip a; add table ip b; add chain ip b c")?;
+    assert_eq!(ns.nft_generation()?, before + 1);
+    ns.output("nft", &["list", "ruleset"])?;
+    assert_eq!(ns.nft_generation()?, before + 1);
+    assert_ne!(Netns::new()?.nft_generation()?, before + 1, "another namespace counts for itself");
+    Ok(())
+}
+
+#[test]
+fn errors_say_what_failed() -> Result<()> {
+    let ns = Netns::new()?;
+    let error = ns.ip("link set lo up\nlink set nosuch up").err().context("no error")?;
+    assert!(format!("{error:#}").contains("nosuch"), "{error:#}");
+    let error = ns.sysctl(&[("net/ipv4/nosuch", "1")]).err().context("no error")?;
+    assert!(format!("{error:#}").contains("net/ipv4/nosuch"), "{error:#}");
+    let source = Some(IpAddr::from([192, 0, 2, 99]));
+    let to = "192.0.2.1:80".parse()?;
+    let patience = Duration::from_secs(1);
+    let error = ns.run(|| probe(Protocol::Tcp, source, to, patience)).err().context("no error")?;
+    assert!(format!("{error:#}").contains("192.0.2.99"), "{error:#}");
+    Ok(())
+}
+
+/// A process that behaves as an agent might.
+fn fake_agent(lab: &Topology, script: &str) -> Result<Agent> {
+    Agent::builder("agent", &lab.node).wrapper(&["sh", "-c", script]).spawn()
+}
+
+#[test]
+fn an_agent_is_watched() -> Result<()> {
+    let lab = Topology::new()?;
+    let polite = "trap 'exit 0' TERM; echo \"$@\" >&2; while :; do sleep 0.01; done";
+
+    let agent = fake_agent(&lab, polite)?;
+    let line = agent.wait_for_log(&["run", "--hostname-override node-1"])?;
+    assert!(line.contains(&format!("--netns {}", lab.node.path().display())), "{line}");
+    assert!(agent.is_running());
+    agent.stop()?;
+
+    let agent = fake_agent(&lab, polite)?;
+    agent.wait_for_log(&["run"])?;
+    agent.kill()?;
+
+    let agent = fake_agent(&lab, "echo no such thing >&2; exit 3")?;
+    let error = agent.wait_ready().err().context("ready without a server")?;
+    let error = format!("{error:#}");
+    assert!(error.contains("exit status: 3") && error.contains("no such thing"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn manifests_appear_whole() -> Result<()> {
+    let dir = ManifestDir::new()?;
+    dir.write("a.yaml", "first")?;
+    dir.write("a.yaml", "second")?;
+    assert_eq!(std::fs::read_to_string(dir.path().join("a.yaml"))?, "second");
+    assert_eq!(std::fs::read_dir(dir.path())?.count(), 1, "nothing but the file itself");
+    dir.remove("a.yaml")?;
+    let path = dir.path().to_owned();
+    drop(dir);
+    assert!(!path.exists());
+    Ok(())
+}
+
+/// Set in the process that gets killed.
+const VICTIM: &str = "SHUNT_LAB_VICTIM";
+
+#[test]
+fn nothing_survives_a_killed_process() -> Result<()> {
+    if std::env::var_os(VICTIM).is_some() {
+        return wait_to_be_killed();
+    }
+    let mut process = Command::new(std::env::current_exe()?)
+        .args(["--exact", "nothing_survives_a_killed_process", "--nocapture"])
+        .env(VICTIM, "1")
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let stdout = BufReader::new(process.stdout.take().context("no stdout")?);
+    let mut paths = Vec::new();
+    for line in stdout.lines() {
+        let line = line?;
+        paths.extend(line.strip_prefix("made ").map(str::to_owned));
+        if line == "ready" {
+            break;
+        }
+    }
+    assert_eq!(paths.len(), 3, "{paths:?}");
+    assert!(paths.iter().all(|path| Path::new(path).exists()), "{paths:?}");
+    process.kill()?;
+    process.wait()?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while let Some(path) = paths.iter().find(|path| Path::new(path).exists()) {
+        if Instant::now() > deadline {
+            bail!("{path} is still there");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+#[allow(clippy::print_stdout, reason = "this is how the killer learns what there is")]
+fn wait_to_be_killed() -> Result<()> {
+    let lab = Topology::new()?;
+    let dir = ManifestDir::new()?;
+    let agent = fake_agent(&lab, "while :; do sleep 0.01; done")?;
+    let mut command = lab.node.command("sleep").arg("1000").spawn()?;
+    // The test harness may have begun a line.
+    println!();
+    println!("made {}", dir.path().display());
+    println!("made /proc/{}", agent.pid());
+    println!("made /proc/{}", command.id());
+    println!("ready");
+    command.wait()?;
+    Ok(())
+}
+
+#[test]
+fn traffic_tells_what_was_lost_and_nothing_else() -> Result<()> {
+    let lab = Topology::new()?;
+    let _server = Echo::on(&lab.node, 8080)?;
+    let flows = [
+        (&lab.client, Protocol::Tcp, "192.0.2.10:8080"),
+        (&lab.client, Protocol::Udp, "[2001:db8:2::10]:8080"),
+    ];
+    let traffic = Traffic::start(flows, Duration::from_millis(1))?;
+    traffic.more(20)?;
+    let delivered = traffic.delivered();
+    assert_eq!((delivered.failed, delivered.kept), (0, 1), "{delivered:?}");
+    assert!(delivered.new >= 40 && delivered.all().is_ok(), "{delivered:?}");
+
+    // One SYN is lost; the next, a second later, gets through.
+    lab.node.nft(
+        "table inet f { chain c { type filter hook input priority 0; \
+         tcp dport 8080 tcp flags syn limit rate 1/day burst 1 packets drop; }; }",
+    )?;
+    traffic.more(5)?;
+    lab.node.nft("delete table inet f")?;
+    let delivered = traffic.delivered();
+    assert_eq!(delivered.failed, 1, "{delivered:?}");
+    assert!(delivered.failures[0].contains("1 SYNs had to be sent again"), "{delivered:?}");
+
+    // What the first flow sends is refused, and its connection that is open ended.
+    lab.node.nft(
+        "table inet f { chain c { type filter hook input priority 0; \
+         tcp dport 8080 reject with tcp reset; }; }",
+    )?;
+    traffic.more(5)?;
+    lab.node.nft("delete table inet f")?;
+    traffic.more(5)?;
+    let delivered = traffic.stop();
+    assert!(delivered.failed >= 5 && delivered.all().is_err(), "{delivered:?}");
+    let told = |part: &str| delivered.failures.iter().any(|failure| failure.contains(part));
+    assert!(told("client to 192.0.2.10:8080/TCP: refused"), "{delivered:?}");
+    assert!(told("TCP: the open connection: "), "{delivered:?}");
+    assert!(!told("UDP"), "{delivered:?}");
+    Ok(())
+}
