@@ -1,4 +1,4 @@
-//! Removal of what kube-proxy's IPVS mode leaves, by generic netlink and rtnetlink.
+//! Removal of leftovers of kube-proxy's IPVS mode, by generic netlink and rtnetlink.
 
 use std::io;
 
@@ -12,20 +12,20 @@ const IPVS_GENL_NAME: &str = "IPVS";
 const IPVS_GENL_VERSION: u8 = 1;
 const IPVS_CMD_FLUSH: u8 = 17;
 
-/// What was removed.
+/// The result of [`remove_ipvs`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RemovedIpvs {
-    /// How many services of IPVS.
+    /// The number of IPVS services.
     pub services: usize,
-    /// Whether the interface `kube-ipvs0` was there.
+    /// True if the interface `kube-ipvs0` existed.
     pub interface: bool,
 }
 
 /// Removes all services of IPVS and the interface `kube-ipvs0` from the network namespace of this
-/// thread, if the interface is there. Without it, services of IPVS belong to other programs.
+/// thread, if the interface exists. Without it, services of IPVS belong to other programs.
 ///
 /// # Errors
-/// Whatever the kernel says; services may have been removed by then.
+/// The error of the kernel. Services may be removed by then.
 pub fn remove_ipvs() -> io::Result<RemovedIpvs> {
     if !has_ipvs_interface() {
         return Ok(RemovedIpvs::default());
