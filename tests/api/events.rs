@@ -31,12 +31,14 @@ pub(crate) fn cases() -> Vec<Case> {
 /// The Events with that reason.
 pub(crate) fn with_reason(world: &World, reason: &str) -> Result<Vec<Value>> {
     const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
-    let reply = match &world.api {
-        Api::Standin(_) => world.api.client()?.get(EVENTS)?,
+    let mut events = match &world.api {
+        Api::Standin(standin) => standin.all(Kind::Event),
         // The agent itself may write Events, but not read them.
-        Api::Kubernetes(kubernetes) => kubernetes.admin().get(EVENTS)?,
+        Api::Kubernetes(kubernetes) => {
+            let list = kubernetes.admin().get(EVENTS)?.body;
+            list["items"].as_array().cloned().unwrap_or_default()
+        }
     };
-    let mut events = reply.body["items"].as_array().cloned().unwrap_or_default();
     events.retain(|event| event["reason"] == reason);
     Ok(events)
 }

@@ -1,4 +1,4 @@
-//! The dataplane over a namespace of `tests/fake`: no privileges, and any fault at any call.
+//! The dataplane over a namespace of `tests/support/fake_nftables`: no privileges, and any fault at any call.
 
 use std::error::Error;
 

@@ -20,6 +20,7 @@ use crate::certs::{Authority, key_pair};
 use crate::client::{Client, Reply};
 use crate::object::{Key, parse};
 use crate::program::Program;
+use crate::role::Role;
 use crate::standin::TOKEN;
 
 /// The variable that names the folder with the programs, as the tools of the Kubernetes project
@@ -69,6 +70,7 @@ impl Kubernetes {
         let authority = Authority::new()?;
         let folder = scratch.path();
         let (server, (signer, signed)) = (authority.server()?, key_pair()?);
+        let role = Role::deployed()?;
         let files = [
             ("ca.crt", authority.pem()),
             ("server.crt", server.certificate),
@@ -76,13 +78,9 @@ impl Kubernetes {
             ("signer.key", signer),
             ("signer.pub", signed),
             ("admin.conf", admin_kubeconfig(&folder.join("ca.crt"))),
-            // RBAC's own defaults know the second as the user of kube-proxy.
             (
                 "tokens.csv",
-                format!(
-                    "{ADMIN_TOKEN},admin,admin,system:masters\n\
-                     {TOKEN},system:kube-proxy,proxy\n"
-                ),
+                format!("{ADMIN_TOKEN},admin,admin,system:masters\n{TOKEN},{},agent\n", role.user),
             ),
         ];
         for (name, content) in files {
@@ -94,6 +92,9 @@ impl Kubernetes {
         let server = Mutex::new(None);
         let kubernetes = Self { netns, assets, scratch, authority, admin, server, _etcd: etcd };
         kubernetes.start_server()?;
+        for (collection, object) in role.objects() {
+            kubernetes.done(Method::POST, collection, Some(object))?;
+        }
         Ok(kubernetes)
     }
 
@@ -108,8 +109,8 @@ impl Kubernetes {
         connector(&self.netns)
     }
 
-    /// The certificate of its authority in PEM. It takes [`TOKEN`], with the rights that
-    /// Kubernetes gives kube-proxy.
+    /// The certificate of its authority in PEM. It takes [`TOKEN`], with the rights that the chart
+    /// gives the agent.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }

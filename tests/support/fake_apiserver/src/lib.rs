@@ -22,6 +22,7 @@ mod kubernetes;
 mod object;
 mod program;
 mod proxy;
+mod role;
 mod runtime;
 mod standin;
 mod suite;

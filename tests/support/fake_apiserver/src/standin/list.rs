@@ -4,20 +4,22 @@ use serde_json::{Value, json};
 
 use crate::object::{Key, Kind};
 
-use super::request::Request;
+use super::options::Options;
 use super::selector::Selector;
 use super::status::Refusal;
 use super::store::Store;
 
-/// Answers a list. `cache`: what version 0 has is there as a whole.
+/// Answers a list in a namespace, or in all of them if it is empty. `cache`: what version 0 has is
+/// there as a whole.
 pub(super) fn list(
     store: &Store,
     kind: Kind,
-    request: &Request,
+    namespace: &str,
+    options: &Options,
     selector: &Selector,
     cache: bool,
 ) -> Result<Value, Refusal> {
-    let Place { revision, after } = place(store, request)?;
+    let Place { revision, after } = place(store, kind, options)?;
     if revision > store.revision() {
         return Err(Refusal::too_large(revision, store.revision()));
     }
@@ -25,14 +27,11 @@ pub(super) fn list(
     let objects = store.at(revision, kind).map_err(compacted)?;
     let mut wanted = objects.iter().filter(|(key, object)| {
         after.as_ref().is_none_or(|after| *key > after)
-            && (request.namespace.is_empty() || key.namespace == request.namespace)
+            && (namespace.is_empty() || key.namespace == namespace)
             && selector.matches(object)
     });
-    let limit: usize = match (request.parameter("limit").parse(), revision_asked(request)?) {
-        (Ok(0) | Err(_), _) => usize::MAX,
-        (_, Some(0)) if cache => usize::MAX,
-        (Ok(limit), _) => limit,
-    };
+    let is_whole = cache && options.revision == Some(0);
+    let limit = options.limit.filter(|_| !is_whole).unwrap_or(usize::MAX);
     let mut metadata = json!({"resourceVersion": revision.to_string()});
     let page: Vec<_> = wanted.by_ref().take(limit).collect();
     if let (Some((last, _)), remaining @ 1..) = (page.last(), wanted.count()) {
@@ -54,42 +53,24 @@ struct Place {
     after: Option<Key>,
 }
 
-fn place(store: &Store, request: &Request) -> Result<Place, Refusal> {
-    let asked = revision_asked(request)?;
-    let (matching, token) =
-        (request.parameter("resourceVersionMatch"), request.parameter("continue"));
-    if !token.is_empty() {
-        let bad = || Refusal::new(400, "BadRequest", "continue key is not valid");
-        let [revision, namespace, name] = token.split('|').collect::<Vec<_>>()[..] else {
-            return Err(bad());
-        };
-        let kind = request.kind.ok_or_else(bad)?;
-        let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        let after = Some(Key { kind, namespace, name });
-        return Ok(Place { revision: revision.parse().map_err(|_| bad())?, after });
+fn place(store: &Store, kind: Kind, options: &Options) -> Result<Place, Refusal> {
+    let asked = options.revision;
+    if options.token.is_empty() {
+        let newest = store.revision().max(asked.unwrap_or_default());
+        let revision = asked.filter(|_| options.is_exact).unwrap_or(newest);
+        return Ok(Place { revision, after: None });
     }
-    if !request.parameter("sendInitialEvents").is_empty() {
-        return Err(Refusal::new(422, "Invalid", "sendInitialEvents is forbidden for list"));
-    }
-    if !matching.is_empty() && asked.is_none() {
-        let message = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-        return Err(Refusal::new(422, "Invalid", message));
-    }
-    let revision = match (matching, asked) {
-        ("Exact", Some(revision)) => revision,
-        (_, asked) => store.revision().max(asked.unwrap_or_default()),
+    let bad = || Refusal::bad_request("invalid continue token: continue key is not valid");
+    let [revision, namespace, name] = options.token.split('|').collect::<Vec<_>>()[..] else {
+        return Err(bad());
     };
-    Ok(Place { revision, after: None })
-}
-
-/// The parameter `resourceVersion`.
-pub(super) fn revision_asked(request: &Request) -> Result<Option<u64>, Refusal> {
-    match request.parameter("resourceVersion") {
-        "" => Ok(None),
-        text => text.parse().map(Some).map_err(|_| {
-            Refusal::new(400, "BadRequest", format!("Invalid value: {text:?}: resourceVersion"))
-        }),
+    if asked.is_some_and(|asked| asked != 0) {
+        let message = "specifying resource version is not allowed when using continue";
+        return Err(Refusal::bad_request(message));
     }
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    let after = Some(Key { kind, namespace, name });
+    Ok(Place { revision: revision.parse().map_err(|_| bad())?, after })
 }
 
 /// An object as an item of a list: without its type, which the list says for all.

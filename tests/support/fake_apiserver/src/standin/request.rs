@@ -20,8 +20,31 @@ pub enum Verb {
     Create,
     /// Change parts of an object.
     Patch,
-    /// Anything else.
+    /// Replace an object.
+    Update,
+    /// Delete an object.
+    Delete,
+    /// Delete all objects of a kind.
+    DeleteCollection,
+    /// None of these.
     Other,
+}
+
+impl Verb {
+    /// The name as in a role.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Get => "get",
+            Self::Create => "create",
+            Self::Patch => "patch",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+            Self::Other => "",
+        }
+    }
 }
 
 /// A request as the stand-in saw it.
@@ -39,9 +62,70 @@ pub struct Request {
     pub token: Option<String>,
     /// Whether the connection had a client certificate of our authority.
     pub certificate: bool,
-    /// The namespace and, for one object, the name.
+    /// What the path is about; none if it is about no resource.
+    pub(super) target: Option<Target>,
+}
+
+/// A resource, or one object of it, as the API server finds it in a path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) group: String,
+    version: String,
+    /// With the subresource, as in a role: `nodes/status`.
+    pub(super) resource: String,
+    /// Empty if the path names none.
     pub(super) namespace: String,
+    /// Empty if the path is about all objects.
     pub(super) name: String,
+}
+
+impl Target {
+    fn of(path: &str) -> Option<Self> {
+        let mut words = path.trim_matches('/').split('/');
+        let group = match words.next()? {
+            "api" => "",
+            "apis" => words.next()?,
+            _ => return None,
+        };
+        let version = words.next()?;
+        let words: Vec<&str> = words.collect();
+        let (namespace, words) = match words.as_slice() {
+            // The object that is the namespace, which the server takes to be in itself.
+            ["namespaces", namespace] => (*namespace, words.as_slice()),
+            ["namespaces", namespace, rest @ ..] => (*namespace, rest),
+            words => ("", words),
+        };
+        let (resource, name) = match words {
+            [] => return None,
+            [resource] => ((*resource).to_owned(), ""),
+            [resource, name] => ((*resource).to_owned(), *name),
+            [resource, name, subresource, ..] => (format!("{resource}/{subresource}"), *name),
+        };
+        let [group, version, namespace, name] =
+            [group, version, namespace, name].map(str::to_owned);
+        Some(Self { group, version, resource, namespace, name })
+    }
+
+    /// The kind, if it is one that the stand-in has, and in a namespace if it has to be.
+    fn kind(&self) -> Option<Kind> {
+        let Self { group, version, resource, namespace, .. } = self;
+        let known = Kind::ALL.into_iter().find(|kind| {
+            let api_version = kind.api_version();
+            let its_version = api_version.rsplit('/').next().unwrap_or_default();
+            kind.group() == group && its_version == version && kind.plural() == resource
+        })?;
+        (known.is_namespaced() || namespace.is_empty()).then_some(known)
+    }
+
+    /// The resource and its group as they appear in messages.
+    pub(super) fn qualified(&self) -> String {
+        let resource = self.resource.split('/').next().unwrap_or_default();
+        if self.group.is_empty() {
+            resource.to_owned()
+        } else {
+            format!("{resource}.{}", self.group)
+        }
+    }
 }
 
 impl Request {
@@ -53,17 +137,26 @@ impl Request {
         let authorization = request.headers().get(AUTHORIZATION);
         let token = authorization.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let token = token.map(str::to_owned);
-        let (kind, namespace, name) = resource(&path).unwrap_or_default();
-        let watch = query.get("watch").is_some_and(|watch| watch == "true" || watch == "1");
-        let verb = match (request.method(), name.is_empty()) {
-            (&Method::GET, true) if watch => Verb::Watch,
-            (&Method::GET, true) => Verb::List,
-            (&Method::GET, false) => Verb::Get,
-            (&Method::POST, true) => Verb::Create,
-            (&Method::PATCH, false) => Verb::Patch,
+        let target = Target::of(&path);
+        let kind = target.as_ref().and_then(Target::kind);
+        let of_one = target.as_ref().is_some_and(|target| !target.name.is_empty());
+        let verb = match (request.method(), of_one) {
+            (&Method::GET, false) if flag(&query, "watch") == Some(true) => Verb::Watch,
+            (&Method::GET, false) => Verb::List,
+            (&Method::GET, true) => Verb::Get,
+            (&Method::POST, _) => Verb::Create,
+            (&Method::PATCH, _) => Verb::Patch,
+            (&Method::PUT, _) => Verb::Update,
+            (&Method::DELETE, true) => Verb::Delete,
+            (&Method::DELETE, false) => Verb::DeleteCollection,
             _ => Verb::Other,
         };
-        Self { verb, kind, path, query, token, certificate, namespace, name }
+        Self { verb, kind, path, query, token, certificate, target }
+    }
+
+    /// A parameter that is true unless it is `0` or `false`, if it is given.
+    pub(super) fn flag(&self, name: &str) -> Option<bool> {
+        flag(&self.query, name)
     }
 
     /// A parameter, empty if it is not given.
@@ -73,7 +166,7 @@ impl Request {
 
     /// Whether it asks for the objects as part of a watch.
     pub fn is_streaming_list(&self) -> bool {
-        self.verb == Verb::Watch && self.parameter("sendInitialEvents") == "true"
+        self.verb == Verb::Watch && self.flag("sendInitialEvents") == Some(true)
     }
 
     /// Whether it begins to ask for all objects of a kind, in one way or the other.
@@ -81,29 +174,15 @@ impl Request {
         self.is_streaming_list() || self.verb == Verb::List && self.parameter("continue").is_empty()
     }
 
+    /// The object that it is about.
     pub(super) fn key(&self) -> Option<Key> {
-        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        let Target { namespace, name, .. } = self.target.clone()?;
         self.kind.map(|kind| Key { kind, namespace, name })
     }
 }
 
-/// What a path is about: the kind, the namespace and the name, the last two empty where it is about
-/// all of them.
-fn resource(path: &str) -> Option<(Option<Kind>, String, String)> {
-    Kind::ALL.into_iter().find_map(|kind| {
-        let below = path.strip_prefix(&kind.root())?.strip_prefix('/')?;
-        let words: Vec<&str> = below.split('/').collect();
-        let (namespace, name) = match words.as_slice() {
-            [plural] if *plural == kind.plural() => ("", ""),
-            [plural, name] if *plural == kind.plural() && !kind.is_namespaced() => ("", *name),
-            ["namespaces", namespace, plural] if *plural == kind.plural() => (*namespace, ""),
-            ["namespaces", namespace, plural, name] if *plural == kind.plural() => {
-                (*namespace, *name)
-            }
-            _ => return None,
-        };
-        Some((Some(kind), namespace.to_owned(), name.to_owned()))
-    })
+fn flag(query: &BTreeMap<String, String>, name: &str) -> Option<bool> {
+    query.get(name).map(|value| !["0", "false"].contains(&value.to_ascii_lowercase().as_str()))
 }
 
 #[cfg(test)]
@@ -124,10 +203,19 @@ mod tests {
         assert!(watch.is_streaming_list() && watch.kind == Some(Kind::Node));
         let event = request(Method::POST, "/apis/events.k8s.io/v1/namespaces/default/events");
         assert_eq!((event.verb, event.kind), (Verb::Create, Some(Kind::Event)));
-        assert_eq!(event.namespace, "default");
+        assert_eq!(event.target.unwrap().namespace, "default");
         let node = request(Method::GET, "/api/v1/nodes/n");
-        assert_eq!((node.verb, node.name.as_str()), (Verb::Get, "n"));
+        assert_eq!((node.verb, node.key()), (Verb::Get, Some(Key::new(Kind::Node, "n"))));
         let pods = request(Method::GET, "/api/v1/pods");
         assert_eq!(pods.kind, None);
+        assert_eq!(pods.target.map(|target| target.resource).as_deref(), Some("pods"));
+        assert_eq!(request(Method::GET, "/api/v1/namespaces/a/nodes").kind, None);
+        assert_eq!(request(Method::GET, "/apis/networking.k8s.io/v0/servicecidrs").kind, None);
+        let status = request(Method::PUT, "/api/v1/nodes/n/status").target.unwrap();
+        assert_eq!(
+            (status.resource.as_str(), status.qualified().as_str()),
+            ("nodes/status", "nodes")
+        );
+        assert_eq!(request(Method::GET, "/version").target, None);
     }
 }

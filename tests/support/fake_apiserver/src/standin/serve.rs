@@ -10,19 +10,23 @@ use hyper::service::service_fn;
 use hyper::{Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::object::{Key, Kind};
 
+use super::access::authorize;
 use super::body::{AnyBody, Broken, stream, whole};
+use super::event;
 use super::list::list;
 use super::misbehaviour::Answer;
-use super::request::{Request, Verb};
+use super::options::Options;
+use super::request::{Request, Target, Verb};
 use super::selector::Selector;
 use super::shared::Shared;
 use super::status::Refusal;
+use super::store::Object;
 use super::watch::Watch;
 
 /// Takes connections for ever.
@@ -135,107 +139,62 @@ fn answer(
     if !request.certificate && !request.token.as_ref().is_some_and(known) {
         return Err(Refusal::of(401));
     }
+    authorize(&shared.role, request)?;
     let ok = |value| Ok(Content::Value(StatusCode::OK, value));
     let kind = match request.kind {
         None if request.path == "/version" => return ok(version()),
         Some(Kind::ServiceCidr) if !settings.service_cidrs => None,
         kind => kind,
     };
-    let kind = kind.ok_or_else(|| Refusal::of(404))?;
+    let (Some(kind), Some(target)) = (kind, &request.target) else { return Err(Refusal::of(404)) };
     match request.verb {
         Verb::List | Verb::Watch => {
+            let options = Options::read(request, settings.streaming_lists)?;
             let (labels, fields) =
                 (request.parameter("labelSelector"), request.parameter("fieldSelector"));
             let selector = Selector::parse(kind, labels, fields, settings.service_fields)
-                .map_err(|message| Refusal::new(400, "BadRequest", message))?;
+                .map_err(Refusal::bad_request)?;
+            let namespace = &target.namespace;
             if request.verb == Verb::List {
-                return ok(list(&shared.store(), kind, request, &selector, settings.cache)?);
+                let store = shared.store();
+                return ok(list(&store, kind, namespace, &options, &selector, settings.cache)?);
             }
-            let watch = Watch::new(kind, request, selector, shared)?;
+            let watch = Watch::new(kind, namespace, &options, selector, shared);
             let (sender, body) = stream(limit);
             let shared = Arc::clone(shared);
             tokio::spawn(async move { watch.run(&shared, sender).await });
             Ok(Content::Stream(body))
         }
-        Verb::Get => {
-            let object = request.key().and_then(|key| shared.store().get(&key));
-            object.map(|object| Content::Value(StatusCode::OK, (*object).clone())).ok_or_else(
-                || {
-                    Refusal::new(
-                        404,
-                        "NotFound",
-                        format!("{} \"{}\" not found", kind, request.name),
-                    )
-                },
-            )
+        Verb::Get => ok((*existing(request, target, shared)?).clone()),
+        Verb::Create if kind == Kind::Event && !target.namespace.is_empty() => {
+            let event = event::created(content, target, shared.store().revision())?;
+            let key = Key::of(&event).map_err(|error| Refusal::bad_request(error.to_string()))?;
+            if shared.store().get(&key).is_some() {
+                let message = format!("{} \"{}\" already exists", target.qualified(), key.name);
+                return Err(Refusal::new(409, "AlreadyExists", message));
+            }
+            put(event, StatusCode::CREATED, shared)
         }
-        Verb::Create if kind == Kind::Event => create(request, content, shared),
-        Verb::Patch if kind == Kind::Event => patch(request, content, shared),
-        _ => Err(Refusal::new(
-            405,
-            "MethodNotAllowed",
-            "the server does not allow this method on the requested resource",
-        )),
+        Verb::Patch if kind == Kind::Event => {
+            let event = event::patched(content, &*existing(request, target, shared)?)?;
+            put(event, StatusCode::OK, shared)
+        }
+        _ => Err(Refusal::of(405)),
     }
 }
 
-fn create(request: &Request, content: &[u8], shared: &Shared) -> Result<Content, Refusal> {
-    let mut object = object(content)?;
-    object["metadata"]["namespace"] = json!(request.namespace);
-    if let (None, Some(prefix)) =
-        (object["metadata"].get("name"), object["metadata"]["generateName"].as_str())
-    {
-        let name = format!("{prefix}{}", shared.store().revision());
-        object["metadata"]["name"] = json!(name);
-    }
-    let key = key(&object)?;
-    if shared.store().get(&key).is_some() {
-        return Err(Refusal::of(409));
-    }
-    put(object, StatusCode::CREATED, shared)
-}
-
-fn patch(request: &Request, content: &[u8], shared: &Shared) -> Result<Content, Refusal> {
-    let patch = object(content)?;
-    let old = request.key().and_then(|key| shared.store().get(&key));
-    let mut object = old.map(|old| (*old).clone()).ok_or_else(|| Refusal::of(404))?;
-    merge(&mut object, patch);
-    put(object, StatusCode::OK, shared)
+fn existing(request: &Request, target: &Target, shared: &Shared) -> Result<Object, Refusal> {
+    let object = request.key().and_then(|key| shared.store().get(&key));
+    object.ok_or_else(|| {
+        let message = format!("{} \"{}\" not found", target.qualified(), target.name);
+        Refusal::new(404, "NotFound", message)
+    })
 }
 
 fn put(object: Value, code: StatusCode, shared: &Shared) -> Result<Content, Refusal> {
     let object = shared.write(|store| store.put(object));
-    let object = object.map_err(|error| Refusal::new(400, "BadRequest", error.to_string()))?;
+    let object = object.map_err(|error| Refusal::bad_request(error.to_string()))?;
     Ok(Content::Value(code, (*object).clone()))
-}
-
-fn object(content: &[u8]) -> Result<Value, Refusal> {
-    let value = serde_json::from_slice(content).ok().filter(Value::is_object);
-    value.ok_or_else(|| Refusal::new(400, "BadRequest", "the body is no JSON object"))
-}
-
-fn key(object: &Value) -> Result<Key, Refusal> {
-    Key::of(object).map_err(|error| Refusal::new(400, "BadRequest", error.to_string()))
-}
-
-/// JSON merge patch (RFC 7386).
-fn merge(target: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    if let Some(fields) = target.as_object_mut() {
-        for (name, value) in patch {
-            if value.is_null() {
-                fields.remove(&name);
-            } else {
-                merge(fields.entry(name).or_insert(Value::Null), value);
-            }
-        }
-    }
 }
 
 fn version() -> Value {

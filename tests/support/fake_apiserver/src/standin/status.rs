@@ -24,6 +24,10 @@ impl Refusal {
             401 => ("Unauthorized", "Unauthorized"),
             403 => ("Forbidden", "forbidden: the user cannot do that"),
             404 => ("NotFound", "the server could not find the requested resource"),
+            405 => (
+                "MethodNotAllowed",
+                "the server does not allow this method on the requested resource",
+            ),
             409 => ("AlreadyExists", "already exists"),
             410 => ("Expired", "The resourceVersion for the provided watch is too old."),
             422 => ("Invalid", "ListOptions.meta.k8s.io \"\" is invalid"),
@@ -34,29 +38,31 @@ impl Refusal {
         Self::new(code, reason, message)
     }
 
-    pub(super) fn streaming_lists_are_off(code: u16) -> Self {
-        Self::new(
-            code,
-            if code == 422 { "Invalid" } else { "BadRequest" },
-            "ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: \
-             sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled",
-        )
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    /// Fields that the server does not take: what each error says, path first.
+    pub(super) fn invalid(what: &str, name: &str, errors: &[String]) -> Self {
+        let all = match errors {
+            [error] => error.clone(),
+            errors => format!("[{}]", errors.join(", ")),
+        };
+        Self::new(422, "Invalid", format!("{what} \"{name}\" is invalid: {all}"))
     }
 
     /// The server has not come that far.
     pub(super) fn too_large(asked: u64, current: u64) -> Self {
-        Self::new(
-            504,
-            "Timeout",
-            format!("Too large resource version: {asked}, current: {current}"),
-        )
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        Self::new(504, "Timeout", message)
     }
 
     pub(super) fn object(&self) -> Value {
         let Self { code, reason, message } = self;
+        let details = if *code == 504 { json!({"retryAfterSeconds": 1}) } else { json!({}) };
         json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": message, "reason": reason, "code": code,
+            "message": message, "reason": reason, "details": details, "code": code,
         })
     }
 

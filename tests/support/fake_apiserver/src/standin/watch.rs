@@ -11,12 +11,9 @@ use tokio::time::{Instant, sleep_until};
 use crate::object::Kind;
 
 use super::body::Sender;
-use super::list::revision_asked;
-use super::misbehaviour::StreamingLists;
-use super::request::Request;
+use super::options::Options;
 use super::selector::Selector;
 use super::shared::Shared;
-use super::status::Refusal;
 use super::store::{Store, Write};
 
 /// What watches that are open are told to do.
@@ -77,40 +74,24 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(
         kind: Kind,
-        request: &Request,
+        namespace: &str,
+        options: &Options,
         selector: Selector,
         shared: &Arc<Shared>,
-    ) -> Result<Self, Refusal> {
-        let streaming_lists = shared.settings().streaming_lists;
-        let initial = request.parameter("sendInitialEvents");
-        let knows_initial = streaming_lists != StreamingLists::Ignored;
-        if let (false, StreamingLists::Refused(code)) = (initial.is_empty(), streaming_lists) {
-            return Err(Refusal::streaming_lists_are_off(code));
-        }
-        let matching = request.parameter("resourceVersionMatch");
-        if knows_initial && initial.is_empty() != matching.is_empty() {
-            return Err(Refusal::new(
-                422,
-                "Invalid",
-                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan, and the \
-                 other way round",
-            ));
-        }
-        let streaming_list = knows_initial && initial == "true";
-        let asked = revision_asked(request)?.filter(|&revision| revision != 0);
-        let seconds = request.parameter("timeoutSeconds").parse().map(Duration::from_secs);
-        Ok(Self {
+    ) -> Self {
+        let asked = options.revision.filter(|&revision| revision != 0);
+        Self {
             kind,
-            namespace: request.namespace.clone(),
+            namespace: namespace.to_owned(),
             selector,
-            from: asked.filter(|_| !streaming_list),
-            streaming_list,
-            bookmarks: request.parameter("allowWatchBookmarks") == "true",
-            end: seconds.ok().map(|seconds| Instant::now() + seconds),
+            from: asked.filter(|_| !options.is_streaming_list),
+            streaming_list: options.is_streaming_list,
+            bookmarks: options.bookmarks,
+            end: options.timeout.map(|timeout| Instant::now() + timeout),
             written: shared.written.subscribe(),
             orders: shared.orders.subscribe(),
             _open: Open::new(kind, shared),
-        })
+        }
     }
 
     /// Sends events until the end. What is sent to nobody is not kept.
