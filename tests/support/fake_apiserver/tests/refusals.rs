@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use hyper::Method;
 use serde_json::{Value, json};
-use shunt_apiserver::{Api, Client, Reply, both, run};
+use shunt_fake_apiserver::{Api, Client, Reply, both, run};
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
