@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn own_address_of_the_interface_is_read() {
         let v6 = std::net::Ipv6Addr::LOCALHOST.octets();
-        let cases: [(i32, &[(u16, &[u8])], Option<&str>); 6] = [
+        type Case<'a> = (i32, &'a [(u16, &'a [u8])], Option<&'a str>);
+        let cases: [Case<'_>; 6] = [
             (libc::AF_INET, &[(libc::IFA_ADDRESS, &[192, 0, 2, 1])], Some("192.0.2.1")),
             (
                 libc::AF_INET,

@@ -1,27 +1,23 @@
-//! The dataplane over a namespace of `tests/support/fake_nftables`: no privileges, and any fault at any call.
+//! The dataplane over `tests/support/fake_nftables`: no privileges, made-up time, any fault at any call.
 
-use std::error::Error;
+mod damage;
+mod failures;
+mod pace;
+mod world;
 
 use nfnetlink::nft::TableFamily;
-use shunt_core::model::{Change, Family};
-use shunt_core::plan::{Options, Set, TABLE};
-use shunt_fake_nftables::{Listing, NODE, Namespace, service, slice};
+use shunt_core::plan::{Set, TABLE};
+use shunt_fake_nftables::Listing;
 
-use super::{Dataplane, Ownership};
+use self::world::{What, World, cluster};
 
 #[test]
-fn service_with_an_endpoint_is_committed_once() -> Result<(), Box<dyn Error>> {
-    let namespace = Namespace::new();
-    let kernel = Box::new(namespace.open());
-    let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
-    dataplane.apply(Change::Service(service(1)));
-    dataplane.apply(Change::Slice(slice(1, Family::V4, &[11])));
-    dataplane.apply(Change::Synced);
-
-    let report = dataplane.sync()?.ok_or("nothing was written")?;
-    assert_eq!(dataplane.snapshot().generation, Some(report.generation));
-    let list = || Listing::of(&mut namespace.open(), TableFamily::Ip, TABLE);
-    let listing = list()?.ok_or("no table")?;
+fn service_with_an_endpoint_is_committed_once() {
+    let mut world = World::new();
+    world.send(cluster(&[11]));
+    world.settle();
+    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    let listing = world.listing();
     let endpoints = &listing.elements[Set::Endpoints.name()];
     // The ClusterIP and the ExternalIP each have a pool of one, which is 10.244.0.11 port 8080.
     let addresses: Vec<&[u8]> = endpoints.iter().map(|element| &element.key[..4]).collect();
@@ -29,7 +25,24 @@ fn service_with_an_endpoint_is_committed_once() -> Result<(), Box<dyn Error>> {
     for element in endpoints {
         assert_eq!(element.data.as_deref(), Some(&[10, 244, 0, 11, 0x1f, 0x90, 0, 0][..]));
     }
-    assert_eq!(dataplane.sync()?, None);
-    assert_eq!(list()?, Some(listing));
-    Ok(())
+    world.send(cluster(&[11]));
+    world.settle();
+    assert_eq!(world.events(), [What::Unchanged]);
+    assert_eq!(world.listing(), listing);
+}
+
+#[test]
+fn nothing_is_programmed_before_the_source_has_listed_everything() {
+    let mut world = World::new();
+    let mut changes = cluster(&[11]);
+    let synced = changes.pop().expect("the last change");
+    world.send(changes);
+    world.pass(std::time::Duration::from_secs(3600));
+    assert_eq!(world.events(), []);
+    assert_eq!(world.backlog.oldest(), None, "changes wait for the source, not for the dataplane");
+    let table = Listing::of(&mut world.namespace.open(), TableFamily::Ip, TABLE);
+    assert_eq!(table.expect("a listing"), None);
+    world.send(vec![synced]);
+    world.settle();
+    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
 }

@@ -1,0 +1,189 @@
+//! What other processes do to nf_tables.
+
+use std::io;
+use std::time::Duration;
+
+use nfnetlink::nft::{Batch, Elements, Error, FinishedBatch, TableFamily};
+use nix::errno::Errno;
+use shunt_core::model::{Change, Family};
+use shunt_core::plan::{Set, TABLE};
+use shunt_fake_nftables::{Call, Fault, Namespace, service, slice};
+
+use super::world::{PACE, What, World, cluster, elsewhere, foreign};
+use crate::dataplane::Ownership;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An agent whose tables any process may change.
+fn shared() -> World {
+    let mut world = World::with(Namespace::new(), Ownership::Share, PACE);
+    world.send(cluster(&[11, 12]));
+    world.settle();
+    world.events();
+    world
+}
+
+/// The deletion of one element of `endpoints`.
+fn delete_endpoint(world: &World) -> FinishedBatch {
+    let listing = world.listing();
+    let endpoint = &listing.elements[Set::Endpoints.name()][0];
+    let mut elements = Elements::new();
+    elements.push(&endpoint.key, None, None);
+    let mut batch = Batch::new(None);
+    batch.delete_elements(TableFamily::Ip, TABLE, Set::Endpoints.name(), &elements);
+    batch.finish()
+}
+
+#[test]
+fn deleted_element_is_repaired_within_the_check_period() {
+    let mut world = shared();
+    let before = world.listing();
+    world.foreign(&delete_endpoint(&world));
+    world.pass(SECOND);
+    let events = world.events();
+    assert!(matches!(events[..], [What::Wrote { .. }, What::Repaired(_)]), "{events:?}");
+    assert_eq!(world.listing(), before);
+}
+
+#[test]
+fn deleted_table_is_made_anew_within_the_check_period() {
+    let mut world = shared();
+    let before = world.listing();
+    let mut batch = Batch::new(None);
+    batch.delete_table(TableFamily::Ip, TABLE);
+    world.foreign(&batch.finish());
+    world.pass(SECOND);
+    assert!(matches!(world.events()[..], [What::Wrote { .. }, What::Repaired(_)]));
+    assert_eq!(world.listing(), before);
+}
+
+/// A change of ours in a transaction that follows from a reading is not counted as damage.
+#[test]
+fn own_changes_are_no_damage() {
+    let mut world = shared();
+    let mut fails = true;
+    world.on_call(move |call| {
+        let fails = matches!(call, Call::Commit(_)) && std::mem::take(&mut fails);
+        let lost = || Error::Receive(io::Error::from_raw_os_error(Errno::ENOBUFS as i32));
+        fails.then(|| Fault::Before(lost()))
+    });
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[13]))]);
+    world.pass(SECOND);
+    let events = world.events();
+    assert!(matches!(events[..], [What::Failed { .. }, What::Wrote { .. }]), "{events:?}");
+}
+
+/// A refusal on the way does not hide that there was damage.
+#[test]
+fn repair_beside_a_refused_frontend_is_reported() {
+    let mut world = shared();
+    world.send(of_service(3));
+    world.settle();
+    world.events();
+    // The ClusterIPs of the Services 1 and 3 lose an endpoint each. The change of Service 1 finds out.
+    let listing = world.listing();
+    let endpoints = listing.elements[Set::Endpoints.name()].iter();
+    let mut elements = Elements::new();
+    endpoints
+        .filter(|element| element.key.starts_with(&[10, 96]))
+        .for_each(|element| elements.push(&element.key, None, None));
+    let mut batch = Batch::new(None);
+    batch.delete_elements(TableFamily::Ip, TABLE, Set::Endpoints.name(), &elements);
+    world.foreign(&batch.finish());
+    world.namespace.refuse(|_, key| key.starts_with(&[10, 96, 0, 2]).then_some(Errno::ENOSPC));
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[13]))]);
+    world.send(of_service(2));
+    world.pass(SECOND / 10);
+    let events = world.events();
+    let is_repaired = events.iter().any(|event| matches!(event, What::Repaired(_)));
+    let is_refused = events.iter().any(|event| matches!(event, What::Quarantined(_)));
+    assert!(is_repaired && is_refused, "{events:?}");
+}
+
+fn of_service(n: u16) -> Vec<Change> {
+    vec![Change::Service(service(n)), Change::Slice(slice(n, Family::V4, &[n * 10]))]
+}
+
+#[test]
+fn commits_of_others_to_their_own_tables_are_no_damage() {
+    let mut world = shared();
+    for n in 0..10 {
+        world.foreign(&elsewhere(&format!("other-{n}")));
+        world.pass(SECOND);
+    }
+    assert_eq!(world.events(), []);
+}
+
+#[test]
+fn owned_tables_are_not_listed_when_others_commit() {
+    let mut world = World::new();
+    world.send(cluster(&[11, 12]));
+    world.settle();
+    world.listings_cost(SECOND);
+    for n in 0..10 {
+        world.foreign(&elsewhere(&format!("other-{n}")));
+        world.pass(SECOND);
+    }
+    // Two questions for the owner of a table each time, at most 12 times, and no set.
+    assert!(world.processor() <= 24 * SECOND, "{:?}", world.processor());
+}
+
+/// Other processes commit all the time, and each listing is dear.
+#[test]
+fn storm_of_foreign_commits_neither_starves_changes_nor_takes_a_core() {
+    let mut world = shared();
+    world.listings_cost(Duration::from_millis(10));
+    let (mut commits, minutes) = (0, 10);
+    for n in 0..minutes * 60 {
+        world.foreign(&elsewhere(&format!("other-{n}")));
+        world.send(vec![Change::Slice(slice(1, Family::V4, &[11, 20 + n]))]);
+        world.settle();
+        commits += world.events().len();
+        world.pass(SECOND);
+    }
+    assert_eq!(commits, usize::from(minutes) * 60, "each change is committed at once");
+    // Tables, sets, chains and rules at least each 0.8 s; the elements of all sets for a thirtieth of
+    // the time.
+    let structure = 10 * Duration::from_millis(10) * u32::from(minutes) * 60;
+    let most = structure + u32::from(minutes) * 60 * SECOND / 30 + 2 * SECOND;
+    assert!(world.processor() < most, "{:?} of {most:?}", world.processor());
+    assert!(world.processor() > structure / 2, "something is looked at");
+}
+
+/// The same with damage: it is found within the pause that a comparison earns.
+#[test]
+fn damage_in_a_storm_is_repaired() {
+    let mut world = shared();
+    world.listings_cost(Duration::from_millis(10));
+    for n in 0..60 {
+        world.foreign(&elsewhere(&format!("other-{n}")));
+        world.pass(SECOND);
+    }
+    world.events();
+    world.foreign(&delete_endpoint(&world));
+    let mut seconds = 0;
+    while !world.events().iter().any(|event| matches!(event, What::Repaired(_))) {
+        world.foreign(&elsewhere(&format!("late-{seconds}")));
+        world.pass(SECOND);
+        seconds += 1;
+        assert!(seconds < 60, "damage is not found");
+    }
+}
+
+/// A listing during which another process commits, again and again, is worth what it says.
+#[test]
+fn interrupted_listings_do_not_hold_up_a_start() {
+    let namespace = Namespace::new();
+    let mut world = World::with(namespace.clone(), Ownership::Share, PACE);
+    let mut n = 0;
+    world.on_call(move |call| {
+        if matches!(call, Call::List) {
+            n += 1;
+            foreign(&namespace, &elsewhere(&format!("other-{n}"))).ok()?;
+        }
+        None
+    });
+    world.send(cluster(&[11]));
+    world.pass(SECOND);
+    assert!(world.events().iter().any(|event| matches!(event, What::Wrote { .. })));
+}

@@ -1,0 +1,222 @@
+//! What the kernel refuses, and what becomes of it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nfnetlink::nft::{Error, FinishedBatch, Kernel};
+use nix::errno::Errno;
+use shunt_core::model::{Change, Family};
+use shunt_fake_nftables::{Call, Fault, Namespace, service, slice};
+
+use super::world::{PACE, What, World, cluster};
+use crate::dataplane::Ownership;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn no_buffers() -> Error {
+    Error::Receive(io::Error::from_raw_os_error(Errno::ENOBUFS as i32))
+}
+
+#[test]
+fn failed_sync_is_tried_again_after_growing_pauses() {
+    let mut world = World::new();
+    let fails = Arc::new(AtomicBool::new(true));
+    let still = fails.clone();
+    world.on_call(move |call| {
+        let fails = matches!(call, Call::Commit(_)) && still.load(Ordering::Relaxed);
+        fails.then(|| Fault::Before(no_buffers()))
+    });
+    world.send(cluster(&[11]));
+    world.pass(60 * SECOND);
+    let log = world.log();
+    let millis: Vec<u128> = log.iter().map(|logged| logged.at.as_millis()).collect();
+    let begin = [0, 100, 300, 700, 1500, 3100, 6300, 12_700, 22_700, 32_700, 42_700, 52_700];
+    assert_eq!(millis, begin, "{log:?}");
+    assert!(world.backlog.oldest().is_some(), "an agent that cannot commit is late");
+
+    fails.store(false, Ordering::Relaxed);
+    world.pass(10 * SECOND);
+    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    assert_eq!(world.backlog.oldest(), None);
+    // The next failure begins with the short pause.
+    fails.store(true, Ordering::Relaxed);
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.settle();
+    let first = Duration::from_millis(100);
+    assert!(matches!(&world.events()[..], [What::Failed { retry_in, .. }] if *retry_in == first));
+}
+
+#[test]
+fn changes_wait_for_the_pause_after_a_failure() {
+    let mut world = World::new();
+    world.on_call(|call| matches!(call, Call::Commit(_)).then(|| Fault::Before(no_buffers())));
+    world.send(cluster(&[11]));
+    world.pass(Duration::from_millis(700));
+    assert_eq!(world.events().len(), 4);
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.pass(Duration::from_millis(790));
+    assert_eq!(world.events(), [], "a change does not end the pause");
+    world.pass(Duration::from_millis(20));
+    assert_eq!(world.events().len(), 1);
+}
+
+#[test]
+fn transaction_whose_answer_is_lost_is_read_back() {
+    let mut world = World::new();
+    let commits = Arc::new(AtomicUsize::new(0));
+    let count = commits.clone();
+    world.on_call(move |call| {
+        let first = matches!(call, Call::Commit(_)) && count.fetch_add(1, Ordering::Relaxed) == 0;
+        first.then(|| Fault::After(no_buffers()))
+    });
+    world.send(cluster(&[11]));
+    world.pass(SECOND);
+    let [What::Failed { .. }, What::Unchanged] = &world.events()[..] else {
+        panic!("a failure, and nothing to write after it");
+    };
+    assert_eq!(commits.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn refused_frontend_costs_nothing_but_itself_and_is_tried_after_growing_pauses() {
+    let mut world = World::new();
+    // The ClusterIP 10.96.0.2.
+    world.namespace.refuse(|_, key| key.starts_with(&[10, 96, 0, 2]).then_some(Errno::ENOSPC));
+    world.send(cluster(&[11]));
+    world.send(vec![Change::Service(service(2)), Change::Slice(slice(2, Family::V4, &[21]))]);
+    world.settle();
+    let events = world.events();
+    assert!(matches!(events[0], What::Wrote { .. }), "{events:?}");
+    assert!(
+        matches!(&events[1], What::Quarantined(what) if what.contains("10.96.0.2")),
+        "{events:?}"
+    );
+    let snapshot = world.snapshot();
+    let services: Vec<_> = snapshot.quarantined.iter().filter_map(|q| q.service.clone()).collect();
+    assert_eq!(services[0], service(2).name);
+    assert_eq!(world.backlog.oldest(), None, "what the kernel refuses is not late");
+
+    // 1 s, 2 s, 4 s, ... up to five minutes: the syncs that try again say so by nothing else.
+    world.pass(1000 * SECOND);
+    let tried: Vec<u64> = world.log().iter().map(|logged| logged.at.as_secs()).collect();
+    assert_eq!(tried, [1, 3, 7, 15, 31, 63, 127, 255, 511, 811]);
+    world.namespace.relent();
+    world.pass(301 * SECOND);
+    let events = world.events();
+    assert!(matches!(events[0], What::Wrote { .. }), "{events:?}");
+    assert!(events[1..].iter().all(|event| matches!(event, What::Released(_))), "{events:?}");
+    assert!(world.snapshot().quarantined.is_empty());
+}
+
+#[test]
+fn change_of_a_refused_service_is_tried_at_once() {
+    let mut world = World::new();
+    world.namespace.refuse(|set, key| {
+        let refused = set == "endpoints" && key.starts_with(&[10, 96, 0, 1]);
+        refused.then_some(Errno::ENOSPC)
+    });
+    world.send(cluster(&[11]));
+    world.pass(100 * SECOND);
+    assert!(!world.snapshot().quarantined.is_empty());
+    world.namespace.relent();
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.settle();
+    assert!(world.snapshot().quarantined.is_empty());
+}
+
+/// The socket dies: what it owned is an orphan, and is taken over by the next one in the same sync.
+#[test]
+fn dead_socket_is_replaced_within_the_sync() {
+    let mut world = World::new();
+    world.send(cluster(&[11]));
+    world.settle();
+    let mut died = false;
+    world.on_call(move |call| {
+        let dies = matches!(call, Call::Commit(_)) && !std::mem::replace(&mut died, true);
+        let gone = || io::Error::from_raw_os_error(Errno::EBADF as i32);
+        dies.then(|| Fault::Before(Error::Receive(gone())))
+    });
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.settle();
+    let events = world.events();
+    assert!(events.iter().all(|event| matches!(event, What::Wrote { .. })), "{events:?}");
+    assert!(world.snapshot().is_owner);
+}
+
+#[test]
+fn tables_of_another_owner_are_taken_over_once_it_ends() {
+    let namespace = Namespace::new();
+    let mut other = World::with(namespace.clone(), Ownership::Own, PACE);
+    other.send(cluster(&[11]));
+    other.settle();
+    let mut world = World::with(namespace, Ownership::Own, PACE);
+    world.send(cluster(&[11]));
+    world.pass(5 * SECOND);
+    let events = world.events();
+    let owned = |event: &What| matches!(event, What::Failed { error, .. } if error.contains("belongs to another process"));
+    assert!(!events.is_empty() && events.iter().all(owned), "{events:?}");
+    drop(other);
+    world.pass(10 * SECOND);
+    assert!(matches!(world.events()[..], [What::Wrote { added: 0, deleted: 0 }]));
+    assert!(world.snapshot().is_owner);
+}
+
+/// A kernel before 6.9 refuses the flags of owned tables; the agent shares them then.
+#[test]
+fn kernel_without_owned_tables_gets_shared_ones() {
+    let namespace = Namespace::new();
+    namespace.know_table_flags(0);
+    let mut world = World::with(namespace, Ownership::Own, PACE);
+    world.send(cluster(&[11]));
+    world.settle();
+    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    assert!(!world.snapshot().is_owner);
+}
+
+/// A reading that looks odd is repeated later; commands are taken meanwhile.
+#[test]
+fn odd_readings_at_the_start_are_repeated_without_blocking() {
+    let namespace = Namespace::new();
+    let mut first = World::with(namespace.clone(), Ownership::Leave, PACE);
+    first.send(cluster(&[11, 12, 13]));
+    first.settle();
+    drop(first);
+    let generation = namespace.open().generation().expect("a generation").id;
+
+    let mut world = World::with(namespace.clone(), Ownership::Leave, PACE);
+    let torn = Arc::new(AtomicBool::new(true));
+    let still = torn.clone();
+    world.on_call(move |call| {
+        let tears = matches!(call, Call::List) && still.load(Ordering::Relaxed);
+        tears.then_some(Fault::Torn)
+    });
+    world.send(cluster(&[11, 12, 13]));
+    world.pass(Duration::from_millis(4));
+    assert_eq!(world.events(), [], "no transaction follows from a reading that cannot be trusted");
+    assert!(world.backlog.oldest().is_some());
+    torn.store(false, Ordering::Relaxed);
+    world.pass(Duration::from_millis(200));
+    assert_eq!(world.events(), [What::Unchanged]);
+    let now = namespace.open().generation().expect("a generation").id;
+    assert_eq!(now, generation, "a restart without changes writes nothing");
+}
+
+/// Two processes that both take a batch for theirs cannot go on for ever.
+#[test]
+fn endless_refusals_end_the_sync_with_an_error() {
+    let mut world = World::new();
+    world.on_call(|call| {
+        let Call::Commit(batch) = call else { return None };
+        Some(Fault::Before(Error::Refused(vec![refusal(batch)])))
+    });
+    world.send(cluster(&[11]));
+    world.settle();
+    assert!(matches!(world.events()[..], [What::Failed { .. }]));
+}
+
+/// A refusal of the first message, as when the whole table cannot be made.
+fn refusal(batch: &FinishedBatch) -> nfnetlink::nft::Refusal {
+    batch.refusal(1, Errno::ENOMEM, None)
+}

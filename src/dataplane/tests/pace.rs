@@ -1,0 +1,127 @@
+//! When the worker commits.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use shunt_core::model::{Change, ChangeBatch, Family};
+use shunt_core::plan::Set;
+use shunt_fake_nftables::{Namespace, name, service, slice};
+
+use super::world::{PACE, What, World, cluster};
+use crate::dataplane::{Ownership, Pace};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn changes_that_wait_form_one_transaction() {
+    let mut world = World::new();
+    world.send(cluster(&[11]));
+    for endpoint in 12..20 {
+        world.send(vec![Change::Slice(slice(1, Family::V4, &[11, endpoint]))]);
+    }
+    world.settle();
+    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    assert_eq!(world.snapshot().objects.endpoints, 2);
+    assert_eq!(world.backlog.oldest(), None);
+}
+
+#[test]
+fn commits_are_a_minimum_period_apart() {
+    let pace = Pace { min_period: 5 * SECOND, ..PACE };
+    let mut world = World::with(Namespace::new(), Ownership::Own, pace);
+    world.send(cluster(&[11]));
+    world.pass(SECOND);
+    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    for endpoint in 12..15 {
+        world.send(vec![Change::Slice(slice(1, Family::V4, &[endpoint]))]);
+        world.pass(SECOND);
+    }
+    assert_eq!(world.events(), [], "the last commit was 4 s ago");
+    assert!(world.backlog.oldest().is_some());
+    world.pass(SECOND);
+    let log = world.log();
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert_eq!(log[0].at, 5 * SECOND);
+    // A commit that is long ago holds up nothing.
+    world.pass(60 * SECOND);
+    world.send(vec![Change::ServiceGone(name(1))]);
+    world.settle();
+    assert!(matches!(world.events()[..], [What::Wrote { added: 0, .. }]));
+}
+
+#[test]
+fn unused_balancer_is_deleted_after_an_hour() {
+    let mut world = World::new();
+    let many: Vec<u16> = (1..=17).collect();
+    world.send(cluster(&many));
+    world.settle();
+    let has_balancer =
+        |world: &World| world.listing().chains.iter().any(|chain| chain.name == "lb-17");
+    assert!(has_balancer(&world));
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[1]))]);
+    world.pass(3590 * SECOND);
+    assert!(has_balancer(&world));
+    // A number that comes back finds its chain, and the hour begins anew.
+    world.send(vec![Change::Slice(slice(1, Family::V4, &many))]);
+    world.pass(20 * SECOND);
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[1]))]);
+    world.pass(3590 * SECOND);
+    assert!(has_balancer(&world));
+    world.pass(30 * SECOND);
+    assert!(!has_balancer(&world));
+}
+
+#[test]
+fn triggers_of_an_unchanged_slice_are_not_reported() {
+    let mut world = World::new();
+    world.send(cluster(&[11]));
+    world.settle();
+    let batch = |endpoint| ChangeBatch {
+        changes: vec![Change::Slice(slice(1, Family::V4, &[endpoint]))],
+        received: Instant::now(),
+        triggers: vec![(Family::V4, SystemTime::now())],
+    };
+    world.send_batch(batch(11));
+    world.settle();
+    assert_eq!(world.triggers(), 0);
+    world.send_batch(batch(12));
+    world.settle();
+    assert_eq!(world.triggers(), 1);
+}
+
+#[test]
+fn conflict_is_reported_once_with_the_field() {
+    let mut world = World::new();
+    let mut other = service(2);
+    other.external_ips = service(1).external_ips;
+    world.send(cluster(&[11]));
+    world.send(vec![Change::Service(other.clone())]);
+    world.settle();
+    let conflict = What::Conflict("spec.externalIPs".to_owned());
+    assert!(world.events().contains(&conflict));
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.settle();
+    assert!(!world.events().contains(&conflict));
+    // It ends, and is told again when it comes back.
+    world.send(vec![Change::Service(service(2))]);
+    world.settle();
+    assert!(world.snapshot().conflicts.is_empty());
+    world.send(vec![Change::Service(other)]);
+    world.settle();
+    assert!(world.events().contains(&conflict));
+}
+
+#[test]
+fn snapshot_counts_what_the_kernel_holds() {
+    let mut world = World::new();
+    world.send(cluster(&[11, 12]));
+    world.settle();
+    let snapshot = world.snapshot();
+    let listing = world.listing();
+    for set in Set::ALL.into_iter().filter(|set| *set != Set::Affinity) {
+        let listed = listing.elements.get(set.name()).map_or(0, Vec::len);
+        assert_eq!(snapshot.elements[0][set as usize], listed, "{}", set.name());
+    }
+    assert!(snapshot.is_owner);
+    assert_eq!(snapshot.objects.services, 1);
+    assert_eq!(snapshot.node_is_eligible, None);
+}

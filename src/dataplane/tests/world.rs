@@ -1,0 +1,249 @@
+//! A worker over fake nf_tables, with made-up time.
+
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nfnetlink::nft::{Batch, Error, FinishedBatch, Kernel, TableFamily};
+use shunt_core::model::{Change, ChangeBatch, Family};
+use shunt_core::plan::{Options, TABLE};
+use shunt_fake_nftables::{Call, Fault, Faulty, Listing, NODE, Namespace, Socket, service, slice};
+
+use crate::dataplane::command::{Backlog, Command, Commands, channel};
+use crate::dataplane::stopwatch::Stopwatch;
+use crate::dataplane::thread::Pace;
+use crate::dataplane::worker::Worker;
+use crate::dataplane::{Dataplane, Event, Ownership, Snapshot};
+
+/// What happened, and when: since the start of the test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Logged {
+    pub(super) at: Duration,
+    pub(super) what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum What {
+    Wrote { added: usize, deleted: usize },
+    Unchanged,
+    Failed { retry_in: Duration, error: String },
+    CleanedUp,
+    Repaired(usize),
+    Quarantined(String),
+    Released(String),
+    Conflict(String),
+}
+
+type Decide = dyn FnMut(Call<'_>) -> Option<Fault> + Send;
+type Report = dyn FnMut(Event<'_>);
+
+/// What the worker, its kernel and its stopwatch share with the test.
+#[derive(Default)]
+struct Shared {
+    now: Duration,
+    processor: Duration,
+    log: Vec<Logged>,
+    triggers: usize,
+    snapshot: Arc<Snapshot>,
+    decide: Option<Box<Decide>>,
+    /// The processor time of each listing.
+    cost: Duration,
+}
+
+#[derive(Clone, Default)]
+struct Handle(Arc<Mutex<Shared>>);
+
+impl Handle {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log(&self, what: What) {
+        let mut shared = self.lock();
+        let at = shared.now;
+        shared.log.push(Logged { at, what });
+    }
+
+    fn report(&self, event: Event<'_>) {
+        match event {
+            Event::Synced { wrote, batches, snapshot, .. } => {
+                let mut shared = self.lock();
+                shared.snapshot = snapshot;
+                shared.triggers += batches.iter().map(|batch| batch.triggers.len()).sum::<usize>();
+                drop(shared);
+                self.log(match wrote {
+                    Some(report) => What::Wrote { added: report.added, deleted: report.deleted },
+                    None => What::Unchanged,
+                });
+            }
+            Event::Failed { error, retry_in, .. } => {
+                self.log(What::Failed { retry_in, error: error.to_string() });
+            }
+            Event::CleanedUp { .. } => self.log(What::CleanedUp),
+            Event::Repaired { repaired, .. } => self.log(What::Repaired(repaired)),
+            Event::Quarantined(one) => self.log(What::Quarantined(one.what.clone())),
+            Event::Released(one) => self.log(What::Released(one.what.clone())),
+            Event::Conflict(one) => self.log(What::Conflict(one.field.to_owned())),
+        }
+    }
+}
+
+impl Stopwatch for Handle {
+    fn elapsed(&self) -> Duration {
+        self.lock().now
+    }
+
+    fn processor_time(&self) -> Duration {
+        self.lock().processor
+    }
+}
+
+pub(super) struct World {
+    pub(super) namespace: Namespace,
+    shared: Handle,
+    start: Instant,
+    worker: Worker<Box<Report>>,
+    commands: Commands,
+    queue: Receiver<Command>,
+    pub(super) backlog: Backlog,
+}
+
+/// Checks once a second, commits at once.
+pub(super) const PACE: Pace =
+    Pace { min_period: Duration::ZERO, check_period: Duration::from_secs(1) };
+
+impl World {
+    /// An agent that owns its tables in an empty namespace.
+    pub(super) fn new() -> World {
+        World::with(Namespace::new(), Ownership::Own, PACE)
+    }
+
+    pub(super) fn with(namespace: Namespace, ownership: Ownership, pace: Pace) -> World {
+        let shared = Handle::default();
+        let handle = shared.clone();
+        let decide = move |call: Call<'_>| {
+            let mut shared = handle.lock();
+            if matches!(call, Call::List) {
+                let cost = shared.cost;
+                shared.processor += cost;
+            }
+            let mut decide = shared.decide.take()?;
+            // Without the lock, so that it may do anything.
+            drop(shared);
+            let fault = decide(call);
+            handle.lock().decide.get_or_insert(decide);
+            fault
+        };
+        let kernel = Box::new(Faulty::new(namespace.open(), decide));
+        let dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, ownership)
+            .expect("fake nf_tables")
+            .measured_with(Box::new(shared.clone()));
+        let (commands, queue, backlog) = channel(Arc::new(|_| ()));
+        let handle = shared.clone();
+        let report: Box<Report> = Box::new(move |event| handle.report(event));
+        let start = Instant::now();
+        let worker = Worker::new(dataplane, backlog.clone(), pace, report, start);
+        World { namespace, shared, start, worker, commands, queue, backlog }
+    }
+
+    /// Lets `decide` look at each call to the kernel, from now on.
+    pub(super) fn on_call(&self, decide: impl FnMut(Call<'_>) -> Option<Fault> + Send + 'static) {
+        self.shared.lock().decide = Some(Box::new(decide));
+    }
+
+    /// Each listing takes so much processor time.
+    pub(super) fn listings_cost(&self, cost: Duration) {
+        self.shared.lock().cost = cost;
+    }
+
+    /// The processor time of all listings.
+    pub(super) fn processor(&self) -> Duration {
+        self.shared.lock().processor
+    }
+
+    /// Sends changes; [`World::pass`] lets the worker take them.
+    pub(super) fn send(&self, changes: Vec<Change>) {
+        self.send_batch(ChangeBatch::new(changes, self.start));
+    }
+
+    pub(super) fn send_batch(&self, batch: ChangeBatch) {
+        self.commands.send(Command::Changes(batch)).expect("a receiver");
+    }
+
+    /// Lets time pass; the worker does what its thread would do.
+    pub(super) fn pass(&mut self, time: Duration) {
+        let end = self.shared.lock().now + time;
+        for _ in 0..1_000_000 {
+            let now = self.start + self.shared.lock().now;
+            self.queue.try_iter().for_each(|command| self.worker.take(command));
+            self.worker.work(now);
+            self.worker.clean_up(now);
+            let wake = self.worker.next_wake(now).map(|at| at - self.start);
+            let Some(wake) = wake.filter(|wake| *wake <= end) else {
+                self.shared.lock().now = end;
+                return;
+            };
+            let mut shared = self.shared.lock();
+            shared.now = shared.now.max(wake);
+        }
+        panic!("the worker never rests");
+    }
+
+    /// Lets the worker do what is due now.
+    pub(super) fn settle(&mut self) {
+        self.pass(Duration::ZERO);
+    }
+
+    /// What happened since the last call.
+    pub(super) fn log(&self) -> Vec<Logged> {
+        std::mem::take(&mut self.shared.lock().log)
+    }
+
+    /// The same without times, and without what is deleted behind commits.
+    pub(super) fn events(&self) -> Vec<What> {
+        let log = self.log().into_iter().map(|logged| logged.what);
+        log.filter(|what| *what != What::CleanedUp).collect()
+    }
+
+    pub(super) fn snapshot(&self) -> Arc<Snapshot> {
+        self.shared.lock().snapshot.clone()
+    }
+
+    /// How many triggers were reported with syncs.
+    pub(super) fn triggers(&self) -> usize {
+        self.shared.lock().triggers
+    }
+
+    /// What the kernel has in the table of IPv4.
+    pub(super) fn listing(&self) -> Listing {
+        let listing = Listing::of(&mut self.namespace.open(), TableFamily::Ip, TABLE);
+        listing.expect("a listing").expect("a table")
+    }
+
+    /// Another process commits.
+    pub(super) fn foreign(&self, batch: &FinishedBatch) {
+        foreign(&self.namespace, batch).expect("a commit of another process");
+    }
+}
+
+/// Another process commits.
+pub(super) fn foreign(namespace: &Namespace, batch: &FinishedBatch) -> Result<(), Error> {
+    let mut socket: Socket = namespace.open();
+    socket.commit(batch)
+}
+
+/// A Service with these IPv4 endpoints, in a cluster that is listed.
+pub(super) fn cluster(endpoints: &[u16]) -> Vec<Change> {
+    vec![
+        Change::Service(service(1)),
+        Change::Slice(slice(1, Family::V4, endpoints)),
+        Change::Synced,
+    ]
+}
+
+/// Something in a table of another program.
+pub(super) fn elsewhere(name: &str) -> FinishedBatch {
+    let mut batch = Batch::new(None);
+    batch.add_table(TableFamily::Ip, name, 0, name);
+    batch.finish()
+}
