@@ -1,7 +1,7 @@
-//! Defaults: what a configuration says where nothing was written.
+//! Defaults of fields that are not set.
 //!
-//! They are kube-proxy's (`pkg/proxy/apis/config/v1alpha1/defaults.go` and `platformApplyDefaults`),
-//! except that there is no least time between two commits.
+//! They are kube-proxy's (`pkg/proxy/apis/config/v1alpha1/defaults.go` and
+//! `platformApplyDefaults`), except that there is no minimum time between two commits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -21,13 +21,13 @@ const FLUSH_FREQUENCY: GoDuration = GoDuration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Nftables,
-    /// Also if none is named: that is kube-proxy's default.
+    /// kube-proxy's default, if the file names none.
     Iptables,
     Ipvs,
 }
 
 impl Mode {
-    /// A mode that there is not counts as none.
+    /// Returns the mode of a file. An unknown mode counts as none.
     pub(super) fn of(written: &Configuration) -> Mode {
         match written.mode.as_deref() {
             Some("nftables") => Mode::Nftables,
@@ -36,8 +36,8 @@ impl Mode {
         }
     }
 
-    /// Where kube-proxy offers node ports in that mode if nothing is written. (In iptables mode it
-    /// offers them on 127.0.0.0/8, too.)
+    /// Returns kube-proxy's default of `nodePortAddresses` in that mode. (In iptables mode it
+    /// offers node ports on 127.0.0.0/8, too.)
     pub(super) fn node_port_addresses(self) -> &'static [&'static str] {
         match self {
             Mode::Nftables => &["primary"],
@@ -45,7 +45,7 @@ impl Mode {
         }
     }
 
-    /// The section in which kube-proxy looks for the times in that mode.
+    /// Returns the section from which kube-proxy takes the times in that mode.
     pub(super) fn section(self) -> &'static str {
         match self {
             Mode::Nftables => "nftables",
@@ -55,8 +55,8 @@ impl Mode {
     }
 }
 
-/// What was written, with a value for every field. Its mode is always `nftables`, and what a file
-/// for another mode says in its own sections is in that for nftables.
+/// Returns the written configuration with a value for every field. Its mode is always `nftables`;
+/// the values of a file for another mode move from that mode's section to `nftables`.
 pub(super) fn fill(written: &Configuration) -> Configuration {
     let mut full = written.clone();
     fill_nftables(&mut full, written);
@@ -125,7 +125,8 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
     full
 }
 
-/// Who used iptables or IPVS mode wants of us what was asked of these.
+/// Moves the values of the mode's section to `nftables`, so that a file for another mode keeps its
+/// effect.
 fn fill_nftables(full: &mut Configuration, written: &Configuration) {
     let mode = Mode::of(written);
     let (sync, min_sync) = match mode {
@@ -148,7 +149,7 @@ fn fill_nftables(full: &mut Configuration, written: &Configuration) {
     full.mode = Some("nftables".to_owned());
 }
 
-/// A node that reboots after it has left kube-proxy must not fall to the kernel's values.
+/// Fills in kube-proxy's values, so that a node without kube-proxy keeps them after a reboot.
 fn fill_conntrack(conntrack: &mut Conntrack) {
     let defaults = sysctl::Settings::default();
     let number = |default: u32| i32::try_from(default).unwrap_or(i32::MAX);
@@ -189,7 +190,7 @@ fn fill_period(field: &mut Option<GoDuration>, default: GoDuration) {
     }
 }
 
-/// An empty address stays: it turns the listener off. One without port gets the default one.
+/// Keeps an empty address, which turns the server off. Adds the default port if there is none.
 fn fill_listener(field: &mut Option<String>, default: SocketAddr) {
     let written = field.get_or_insert_with(|| default.to_string());
     if let Ok(ip) = parse_ip_sloppy(written) {

@@ -12,31 +12,31 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct GoDuration(SignedDuration);
 
 impl GoDuration {
-    /// A number of seconds.
+    /// Makes a duration of whole seconds.
     #[must_use]
     pub const fn from_secs(seconds: i64) -> GoDuration {
         GoDuration(SignedDuration::from_secs(seconds))
     }
 
-    /// Zero is what Go writes for a duration that is not set.
+    /// Returns true for zero, which Go writes for a duration that is not set.
     #[must_use]
     pub fn is_zero(self) -> bool {
         self.0.is_zero()
     }
 
-    /// The duration, unless it is negative.
+    /// Returns the duration, or `None` if it is negative.
     #[must_use]
     pub fn get(self) -> Option<Duration> {
         Duration::try_from(self.0).ok()
     }
 
-    /// Reads what Go's `time.ParseDuration` reads.
+    /// Parses a duration as Go's `time.ParseDuration` does.
     pub fn parse(text: &str) -> Result<GoDuration, String> {
         let unit = |c: char| c.is_ascii_alphabetic() || c == 'µ' || c == 'μ';
         let go = text.chars().all(|c| unit(c) || c.is_ascii_digit() || "+-.".contains(c));
         let duration = match text.trim_start_matches(['+', '-']) {
             "0" => Some(SignedDuration::ZERO),
-            // jiff reads much more than Go does: "2 hours ago", "PT1H", "1d".
+            // jiff accepts more than Go: "2 hours ago", "PT1H", "1d".
             _ if go && !text.contains(['P', 'T', 'd', 'w', 'y']) => text.parse().ok(),
             _ => None,
         };
@@ -48,7 +48,7 @@ impl GoDuration {
 }
 
 impl fmt::Display for GoDuration {
-    /// As Go's `Duration.String` writes it: `1m30s`, `24h0m0s`, `0s`, `100ms`.
+    /// Writes as Go's `Duration.String` does: `1m30s`, `24h0m0s`, `0s`, `100ms`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_negative() {
             f.write_str("-")?;
@@ -75,7 +75,7 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// A number with so many of its digits behind the point, without zeros at the end.
+/// Writes a number with that many decimal places, without trailing zeros.
 fn fraction(number: u64, digits: u32) -> String {
     let unit = 10_u64.pow(digits);
     let behind = format!("{:0width$}", number % unit, width = digits as usize);
@@ -145,7 +145,7 @@ impl<'de> Deserialize<'de> for GoDuration {
                 GoDuration::parse(text).map_err(E::custom)
             }
 
-            // Kubernetes' own type wants text, but older files have a bare 0 here and there.
+            // Kubernetes' own type takes only text, but some older files have a bare 0.
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<GoDuration, E> {
                 match number {
                     0 => Ok(GoDuration::default()),

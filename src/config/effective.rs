@@ -1,7 +1,7 @@
-//! Validation: from what was written to the values in force.
+//! Validation: from the written configuration to the values in force.
 //!
-//! The rules are kube-proxy's (`pkg/proxy/apis/config/validation`): what it takes, we take. Where it
-//! would not mind because it would not look, in the sections of modes that are not in use, we warn.
+//! The rules are kube-proxy's (`pkg/proxy/apis/config/validation`). In the sections of modes that
+//! are not in use, which kube-proxy does not validate, errors are warnings.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use crate::document::{At, Problem, Severity, parse_ip_sloppy, parse_net};
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
 
-/// Validates, adding all that is wrong to `problems`. If one of them is an error, the result is not
-/// to be used. `full` is `written` with its defaults.
+/// Validates and adds all findings to `problems`. If one of them is an error, the result must not
+/// be used. `full` is `written` with its defaults.
 pub(super) fn effective(
     written: &Configuration,
     full: &Configuration,
@@ -83,7 +83,7 @@ impl Check<'_> {
         self.add(Severity::Error, at, Some(&value), reason);
     }
 
-    /// The value, or its problem.
+    /// Returns the value, or adds the reason as an error.
     fn value<T>(&mut self, at: At<'_>, text: &str, value: Result<T, String>) -> Option<T> {
         value.map_err(|reason| self.error(at, text, reason)).ok()
     }
@@ -91,13 +91,13 @@ impl Check<'_> {
     pub(super) fn period(&mut self, at: At<'_>, period: Option<GoDuration>) -> Duration {
         let period = period.unwrap_or_default();
         period.get().unwrap_or_else(|| {
-            self.error(at, period, "a negative duration; write a positive one");
+            self.error(at, period, "negative duration; write a positive one");
             Duration::ZERO
         })
     }
 }
 
-/// The text, if there is any.
+/// Returns the text unless it is absent or empty.
 pub(super) fn text(field: &Option<String>) -> Option<&str> {
     field.as_deref().filter(|text| !text.is_empty())
 }
@@ -106,22 +106,21 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
     match text(&written.mode) {
         None | Some("nftables") => {}
         Some(mode @ ("iptables" | "ipvs")) => {
-            let mut reason =
-                "shunt programs nftables, whatever the mode; write nftables".to_owned();
+            let mut reason = "shunt programs nftables in every mode; write nftables".to_owned();
             if written.node_port_addresses.is_empty() {
                 reason.push_str(
                     ", and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every \
-                     local address, for with mode nftables they are on the primary ones only",
+                     local address; with mode nftables they are on the primary addresses only",
                 );
             }
             check.add(Severity::Warning, At::top("mode"), Some(&mode), reason);
         }
-        Some(mode) => check.error(At::top("mode"), mode, "not a mode; write nftables"),
+        Some(mode) => check.error(At::top("mode"), mode, "unknown mode; write nftables"),
     }
 }
 
-/// The bit counts for us, wherever it was written. kube-proxy looks at that for iptables always, at
-/// that for nftables only in its mode.
+/// Validates both bits, wherever they were written. kube-proxy always validates that of iptables,
+/// and that of nftables only in its mode.
 fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Check<'_>) -> u8 {
     let valid = |bit: i32| u8::try_from(bit).ok().filter(|bit| *bit < 32);
     let sections = [
@@ -140,14 +139,14 @@ fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Che
         ("masqueradeAll", nftables && written.iptables.masquerade_all),
     ] {
         if set {
-            let reason = format!("has no effect in mode nftables: write nftables.{field}");
+            let reason = format!("has no effect in mode nftables; write nftables.{field}");
             check.add(Severity::Note, At::top("iptables").field(field), None, reason);
         }
     }
     full.nftables.masquerade_bit.and_then(valid).unwrap_or_default()
 }
 
-/// `syncPeriod` and `minSyncPeriod`. What is wrong with them is said about where they were written.
+/// Validates `syncPeriod` and `minSyncPeriod`. Errors name the section in which they were written.
 fn periods(
     written: &Configuration,
     full: &Configuration,
@@ -175,7 +174,7 @@ fn periods(
     (sync, min)
 }
 
-/// Returns what the section asks for.
+/// Validates the section `conntrack`.
 fn conntrack(full: &Configuration, check: &mut Check<'_>) -> sysctl::Settings {
     let full = &full.conntrack;
     let section = At::top("conntrack");
@@ -217,7 +216,7 @@ fn oom_score_adj(full: &Configuration, check: &mut Check<'_>) -> i16 {
     })
 }
 
-/// An address to listen on; none if it is empty.
+/// Parses an address to listen on; an empty one means no server.
 fn listen_address(at: At<'_>, written: Option<&str>, check: &mut Check<'_>) -> Option<SocketAddr> {
     let written = written.filter(|text| !text.is_empty())?;
     let address = match socket_address(written) {
@@ -228,7 +227,7 @@ fn listen_address(at: At<'_>, written: Option<&str>, check: &mut Check<'_>) -> O
     check.value(at, written, address)
 }
 
-/// An address and a port, both of which may begin with zeros.
+/// Parses an address and a port. Both may have leading zeros, as for Go.
 fn socket_address(text: &str) -> Option<SocketAddr> {
     let (host, port) = text.rsplit_once(':')?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -253,8 +252,8 @@ fn detect_local(
                 return DetectLocal::ClusterCidr(cidrs);
             }
             if text(&written.detect_local_mode).is_some() && text(&full.cluster_cidr).is_none() {
-                let reason = "clusterCIDR is empty, so traffic of pods is not told from other \
-                              traffic; write clusterCIDR";
+                let reason = "clusterCIDR is empty, so shunt cannot detect traffic of local pods; \
+                              write clusterCIDR";
                 check.add(Severity::Note, at, Some(&"ClusterCIDR"), reason);
             }
             DetectLocal::Off
@@ -271,7 +270,7 @@ fn detect_local(
                 .map_or(DetectLocal::Off, DetectLocal::InterfaceNamePrefix)
         }
         mode => {
-            let reason = "not a mode; write ClusterCIDR, NodeCIDR, BridgeInterface or \
+            let reason = "unknown mode; write ClusterCIDR, NodeCIDR, BridgeInterface or \
                           InterfaceNamePrefix";
             check.error(at, mode, reason);
             DetectLocal::Off
@@ -282,13 +281,13 @@ fn detect_local(
 fn interface(at: At<'_>, field: &Option<String>, check: &mut Check<'_>) -> Option<String> {
     match text(field) {
         None => {
-            let reason = "is needed with this detectLocalMode";
+            let reason = "required by this detectLocalMode; write the name of the interface";
             check.add(Severity::Error, at, None, reason);
             None
         }
         Some(name) if name.len() > INTERFACE_NAME => {
             let reason =
-                format!("longer than the {INTERFACE_NAME} bytes an interface name can have");
+                format!("longer than {INTERFACE_NAME} bytes; write the name of an interface");
             check.error(at, name, reason);
             None
         }
@@ -296,7 +295,7 @@ fn interface(at: At<'_>, field: &Option<String>, check: &mut Check<'_>) -> Optio
     }
 }
 
-/// One prefix, or one per family.
+/// Parses one prefix, or one per family.
 fn cluster_cidrs(full: &Configuration, check: &mut Check<'_>) -> Vec<IpNet> {
     let at = At::top("clusterCIDR");
     let mut nets: Vec<IpNet> = Vec::new();
@@ -329,7 +328,7 @@ fn node_port_addresses(full: &Configuration, check: &mut Check<'_>) -> NodePortA
     let mut nets = Vec::new();
     for (i, text) in written.iter().enumerate() {
         if text == "primary" {
-            check.error(at.index(i), text, "stands alone; remove the prefixes beside it");
+            check.error(at.index(i), text, "must be the only entry; remove the prefixes");
         } else if let Some(net) = check.value(at.index(i), text, parse_net(text)) {
             nets.push(net);
         }
@@ -337,8 +336,8 @@ fn node_port_addresses(full: &Configuration, check: &mut Check<'_>) -> NodePortA
     let cluster = text(&full.cluster_cidr).unwrap_or_default().split(',');
     let cluster: Vec<IpNet> = cluster.filter_map(|net| parse_net(net).ok()).collect();
     if is_of_both_families(&cluster) && !is_of_both_families(&nets) {
-        let reason = "of one family only, while clusterCIDR is of both: node ports of the other \
-                      family are offered on all addresses; write prefixes for it, too";
+        let reason = "of one family only, while clusterCIDR has both; node ports of the other \
+                      family are on all addresses; write prefixes for it, too";
         check.add(Severity::Warning, at, None, reason);
     }
     NodePortAddresses::Cidrs(nets)
@@ -350,7 +349,7 @@ fn log_format(full: &Configuration, check: &mut Check<'_>) -> LogFormat {
         Some("text") | None => LogFormat::Text,
         Some(format) => {
             let logging = At::top("logging");
-            check.error(logging.field("format"), format, "not a format; write text or json");
+            check.error(logging.field("format"), format, "unknown format; write text or json");
             LogFormat::Text
         }
     }

@@ -1,22 +1,22 @@
-//! The fields of a configuration as data: which have an effect, and why the others have none.
+//! The fields of a configuration as data: their effect, or the reason for having none.
 
 use crate::document::{FieldPath, Node, Problem, Segment, Severity, Value};
 
 /// A field of `KubeProxyConfiguration`.
 #[derive(Debug)]
 pub struct Field {
-    /// Its path, with dots.
+    /// The path in the file, such as `conntrack.min`.
     pub path: &'static str,
-    /// Whether it does something.
+    /// The effect in shunt, which may differ from kube-proxy's.
     pub effect: Effect,
 }
 
-/// What a field does.
+/// The effect of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// What it says. The text says what is to be known beyond that, if anything.
+    /// The effect of kube-proxy. The text is a remark for the reference; it may be empty.
     Honoured(&'static str),
-    /// Nothing, and why.
+    /// No effect, for this reason.
     None(&'static str),
 }
 
@@ -28,39 +28,39 @@ const fn idle(path: &'static str, reason: &'static str) -> Field {
     Field { path, effect: Effect::None(reason) }
 }
 
-const NO_OPTIONS: &str = "there are none for these log formats";
-const NOT_IPVS: &str = "nftables is programmed, whatever the mode";
-const NOT_WINDOWS: &str = "this is not Windows";
+const NO_OPTIONS: &str = "these log formats have no options";
+const NOT_IPVS: &str = "shunt programs nftables in every mode";
+const NOT_WINDOWS: &str = "Windows only";
 
-/// All of them, in the order of the type.
+/// All fields, in the order of [`Configuration`](super::raw::Configuration).
 pub const FIELDS: [Field; 62] = [
     honoured("apiVersion", "`kubeproxy.config.k8s.io/v1alpha1`"),
     honoured("kind", "`KubeProxyConfiguration`"),
     idle("featureGates", "there are no feature gates"),
-    honoured("clientConnection.kubeconfig", "if it is not set, the Pod's service account"),
-    idle("clientConnection.acceptContentTypes", "we speak JSON"),
-    idle("clientConnection.contentType", "we speak JSON"),
+    honoured("clientConnection.kubeconfig", "default: the Pod's service account"),
+    idle("clientConnection.acceptContentTypes", "shunt speaks JSON"),
+    idle("clientConnection.contentType", "shunt speaks JSON"),
     idle("clientConnection.qps", "a node makes few requests"),
     idle("clientConnection.burst", "a node makes few requests"),
     honoured("logging.format", "`text` or `json`"),
     idle("logging.flushFrequency", "log lines are written at once"),
     honoured("logging.verbosity", "see [Logs](#logs)"),
-    idle("logging.vmodule", "its patterns are about source files of kube-proxy; use -v"),
+    idle("logging.vmodule", "patterns name source files of kube-proxy; use -v"),
     idle("logging.options.text.splitStream", NO_OPTIONS),
     idle("logging.options.text.infoBufferSize", NO_OPTIONS),
     idle("logging.options.json.splitStream", NO_OPTIONS),
     idle("logging.options.json.infoBufferSize", NO_OPTIONS),
-    honoured("hostnameOverride", "blanks around it are removed, and it is lower-cased"),
+    honoured("hostnameOverride", "trimmed and lower-cased"),
     honoured("bindAddress", "the node's primary address of its family; nothing listens on it"),
     honoured("healthzBindAddress", ""),
     honoured("metricsBindAddress", ""),
     honoured(
         "bindAddressHardFail",
-        "exit code 1 if a port of the two before cannot be bound; otherwise it is tried every 5 s",
+        "exit code 1 if the port for health or metrics cannot be bound; otherwise a retry every 5 s",
     ),
-    idle("enableProfiling", "there are no profiles to serve; use perf"),
+    idle("enableProfiling", "shunt serves no profiles; use perf"),
     idle("showHiddenMetricsForVersion", "no metrics are hidden"),
-    honoured("mode", "`iptables` and `ipvs` are accepted; nftables is programmed all the same"),
+    honoured("mode", "shunt accepts `iptables` and `ipvs`, and programs nftables"),
     honoured("iptables.masqueradeBit", "if `mode` is not `nftables` and `nftables` has none"),
     honoured("iptables.masqueradeAll", "if `mode` is not `nftables`"),
     idle("iptables.localhostNodePorts", "node ports are not offered on loopback addresses"),
@@ -74,12 +74,12 @@ pub const FIELDS: [Field; 62] = [
     idle("ipvs.tcpTimeout", NOT_IPVS),
     idle("ipvs.tcpFinTimeout", NOT_IPVS),
     idle("ipvs.udpTimeout", NOT_IPVS),
-    honoured("nftables.masqueradeBit", "14 if it is not set"),
+    honoured("nftables.masqueradeBit", "default: 14"),
     honoured("nftables.masqueradeAll", ""),
-    honoured("nftables.syncPeriod", "what waits for twice this time makes the agent unhealthy"),
+    honoured("nftables.syncPeriod", "a change that waits twice as long makes the agent unhealthy"),
     honoured(
         "nftables.minSyncPeriod",
-        "the least time between two commits; 0 if it is not set, unlike kube-proxy's 1s",
+        "minimum time between two commits; default: 0, kube-proxy's is 1s",
     ),
     idle("winkernel.networkName", NOT_WINDOWS),
     idle("winkernel.sourceVip", NOT_WINDOWS),
@@ -92,23 +92,23 @@ pub const FIELDS: [Field; 62] = [
     honoured("clusterCIDR", ""),
     honoured(
         "nodePortAddresses",
-        "if it is empty, `primary` with mode nftables, else every local address except loopback",
+        "default: `primary` with mode nftables, else every local address except loopback",
     ),
-    honoured("oomScoreAdj", "-999 if it is not set"),
-    honoured("conntrack.maxPerCore", "32768 if it is not set; 0 leaves the limit alone"),
-    honoured("conntrack.min", "131072 if it is not set"),
-    honoured("conntrack.tcpEstablishedTimeout", "24h if it is not set; 0s leaves it alone"),
-    honoured("conntrack.tcpCloseWaitTimeout", "1h if it is not set; 0s leaves it alone"),
+    honoured("oomScoreAdj", "default: -999"),
+    honoured("conntrack.maxPerCore", "default: 32768; 0 leaves the limit unchanged"),
+    honoured("conntrack.min", "default: 131072"),
+    honoured("conntrack.tcpEstablishedTimeout", "default: 24h; 0s leaves it unchanged"),
+    honoured("conntrack.tcpCloseWaitTimeout", "default: 1h; 0s leaves it unchanged"),
     honoured("conntrack.tcpBeLiberal", ""),
-    honoured("conntrack.udpTimeout", ""),
-    honoured("conntrack.udpStreamTimeout", ""),
-    idle("configSyncPeriod", "objects are not fetched again without a reason"),
-    idle("portRange", "Kubernetes does not use it any more"),
+    honoured("conntrack.udpTimeout", "0s leaves it unchanged"),
+    honoured("conntrack.udpStreamTimeout", "0s leaves it unchanged"),
+    idle("configSyncPeriod", "shunt does not resync without a reason"),
+    idle("portRange", "Kubernetes no longer uses it"),
     idle("windowsRunAsService", NOT_WINDOWS),
 ];
 
-/// Why a field does nothing; none if it does something, or if there is no such field. A section
-/// stands for its fields.
+/// Returns why a field has no effect; `None` if it has one, or is unknown. A section stands for its
+/// fields.
 pub(super) fn without_effect_because(path: &str) -> Option<&'static str> {
     FIELDS.iter().find(|field| is_within(field.path, path) || is_within(path, field.path)).and_then(
         |field| match field.effect {
@@ -118,13 +118,13 @@ pub(super) fn without_effect_because(path: &str) -> Option<&'static str> {
     )
 }
 
-/// True for the field itself and what is in it.
+/// Returns true for the field itself and all fields in it.
 fn is_within(path: &str, outer: &str) -> bool {
     let rest = path.strip_prefix(outer);
     !outer.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Notes on all fields that are set and do nothing.
+/// Returns a note for each field that is set and has no effect.
 pub(super) fn notes(document: &Node<'_>) -> impl Iterator<Item = Problem> {
     let mut set = Vec::new();
     leaves(document, &FieldPath::default(), &mut set);
@@ -138,8 +138,8 @@ pub(super) fn notes(document: &Node<'_>) -> impl Iterator<Item = Problem> {
     })
 }
 
-/// The fields that have another value than Go's zero, without what is in fields such as
-/// `featureGates` or in lists.
+/// Collects the fields whose value is not Go's zero. Does not look into lists or into fields such
+/// as `featureGates`.
 fn leaves<'n, 'a>(node: &'n Node<'a>, path: &FieldPath, set: &mut Vec<(FieldPath, &'n Node<'a>)>) {
     let name = path.to_string();
     match &node.value {
@@ -165,7 +165,7 @@ fn is_zero(node: &Node<'_>) -> bool {
     }
 }
 
-/// A field that exists and that was likely meant instead of this one.
+/// Returns the known field with the most similar name.
 pub(super) fn similar(field: &FieldPath) -> Option<&'static str> {
     let name = field.to_string();
     let distance = |known: &&str| strsim::osa_distance(known, &name);

@@ -8,11 +8,11 @@ use crate::document::{self, FieldPath, Node, Problem, Severity, typed_reporting_
 use super::raw::Configuration;
 use super::{API_VERSION, KIND, fields};
 
-/// More values of a wrong type than this are not all named.
-const TYPE_ERRORS: usize = 20;
+/// The maximum number of type errors in one report.
+const MAX_TYPE_ERRORS: usize = 20;
 
-/// Reads the file as far as it can be read. Fields that do not exist are warnings, as with
-/// kube-proxy; None means that nothing can be made of it.
+/// Parses the file as far as possible. Unknown fields are warnings, as with kube-proxy. Returns
+/// `None` if the file is no configuration at all.
 pub(super) fn read<'a>(
     path: &Arc<Path>,
     bytes: &'a [u8],
@@ -21,7 +21,7 @@ pub(super) fn read<'a>(
     let error = |field: FieldPath, reason: &str| Problem::new(Severity::Error, field, reason);
     let mut documents = match document::parse_leniently(bytes) {
         Ok((documents, overridden)) => {
-            // kube-proxy takes it, so we do.
+            // kube-proxy accepts duplicate fields.
             problems.extend(overridden.into_iter().map(|e| {
                 let problem = Problem::new(Severity::Warning, FieldPath::default(), e.reason);
                 problem.in_file(path, Some(e.line))
@@ -40,8 +40,8 @@ pub(super) fn read<'a>(
         return None;
     };
     if let Some(second) = documents.first() {
-        // kube-proxy does not look at it.
-        let reason = "a second document in the file; only the first is read, remove the others";
+        // kube-proxy ignores it.
+        let reason = "second document in the file, ignored; remove it";
         let problem = Problem::new(Severity::Warning, FieldPath::default(), reason);
         problems.push(problem.in_file(path, Some(second.line)));
     }
@@ -55,13 +55,13 @@ pub(super) fn read<'a>(
         }
     }
     if !found.is_empty() {
-        // It is something else; what the rest of it may mean is not worth a word.
+        // It is another kind of file: further errors would mislead.
         problems.extend(found.into_iter().map(|p| locate(p, path, &document)));
         return None;
     }
     found.extend(fields::notes(&document));
     let mut raw = decode(document.clone(), &mut found);
-    // An empty address in a file is none; only as a flag it turns the server off.
+    // An empty address in a file means the default; only a flag turns the server off by it.
     raw.healthz_bind_address.take_if(|address| address.is_empty());
     raw.metrics_bind_address.take_if(|address| address.is_empty());
     problems.extend(found.into_iter().map(|p| locate(p, path, &document)));
@@ -73,10 +73,10 @@ fn locate(problem: Problem, path: &Arc<Path>, document: &Node<'_>) -> Problem {
     problem.in_file(path, Some(line))
 }
 
-/// Decodes, and where a value has the wrong type, takes it away and decodes the rest: all of them
-/// are named at once.
+/// Decodes the document. Removes a value of a wrong type and decodes the rest, so that one report
+/// names all of them.
 fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration {
-    for _ in 0..TYPE_ERRORS {
+    for _ in 0..MAX_TYPE_ERRORS {
         let mut unknown = Vec::new();
         let result = typed_reporting_unknown(&document, |field| unknown.push(field));
         let error = match result {
@@ -100,7 +100,7 @@ fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration 
 
 fn unknown_field(document: &Node<'_>, field: FieldPath) -> Problem {
     let hint = fields::similar(&field).map(|known| format!("; did you mean {known}?"));
-    let reason = format!("there is no such field, it is ignored{}", hint.unwrap_or_default());
+    let reason = format!("unknown field, ignored{}", hint.unwrap_or_default());
     let value = document.at(&field).map(Node::describe);
     let mut problem = Problem::new(Severity::Warning, field, reason);
     problem.value = value;

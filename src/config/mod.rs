@@ -1,9 +1,9 @@
-//! The configuration: what a `KubeProxyConfiguration` file and kube-proxy's flags ask of us.
+//! The configuration, from a `KubeProxyConfiguration` file and kube-proxy's flags.
 //!
 //! Owns: the format `kubeproxy.config.k8s.io/v1alpha1` ([`raw`]), its defaults and validation, the
-//! precedence between file and flags ([`load`]), and what of it has an effect.
+//! precedence between file and flags ([`load`]), and the effect of each field.
 //!
-//! Pure. Must not know: files, the command line, or who uses the values.
+//! Pure. Must not know: files, the command line, or users of the values.
 
 mod defaults;
 mod duration;
@@ -34,7 +34,7 @@ pub use flags::{Flag, Flags, parse_bool};
 pub use shunt_core::plan::{DetectLocal, NodePortAddresses};
 
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
-/// The default of `oomScoreAdj`.
+/// The default of `oomScoreAdj`, as kube-proxy's.
 pub const OOM_SCORE_ADJ: i16 = -999;
 
 const KIND: &str = "KubeProxyConfiguration";
@@ -42,43 +42,43 @@ const KIND: &str = "KubeProxyConfiguration";
 /// The configuration in force: defaults filled in, all values valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// `hostnameOverride`: the name of our Node, if it is not the host's name.
+    /// `hostnameOverride`: the name of the Node, unless it is the host's name.
     pub hostname_override: Option<String>,
-    /// `clientConnection.kubeconfig`.
+    /// `clientConnection.kubeconfig`; without one, the Pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// `--master`: the address of the Kubernetes API, if it is not that in the kubeconfig.
+    /// `--master`: the address of the Kubernetes API, which overrides that of the kubeconfig.
     pub master: Option<String>,
-    /// `bindAddress`: the node's address, if it is not to be taken from the Node.
+    /// `bindAddress`: the node's primary address, which overrides that of the Node.
     pub bind_address: Option<IpAddr>,
-    /// `healthzBindAddress`; none means no health server.
+    /// `healthzBindAddress`; `None` means no health server.
     pub healthz_bind_address: Option<SocketAddr>,
-    /// `metricsBindAddress`; none means no metrics server.
+    /// `metricsBindAddress`; `None` means no metrics server.
     pub metrics_bind_address: Option<SocketAddr>,
-    /// `bindAddressHardFail`: a port for health or metrics that cannot be bound ends the agent.
+    /// `bindAddressHardFail`: the agent exits if it cannot bind the port for health or metrics.
     pub bind_address_hard_fail: bool,
-    /// `detectLocalMode`: how traffic of pods is told from other traffic.
+    /// `detectLocalMode`: how to detect traffic of local pods.
     pub detect_local: DetectLocal,
-    /// `nodePortAddresses`: where NodePorts are offered.
+    /// `nodePortAddresses`: the local addresses of NodePorts.
     pub node_port_addresses: NodePortAddresses,
     /// `nftables.masqueradeBit`: the bit of the packet mark, 0 to 31.
     pub masquerade_bit: u8,
-    /// `nftables.masqueradeAll`: masquerade everything that goes to a ClusterIP.
+    /// `nftables.masqueradeAll`: masquerade all traffic to ClusterIPs.
     pub masquerade_all: bool,
-    /// `nftables.syncPeriod`: what is late by twice this time counts as unhealthy.
+    /// `nftables.syncPeriod`: a change that waits twice as long makes the agent unhealthy.
     pub sync_period: Duration,
-    /// `nftables.minSyncPeriod`: the least time between two commits.
+    /// `nftables.minSyncPeriod`: the minimum time between two commits.
     pub min_sync_period: Duration,
-    /// `conntrack`: the sysctls that the section asks for.
+    /// `conntrack`: the values of its sysctls.
     pub conntrack: sysctl::Settings,
     /// `oomScoreAdj`, -1000 to 1000.
     pub oom_score_adj: i16,
-    /// `logging.format`.
+    /// `logging.format`; a change applies without a restart.
     pub log_format: LogFormat,
-    /// `logging.verbosity`.
+    /// `logging.verbosity`, in klog's levels.
     pub verbosity: u8,
 }
 
-/// How log lines are written.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
@@ -88,11 +88,11 @@ pub enum LogFormat {
     Json,
 }
 
-/// A configuration that cannot be used: everything that is wrong with it.
+/// An invalid configuration, with all problems.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the configuration is not valid: {}", list(.0))]
+#[error("invalid configuration: {}", list(.0))]
 pub struct Invalid(
-    /// All problems; at least one is an error.
+    /// At least one of them is an error.
     pub Vec<Problem>,
 );
 
@@ -101,22 +101,22 @@ fn list(problems: &[Problem]) -> String {
     errors.map(|error| format!("\n  {error}")).collect()
 }
 
-/// A configuration that can be used.
+/// A valid configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
-    /// The values in force.
+    /// The values that the agent uses.
     pub config: Config,
-    /// The same as a file would say it, every field with its value.
+    /// The same in the form of a file, with a value for every field.
     pub full: Configuration,
-    /// Warnings (fields that do not exist, say) and notes on what has no effect.
+    /// Warnings, such as unknown fields, and notes on fields without effect.
     pub problems: Vec<Problem>,
 }
 
-/// Makes the configuration out of a file (its name and content) and flags. With a file, only some
-/// flags count, as with kube-proxy: those with [`Flag::beside_file`].
+/// Makes a configuration of a file (name and content) and flags. With a file, only flags with
+/// [`Flag::beside_file`] count, as with kube-proxy.
 ///
 /// # Errors
-/// All that is wrong, if any of it is an error.
+/// All problems, if one of them is an error.
 pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Invalid> {
     let mut problems = Vec::new();
     let loaded = match file {
@@ -145,7 +145,7 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Inval
         .filter(|problem| problem.severity == Severity::Error)
         .map(|problem| problem.field.clone())
         .collect();
-    // That a wrong value would have no effect anyway is no help.
+    // A note that an invalid field has no effect would only distract from the error.
     problems.retain(|p| p.severity == Severity::Error || !errors.contains(&p.field));
     problems.sort_by_key(|problem| problem.line);
     match loaded {

@@ -1,7 +1,7 @@
 //! `KubeProxyConfiguration` of `kubeproxy.config.k8s.io/v1alpha1`, as it is written.
 //!
-//! All fields of Kubernetes 1.36, so that a real file has none that we do not know. Absent, `null`
-//! and Go's zero value all mean the default, which is why kubeadm writes files full of them.
+//! Has all fields of Kubernetes 1.36, so that a real file has no unknown field. An absent field,
+//! `null` and Go's zero value mean the default; kubeadm writes all fields with zero values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -114,7 +114,7 @@ pub struct OutputRouting {
     pub info_buffer_size: Option<Quantity>,
 }
 
-/// A number of bytes such as `512` or `4Mi`. Nothing is done with it.
+/// A number of bytes such as `512` or `4Mi`. No field with an effect has this type.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Quantity(String);

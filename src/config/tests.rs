@@ -251,17 +251,17 @@ clusterCIDR: 10.0.0.0
     assert_eq!(
         texts(&problems),
         [
-            "config.conf:3: mode = ipvs: shunt programs nftables, whatever the mode; write nftables, and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address, for with mode nftables they are on the primary ones only",
-            "config.conf:4: portRange = 1-2: has no effect: Kubernetes does not use it any more",
-            "config.conf:6: ipvs.strictARP = true: has no effect: nftables is programmed, whatever the mode",
+            "config.conf:3: mode = ipvs: shunt programs nftables in every mode; write nftables, and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address; with mode nftables they are on the primary addresses only",
+            "config.conf:4: portRange = 1-2: has no effect: Kubernetes no longer uses it",
+            "config.conf:6: ipvs.strictARP = true: has no effect: shunt programs nftables in every mode",
             "config.conf:9: featureGates = a mapping of 1: has no effect: there are no feature gates",
-            "config.conf:10: hostnameOveride = x: there is no such field, it is ignored; did you mean hostnameOverride?",
-            "config.conf:11: nftables.masqueradeBits = 3: there is no such field, it is ignored; did you mean nftables.masqueradeBit?",
-            "config.conf:12: zzz = a mapping of 1: there is no such field, it is ignored",
+            "config.conf:10: hostnameOveride = x: unknown field, ignored; did you mean hostnameOverride?",
+            "config.conf:11: nftables.masqueradeBits = 3: unknown field, ignored; did you mean nftables.masqueradeBit?",
+            "config.conf:12: zzz = a mapping of 1: unknown field, ignored",
             "config.conf:13: logging.flushFrequency = 5000000000: has no effect: log lines are written at once",
-            "config.conf:13: logging.vmodule = a list of 1: has no effect: its patterns are about source files of kube-proxy; use -v",
-            "config.conf:13: logging.options.text.infoBufferSize = 4Mi: has no effect: there are none for these log formats",
-            "config.conf:14: iptables.syncPeriod = -1s: a negative duration; write a positive one",
+            "config.conf:13: logging.vmodule = a list of 1: has no effect: patterns name source files of kube-proxy; use -v",
+            "config.conf:13: logging.options.text.infoBufferSize = 4Mi: has no effect: these log formats have no options",
+            "config.conf:14: iptables.syncPeriod = -1s: negative duration; write a positive one",
             "config.conf:16: clusterCIDR = 10.0.0.0: has no length; write 10.0.0.0/32",
         ]
     );
@@ -294,21 +294,21 @@ clientConnection: {burst: -1}
             4,
             "healthzBindAddress = localhost:1: not an address to listen on; write one such as 0.0.0.0:10256",
         ),
-        (5, "mode = userspace: not a mode"),
+        (5, "mode = userspace: unknown mode"),
         (6, "nftables.masqueradeBit = 32: not a bit of the mark; write 0 to 31"),
         (6, "nftables.minSyncPeriod = 2s: longer than nftables.syncPeriod"),
         (7, "iptables.masqueradeBit = -1"),
         (7, "iptables.masqueradeAll = yes: must be true or false, not text"),
-        (7, "iptables.minSyncPeriod = -1s: a negative duration"),
-        (9, "nodePortAddresses[0] = primary: stands alone"),
+        (7, "iptables.minSyncPeriod = -1s: negative duration"),
+        (9, "nodePortAddresses[0] = primary: must be the only entry"),
         (9, "nodePortAddresses[1] = 10.0.0.0: has no length; write 10.0.0.0/32"),
-        (10, "detectLocal.bridgeInterface: is needed with this detectLocalMode"),
+        (10, "detectLocal.bridgeInterface: required by this detectLocalMode"),
         (11, "oomScoreAdj = 2000: out of range"),
         (12, "conntrack.min = -1: negative"),
         (12, "conntrack.udpTimeout = soon: not a duration such as 30s or 1h2m3s"),
         (13, "configSyncPeriod = a list of 1: "),
-        (14, "logging.format = xml: not a format; write text or json"),
-        (14, "logging.vmodule: is only for the format text"),
+        (14, "logging.format = xml: unknown format; write text or json"),
+        (14, "logging.vmodule: only valid with format text"),
         (14, "logging.vmodule[0].filePattern = a=b: not a pattern"),
         (14, "logging.verbosity = -1: negative; write 0 or more"),
         (15, "metricsBindAddress = 127.0.0.1:0: has port 0"),
@@ -323,7 +323,7 @@ clientConnection: {burst: -1}
     let errors = problems.iter().filter(|p| p.severity == Severity::Error).count();
     assert_eq!(errors, 21, "{texts:#?}");
     let message = Invalid(problems).to_string();
-    assert!(message.starts_with("the configuration is not valid: \n  config.conf:"), "{message}");
+    assert!(message.starts_with("invalid configuration: \n  config.conf:"), "{message}");
 }
 
 #[test]
@@ -347,8 +347,8 @@ fn a_family_without_node_port_addresses_is_said_in_clusters_of_both() {
     assert_eq!(said("clusterCIDR: 10.0.0.0/8\nnodePortAddresses: [10.0.0.0/8]"), [""; 0]);
     assert_eq!(
         said(&format!("{both}\nnodePortAddresses: [10.0.0.0/8]")),
-        ["config.conf:4: nodePortAddresses: of one family only, while clusterCIDR is of both: \
-             node ports of the other family are offered on all addresses; write prefixes for it, \
+        ["config.conf:4: nodePortAddresses: of one family only, while clusterCIDR has both; \
+             node ports of the other family are on all addresses; write prefixes for it, \
              too"]
     );
 }
@@ -395,7 +395,7 @@ fn only_the_first_document_is_read() {
         let text = format!("{HEAD}---\n{second}");
         let Loaded { problems, .. } =
             load(Some((Path::new("f"), text.as_bytes())), &Flags::default()).unwrap();
-        let expected = "f:4: a second document in the file; only the first is read";
+        let expected = "f:4: second document in the file, ignored";
         // What is no YAML has no line.
         assert!(second == "[\n" || problems[0].to_string().starts_with(expected), "{problems:?}");
     }
@@ -496,11 +496,9 @@ fn flags_without_effect_are_noted_at_once() {
     ]);
     assert_eq!(
         texts(&load(None, &given).unwrap().problems),
-        [
-            "flags that are accepted without effect: --profiling (there are no profiles to serve; use perf), \
-             --ipvs-scheduler (nftables is programmed, whatever the mode), \
-             --logtostderr (logs go to stderr, in one form)"
-        ]
+        ["flags accepted without effect: --profiling (shunt serves no profiles; use perf), \
+             --ipvs-scheduler (shunt programs nftables in every mode), \
+             --logtostderr (all logs go to stderr)"]
     );
 }
 

@@ -1,13 +1,13 @@
-//! Checks of what is accepted without effect: a typo in it should not wait for the day when the file
-//! goes back to kube-proxy. What kube-proxy would not take is an error; where it would not look, in
-//! the section of a mode that is not in use, it is a warning.
+//! Validation of fields without effect, so that a typo shows before the file goes back to
+//! kube-proxy. A value that kube-proxy rejects is an error. In the section of a mode that is not in
+//! use, which it does not validate, it is a warning.
 
 use super::defaults::Mode;
 use super::effective::{Check, text};
 use super::raw::Configuration;
 use crate::document::{At, Problem, Severity, parse_net};
 
-/// Adds all that is wrong with what has no effect.
+/// Adds the findings about fields without effect.
 pub(super) fn check(written: &Configuration, problems: &mut Vec<Problem>) {
     let mut check = Check { problems };
     let client = At::top("clientConnection");
@@ -28,18 +28,18 @@ fn logging(written: &Configuration, check: &mut Check<'_>) {
     if !written.logging.vmodule.is_empty()
         && !matches!(text(&written.logging.format), None | Some("text"))
     {
-        check.add(Severity::Error, vmodule, None, "is only for the format text; remove it");
+        check.add(Severity::Error, vmodule, None, "only valid with format text; remove it");
     }
     for (i, item) in written.logging.vmodule.iter().enumerate() {
         let item_at = vmodule.index(i);
         if item.file_pattern.is_empty() || item.file_pattern.contains(['=', ',']) {
-            let reason = "not a pattern for file names; write one without = and comma";
+            let reason = "not a pattern of file names; write one without = and comma";
             check.error(item_at.field("filePattern"), &item.file_pattern, reason);
         }
     }
 }
 
-/// Times in the sections of other modes than ours.
+/// Validates the times in the sections of other modes.
 fn times(written: &Configuration, check: &mut Check<'_>) {
     let severity = |of: Mode| {
         if Mode::of(written) == of { Severity::Error } else { Severity::Warning }
@@ -56,12 +56,12 @@ fn times(written: &Configuration, check: &mut Check<'_>) {
         (ipvs.field("udpTimeout"), written.ipvs.udp_timeout, of_ipvs),
     ] {
         if let Some(time) = time.filter(|time| time.get().is_none()) {
-            check.add(severity, at, Some(&time), "a negative duration; write a positive one");
+            check.add(severity, at, Some(&time), "negative duration; write a positive one");
         }
     }
 }
 
-/// Prefixes of the modes that are not in use.
+/// Validates the prefixes of other modes.
 fn prefixes(written: &Configuration, check: &mut Check<'_>) {
     let (ipvs, cluster_cidr) = (At::top("ipvs"), At::top("clusterCIDR"));
     let exclude = ipvs.field("excludeCIDRs");

@@ -1,32 +1,32 @@
-//! How many Events are sent: an agent in trouble must not become trouble for the API server.
+//! The limits of Events, so that a failing agent does not overload the API server.
 //!
-//! The limits are those of client-go's filters (`EventSourceObjectSpamFilter`, `EventAggregator`).
+//! They are those of client-go's filters (`EventSourceObjectSpamFilter`, `EventAggregator`).
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::{Notice, Regarding};
 
-/// So many Events about one object at once …
+/// The number of Events about one object at once.
 const BURST: u32 = 25;
-/// … and one more after each such time.
+/// The time after which one more Event about an object is sent.
 const REFILL: Duration = Duration::from_secs(300);
-/// All Services together count as an object that is refilled faster: a node may have thousands.
+/// The same for all Services together, of which a node may have thousands.
 const SERVICES_REFILL: Duration = Duration::from_secs(10);
-/// So many Events of one reason about one object that differ in their text only …
+/// The number of Events with one object and reason that are sent within [`INTERVAL`]. One more
+/// stands for all others.
 const MAX_SIMILAR: u32 = 10;
-/// … are sent within this time, and then one that stands for all others. The same notice is sent
-/// once.
+/// The time in which similar Events are counted, and in which the same notice is sent once.
 const INTERVAL: Duration = Duration::from_secs(600);
 
-/// What is to be done with a notice.
+/// The decision about a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// It is sent.
+    /// Send it.
     Send,
-    /// It is sent and stands for similar ones.
+    /// Send it for all similar ones.
     SendCombined,
-    /// It is not sent.
+    /// Do not send it.
     Drop,
 }
 
@@ -42,7 +42,7 @@ impl Bucket {
         Bucket { tokens: BURST, refilled: now, refill }
     }
 
-    /// Fills up, and returns whether it is full.
+    /// Adds the tokens of the time that has passed; returns true if the bucket is full.
     fn refill(&mut self, now: Instant) -> bool {
         while self.tokens < BURST && now.saturating_duration_since(self.refilled) >= self.refill {
             self.tokens += 1;
@@ -55,14 +55,14 @@ impl Bucket {
     }
 }
 
-/// The notices of one reason about one object.
+/// The notices with one object and reason.
 #[derive(Debug)]
 struct Similar {
     since: Instant,
     notes: Vec<String>,
 }
 
-/// Decides about each notice.
+/// The limits with their counts.
 #[derive(Debug)]
 pub(super) struct Limit {
     services: Bucket,

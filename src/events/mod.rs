@@ -1,12 +1,12 @@
-//! Events (`events.k8s.io/v1`): what `kubectl get events` tells people.
+//! Kubernetes Events (`events.k8s.io/v1`).
 //!
-//! Owns: what an Event looks like, how many are sent at the most, and sending them.
+//! Owns: the content of an Event, the limits, and sending.
 //!
-//! What is wrong with a Service is seen by all nodes: each gives the Event the same name, so that the
-//! cluster has one for each Service and reason. Events about a Node are its own.
+//! All nodes see a problem of a Service and give its Event the same name, so that the cluster has
+//! one per Service and reason. Events about a Node belong to that node.
 //!
-//! What one can rely on: recording never waits and never fails. If the API server does not take
-//! Events, they are lost; everything that they say is in the log, too.
+//! Guarantees: recording never waits and never fails. If the API server rejects Events, they are
+//! lost; the log has the same text.
 
 mod limit;
 mod publish;
@@ -18,53 +18,53 @@ use tokio::sync::{Mutex, mpsc};
 
 pub use publish::publish;
 
-/// Events that may wait to be sent.
+/// The maximum number of Events that wait to be sent.
 const QUEUE: usize = 100;
 
-/// What an Event is about.
+/// The object of an Event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Regarding {
-    /// Our Node.
+    /// The Node of this agent.
     Node,
-    /// A Service.
+    /// A Service, by namespace and name.
     Service(ObjectName),
 }
 
-/// What happened. The reason and the action are for programs, the note is for people.
+/// An Event before it is sent. Reason and action are for programs, the note is for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// What it is about.
+    /// The object, which `kubectl describe` shows it with.
     pub regarding: Regarding,
-    /// Whether somebody should do something about it.
+    /// True if a person should act on it.
     pub is_warning: bool,
-    /// Why it is told, in one word.
+    /// The reason in one word, as `FrontendConflict`.
     pub reason: &'static str,
-    /// What was done or tried, in one word.
+    /// The action of the agent in one word, as `ProgramService`.
     pub action: &'static str,
-    /// All of it in words.
+    /// The text for people.
     pub note: String,
 }
 
-/// The notices that wait to be sent. Of several who send them, one does at a time: the next one
-/// takes over when it is dropped.
+/// The queue of notices. One call of [`publish()`] at a time takes from it; the next one continues
+/// when that is dropped.
 #[derive(Debug, Clone)]
 pub struct Notices(Arc<Mutex<mpsc::Receiver<Notice>>>);
 
-/// Takes notices. Clones feed the same queue.
+/// The sending end of the queue. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Recorder(mpsc::Sender<Notice>);
 
 impl Recorder {
-    /// A recorder, and the queue to be handed to [`publish()`].
+    /// Makes a recorder and its queue, for [`publish()`].
     #[must_use]
     pub fn new() -> (Recorder, Notices) {
         let (sender, queue) = mpsc::channel(QUEUE);
         (Recorder(sender), Notices(Arc::new(Mutex::new(queue))))
     }
 
-    /// Takes a notice; if too many wait already, it is dropped.
+    /// Queues a notice. Drops it if the queue is full.
     pub fn record(&self, notice: Notice) {
-        // Full, or nobody sends them: there is no API server, or the process is ending.
+        // The queue is full, or closed: there is no API server, or the process is ending.
         let _ = self.0.try_send(notice);
     }
 }

@@ -10,20 +10,20 @@ use super::limit::{Decision, Limit};
 use super::{Notice, Notices, Regarding};
 use crate::source::kubernetes::{Connection, random};
 
-/// Who reports.
+/// The reporting controller.
 const CONTROLLER: &str = "shunt";
-/// The longest note that the API server takes, in bytes (`events.k8s.io/v1`, validation).
-const NOTE: usize = 1024;
-/// How long the API server may take for one: a busy server lets it wait for up to a minute.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Events about Services, which concern all nodes, are sent within this time at random: most nodes
-/// then find that another one was first.
-const SPREAD: Duration = Duration::from_secs(5);
-/// The pauses before an Event is tried again; then it is lost.
+/// The maximum length of a note in bytes (`events.k8s.io/v1`, validation).
+const MAX_NOTE: usize = 1024;
+/// The timeout of a request: a busy server queues it for up to a minute.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// The maximum random delay of Events about Services. All nodes send them; most nodes then find
+/// that the Event exists.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+/// The pauses before the retries of an Event, which is lost after the last one.
 const PAUSES: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
 
-/// Sends what is recorded until all recorders are gone.
+/// Sends the recorded notices until all recorders are dropped.
 pub async fn publish(notices: Notices, connection: Connection, node_name: String) {
     let mut notices = notices.0.lock().await;
     let mut limit = Limit::new(Instant::now());
@@ -35,8 +35,8 @@ pub async fn publish(notices: Notices, connection: Connection, node_name: String
             Decision::SendCombined => notice.note.insert_str(0, "(combined from similar events): "),
         }
         if notice.regarding != Regarding::Node {
-            // All nodes see the same at the same time; the first of them is enough.
-            tokio::time::sleep(SPREAD.mul_f64(random())).await;
+            // All nodes see the same at the same time; one Event is enough.
+            tokio::time::sleep(MAX_DELAY.mul_f64(random())).await;
         }
         let time = SystemTime::now();
         let mut pauses = PAUSES.iter();
@@ -47,21 +47,24 @@ pub async fn publish(notices: Notices, connection: Connection, node_name: String
             };
             if error.status == Some(StatusCode::FORBIDDEN) {
                 if !std::mem::replace(&mut forbidden, true) {
-                    tracing::warn!("the API server takes no Events from us: {}", error.text);
+                    tracing::warn!(
+                        "API server forbids Events; allow create of events.k8s.io: {}",
+                        error.text
+                    );
                 }
                 break;
             }
             if error.is_final {
-                // Something is wrong with this Event, and not with the next one.
+                // The next Event may be valid.
                 tracing::warn!(
                     reason = notice.reason,
-                    "API server rejects an Event: {}",
+                    "API server rejected an Event: {}",
                     error.text
                 );
                 break;
             }
             let Some(pause) = pauses.next() else {
-                tracing::debug!(reason = notice.reason, "an Event is lost: {}", error.text);
+                tracing::debug!(reason = notice.reason, "Event lost: {}", error.text);
                 break;
             };
             tokio::time::sleep(*pause).await;
@@ -71,9 +74,9 @@ pub async fn publish(notices: Notices, connection: Connection, node_name: String
 
 struct Failure {
     text: String,
-    /// What the server answered, if it did.
+    /// The status of the answer, if there was one.
     status: Option<StatusCode>,
-    /// Trying again would not help.
+    /// A retry would fail again.
     is_final: bool,
 }
 
@@ -84,10 +87,10 @@ async fn send(
     time: SystemTime,
 ) -> Result<(), Failure> {
     let uid = match &notice.regarding {
-        // As kubectl looks for it, and as the kubelet writes it.
+        // kubectl and the kubelet use the name as the uid of a Node.
         Regarding::Node => Some(node_name.to_owned()),
         Regarding::Service(service) => match uid(connection, service).await {
-            // An Event that only `kubectl get events` shows is better than none.
+            // Without the uid, `kubectl get events` still shows the Event.
             Err(error) if error.is_final => None,
             found => found?,
         },
@@ -96,18 +99,17 @@ async fn send(
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
     let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
     match ask(connection, Method::POST, &path, event.to_string()).await {
-        // Another node was faster, or the answer to an earlier try was lost.
+        // Another node was faster, or the answer to an earlier attempt was lost.
         Err(error) if error.status == Some(StatusCode::CONFLICT) => Ok(()),
         answer => answer.map(drop),
     }
 }
 
-/// The uid of a Service, without which `kubectl describe` does not find its Events; none if the
-/// Service is gone. It is asked for when it is needed, which is seldom, and as a list of one: that is
-/// what the role of kube-proxy allows.
+/// Returns the uid of a Service, or `None` if the Service is gone. `kubectl describe` finds Events
+/// by it. The request is a list of one, which kube-proxy's role allows.
 async fn uid(connection: &Connection, service: &ObjectName) -> Result<Option<String>, Failure> {
     let ObjectName { namespace, name } = service;
-    // Version 0: from the server's memory.
+    // Version 0: from the server's cache.
     let path = format!(
         "/api/v1/namespaces/{namespace}/services?fieldSelector=metadata.name%3D{name}\
          &resourceVersion=0"
@@ -131,7 +133,7 @@ async fn ask(
         .body(body.into_bytes())
         .map_err(|error| Failure { text: error.to_string(), status: None, is_final: true })?;
     let (number, client) = connection.client();
-    match tokio::time::timeout(PATIENCE, client.request_text(request)).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, client.request_text(request)).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(kube::Error::Api(status))) => {
             let code = StatusCode::from_u16(status.code).unwrap_or_default();
@@ -147,7 +149,7 @@ async fn ask(
             Err(Failure { text: error.to_string(), status: None, is_final: false })
         }
         Err(_) => {
-            let text = format!("no answer within {PATIENCE:?}");
+            let text = format!("no answer within {REQUEST_TIMEOUT:?}");
             Err(Failure { text, status: None, is_final: false })
         }
     }
@@ -177,7 +179,7 @@ fn fnv1a(text: &str) -> u64 {
     })
 }
 
-/// The object. Events about a Node live in the namespace `default`.
+/// Returns the object. Events about a Node are in the namespace `default`.
 fn event(
     notice: &Notice,
     node_name: &str,
@@ -197,8 +199,8 @@ fn event(
         regarding["uid"] = uid.into();
     }
     let mut note = &*notice.note;
-    while note.len() > NOTE {
-        let cut = note.char_indices().map(|(at, _)| at).take_while(|at| *at <= NOTE).last();
+    while note.len() > MAX_NOTE {
+        let cut = note.char_indices().map(|(at, _)| at).take_while(|at| *at <= MAX_NOTE).last();
         note = &note[..cut.unwrap_or_default()];
     }
     serde_json::json!({
@@ -237,7 +239,7 @@ mod tests {
             is_warning: true,
             reason: "FrontendConflict",
             action: "ProgramService",
-            note: "ä".repeat(NOTE),
+            note: "ä".repeat(MAX_NOTE),
         };
         let now = SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000_000_000_001);
         let event = event(&notice, "node-1", Some("0a-1b"), now);
@@ -247,7 +249,7 @@ mod tests {
         assert_eq!(event["regarding"]["namespace"], "shop");
         assert_eq!(event["regarding"]["uid"], "0a-1b");
         assert_eq!(event["reportingInstance"], "shunt-node-1");
-        assert_eq!(event["note"].as_str().map(str::len), Some(NOTE));
+        assert_eq!(event["note"].as_str().map(str::len), Some(MAX_NOTE));
     }
 
     #[test]

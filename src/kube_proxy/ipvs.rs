@@ -1,4 +1,4 @@
-//! Removal of what kube-proxy's IPVS mode leaves, by generic netlink and rtnetlink.
+//! Removal of leftovers of kube-proxy's IPVS mode, by generic netlink and rtnetlink.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use nix::sys::time::TimeVal;
 
 use super::{IPVS_INTERFACE, IPVS_SERVICES, has_ipvs_interface, ipvs_services};
 
-/// The kernel answers within the call that asks.
+/// A timeout that the kernel does not reach: it answers within `sendto`.
 const ANSWER_TIMEOUT: TimeVal = TimeVal::new(10, 0);
 
 /// `include/uapi/linux/genetlink.h`.
@@ -34,20 +34,20 @@ const IPVS_CMD_FLUSH: u8 = 17;
 /// The size of `struct ifinfomsg`.
 const LINK_HEADER: usize = 16;
 
-/// What was removed.
+/// The result of [`remove_ipvs`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RemovedIpvs {
-    /// How many services of IPVS.
+    /// The number of IPVS services.
     pub services: usize,
-    /// Whether the interface `kube-ipvs0` was there.
+    /// True if the interface `kube-ipvs0` existed.
     pub interface: bool,
 }
 
 /// Removes all services of IPVS and the interface `kube-ipvs0` from the network namespace of this
-/// thread, if the interface is there. Without it, services of IPVS belong to other programs.
+/// thread, if the interface exists. Without it, services of IPVS belong to other programs.
 ///
 /// # Errors
-/// Whatever the kernel says; services may have been removed by then.
+/// The error of the kernel. Services may be removed by then.
 pub fn remove_ipvs() -> io::Result<RemovedIpvs> {
     if !has_ipvs_interface() {
         return Ok(RemovedIpvs::default());
@@ -79,7 +79,9 @@ fn flush_services() -> io::Result<()> {
             family = bytes.map(u16::from_ne_bytes).or(family);
         },
     )?;
-    let family = family.ok_or_else(|| io::Error::other("the kernel does not name IPVS' family"))?;
+    let family = family.ok_or_else(|| {
+        io::Error::other("the kernel did not return the generic netlink family of IPVS")
+    })?;
     netlink.request(family, true, &generic(IPVS_CMD_FLUSH, IPVS_GENL_VERSION, |_| {}), |_| {})
 }
 

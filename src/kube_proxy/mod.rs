@@ -1,10 +1,10 @@
-//! kube-proxy on this node: a process of it, and what it leaves in the kernel when it is gone.
+//! kube-proxy on this node: its process and its leftovers in the kernel.
 //!
-//! Owns: finding all of it ([`find`]), and removing IPVS services and their interface ([`remove_ipvs`]).
-//! What it leaves in nf_tables is removed by [`crate::dataplane::remove`], in one transaction.
+//! Owns: finding them ([`find`]), and removing IPVS services and their interface ([`remove_ipvs`]).
+//! [`crate::dataplane::remove`] removes leftovers in nf_tables, in one transaction.
 //!
-//! What one can rely on: finding changes nothing, loads no kernel module and starts no process. Must
-//! not know: who logs or counts what was found.
+//! Guarantees: finding changes nothing, loads no kernel module and starts no process. Must not
+//! know: logs and metrics of the findings.
 
 mod ipvs;
 
@@ -19,47 +19,47 @@ use crate::dataplane::{IPTABLES, KUBE_PROXY, is_kube_proxys};
 
 pub use ipvs::{RemovedIpvs, remove_ipvs};
 
-/// The dummy interface that has the addresses of all Services in IPVS mode.
+/// The dummy interface with the addresses of all Services in IPVS mode.
 const IPVS_INTERFACE: &str = "kube-ipvs0";
 /// The interfaces of the network namespace of this thread.
 const INTERFACES: &str = "/proc/thread-self/net/dev";
-/// The virtual services of IPVS; there only if the module is loaded.
+/// The virtual services of IPVS; the file exists only if the module is loaded.
 const IPVS_SERVICES: &str = "/proc/thread-self/net/ip_vs";
-/// The name of kube-proxy's process.
+/// The name of kube-proxy's process in `/proc`.
 const PROCESS: &str = "kube-proxy";
 
-/// What there is of kube-proxy in the network namespace of this thread.
+/// kube-proxy and its leftovers in the network namespace of this thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Found {
-    /// Processes, as far as they can be seen: a container sees those of the node only with `hostPID`.
+    /// Visible processes: a container sees those of the node only with `hostPID`.
     pub processes: Vec<u32>,
     /// Tables of kube-proxy's nftables mode.
     pub nftables_tables: usize,
-    /// Its chains in the tables of iptables-nft.
+    /// kube-proxy's chains in the tables of iptables-nft.
     pub iptables_chains: usize,
-    /// Its chains in the tables of legacy iptables.
+    /// kube-proxy's chains in the tables of legacy iptables.
     pub legacy_iptables_chains: usize,
-    /// The interface of its IPVS mode is there.
+    /// True if the interface of kube-proxy's IPVS mode exists.
     pub ipvs_interface: bool,
-    /// Services of IPVS, if its interface is there: others use IPVS, too.
+    /// Services of IPVS if the interface exists. Without it they belong to other programs.
     pub ipvs_services: usize,
 }
 
 impl Found {
-    /// True if there is nothing of kube-proxy.
+    /// Returns true if nothing of kube-proxy was found.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         *self == Found::default()
     }
 
-    /// True if rules of kube-proxy are left, whether it runs or not.
+    /// Returns true if there are rules of kube-proxy, running or not.
     #[must_use]
     pub fn has_rules(&self) -> bool {
         !Found { processes: Vec::new(), ..self.clone() }.is_nothing()
     }
 
-    /// Returns how many there are of each kind; the kinds are labels of a metric.
+    /// Returns the count of each kind. The kinds are values of a metric label.
     #[must_use]
     pub fn counts(&self) -> [(&'static str, usize); 6] {
         [
@@ -96,10 +96,10 @@ impl fmt::Display for Found {
     }
 }
 
-/// Finds what there is of kube-proxy in the network namespace of this thread.
+/// Finds kube-proxy and its leftovers in the network namespace of this thread.
 ///
 /// # Errors
-/// If nf_tables cannot be listed.
+/// If the kernel does not list tables or chains.
 pub fn find(kernel: &mut dyn Kernel) -> Result<Found, Error> {
     let ipvs_interface = has_ipvs_interface();
     let mut found = Found {
@@ -159,7 +159,7 @@ fn ipvs_services() -> usize {
     fs::read_to_string(IPVS_SERVICES).map_or(0, |text| count_ipvs_services(&text))
 }
 
-/// Counts the lines of services; those of their servers begin with an arrow.
+/// Counts the lines of services. Lines of their servers begin with an arrow.
 fn count_ipvs_services(text: &str) -> usize {
     let is_service =
         |line: &&str| ["TCP ", "UDP ", "SCTP ", "FWM "].iter().any(|kind| line.starts_with(kind));

@@ -1,22 +1,22 @@
-//! The two text formats: OpenMetrics 1.0, which the library writes, and the older text format of
-//! Prometheus (0.0.4), which differs in the names above counters.
+//! The two text formats: OpenMetrics 1.0, which the library writes, and Prometheus' text format
+//! 0.0.4, which differs in the names of counter families.
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 
-/// How metrics are written.
+/// A text format for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// The text format 0.0.4, the only one that kube-proxy has.
+    /// The text format 0.0.4, the only one of kube-proxy.
     Text,
-    /// OpenMetrics 1.0.
+    /// OpenMetrics 1.0, for clients that accept no text format.
     OpenMetrics,
 }
 
 impl Format {
     pub(super) fn encode(self, registry: &Registry) -> String {
         let mut text = String::new();
-        // Writing into a String fails only if a metric cannot be written, and ours can.
+        // Writing into a String fails only if the encoding of a metric does, and these encode.
         let _ = encode_registry(&mut text, registry);
         match self {
             Format::Text => classic(&text),
@@ -28,14 +28,14 @@ impl Format {
     }
 }
 
-/// Makes the text format 0.0.4 of OpenMetrics: there, the family of a counter has the name of its
-/// sample, and whole bounds of buckets are written without a fraction, as Go does.
+/// Converts OpenMetrics to the text format 0.0.4. There a counter family has the name of its
+/// sample, and whole bounds of buckets have no fraction, as Go writes them.
 fn classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut put = |line: &str, suffix: &str, rest: &str| {
         text.extend([line, suffix, rest, "\n"]);
     };
-    // The type, which tells whether it is a counter, comes after the help.
+    // The line with the type comes after the help.
     let mut help = "";
     for line in open_metrics.lines() {
         if line.starts_with("# HELP ") {
@@ -59,7 +59,7 @@ fn classic(open_metrics: &str) -> String {
     text
 }
 
-/// A bucket's line without the fraction of its bound, if that is `.0`: what stands before and after.
+/// Returns the parts of a bucket's line before and behind the fraction `.0` of its bound.
 fn whole_bound(line: &str) -> Option<(&str, &str)> {
     const BOUND: &str = "_bucket{le=\"";
     let bound = line.find(BOUND)? + BOUND.len();

@@ -1,5 +1,5 @@
-//! What kube-proxy 1.36 exports in its mode nftables, and its build information: names, labels and
-//! buckets as in `pkg/proxy/metrics/metrics.go`.
+//! The metrics of kube-proxy 1.36 in its nftables mode, and its build information. Names, labels
+//! and buckets are those of `pkg/proxy/metrics/metrics.go`.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,10 +14,10 @@ use shunt_core::model::Family;
 use super::vector::{Labels, PerFamily, counter, gauge, label, latency, plain_gauge, vector};
 use super::{Changes, Probe, State, Sync};
 
-/// Seconds since 1970.
+/// Seconds since the Unix epoch.
 type Timestamp = Gauge<f64, AtomicU64>;
 
-/// The Kubernetes version whose kube-proxy this stands for.
+/// The Kubernetes version whose kube-proxy shunt stands in for.
 const KUBERNETES: (&str, &str, &str) = ("1", "36", "v1.36.2");
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct KubeProxy {
     sync: PerFamily<Histogram>,
     full_sync: PerFamily<Histogram>,
     partial_sync: PerFamily<Histogram>,
-    /// Vectors, since a time that has not been is not exported.
+    /// Vectors, so that nothing is exported before the first sync.
     last_sync: Vector<Labels<1>, Timestamp>,
     last_queued: Vector<Labels<1>, Timestamp>,
     network_programming: PerFamily<Histogram>,
@@ -49,8 +49,7 @@ impl KubeProxy {
         let no_local: Vector<Labels<2>, Gauge> = vector(
             registry,
             "sync_proxy_rules_no_local_endpoints_total",
-            "Number of service ports with a Local traffic policy and endpoints, but none on this \
-             node",
+            "Service ports with a Local traffic policy and endpoints, but none on this node",
             Gauge::default,
         );
         let no_local = |policy| {
@@ -62,38 +61,37 @@ impl KubeProxy {
         let sync = latencies("sync_proxy_rules_duration_seconds", "Time of a sync");
         let full_sync = latencies(
             "sync_full_proxy_rules_duration_seconds",
-            "Time of a sync for which everything was planned again or read back from the kernel",
+            "Time of a sync that planned all Services again or read the tables from the kernel",
         );
         let partial_sync = latencies(
             "sync_partial_proxy_rules_duration_seconds",
-            "Time of a sync of what changed",
+            "Time of a sync that planned only changed Services",
         );
         let conntrack_sweep = latencies(
             "conntrack_reconciler_sync_duration_seconds",
-            "Time of a search for stale flows",
+            "Time of a sweep of stale flows",
         );
         let mut counters = |name: &str, help: &str| {
             PerFamily::register(registry, families, name, help, Counter::default)
         };
-        let sync_failures =
-            counters("sync_proxy_rules_nftables_sync_failures", "Syncs that failed");
+        let sync_failures = counters("sync_proxy_rules_nftables_sync_failures", "Failed syncs");
         let cleanup_failures = counters(
             "sync_proxy_rules_nftables_cleanup_failures",
-            "Failures to delete chains that are not used any more",
+            "Failures to delete unused chains",
         );
         let conntrack_deleted =
-            counters("conntrack_reconciler_deleted_entries", "Stale flows that were deleted");
+            counters("conntrack_reconciler_deleted_entries", "Deleted stale flows");
         let mut changes = |what: &str, help: &str| {
             (
                 counter(
                     registry,
                     &format!("sync_proxy_rules_{what}_changes"),
-                    &format!("Changes of {help} that were noticed"),
+                    &format!("Changes of {help} that a source reported"),
                 ),
                 plain_gauge(
                     registry,
                     &format!("sync_proxy_rules_{what}_changes_pending"),
-                    &format!("Changes of {help} that are not in the kernel yet"),
+                    &format!("Changes of {help} that the kernel does not have yet"),
                 ),
             )
         };
@@ -109,20 +107,20 @@ impl KubeProxy {
             last_sync: vector(
                 registry,
                 "sync_proxy_rules_last_timestamp_seconds",
-                "When a sync last succeeded",
+                "Time of the last successful sync",
                 Timestamp::default,
             ),
             last_queued: vector(
                 registry,
                 "sync_proxy_rules_last_queued_timestamp_seconds",
-                "When a change was last noticed that asks for a sync",
+                "Time of the last change that a source reported",
                 Timestamp::default,
             ),
             network_programming: PerFamily::register(
                 registry,
                 families,
                 "network_programming_duration_seconds",
-                "Time from the change of a Pod or Service until the kernel has the EndpointSlice",
+                "Time from the change of a Pod or Service to the commit of the EndpointSlice",
                 || Histogram::new(network_programming_buckets()),
             ),
             endpoint_changes,
@@ -163,7 +161,7 @@ impl KubeProxy {
 
     pub(super) fn sync_failed(&self, sync: Sync) {
         self.observe(sync);
-        // One transaction is for both families.
+        // A transaction covers both families.
         for failures in self.sync_failures.iter() {
             failures.inc();
         }
@@ -198,7 +196,7 @@ impl KubeProxy {
         vector.get_or_create(&[("code", if status == 200 { "200" } else { "503" })]).inc();
     }
 
-    /// One sync is for all families.
+    /// Observes the sync for each family, since it covers all of them.
     fn observe(&self, sync: Sync) {
         let kind = if sync.full { &self.full_sync } else { &self.partial_sync };
         for histogram in self.sync.iter().chain(kind.iter()) {
@@ -214,7 +212,7 @@ impl KubeProxy {
     }
 }
 
-/// Counters by status, both there from the beginning.
+/// Registers counters by HTTP status, both at zero.
 fn probes(registry: &mut Registry, name: &str, help: &str) -> Vector<Labels<1>, Counter> {
     let vector = vector(registry, name, help, Counter::default);
     for code in ["200", "503"] {
@@ -223,15 +221,15 @@ fn probes(registry: &mut Registry, name: &str, help: &str) -> Vector<Labels<1>, 
     vector
 }
 
-/// A quarter and half a second, then every second up to a minute, every 5 s up to 115 s, and every
-/// 30 s up to 5 min.
+/// Returns 0.25 and 0.5 s, every second up to a minute, every 5 s up to 115 s, and every 30 s up to
+/// 5 min.
 fn network_programming_buckets() -> impl Iterator<Item = f64> {
     let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
     [0.25, 0.5].into_iter().chain(seconds.map(f64::from))
 }
 
-/// `kubernetes_build_info`. The version is that of the interface, with ours behind the plus sign:
-/// alerts compare the first part over all components of a cluster.
+/// Registers `kubernetes_build_info`. The version is that of kube-proxy, with shunt's behind the
+/// plus sign: alerts compare the first part over all components of a cluster.
 fn build_info(registry: &mut Registry) {
     let (major, minor, version) = KUBERNETES;
     let git_version = format!("{version}+shunt-{}", env!("CARGO_PKG_VERSION"));
@@ -254,6 +252,6 @@ fn build_info(registry: &mut Registry) {
     ];
     let info = Vector::<[(&str, String); 9], Gauge>::default();
     info.get_or_create(&labels).set(1);
-    let help = "Always 1, with the version that runs as labels";
+    let help = "Always 1, with the version as labels";
     registry.register("kubernetes_build_info", help, info);
 }

@@ -1,11 +1,10 @@
-//! Numbers for Prometheus: those that kube-proxy exports in its mode nftables, under the same names,
-//! and our own, which begin with `shunt_`.
+//! Prometheus metrics: those of kube-proxy's nftables mode under the same names, and shunt's own,
+//! which begin with `shunt_`.
 //!
-//! Owns: names, types, labels and buckets, the handle [`Metrics`] that the rest of the agent counts
-//! with, and the two text formats. A name once published stays: dashboards and alerts are made of
-//! them.
+//! Owns: names, types, labels and buckets, the handle [`Metrics`] with which the agent counts, and
+//! the two text formats. A published name stays: dashboards and alerts use it.
 //!
-//! Must not know: HTTP, nf_tables, where objects come from. It is told what happened.
+//! Must not know: HTTP, nf_tables, the source of objects. Callers report events to it.
 
 mod exposition;
 mod kube_proxy;
@@ -28,8 +27,8 @@ use self::slis::Slis;
 
 pub use self::exposition::Format;
 
-/// What the agent counts with. Clones are cheap and count together; every method may be called from
-/// any thread and waits for nothing but another one that counts.
+/// A handle to all metrics. Clones are cheap and share the values. Every method may be called from
+/// any thread, and waits for other callers at most.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -42,33 +41,32 @@ struct Inner {
     slis: Slis,
 }
 
-/// A sync: planning what changed, comparing it with what the kernel has, and committing the
-/// difference.
+/// A sync: the agent plans the changes, compares them with the record and commits the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sync {
-    /// How long it took.
+    /// From the start of planning to the end of the commit.
     pub took: Duration,
-    /// True if everything was planned again or read back from the kernel, not only what changed.
+    /// True if the agent planned all Services again, or read its tables from the kernel.
     pub full: bool,
 }
 
 /// A number for each family, in the order of [`Family::ALL`].
 pub type PerFamily = [usize; 2];
 
-/// What there is after a sync.
+/// The counts after a sync.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// Services that are known.
+    /// Services in the model.
     pub services: usize,
-    /// EndpointSlices that are known.
+    /// EndpointSlices in the model.
     pub endpoint_slices: usize,
-    /// Frontends that the kernel has.
+    /// Frontends in the kernel.
     pub frontends: PerFamily,
-    /// Elements that the kernel has: the name of the set or map, and how many.
+    /// Elements in the kernel, with the name of the set or map.
     pub elements: Vec<(&'static str, PerFamily)>,
-    /// Frontends that a Service goes without because another one has them.
+    /// Frontends that a Service does not get, because another Service has them.
     pub frontend_conflicts: usize,
-    /// Service ports that are left out because the kernel refuses them.
+    /// Service ports with a frontend that the kernel refuses.
     pub quarantined_service_ports: usize,
     /// Service ports with `internalTrafficPolicy: Local` that have endpoints, but none here.
     pub no_local_internal: PerFamily,
@@ -76,12 +74,12 @@ pub struct State {
     pub no_local_external: PerFamily,
 }
 
-/// Changes of objects, as a source noticed them.
+/// The number of objects that a source reported as changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Of Services.
+    /// Services that are new, changed or deleted.
     pub services: usize,
-    /// Of EndpointSlices.
+    /// EndpointSlices that are new, changed or deleted.
     pub endpoint_slices: usize,
 }
 
@@ -95,7 +93,7 @@ pub enum Probe {
 }
 
 impl Metrics {
-    /// Everything at zero, for a node that has these families.
+    /// Registers all metrics, at zero, for a node with these families.
     #[must_use]
     pub fn new(families: &[Family]) -> Metrics {
         let mut registry = Registry::default();
@@ -106,112 +104,112 @@ impl Metrics {
         Metrics(Arc::new(Inner { registry, kube_proxy, own, rest_client, slis: Slis::new() }))
     }
 
-    /// All metrics in a text format.
+    /// Writes all metrics in a text format.
     #[must_use]
     pub fn exposition(&self, format: Format) -> String {
         format.encode(&self.0.registry)
     }
 
-    /// The metrics about health checks (`/metrics/slis`) in a text format.
+    /// Writes the metrics of `/metrics/slis` in a text format.
     #[must_use]
     pub fn slis(&self, format: Format) -> String {
         format.encode(&self.0.slis.registry)
     }
 
-    /// A source noticed changes; they wait for the next sync.
+    /// Counts changes from a source, which wait for the next sync.
     pub fn changes_noticed(&self, changes: Changes) {
         self.0.kube_proxy.changes_noticed(changes, SystemTime::now());
     }
 
-    /// Changes that were noticed before are in the kernel now.
+    /// Removes changes that are in the kernel now from those that wait.
     pub fn changes_synced(&self, changes: Changes) {
         self.0.kube_proxy.changes_synced(changes);
     }
 
-    /// A sync brought the kernel up to date; that is how things are now.
+    /// Counts a successful sync and sets the gauges to the counts after it.
     pub fn sync_succeeded(&self, sync: Sync, state: &State) {
         self.0.kube_proxy.sync_succeeded(sync, state, SystemTime::now());
         self.0.own.state(state);
     }
 
-    /// A sync failed, and the kernel holds what it held before.
+    /// Counts a failed sync.
     pub fn sync_failed(&self, sync: Sync) {
         self.0.kube_proxy.sync_failed(sync);
     }
 
-    /// Unused chains could not be deleted.
+    /// Counts a failure to delete unused chains.
     pub fn cleanup_failed(&self) {
         self.0.kube_proxy.cleanup_failed();
     }
 
-    /// The kernel took a transaction of so many bytes, within this time.
+    /// Counts a transaction with its size and the time of the kernel.
     pub fn committed(&self, bytes: usize, took: Duration) {
         self.0.own.committed(bytes, took);
     }
 
-    /// The kernel refused transactions.
+    /// Counts transactions that the kernel refused.
     pub fn commits_refused(&self, count: u64) {
         self.0.own.commit_failures.inc_by(count);
     }
 
-    /// Transactions had to be made again because somebody else had written to nf_tables.
+    /// Counts transactions that were repeated because another process had written to nf_tables.
     pub fn generation_conflicts(&self, count: u64) {
         self.0.own.generation_conflicts.inc_by(count);
     }
 
-    /// What a source noticed that long ago is in the kernel now.
+    /// Observes the time from the event at a source to the commit.
     pub fn event_committed(&self, after: Duration) {
         self.0.own.event_to_kernel.observe(after.as_secs_f64());
     }
 
-    /// An EndpointSlice of this family is in the kernel now, that long after what triggered it (the
-    /// annotation `endpoints.kubernetes.io/last-change-trigger-time`).
+    /// Observes the time from the trigger of an EndpointSlice to the commit. The trigger is the
+    /// annotation `endpoints.kubernetes.io/last-change-trigger-time`.
     pub fn network_programmed(&self, family: Family, after: Duration) {
         self.0.kube_proxy.network_programmed(family, after);
     }
 
-    /// Stale flows were looked for.
+    /// Counts a sweep of stale flows.
     pub fn conntrack_swept(&self, family: Family, deleted: usize, took: Duration) {
         self.0.kube_proxy.conntrack_swept(family, deleted, took);
     }
 
-    /// A probe was answered with this status.
+    /// Counts the answer to a probe by its HTTP status.
     pub fn probed(&self, probe: Probe, status: u16) {
         self.0.kube_proxy.probed(probe, status);
     }
 
-    /// The metrics server was asked whether it is there.
+    /// Counts a health check of the metrics server.
     pub fn pinged(&self) {
         self.0.slis.pinged();
     }
 
-    /// The kernel held something else than what was committed, and was repaired.
+    /// Counts a repair of drift.
     pub fn drift_repaired(&self) {
         self.0.own.drift_repairs.inc();
     }
 
-    /// So much was found of kube-proxy, by kind.
+    /// Sets the counts of leftovers of kube-proxy, by kind.
     pub fn kube_proxy_found(&self, counts: &[(&'static str, usize)]) {
         self.0.own.kube_proxy_found(counts);
     }
 
-    /// A server, or all of its sort, cannot have so many ports.
+    /// Sets the number of ports that a server cannot bind.
     pub fn unbound_ports(&self, server: Server, count: usize) {
         self.0.own.unbound_ports(server, count);
     }
 
-    /// The watch of a resource, by its plural name (`services`), was begun again.
+    /// Counts a restarted watch by the plural name of the resource, such as `services`.
     pub fn watch_restarted(&self, resource: &'static str) {
         self.0.own.watch_restarted(resource);
     }
 
-    /// The API server at `host` was asked with this HTTP method. `status`: of its answer, if there
-    /// was one; `took`: how long it took to begin, unless it was a watch.
+    /// Counts a request to the API server at `host`. `status` is `None` without an answer; `took`
+    /// is the time until the answer began, `None` for a watch.
     pub fn api_asked(&self, method: &str, host: &str, status: Option<u16>, took: Option<Duration>) {
         self.0.rest_client.asked(method, host, status, took);
     }
 
-    /// A changed configuration was taken, or it was not because something in it is wrong.
+    /// Counts a changed configuration by its success.
     pub fn config_reloaded(&self, success: bool) {
         self.0.own.config_reloaded(success);
     }
@@ -229,7 +227,7 @@ pub enum Server {
 }
 
 impl Server {
-    /// All of them.
+    /// All servers, each of which has a value from the start.
     pub const ALL: [Server; 3] = [Server::Health, Server::Metrics, Server::ServiceHealth];
 
     fn name(self) -> &'static str {

@@ -1,4 +1,4 @@
-//! Our own metrics, which begin with `shunt_`.
+//! The metrics that kube-proxy does not have, which begin with `shunt_`.
 
 use std::time::Duration;
 
@@ -45,94 +45,93 @@ impl Own {
             commit_duration: histogram(
                 registry,
                 "commit_duration_seconds",
-                "Time that the kernel took for a transaction",
+                "Time of the kernel for a transaction",
                 Histogram::new(exponential_buckets(0.000_1, 2.0, 17)),
             ),
             commit_bytes: histogram(
                 registry,
                 "commit_bytes",
-                "Size of a transaction",
+                "Size of a transaction in bytes",
                 Histogram::new(exponential_buckets(256.0, 4.0, 10)),
             ),
-            commits: counter(registry, "commits", "Transactions that the kernel took"),
+            commits: counter(registry, "commits", "Transactions that the kernel committed"),
             commit_failures: counter(
                 registry,
                 "commit_failures",
-                "Transactions that the kernel refused, but for those that somebody else overtook",
+                "Transactions that the kernel refused, without generation conflicts",
             ),
             generation_conflicts: counter(
                 registry,
                 "generation_conflicts",
-                "Transactions that were made again because somebody else wrote to nf_tables",
+                "Transactions repeated because another process had written to nf_tables",
             ),
             drift_repairs: counter(
                 registry,
                 "drift_repairs",
-                "Repairs of tables that somebody else had changed",
+                "Repairs of tables that another process had modified",
             ),
             event_to_kernel: histogram(
                 registry,
                 "event_to_kernel_seconds",
-                "Time from when a change was noticed until the kernel had it",
+                "Time from the event at a source to the commit",
                 latency(),
             ),
             elements: vector(
                 registry,
                 "elements",
-                "Elements of a set or map in the kernel, as committed",
+                "Elements of a set or map, as committed",
                 Gauge::default,
             ),
             frontends: PerFamily::register(
                 registry,
                 families,
                 "frontends",
-                "Frontends in the kernel: pairs of address and port, and node ports",
+                "Frontends, as committed: pairs of address and port, and node ports",
                 Gauge::default,
             ),
-            services: plain_gauge(registry, "services", "Services that are known"),
+            services: plain_gauge(registry, "services", "Services that the agent knows"),
             endpoint_slices: plain_gauge(
                 registry,
                 "endpoint_slices",
-                "EndpointSlices that are known",
+                "EndpointSlices that the agent knows",
             ),
             frontend_conflicts: plain_gauge(
                 registry,
                 "frontend_conflicts",
-                "Frontends that a Service goes without because another one has them",
+                "Frontends that a Service does not get, because another Service has them",
             ),
             quarantined_service_ports: plain_gauge(
                 registry,
                 "quarantined_service_ports",
-                "Service ports that are left out because the kernel refuses them",
+                "Service ports with a frontend that the kernel refuses",
             ),
             unbound_ports: vector(
                 registry,
                 "unbound_ports",
-                "Ports of a server that cannot be bound, since another process has them, above all",
+                "Ports that a server cannot bind, usually because another process has them",
                 Gauge::default,
             ),
             watch_restarts: vector(
                 registry,
                 "watch_restarts",
-                "Watches that were begun again, by resource",
+                "Restarted watches by resource",
                 Counter::default,
             ),
             config_reloads: vector(
                 registry,
                 "config_reloads",
-                "Changed configurations that were taken or refused",
+                "Changed configurations by result: success or failure",
                 Counter::default,
             ),
             config_last_reload_successful: plain_gauge(
                 registry,
                 "config_last_reload_successful",
-                "1 if the configuration in force is the one that was last written, 0 if that one \
-                 was refused",
+                "1 if the last written configuration is in force, 0 if it is invalid",
             ),
             kube_proxy_leftovers: vector(
                 registry,
                 "kube_proxy_leftovers",
-                "What there is of kube-proxy on this node, by kind",
+                "Leftovers of kube-proxy on this node by kind",
                 Gauge::default,
             ),
         };
@@ -142,7 +141,7 @@ impl Own {
         for server in Server::ALL {
             own.unbound_ports(server, 0);
         }
-        // What the agent started with was taken.
+        // The configuration of the start is valid.
         own.config_last_reload_successful.set(1);
         own
     }
@@ -164,7 +163,7 @@ impl Own {
                 self.elements.get_or_create(&labels).set(gauge(counts[*family as usize]));
             }
         }
-        // Last: whoever sees it move finds all else in place with the next scrape.
+        // Last: a client that sees it change finds all other values with the next scrape.
         self.services.set(gauge(state.services));
     }
 

@@ -1,4 +1,4 @@
-//! `process_*`, as Prometheus' client for Go exports them: read from `/proc` when they are asked for.
+//! `process_*`, as Prometheus' client for Go exports them. Each scrape reads them from `/proc`.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-/// Registers all of them.
+/// Registers all metrics of the process.
 pub(super) fn register(registry: &mut Registry) {
     registry.register_collector(Box::new(Process { start_time: start_time(), all: true }));
 }
@@ -23,7 +23,7 @@ pub(super) fn register_start_time(registry: &mut Registry) {
 
 #[derive(Debug)]
 struct Process {
-    /// In seconds since 1970; it does not change.
+    /// In seconds since the Unix epoch.
     start_time: Option<f64>,
     all: bool,
 }
@@ -86,11 +86,11 @@ fn put(
     metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
 }
 
-/// What `/proc/self/stat` says (proc_pid_stat(5)).
+/// The fields of `/proc/self/stat` (proc_pid_stat(5)).
 #[derive(Debug, PartialEq)]
 struct Stat {
     cpu_seconds: f64,
-    /// Since the system was started.
+    /// Since the boot.
     start_seconds: f64,
     virtual_bytes: f64,
     resident_bytes: f64,
@@ -105,7 +105,7 @@ impl Stat {
 
     /// `ticks` is the number of clock ticks per second, `page` the bytes of a page.
     fn parse(text: &str, ticks: f64, page: f64) -> Option<Stat> {
-        // The name of the program stands in parentheses and may contain anything.
+        // The name of the program is in parentheses and may contain any character.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         // The first of them is the third field of the file.
@@ -119,7 +119,7 @@ impl Stat {
     }
 }
 
-/// When the process was started, in seconds since 1970.
+/// Returns the start time of the process, in seconds since the Unix epoch.
 fn start_time() -> Option<f64> {
     let system = fs::read_to_string("/proc/stat").ok()?;
     let booted = system.lines().find_map(|line| line.strip_prefix("btime "))?;
@@ -128,11 +128,11 @@ fn start_time() -> Option<f64> {
 
 fn open_files() -> Option<f64> {
     let files = fs::read_dir("/proc/self/fd").ok()?.count();
-    // One of them is that of the listing.
+    // One of them belongs to this listing.
     Some(files.saturating_sub(1) as f64)
 }
 
-/// The soft limit of that name; as large as can be if there is none.
+/// Returns the soft limit of that name, or the maximum if it is unlimited.
 fn limit(limits: &str, name: &str) -> Option<f64> {
     let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
     match line.split_whitespace().next()? {

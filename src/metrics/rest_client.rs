@@ -1,4 +1,4 @@
-//! Requests to the API server, as client-go counts them in kube-proxy.
+//! The metrics of requests to the API server, as client-go exports them.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use prometheus_client::metrics::family::Family as Vector;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// client-go's, in seconds.
+/// The buckets of client-go, in seconds.
 const BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
-/// What client-go says where there was no answer.
+/// The label `code` of client-go for requests without an answer.
 const NO_ANSWER: &str = "<error>";
 
 type Labels<const N: usize> = [(&'static str, String); N];
@@ -32,7 +32,7 @@ impl RestClient {
         let latency: Vector<_, _> = Vector::new_with_constructor(buckets as fn() -> Histogram);
         registry.register(
             "request_duration_seconds",
-            "Time until the API server began to answer a request other than a watch",
+            "Time until the API server began its answer, without watches",
             latency.clone(),
         );
         RestClient { requests, latency }

@@ -1,5 +1,5 @@
-//! `/metrics/slis`: what component-base of Kubernetes exports about the health checks of a metrics
-//! server, of which kube-proxy has one that always succeeds.
+//! `/metrics/slis`: the metrics of Kubernetes' component-base about health checks. kube-proxy's
+//! metrics server has one check, which always succeeds.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Vector;

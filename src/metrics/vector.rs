@@ -9,10 +9,10 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use shunt_core::model::Family;
 
-/// Names and values of labels.
+/// Labels with static names and values.
 pub(super) type Labels<const N: usize> = [(&'static str, &'static str); N];
 
-/// The value of the label `ip_family`.
+/// Returns the value of the label `ip_family`.
 pub(super) fn name(family: Family) -> &'static str {
     match family {
         Family::V4 => "IPv4",
@@ -24,12 +24,12 @@ pub(super) fn label(family: Family) -> (&'static str, &'static str) {
     ("ip_family", name(family))
 }
 
-/// A number that fits into a gauge, or the largest that does.
+/// Converts a count to the type of a gauge, saturating.
 pub(super) fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// kube-proxy's usual buckets, in seconds: a millisecond, doubled up to 16 s.
+/// Makes a histogram with kube-proxy's usual buckets: 1 ms, doubled up to 16 s.
 pub(super) fn latency() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
@@ -41,14 +41,14 @@ pub(super) fn counter(registry: &mut Registry, name: &str, help: &str) -> Counte
     counter
 }
 
-/// Registers a gauge.
+/// Registers a gauge without labels.
 pub(super) fn plain_gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
     let gauge = Gauge::default();
     registry.register(name, help, gauge.clone());
     gauge
 }
 
-/// Registers a histogram.
+/// Registers a histogram without labels.
 pub(super) fn histogram(
     registry: &mut Registry,
     name: &str,
@@ -59,7 +59,7 @@ pub(super) fn histogram(
     histogram
 }
 
-/// Registers a vector of any labels, empty at first.
+/// Registers a vector without members.
 pub(super) fn vector<const N: usize, M>(
     registry: &mut Registry,
     name: &str,
@@ -74,7 +74,7 @@ where
     vector
 }
 
-/// A metric for each family that the node has, all there from the beginning.
+/// A metric with a member for each family of the node.
 #[derive(Debug)]
 pub(super) struct PerFamily<M>([Option<M>; 2]);
 
@@ -82,7 +82,7 @@ impl<M> PerFamily<M>
 where
     M: EncodeMetric + TypedMetric + Clone + std::fmt::Debug + Send + Sync + 'static,
 {
-    /// Registers it with the label `ip_family`.
+    /// Registers a vector with the label `ip_family` and its members.
     pub(super) fn register(
         registry: &mut Registry,
         families: &[Family],
@@ -93,7 +93,7 @@ where
         PerFamily::of(families, &vector(registry, name, help, make), |family| [label(family)])
     }
 
-    /// The members of a vector that has more labels.
+    /// Makes the members of a vector with more labels.
     pub(super) fn of<const N: usize>(
         families: &[Family],
         vector: &Vector<Labels<N>, M>,
@@ -105,19 +105,19 @@ where
         }))
     }
 
-    /// The one of a family, if the node has it.
+    /// Returns the member of a family, unless the node lacks the family.
     pub(super) fn get(&self, family: Family) -> Option<&M> {
         self.0[family as usize].as_ref()
     }
 
-    /// All of them.
+    /// Iterates over the members.
     pub(super) fn iter(&self) -> impl Iterator<Item = &M> {
         self.0.iter().flatten()
     }
 }
 
 impl PerFamily<Gauge> {
-    /// Sets each to its number.
+    /// Sets the members to numbers in the order of [`Family::ALL`].
     pub(super) fn set(&self, numbers: super::PerFamily) {
         for (metric, number) in self.0.iter().zip(numbers) {
             if let Some(metric) = metric {

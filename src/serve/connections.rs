@@ -1,9 +1,8 @@
-//! The connections of all servers together: how many there may be, and which one is closed for a new
-//! one.
+//! The pool of the connections of all servers.
 //!
-//! A new connection is never refused and never waits. Where there are too many, the source address
-//! with the most loses the one that was used least recently. So a client that asks for something gets
-//! its answer, whatever other clients do.
+//! A new connection is never refused and never waits. If there are too many, the source address
+//! with the most connections loses the least recently used one. So every client gets its answer,
+//! whatever other clients do.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -14,25 +13,25 @@ use hyper::body::Bytes;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::task::AbortHandle;
 
-/// What clients may take.
+/// The limits of clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// The time for a request.
+    /// The timeout for the headers of a request.
     pub request: Duration,
-    /// The time for a connection, with all of its requests.
+    /// The maximum time of a connection with all its requests.
     pub connection: Duration,
-    /// The number of connections.
+    /// The maximum number of connections of all servers.
     pub connections: usize,
-    /// The number of connections from one source address.
+    /// The maximum number of connections from one source.
     pub per_source: usize,
-    /// The size of all answers that clients have not taken yet, in bytes.
+    /// The maximum size of all answers that clients have not read, in bytes.
     pub unread: usize,
 }
 
 impl Default for Limits {
-    /// Leaves most of the files that the process may open to others.
+    /// Leaves three quarters of the process's file descriptors for other uses.
     fn default() -> Limits {
-        /// Of the number of files, this part is for connections.
+        /// The part of the file descriptors for connections.
         const SHARE: u64 = 4;
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         let connections = usize::try_from(files / SHARE).unwrap_or(usize::MAX).clamp(16, 512);
@@ -46,7 +45,7 @@ impl Default for Limits {
     }
 }
 
-/// The connections of all servers. Clones are the same.
+/// The pool. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Connections {
     limits: Limits,
@@ -59,7 +58,7 @@ impl Default for Connections {
     }
 }
 
-/// The pause between two log lines about connections that were closed for others.
+/// The minimum time between two log lines about closed connections.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
@@ -67,17 +66,17 @@ struct Pool {
     sources: HashMap<IpAddr, Source>,
     count: usize,
     unread: usize,
-    /// Grows with each use of any connection.
+    /// A logical clock: each use of a connection advances it.
     clock: u64,
     logged: Option<Instant>,
 }
 
-/// The connections of a source address.
+/// The connections of one source.
 #[derive(Debug, Default)]
 struct Source {
     /// By last use.
     connections: BTreeMap<u64, Connection>,
-    /// When each was last used, by what it is called.
+    /// The last use of each connection, by its id.
     last_uses: HashMap<u64, u64>,
     unread: usize,
 }
@@ -85,23 +84,23 @@ struct Source {
 #[derive(Debug)]
 struct Connection {
     id: u64,
-    /// The size of answers that the client has not taken.
+    /// The size of answers that the client has not read.
     unread: usize,
-    /// None until the task runs.
+    /// `None` until the task runs.
     task: Option<AbortHandle>,
 }
 
-/// A place in the pool, for as long as it lives.
+/// A connection's slot in the pool, which dropping frees.
 #[derive(Debug)]
 pub(super) struct Slot {
     connections: Connections,
     source: IpAddr,
-    /// The value of the clock when it was made, by which it is found.
+    /// The value of the clock at its creation.
     id: u64,
 }
 
 impl Connections {
-    /// A pool with these limits.
+    /// Makes an empty pool.
     #[must_use]
     pub fn new(limits: Limits) -> Connections {
         Connections { limits, pool: Arc::default() }
@@ -115,8 +114,7 @@ impl Connections {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a new connection from that address. Another connection is closed for it if there
-    /// are too many.
+    /// Returns a slot for a new connection. Closes another connection if there are too many.
     pub(super) fn enter(&self, from: IpAddr) -> Slot {
         let source = aggregated(from);
         let mut pool = self.lock();
@@ -134,13 +132,13 @@ impl Connections {
         Slot { connections: self.clone(), source, id }
     }
 
-    /// Closes a connection, so that its file can be used for another. False if there is none.
+    /// Closes a connection to free its file descriptor. Returns false if there is none.
     pub(super) fn make_room(&self) -> bool {
         self.lock().close_one()
     }
 }
 
-/// Who counts as one source: an IPv4 address, or an IPv6 network, since a host has all of that.
+/// Returns the source of an address: an IPv4 address, or an IPv6 /64, which one host may own.
 fn aggregated(address: IpAddr) -> IpAddr {
     const NETWORK: u128 = !0 << 64;
     match address.to_canonical() {
@@ -155,7 +153,7 @@ impl Pool {
         self.clock
     }
 
-    /// Closes the connection that was used least recently, of the source that has the most.
+    /// Closes the least recently used connection of the source with the most.
     fn close_one(&mut self) -> bool {
         let by_count = |source: &Source| source.connections.len();
         let Some(source) = self.largest(by_count) else { return false };
@@ -163,7 +161,7 @@ impl Pool {
         true
     }
 
-    /// The source of which this is largest; of several, the one with the oldest connection.
+    /// Returns the source with the largest value; of several, the one with the oldest connection.
     fn largest(&self, of: impl Fn(&Source) -> usize) -> Option<IpAddr> {
         let oldest = |source: &Source| source.connections.keys().next().copied();
         let sources = self.sources.iter();
@@ -187,7 +185,7 @@ impl Pool {
             self.logged = Some(Instant::now());
             tracing::warn!(
                 client = %address, connections = self.count + 1,
-                "too many connections to the health and metrics ports: closed the least recently used \
+                "too many connections to the health and metrics ports, closed the least recently used \
                  one of the client with the most"
             );
         }
@@ -206,7 +204,7 @@ impl Pool {
         Some(connection)
     }
 
-    /// The key of a connection, unless it was closed for another one.
+    /// Returns the key of a connection, unless it was closed.
     fn find(&self, address: IpAddr, id: u64) -> Option<u64> {
         self.sources.get(&address)?.last_uses.get(&id).copied()
     }
@@ -216,7 +214,7 @@ impl Pool {
         Some((self.sources.get_mut(&address)?, key))
     }
 
-    /// Adds to the bytes that a connection has not taken, or takes away from them.
+    /// Changes the counts of unread bytes of a connection, its source and the pool.
     fn count_unread(&mut self, address: IpAddr, id: u64, change: impl Fn(&mut usize)) {
         let Some((source, key)) = self.connection(address, id) else { return };
         let Some(connection) = source.connections.get_mut(&key) else { return };
@@ -227,7 +225,7 @@ impl Pool {
 }
 
 impl Slot {
-    /// This task is aborted when the connection is closed for another one.
+    /// Sets the task to abort when the pool closes the connection.
     pub(super) fn serve_by(&self, task: AbortHandle) {
         let mut pool = self.connections.lock();
         let Some((source, key)) = pool.connection(self.source, self.id) else {
@@ -239,12 +237,12 @@ impl Slot {
         }
     }
 
-    /// The same place, for another owner.
+    /// Returns a handle to the slot, which does not free it.
     pub(super) fn handle(&self) -> Handle {
         Handle { connections: self.connections.clone(), source: self.source, id: self.id }
     }
 
-    /// True if the connection was closed for another one.
+    /// Returns true if the pool closed the connection.
     pub(super) fn is_closed(&self) -> bool {
         self.connections.lock().find(self.source, self.id).is_none()
     }
@@ -259,7 +257,7 @@ impl Drop for Slot {
     }
 }
 
-/// What a server knows of a connection.
+/// A handle to a slot, for the requests of its connection.
 #[derive(Debug, Clone)]
 pub(super) struct Handle {
     connections: Connections,
@@ -268,7 +266,7 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Takes a request: the connection was used just now.
+    /// Marks the connection as just used.
     pub(super) fn used(&self) {
         let mut pool = self.connections.lock();
         let now = pool.tick();
@@ -280,8 +278,8 @@ impl Handle {
         }
     }
 
-    /// An answer that counts as unread until the client has taken it. If there is too much of that,
-    /// connections are closed: of the source with the most, the one that was used least recently.
+    /// Returns the body of an answer, which counts as unread until it is written. If there are too
+    /// many unread bytes, closes the least recently used connection of the source with the most.
     pub(super) fn answer(&self, body: Bytes) -> Bytes {
         let mut pool = self.connections.lock();
         let size = body.len();
@@ -298,7 +296,7 @@ impl Handle {
     }
 }
 
-/// The body of an answer, until it is written.
+/// The body of an unwritten answer.
 struct Unread {
     body: Bytes,
     handle: Handle,

@@ -14,32 +14,32 @@ use super::http::{Answer, Handler, RETRY};
 use super::server::{Bind, OnPort, Server, Unbound};
 use crate::metrics::{Metrics, Probe};
 
-/// How the agent is at a moment.
+/// The health of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// When the kernel was last known to hold what is planned; `None` before the first commit.
+    /// The time of the last successful sync; `None` before the first commit.
     pub last_updated: Option<SystemTime>,
-    /// For how long the oldest change has been waiting that the kernel does not know of.
+    /// The age of the oldest change that the kernel does not have.
     pub waiting: Option<Duration>,
-    /// How long a change may wait: twice the sync period.
+    /// The maximum age of a change: twice the sync period.
     pub patience: Duration,
-    /// False if load balancers should not send new traffic to this node.
+    /// False if load balancers should send no new traffic to this node.
     pub node_eligible: bool,
-    /// The families that the node has. One transaction is for all of them.
+    /// The families of the node. A transaction covers all of them.
     pub families: Vec<Family>,
 }
 
-/// Tells how the agent is now.
+/// Returns the current health.
 pub type HealthSource = Arc<dyn Fn() -> Health + Send + Sync>;
 
 impl Health {
-    /// True if the dataplane is not behind for too long. Before anything was asked of it, it is not.
+    /// Returns true if no change is overdue. That holds before the first change, too.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.waiting.is_none_or(|waiting| waiting < self.patience)
     }
 
-    /// True if it is not, and there is something that it has programmed.
+    /// Returns true if no change is overdue and the first commit is done.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.is_live() && self.last_updated.is_some()
@@ -57,7 +57,7 @@ impl Health {
             Some((family.to_string(), FamilyHealth { last_updated, healthy }))
         });
         let body = ProxyHealth {
-            // kube-proxy says "now" while all is well, since nothing is waiting.
+            // kube-proxy returns the current time while nothing waits.
             last_updated: match &updated {
                 _ if good => time(now),
                 Some(updated) => updated.clone(),
@@ -72,10 +72,10 @@ impl Health {
     }
 }
 
-/// How Go writes a time that has not been set.
+/// The zero time of Go.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// As Go writes it: RFC 3339 with as many digits of a second as it takes.
+/// Writes a time as Go does: RFC 3339 with as many digits of a second as needed.
 fn time(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).unwrap_or_default().to_string()
 }
@@ -101,13 +101,13 @@ struct FamilyHealth {
     healthy: bool,
 }
 
-/// What the health server is for.
+/// The purpose of the health server, in messages.
 pub const HEALTH_PURPOSE: &str = "/healthz and /livez";
 
-/// Serves for ever, wherever `bind` says.
+/// Serves for ever, at the current address of `bind`.
 ///
 /// # Errors
-/// If a port cannot be bound and is not to be tried again.
+/// If the port cannot be bound and [`Bind::hard_fail`] is set.
 pub async fn serve_health(
     bind: watch::Receiver<Bind>,
     health: HealthSource,

@@ -1,4 +1,4 @@
-//! A listener that answers GET and HEAD requests and that clients cannot exhaust.
+//! An HTTP listener for GET and HEAD that clients cannot exhaust.
 
 use std::convert::Infallible;
 use std::io::IoSlice;
@@ -23,11 +23,10 @@ use tokio::sync::oneshot;
 
 use super::connections::{Connections, Handle, Limits, Slot};
 
-/// The pause before a port that cannot be bound is tried again.
+/// The pause before the retry of a port that cannot be bound.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 
-/// An answer: its status, its body and that one's type, and its headers beside the usual ones. Clones
-/// share the body.
+/// An answer, with headers beside the usual ones. Clones share the body.
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -37,22 +36,22 @@ pub(super) struct Answer {
 }
 
 pub(super) const JSON: &str = "application/json";
-/// What Go calls plain text.
+/// The content type of Go's plain text.
 pub(super) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 impl Answer {
-    /// The JSON of something that is good (200) or not (503).
+    /// Makes a JSON answer with status 200 if `good`, else 503.
     pub(super) fn json(good: bool, body: String) -> Answer {
         let status = if good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         Answer { status, content_type: JSON, headers: Vec::new(), body: body.into() }
     }
 
-    /// 200 with a body of that type.
+    /// Makes an answer with status 200.
     pub(super) fn ok(content_type: &'static str, body: String) -> Answer {
         Answer { status: StatusCode::OK, content_type, headers: Vec::new(), body: body.into() }
     }
 
-    /// What Go's library answers for a path that there is not.
+    /// Makes the answer of Go's library for an unknown path.
     fn not_found() -> Answer {
         let body = "404 page not found\n".to_owned();
         Answer { status: StatusCode::NOT_FOUND, ..Answer::ok(PLAIN_TEXT, body) }
@@ -68,14 +67,14 @@ impl Answer {
     }
 }
 
-/// What answers the request for a path; `None` for a path that there is not.
+/// Answers the request for a path; `None` for an unknown path.
 pub(super) type Handler = Arc<dyn Fn(&str, &HeaderMap) -> Option<Page> + Send + Sync>;
 
-/// What is at a path.
+/// The page at a path.
 pub(super) enum Page {
-    /// An answer that is made at once.
+    /// An answer that is ready.
     Ready(Answer),
-    /// One that takes its time.
+    /// An answer that another thread makes.
     Shared(oneshot::Receiver<Answer>),
 }
 
@@ -85,8 +84,8 @@ impl From<Answer> for Page {
     }
 }
 
-/// A page that takes so long to make that it is made in another thread, once for all requests that
-/// have come meanwhile: many requests take no more time than one.
+/// A page that another thread makes, because it takes long. It makes the page once for all requests
+/// that wait, so that many requests take no more time than one.
 pub(super) struct SharedPage {
     make: Arc<dyn Fn() -> Answer + Send + Sync>,
     requests: Arc<Mutex<Requests>>,
@@ -103,7 +102,7 @@ impl SharedPage {
         SharedPage { make: Arc::new(make), requests: Arc::default() }
     }
 
-    /// Answers with a page that is made from now on. To be called where tokio runs.
+    /// Returns a page that is not older than this call. Must be called within a tokio runtime.
     pub(super) fn get(&self) -> Page {
         let (sender, answer) = oneshot::channel();
         let mut requests = lock(&self.requests);
@@ -139,12 +138,12 @@ fn lock(requests: &Mutex<Requests>) -> MutexGuard<'_, Requests> {
     requests.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens a listener. An IPv6 one takes no IPv4 clients: these have a listener of their own.
+/// Opens a listener. With `only_own_family`, an IPv6 listener accepts no IPv4 clients.
 pub(super) fn listen(address: SocketAddr, only_own_family: bool) -> std::io::Result<TcpListener> {
-    /// As the Go library asks for by default (`net.core.somaxconn`).
+    /// The usual value of `net.core.somaxconn`, which Go uses.
     const BACKLOG: u32 = 4096;
-    /// What the kernel keeps of answers that a client does not read: the bytes (it takes twice as
-    /// many), and for how long, in milliseconds. Connections inherit it.
+    /// The kernel's limits for unread answers: bytes (it allocates twice as many) and milliseconds.
+    /// Connections inherit them.
     const SEND_BUFFER: u32 = 64 * 1024;
     const UNREAD_FOR: u32 = 10_000;
     let socket = match address {
@@ -161,15 +160,15 @@ pub(super) fn listen(address: SocketAddr, only_own_family: bool) -> std::io::Res
     socket.listen(BACKLOG)
 }
 
-/// Answers requests until the listener cannot be used any more, and returns why.
+/// Answers requests until the listener fails, and returns its error.
 pub(super) async fn accept(
     listener: &TcpListener,
     handler: Handler,
     connections: &Connections,
 ) -> std::io::Error {
-    /// The pause before the next try, if the system is short of something.
+    /// The pause before the next `accept` after a shortage.
     const PAUSE: Duration = Duration::from_millis(100);
-    // A request that has arrived is answered before other connections can take the place of its own.
+    // Let requests be answered before further connections can take their slots.
     let batch = (connections.limits().per_source / 4).max(1);
     let mut accepted: usize = 0;
     let mut is_short = false;
@@ -189,12 +188,12 @@ pub(super) async fn accept(
             Err(error) => match AcceptError::of(&error) {
                 AcceptError::Connection => {}
                 AcceptError::Shortage => {
-                    // What is closed is gone once its task has run.
+                    // A closed connection is gone once its task has run.
                     if connections.make_room() {
                         tokio::task::yield_now().await;
                     } else {
                         if !std::mem::replace(&mut is_short, true) {
-                            tracing::warn!(%error, "cannot accept connections; trying again");
+                            tracing::warn!(%error, "cannot accept connections, retrying");
                         }
                         tokio::time::sleep(PAUSE).await;
                     }
@@ -205,14 +204,14 @@ pub(super) async fn accept(
     }
 }
 
-/// What accept(2) failed for.
+/// The cause of a failed accept(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AcceptError {
-    /// The connection is gone already, or a firewall refused it.
+    /// The connection was reset, or a firewall refused it.
     Connection,
-    /// The process or the system has no more files or memory.
+    /// The process or the system is out of file descriptors or memory.
     Shortage,
-    /// The listener is closed: a process with CAP_NET_ADMIN may do that (`ss --kill`).
+    /// The listener is closed; a process with CAP_NET_ADMIN can do that (`ss --kill`).
     Listener,
 }
 
@@ -228,8 +227,8 @@ impl AcceptError {
     }
 }
 
-/// A connection that is reset, with all that was not sent, when it is closed for another one: else the
-/// kernel would keep what the client does not take.
+/// A connection that is reset when the pool closes it. A normal close would let the kernel keep the
+/// unread answer.
 struct Stream {
     stream: TcpStream,
     slot: Arc<Slot>,
@@ -238,7 +237,7 @@ struct Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if self.slot.is_closed() {
-            // It fails only for what is no TCP connection.
+            // It fails only for sockets other than TCP.
             let _ = self.stream.set_zero_linger();
         }
     }
@@ -290,16 +289,15 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Answers the requests of a client, in time. A client that gives up or takes too long is no concern
-/// of ours.
+/// Answers the requests of a client within the limits. Ignores clients that give up or time out.
 async fn converse(stream: Stream, handler: Handler, limits: Limits) {
-    /// The most bytes of a request. hyper takes no less than half of that.
+    /// The maximum size of a request. hyper accepts half of that in any case.
     const REQUEST: usize = 16 * 1024;
     let client = stream.slot.handle();
     let service = service_fn(move |request: Request<Incoming>| {
         client.used();
         let page = match *request.method() {
-            // hyper leaves the body away where it was not asked for.
+            // hyper omits the body of an answer to HEAD.
             Method::GET | Method::HEAD => handler(request.uri().path(), request.headers()),
             _ => Some(Answer::not_allowed().into()),
         };
@@ -308,7 +306,7 @@ async fn converse(stream: Stream, handler: Handler, limits: Limits) {
             let answer = match page {
                 None => Answer::not_found(),
                 Some(Page::Ready(answer)) => answer,
-                // It is not made only if the process is ending.
+                // The sender is dropped only when the process is ending.
                 Some(Page::Shared(answer)) => answer.await.unwrap_or_else(|_| Answer::not_found()),
             };
             Ok::<_, Infallible>(respond(answer, &client))
@@ -335,13 +333,13 @@ fn respond(answer: Answer, client: &Handle) -> Response<Full<Bytes>> {
     response
 }
 
-/// What `GET path` answers, for tests.
+/// Returns the answer to `GET path`, for tests.
 #[cfg(test)]
 pub(super) async fn get(address: SocketAddr, path: &str) -> String {
     ask(address, &format!("GET {path}"), "").await
 }
 
-/// What a request with further header lines is answered with, for tests.
+/// Returns the answer to a request with further header lines, for tests.
 #[cfg(test)]
 pub(super) async fn ask(address: SocketAddr, what: &str, headers: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

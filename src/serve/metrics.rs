@@ -1,4 +1,4 @@
-//! The metrics server: what kube-proxy serves on `metricsBindAddress`, but for profiles.
+//! The metrics server, with the pages of kube-proxy's `metricsBindAddress` except profiles.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::metrics::{Format, Metrics};
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves for ever, wherever `bind` says. `configz` is the body of that page: the configuration in
-/// force as JSON.
+/// Serves for ever, at the current address of `bind`. `configz` is the configuration in force as
+/// JSON, the body of that page.
 ///
 /// # Errors
-/// If a port cannot be bound and is not to be tried again.
+/// If the port cannot be bound and [`Bind::hard_fail`] is set.
 pub async fn serve_metrics(
     bind: watch::Receiver<Bind>,
     metrics: Metrics,
@@ -40,7 +40,7 @@ fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
         let answer = match path {
             "/metrics" => return Some(all.get(headers)),
             "/metrics/slis" => return Some(own.get(headers)),
-            // Only that the server is there; how the dataplane is, the health server tells.
+            // The health of this server only; the health server has that of the dataplane.
             "/healthz" | "/healthz/ping" => {
                 metrics.pinged();
                 Answer::ok(PLAIN_TEXT, "ok".to_owned())
@@ -53,7 +53,7 @@ fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
     })
 }
 
-/// Metrics in each format.
+/// A page of metrics in both formats.
 struct Exposition {
     text: SharedPage,
     open_metrics: SharedPage,
@@ -80,8 +80,8 @@ impl Exposition {
     }
 }
 
-/// The format for a client with these parts of an `Accept` header: the text format, as kube-proxy
-/// serves it, unless the client takes OpenMetrics and no text.
+/// Chooses the format by the parts of an `Accept` header: the text format, as kube-proxy does,
+/// unless the client accepts OpenMetrics and no text.
 fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
     let (mut takes_open_metrics, mut takes_text) = (false, false);
     for accept in accepts {

@@ -1,8 +1,8 @@
-//! What the agent tells others over HTTP.
+//! The HTTP servers of the agent.
 //!
 //! Owns: the health server, the metrics server, and the listeners of `healthCheckNodePort`.
 //!
-//! Must not know: Services, nf_tables. It is shown [`Health`] values and [`Metrics`].
+//! Must not know: Services, nf_tables. It reads [`Health`] values and [`Metrics`].
 //!
 //! [`Metrics`]: crate::metrics::Metrics
 

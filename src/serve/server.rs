@@ -1,5 +1,4 @@
-//! A server that is always there: on a port that is taken until it is free, and on another address
-//! once the configuration asks for it.
+//! A server that retries a port in use, and moves when the address in the configuration changes.
 
 use std::convert::Infallible;
 use std::io;
@@ -12,60 +11,60 @@ use tokio::sync::watch;
 use super::connections::Connections;
 use super::http::{self, Handler};
 
-/// Where to listen.
+/// The address of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bind {
-    /// The address; `None` for no server.
+    /// `None` turns the server off.
     pub address: Option<SocketAddr>,
-    /// `bindAddressHardFail`: if the port cannot be bound, it is not tried again.
+    /// `bindAddressHardFail`: a port that cannot be bound is an error, without a retry.
     pub hard_fail: bool,
 }
 
-/// A port that cannot be bound, and that is not to be tried again.
+/// A port that cannot be bound, with [`Bind::hard_fail`].
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address} for {purpose} ({field}): {reason}; free the port, choose another \
-     address, or set bindAddressHardFail to false to have it tried again"
+     address, or set bindAddressHardFail to false for retries"
 )]
 pub struct Unbound {
     purpose: &'static str,
     field: &'static str,
     address: SocketAddr,
-    /// Not its source: the text has it.
+    /// Not the source of this error: the text contains it.
     reason: io::Error,
 }
 
-/// A port that a server cannot have, or has again.
+/// A port that a server cannot bind, or has bound after that.
 #[derive(Debug)]
 pub struct PortReport<'a> {
-    /// What the server is for.
+    /// The purpose of the server, in messages.
     pub purpose: &'static str,
-    /// The field of the configuration with its address.
+    /// The configuration field of the address.
     pub field: &'static str,
-    /// The address.
+    /// The address that the server needs.
     pub address: SocketAddr,
-    /// Why it cannot be bound; `None` once it is, or is not wanted any more.
+    /// The error; `None` once the port is bound or not needed any more.
     pub error: Option<&'a io::Error>,
 }
 
-/// Takes reports of ports.
+/// Receives reports of ports.
 pub type OnPort = Arc<dyn Fn(PortReport<'_>) + Send + Sync>;
 
-/// Which server it is, for people.
+/// A server without its handler.
 pub(super) struct Server {
-    /// What it is for.
+    /// The purpose, in messages.
     pub(super) purpose: &'static str,
-    /// The field of the configuration with its address.
+    /// The configuration field of the address.
     pub(super) field: &'static str,
-    /// The pause before a port that cannot be bound is tried again.
+    /// The pause before the retry of a port.
     pub(super) retry: Duration,
-    /// The connections of all servers.
+    /// The pool that all servers share.
     pub(super) connections: Connections,
-    /// Takes reports of its port.
+    /// Receives reports of the port.
     pub(super) on_port: OnPort,
 }
 
-/// A port that was reported and is not bound, until this is dropped.
+/// A reported port that is not bound. Dropping this reports it as bound.
 struct Reported<'a>(&'a Server, SocketAddr);
 
 impl Drop for Reported<'_> {
@@ -76,10 +75,10 @@ impl Drop for Reported<'_> {
 }
 
 impl Server {
-    /// Serves for ever, wherever `bind` says at the moment.
+    /// Serves for ever, at the current address of `bind`. Reports a port that cannot be bound once.
     ///
     /// # Errors
-    /// If a port cannot be bound and is not to be tried again. Other ports are reported once.
+    /// If the port cannot be bound and [`Bind::hard_fail`] is set.
     pub(super) async fn serve(
         &self,
         mut bind: watch::Receiver<Bind>,
@@ -104,7 +103,7 @@ impl Server {
                     reported = None;
                     tracing::info!(%address, "serving {purpose}");
                     let error = http::accept(&listener, handler.clone(), &self.connections).await;
-                    tracing::error!(%address, %error, "the listener for {purpose} was closed: opening it anew");
+                    tracing::error!(%address, %error, "listener for {purpose} closed, reopening it");
                     continue;
                 }
                 Err(reason) if bind.hard_fail => {
@@ -113,9 +112,8 @@ impl Server {
                 Err(error) if reported.is_none() => {
                     tracing::error!(
                         %address, %error,
-                        "cannot serve {purpose} ({field}): trying again every {} s; if another \
-                         process has the port, that one answers; the rules are kept up to date \
-                         meanwhile",
+                        "cannot serve {purpose} ({field}), retrying every {} s; if another \
+                         process has the port, it answers meanwhile; the rules stay up to date",
                         retry.as_secs(),
                     );
                     (self.on_port)(PortReport { purpose, field, address, error: Some(&error) });

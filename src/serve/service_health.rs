@@ -1,4 +1,5 @@
-//! `healthCheckNodePort`: tells load balancers which nodes have endpoints of a Service.
+//! The servers of `healthCheckNodePort`: load balancers ask which nodes have endpoints of a
+//! Service.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -14,20 +15,20 @@ use super::connections::Connections;
 use super::http::{self, Answer, Handler, RETRY};
 use crate::metrics::{Metrics, Server};
 
-/// What is told of one Service at one address.
+/// The health of a Service at one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceHealth {
-    /// The Service.
+    /// The Service, by namespace and name.
     pub service: ObjectName,
-    /// How many endpoints on this node are ready.
+    /// The number of ready endpoints on this node.
     pub local_endpoints: usize,
 }
 
-/// Where to listen and what to tell there.
+/// The addresses to listen on, with the answer at each.
 pub type ServiceHealths = BTreeMap<SocketAddr, ServiceHealth>;
 
 impl ServiceHealth {
-    /// The answer to any path, in the form that kube-proxy gives it, tabs and all.
+    /// Returns the answer to any path, byte for byte that of kube-proxy.
     fn answer(&self, agent_healthy: bool) -> Answer {
         let ServiceHealth { service, local_endpoints } = self;
         let body = format!(
@@ -44,12 +45,12 @@ impl ServiceHealth {
     }
 }
 
-/// The addresses that cannot be bound at the moment. Clones show the same.
+/// The addresses that cannot be bound. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct UnboundPorts(Arc<Mutex<BTreeMap<SocketAddr, (ObjectName, String)>>>);
 
 impl UnboundPorts {
-    /// Each with its Service and the reason.
+    /// Returns each address with its Service and the error.
     #[must_use]
     pub fn list(&self) -> Vec<(SocketAddr, ObjectName, String)> {
         let ports = self.lock();
@@ -62,7 +63,7 @@ impl UnboundPorts {
     }
 }
 
-/// An address is listed as long as this lives: until it is bound, or is not wanted any more.
+/// A listed address. Dropping this removes it from the list.
 struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
 
 impl Drop for Listed<'_> {
@@ -73,8 +74,8 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Keeps one listener per address that is wanted, for ever. `report` is told of ports that cannot
-/// be bound, once each; they are tried again and listed in `unbound` meanwhile.
+/// Keeps one listener per address of `wanted`, for ever. Calls `report` once for a port that cannot
+/// be bound, retries it, and lists it in `unbound` meanwhile.
 pub async fn serve_service_health(
     mut wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,
@@ -129,7 +130,7 @@ async fn serve(
             Ok(listener) => {
                 listed = None;
                 let error = http::accept(&listener, handler.clone(), &connections).await;
-                tracing::error!(%address, %error, "the listener for health checks was closed: opening it anew");
+                tracing::error!(%address, %error, "listener for health checks closed, reopening it");
                 continue;
             }
             Err(error) if listed.is_none() => {

@@ -1,4 +1,4 @@
-//! What the agent notes of itself, so that it can be told whenever somebody asks.
+//! The state that the agent notes for `shunt status`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,10 +17,10 @@ use crate::kube_proxy::Found;
 use crate::serve::{HealthSource, PortReport, UnboundPorts};
 use crate::source::kubernetes::Contact;
 
-/// So many of the same sort are kept at the most, for each sync has to note them.
+/// The maximum number of conflicts, and of refused frontends, that each sync notes.
 const MOST: usize = 1_000;
 
-/// What the agent knows of itself. Clones show the same.
+/// The noted state. Clones share it.
 #[derive(Clone, Default)]
 pub struct Known(Arc<Mutex<Inner>>);
 
@@ -28,7 +28,7 @@ pub struct Known(Arc<Mutex<Inner>>);
 struct Inner {
     node: String,
     missing_node: bool,
-    /// By what they are for.
+    /// By purpose.
     unbound_ports: BTreeMap<&'static str, UnboundServer>,
     source: Following,
     refused_configuration: Option<String>,
@@ -36,48 +36,48 @@ struct Inner {
     kube_proxy: Found,
 }
 
-/// Where objects come from at the moment.
+/// The current source of objects.
 #[derive(Default)]
 pub enum Following {
-    /// Nowhere yet.
+    /// No source has started.
     #[default]
     Nothing,
-    /// From files and folders.
+    /// Manifests in these files and directories.
     Manifests(Vec<PathBuf>),
-    /// From an API server.
+    /// An API server.
     Api {
-        /// Its URL.
+        /// The URL of the server.
         server: String,
-        /// How it goes with it.
+        /// The state of the connection.
         contact: Arc<Contact>,
     },
 }
 
 impl Known {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Each value is whole by itself.
+        // Each value is consistent by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Objects come from there from now on, for that node.
+    /// Notes a new source and the node that it is for.
     pub fn follow(&self, node: &str, source: Following) {
         let mut inner = self.lock();
         node.clone_into(&mut inner.node);
         inner.source = source;
     }
 
-    /// The node that the agent programs for.
+    /// Returns the name of the node.
     #[must_use]
     pub fn node(&self) -> String {
         self.lock().node.clone()
     }
 
-    /// The API has no Node of that name, or it has.
+    /// Notes whether the API has no Node of the name.
     pub fn miss_node(&self, is_missing: bool) {
         self.lock().missing_node = is_missing;
     }
 
-    /// A server cannot have its port, or has it.
+    /// Notes a port that a server cannot bind, or has bound.
     pub fn port(&self, report: &PortReport<'_>) {
         let PortReport { purpose, field, address, error } = *report;
         let ports = &mut self.lock().unbound_ports;
@@ -92,12 +92,12 @@ impl Known {
         }
     }
 
-    /// A changed configuration was taken, or it was not for this reason.
+    /// Notes the result of a changed configuration: the reason if it was refused.
     pub fn reconfigured(&self, refused: Option<String>) {
         self.lock().refused_configuration = refused;
     }
 
-    /// The kernel holds what is planned.
+    /// Notes a successful sync.
     pub fn synced(&self, wrote: Option<SyncReport>, took: Duration, dataplane: &Dataplane) {
         let report = wrote.unwrap_or_default();
         let sync = Sync {
@@ -121,32 +121,32 @@ impl Known {
         rules.conflicts = dataplane.conflicts().take(MOST).map(conflict).collect();
     }
 
-    /// The kernel does not hold what is planned.
+    /// Notes a failed sync.
     pub fn failed(&self, error: &dataplane::Error) {
         self.lock().rules.failure =
             Some(SyncFailure { at: Time::now(), reason: error.to_string() });
     }
 
-    /// What somebody else had changed is as planned again.
+    /// Notes a repair of drift.
     pub fn repaired(&self, writers: &str) {
         let rules = &mut self.lock().rules;
         rules.drift_repairs += 1;
         rules.last_drift_repair = Some(Repair { at: Time::now(), writers: writers.to_owned() });
     }
 
-    /// So much was found of kube-proxy.
+    /// Notes kube-proxy and its leftovers.
     pub fn found_kube_proxy(&self, found: &Found) {
         self.lock().kube_proxy.clone_from(found);
     }
 
-    /// Puts together what is told, whenever somebody asks.
+    /// Returns a function that makes a report, for [`serve`](super::serve).
     pub fn teller(self, health: HealthSource, unbound: UnboundPorts) -> impl Fn() -> Status {
         let started = Time::now();
         move || {
             let health = health();
             let inner = self.lock();
             Status {
-                // The command finds them.
+                // The command fills them (`judge`).
                 problems: Vec::new(),
                 warnings: Vec::new(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -181,7 +181,7 @@ fn source(following: &Following) -> Source {
     }
 }
 
-/// All of it has been counted already.
+/// Copies counts that the model and the record keep.
 fn counts(dataplane: &Dataplane) -> Counts {
     let store = dataplane.store();
     let of = Family::ALL.map(|family| dataplane.counts(family));

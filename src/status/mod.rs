@@ -1,9 +1,9 @@
-//! What a running agent tells a person on its node: `shunt status`.
+//! `shunt status`: the state of the running agent, for a person on its node.
 //!
-//! Owns: what the agent notes of itself ([`Known`]), what is told ([`Status`]), its two forms (JSON,
-//! and text with what is wrong first), and the way from the agent to the command.
+//! Owns: the state that the agent notes ([`Known`]), the report ([`Status`]) as JSON and as text
+//! with problems first, and the socket between agent and command.
 //!
-//! Field names of the JSON are a contract: they are added to and not changed.
+//! Field names of the JSON are an interface: new ones may come, existing ones stay.
 
 mod known;
 mod socket;
@@ -24,130 +24,129 @@ pub use known::{Following, Known};
 pub use socket::{NoStatus, ask, serve};
 pub use time::Time;
 
-/// How the agent is at a moment.
+/// A report of the agent about itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// What is wrong: a sentence for each thing that needs attention now.
+    /// A sentence for each problem; empty until the command fills it.
     pub problems: Vec<String>,
-    /// What may be wrong.
+    /// A sentence for each warning, which does not change the exit code.
     pub warnings: Vec<String>,
-    /// The agent's version.
+    /// The version of the agent, which may differ from that of the command.
     pub version: String,
-    /// Its process; to the command, in the numbers of whoever asks.
+    /// The process ID of the agent, as the process that asks sees it.
     pub process: u32,
-    /// Since when it runs.
+    /// The start of the agent.
     pub started: Time,
-    /// The time on its clock when it told this.
+    /// The time of this report on the agent's clock.
     pub told: Time,
-    /// The node that it programs for.
+    /// The name of the node.
     pub node: String,
-    /// The API has no Node of that name.
+    /// True if the API has no Node of that name.
     pub missing_node: bool,
-    /// As `/livez` answers: no change has waited for too long.
+    /// The result of `/livez`: true if no change is overdue.
     pub healthy: bool,
-    /// For how long the oldest change has waited that the kernel does not hold; none if it holds all.
+    /// The age of the oldest change that the kernel does not have; `None` if there is none.
     pub waiting_seconds: Option<f64>,
-    /// Where objects come from.
+    /// The source of objects.
     pub source: Source,
-    /// Why the configuration that was last written is not in force; none if it is.
+    /// Why the last written configuration is not in force; `None` if it is.
     pub refused_configuration: Option<String>,
-    /// The kernel, as of the last sync.
+    /// The state of the last sync.
     #[serde(flatten)]
     pub rules: Rules,
-    /// What there is of kube-proxy on this node.
+    /// kube-proxy and its leftovers on this node.
     pub kube_proxy: Found,
-    /// Ports for probes and metrics that cannot be bound at the moment.
+    /// Ports for probes and metrics that the agent cannot bind.
     pub unbound_ports: Vec<UnboundServer>,
-    /// Health-check ports that cannot be bound at the moment.
+    /// `healthCheckNodePort`s that the agent cannot bind.
     pub unbound_health_ports: Vec<UnboundPort>,
 }
 
-/// Says that the API has no Node of our name, and what to do.
+/// Describes a missing Node, and what to do.
 #[must_use]
 pub fn missing_node(name: &str) -> String {
     format!(
-        "the API has no Node {name}, so load balancers are told to avoid this node (/healthz answers \
-         503): set hostnameOverride or --hostname-override to the name of the Node, or register it"
+        "the API has no Node {name}, so /healthz answers 503 and load balancers avoid this node; set \
+         hostnameOverride or --hostname-override to the name of the Node, or register it"
     )
 }
 
-/// Where objects come from, and how it goes with that.
+/// The source of objects and its state.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Source {
-    /// None yet.
+    /// No source has started.
     #[default]
     None,
-    /// Files.
+    /// Manifests.
     #[serde(rename_all = "camelCase")]
     Manifests {
-        /// Files and folders.
+        /// The files and directories of `--manifests`.
         paths: Vec<PathBuf>,
     },
     /// An API server.
     #[serde(rename_all = "camelCase")]
     Api {
-        /// Its URL.
+        /// The URL of the server.
         server: String,
-        /// What is in the way; none if all is well.
+        /// The current failure, if any.
         trouble: Option<Trouble>,
     },
 }
 
-/// The API server does not answer as it should.
+/// A failure of the API server that lasts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Trouble {
-    /// Why, for a person.
+    /// A sentence with the server and the error.
     pub reason: String,
-    /// For how long.
+    /// The time since it began.
     pub seconds: f64,
 }
 
-/// What the agent knows of the kernel and of what it has to hold, as of the last sync.
+/// The state of plan and kernel at the last sync.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rules {
-    /// The last sync that went well, whether there was something to write or not.
+    /// The last successful sync, with or without a commit.
     pub last_sync: Option<Sync>,
-    /// The last one that wrote something.
+    /// The last sync with a commit.
     pub last_commit: Option<Sync>,
-    /// Why the kernel does not hold what is planned; none if the last sync went well.
+    /// The failure of the last sync; `None` if it succeeded.
     pub failure: Option<SyncFailure>,
-    /// nf_tables' generation after the last sync.
+    /// The generation of nf_tables after the last sync.
     pub generation: Option<u32>,
-    /// Nobody else can change our tables.
+    /// True if the agent owns the tables, so that no other process can modify them.
     pub owns_tables: bool,
-    /// On which addresses node ports answer; none before the first sync.
+    /// The addresses of node ports; `None` before the first sync.
     pub node_ports: Option<NodePorts>,
-    /// How much there is.
+    /// The number of objects and elements.
     pub counts: Counts,
-    /// What the kernel refuses.
+    /// Frontends that the kernel refuses.
     pub quarantined: Vec<Quarantined>,
-    /// Frontends that a Service goes without because another one has them.
+    /// Frontends that a Service does not get, because another Service has them.
     pub conflicts: Vec<Conflict>,
-    /// How often somebody else's changes of our tables were repaired.
+    /// The number of repairs after modifications by other processes.
     pub drift_repairs: u64,
-    /// The last of these times.
+    /// The last repair.
     pub last_drift_repair: Option<Repair>,
 }
 
-/// On which addresses of the node node ports answer. Without a list it is every local address except
-/// loopback.
+/// The addresses of node ports. Without a list, every local address except loopback.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodePorts {
-    /// Of IPv4.
+    /// The IPv4 addresses.
     #[serde(rename = "IPv4")]
     pub v4: Option<BTreeSet<IpAddr>>,
-    /// Of IPv6.
+    /// The IPv6 addresses.
     #[serde(rename = "IPv6")]
     pub v6: Option<BTreeSet<IpAddr>>,
 }
 
 impl NodePorts {
-    /// Those of the plan.
+    /// Returns the addresses in the plan.
     #[must_use]
     pub fn of(surroundings: &Surroundings) -> NodePorts {
         let [v4, v6] = Family::ALL.map(|family| surroundings.node_port_addresses(family));
@@ -155,43 +154,43 @@ impl NodePorts {
     }
 }
 
-/// A sync that went well.
+/// A successful sync.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Sync {
-    /// When it was done.
+    /// The end of the sync.
     pub at: Time,
-    /// How long it took to plan, compare and commit.
+    /// The time to plan, compare and commit.
     pub seconds: f64,
-    /// Elements that were added.
+    /// The number of added elements.
     pub added: usize,
-    /// Elements that were deleted.
+    /// The number of deleted elements.
     pub deleted: usize,
-    /// The size of the transaction in bytes; 0 if there was nothing to write.
+    /// The size of the transaction in bytes; 0 without a commit.
     pub bytes: usize,
 }
 
-/// A sync that failed.
+/// A failed sync.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SyncFailure {
-    /// When.
+    /// The end of the failed attempt.
     pub at: Time,
-    /// Why.
+    /// The error of the kernel or the agent.
     pub reason: String,
 }
 
-/// How much there is.
+/// The number of objects and elements.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Counts {
-    /// Services that have frontends.
+    /// Services with frontends.
     pub services: usize,
-    /// Their ports.
+    /// The ports of these Services.
     pub service_ports: usize,
-    /// EndpointSlices.
+    /// EndpointSlices of any Service.
     pub endpoint_slices: usize,
-    /// Endpoints in these.
+    /// The endpoints in all slices.
     pub endpoints: usize,
     /// Frontends in the kernel.
     pub frontends: Families,
@@ -203,79 +202,79 @@ pub struct Counts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Families {
-    /// For IPv4.
+    /// The number for IPv4.
     #[serde(rename = "IPv4")]
     pub v4: usize,
-    /// For IPv6.
+    /// The number for IPv6.
     #[serde(rename = "IPv6")]
     pub v6: usize,
 }
 
 impl From<[usize; 2]> for Families {
-    /// From numbers in the order of [`Family::ALL`].
+    /// Converts numbers in the order of [`Family::ALL`].
     fn from(numbers: [usize; 2]) -> Families {
         Families { v4: numbers[Family::V4 as usize], v6: numbers[Family::V6 as usize] }
     }
 }
 
-/// Something that the kernel refuses.
+/// A frontend that the kernel refuses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Quarantined {
-    /// The frontend, with the service port that it belongs to.
+    /// The frontend with its Service port.
     pub what: String,
-    /// The kernel's reason.
+    /// The error of the kernel.
     pub reason: String,
-    /// When it is tried again.
+    /// The time of the next attempt.
     pub retry_at: Time,
 }
 
-/// A frontend that two Services want.
+/// A frontend that two Services claim.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Conflict {
-    /// The frontend.
+    /// Address, port and protocol.
     pub frontend: String,
-    /// The Service that has it, as `namespace/name`.
+    /// The Service that gets it, as `namespace/name`.
     pub winner: String,
-    /// The Service that goes without.
+    /// The Service that does not get it.
     pub loser: String,
-    /// What decided.
+    /// The rule that decided.
     pub reason: String,
 }
 
-/// Our tables were repaired.
+/// A repair of the tables.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Repair {
-    /// When.
+    /// The end of the repair.
     pub at: Time,
-    /// Who had changed them, as far as it is known.
+    /// The processes that had modified the tables, if known.
     pub writers: String,
 }
 
-/// A port for probes or metrics where the agent does not answer.
+/// A port for probes or metrics that the agent cannot bind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UnboundServer {
-    /// What it is for.
+    /// The paths of the server.
     pub purpose: String,
-    /// The field of the configuration with the address.
+    /// The configuration field of the address.
     pub field: String,
-    /// The address and port.
+    /// Address and port.
     pub address: String,
-    /// Why.
+    /// The error of the kernel.
     pub reason: String,
 }
 
-/// A port of `healthCheckNodePort` where load balancers get no answer.
+/// A `healthCheckNodePort` that the agent cannot bind.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UnboundPort {
     /// The Service, as `namespace/name`.
     pub service: String,
-    /// The address and port.
+    /// Address and port.
     pub address: String,
-    /// Why.
+    /// The error of the kernel.
     pub reason: String,
 }

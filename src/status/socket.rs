@@ -1,7 +1,7 @@
-//! From the agent to whoever asks on its node.
+//! The abstract socket between the agent and `shunt status`.
 //!
-//! A client that connects gets the status as JSON, if it is root or the agent's own user, and the
-//! connection ends.
+//! A client that connects gets the status as JSON, if it is root or the agent's user. Then the
+//! agent closes the connection.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,46 +13,46 @@ use nix::unistd::Uid;
 use super::Status;
 use crate::presence::connect_to_agent;
 
-/// How long the agent may take to answer, and the command to read it.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The pause after a client that could not be served.
+/// The timeout of the agent for writing the answer, and of the command for reading it.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause after a client that the agent could not serve.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Why there is no status.
+/// Why `shunt status` has no report.
 #[derive(Debug, thiserror::Error)]
 pub enum NoStatus {
     /// No agent runs in this network namespace.
     #[error("no shunt runs in this network namespace")]
     NoAgent,
-    /// The agent takes connections, but does not answer.
-    #[error("shunt runs (process {0}), but does not answer within {PATIENCE:?}: it hangs")]
+    /// The agent accepts connections, but does not answer.
+    #[error("shunt (process {0}) did not answer within {TIMEOUT:?}: it hangs")]
     Silent(i32),
-    /// The agent takes no connections.
-    #[error("shunt runs, but takes no connection within {PATIENCE:?}: it hangs")]
+    /// The agent does not accept connections.
+    #[error("shunt did not accept a connection within {TIMEOUT:?}: it hangs")]
     Deaf,
-    /// Somebody has taken the name who may not run an agent here.
-    #[error("process {process} of user {user} pretends to be shunt: end it")]
+    /// A process that must not run an agent has the socket.
+    #[error("process {process} of user {user} has the socket of shunt, but may not run it; end it")]
     Impostor {
-        /// The process.
+        /// The process ID, or 0 if it is not visible.
         process: i32,
-        /// Its user.
+        /// The user ID of the process.
         user: u32,
     },
-    /// We may not ask.
-    #[error("shunt (process {0}) tells its status only to root")]
+    /// The user of this process may not ask.
+    #[error("shunt (process {0}) reports its status only to root; run shunt status as root")]
     Refused(i32),
-    /// The answer cannot be read.
+    /// The answer is not JSON of this version.
     #[error(
-        "shunt (process {process}) is of another version: its status cannot be read ({reason})"
+        "the status of shunt (process {process}) is of another version: {reason}; use its own binary"
     )]
     Unreadable {
-        /// The process.
+        /// The process ID of the agent.
         process: i32,
-        /// Why.
+        /// The error of the JSON parser.
         reason: serde_json::Error,
     },
-    /// The kernel does not let us ask.
-    #[error("cannot ask for the status: {0}")]
+    /// A system call failed.
+    #[error("cannot connect to shunt: {0}")]
     System(io::Error),
 }
 
@@ -62,12 +62,12 @@ impl From<io::Error> for NoStatus {
     }
 }
 
-/// Tells the status to clients of this listener, for ever.
+/// Answers the clients of this listener, for ever.
 pub fn serve(listener: &UnixListener, status: impl Fn() -> Status) {
     loop {
         let told = listener.accept().and_then(|(stream, _)| tell(stream, &status));
         if let Err(error) = told {
-            tracing::debug!(%error, "a client did not get the status");
+            tracing::debug!(%error, "cannot answer a client of shunt status");
             // Without file descriptors the next attempt would fail as fast.
             std::thread::sleep(RETRY);
         }
@@ -77,7 +77,7 @@ pub fn serve(listener: &UnixListener, status: impl Fn() -> Status) {
 fn tell(mut stream: UnixStream, status: impl Fn() -> Status) -> io::Result<()> {
     let peer = getsockopt(&stream, PeerCredentials)?;
     if may_talk_to(Uid::from_raw(peer.uid())) {
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         stream.write_all(serde_json::to_string(&status())?.as_bytes())?;
     }
     Ok(())
@@ -88,7 +88,7 @@ fn tell(mut stream: UnixStream, status: impl Fn() -> Status) -> io::Result<()> {
 /// # Errors
 /// If there is none, or it does not answer.
 pub fn ask() -> Result<Status, NoStatus> {
-    let (mut stream, process, user) = match connect_to_agent(PATIENCE) {
+    let (mut stream, process, user) = match connect_to_agent(TIMEOUT) {
         Ok(Some(agent)) => agent,
         Ok(None) => return Err(NoStatus::NoAgent),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(NoStatus::Deaf),
@@ -97,7 +97,7 @@ pub fn ask() -> Result<Status, NoStatus> {
     if !may_talk_to(user) {
         return Err(NoStatus::Impostor { process, user: user.as_raw() });
     }
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut json = Vec::new();
     match stream.read_to_end(&mut json) {
         Ok(0) => return Err(NoStatus::Refused(process)),
@@ -109,14 +109,14 @@ pub fn ask() -> Result<Status, NoStatus> {
     }
     let mut status: Status =
         serde_json::from_slice(&json).map_err(|reason| NoStatus::Unreadable { process, reason })?;
-    // In its container the agent has another number than out here.
+    // In its container the agent has another process ID.
     if let Ok(visible @ 1..) = u32::try_from(process) {
         status.process = visible;
     }
     Ok(status)
 }
 
-/// Whether that user may be an agent here, or ask one.
+/// Returns true if that user may run an agent here, or ask one.
 fn may_talk_to(user: Uid) -> bool {
     user.is_root() || user == Uid::effective()
 }

@@ -1,4 +1,4 @@
-//! The status for people: first what is wrong, then how it is.
+//! The status as text, problems first.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time};
 
-/// So many of the same sort are shown; JSON has all.
-const SHOWN: usize = 10;
+/// The maximum number of problems of a kind in the text; JSON has all.
+const MAX_SHOWN: usize = 10;
 
 impl Display for Status {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -22,14 +22,14 @@ impl Display for Status {
 }
 
 impl Status {
-    /// Sets problems and warnings to those that follow from the rest.
+    /// Derives problems and warnings from the other fields.
     pub fn judge(&mut self) {
         (self.problems, self.warnings) = self.findings(usize::MAX);
     }
 
-    /// A line for each problem and warning; one that says so if there is none.
+    /// Writes a line for each problem and warning, or `OK`.
     fn wrong(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (problems, warnings) = self.findings(SHOWN);
+        let (problems, warnings) = self.findings(MAX_SHOWN);
         for problem in &problems {
             writeln!(f, "PROBLEM  {problem}")?;
         }
@@ -37,46 +37,41 @@ impl Status {
             writeln!(f, "WARNING  {warning}")?;
         }
         if problems.is_empty() && warnings.is_empty() {
-            writeln!(f, "OK  the kernel holds what is planned")?;
+            writeln!(f, "OK  all changes are in the kernel")?;
         }
         writeln!(f)
     }
 
-    /// Problems and warnings; of each sort so many.
+    /// Returns problems and warnings, at most `most` of each kind.
     fn findings(&self, most: usize) -> (Vec<String>, Vec<String>) {
         let Rules { failure, quarantined, conflicts, last_sync, .. } = &self.rules;
         let mut problems: Vec<String> = Vec::new();
         if let Some(failure) = failure {
             let since = span(failure.at.before(self.told));
             problems.push(format!(
-                "the last sync failed {since} ago, what was programmed before stays: {}",
+                "the last sync failed {since} ago, the previous rules stay: {}",
                 failure.reason
             ));
         } else if !self.healthy {
             let waited = Duration::from_secs_f64(self.waiting_seconds.unwrap_or_default().max(0.0));
-            problems.push(format!(
-                "a change has been waiting for {}: the dataplane is stuck",
-                span(waited)
-            ));
+            problems.push(format!("a change has waited for {}: the dataplane hangs", span(waited)));
         }
         if let Source::Api { trouble: Some(trouble), .. } = &self.source {
             let lasts = Duration::from_secs_f64(trouble.seconds.max(0.0));
-            problems.push(format!(
-                "{}, for {}; what is programmed stays",
-                trouble.reason,
-                span(lasts)
-            ));
+            problems.push(format!("{}, for {}; the rules stay", trouble.reason, span(lasts)));
         }
         if last_sync.is_none() && failure.is_none() {
-            problems.push("nothing has been programmed yet: not all objects are known".to_owned());
+            problems.push(
+                "nothing has been programmed yet: the source has not listed all objects".to_owned(),
+            );
         }
         if self.missing_node {
             problems.push(super::missing_node(&self.node));
         }
-        some(&mut problems, quarantined, most, "that the kernel refuses", |refused| {
+        some(&mut problems, quarantined, most, "frontends that the kernel refuses", |refused| {
             let wait = refused.retry_at.0.duration_since(self.told.0).unwrap_or_default();
             format!(
-                "the kernel refuses {}: {}; tried again in {}",
+                "the kernel refuses {}: {}; retry in {}",
                 refused.what,
                 refused.reason,
                 span(wait)
@@ -85,34 +80,37 @@ impl Status {
         problems.extend(self.unbound_ports.iter().map(|port| {
             let super::UnboundServer { purpose, field, address, reason } = port;
             format!(
-                "cannot listen on {address} for {purpose} ({field}): {reason}; if another process has \
-                 the port, that one answers probes"
+                "cannot listen on {address} for {purpose} ({field}): {reason}; if another process \
+                 has the port, it answers the probes"
             )
         }));
         let mut warnings = Vec::new();
         if let Some(reason) = &self.refused_configuration {
             warnings.push(format!(
-                "the configuration that was last written is not in force (see the log): {reason}"
+                "the last written configuration is not in force (see the log): {reason}"
             ));
         }
         if !self.kube_proxy.is_nothing() {
             let found = &self.kube_proxy;
-            warnings
-                .push(format!("of kube-proxy: {found} (shunt cleanup --kube-proxy --keep-own)"));
+            warnings.push(format!(
+                "kube-proxy or its leftovers: {found}; run shunt cleanup --kube-proxy --keep-own"
+            ));
         }
-        some(&mut warnings, conflicts, most, "such conflicts", |conflict| {
+        some(&mut warnings, conflicts, most, "conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
-            format!("Service {loser} goes without {frontend}, which {winner} has: {reason}")
+            format!("Service {loser} does not get {frontend}, which {winner} has: {reason}")
         });
-        some(&mut warnings, &self.unbound_health_ports, most, "such ports", |port| {
+        some(&mut warnings, &self.unbound_health_ports, most, "healthCheckNodePorts", |port| {
             let super::UnboundPort { service, address, reason } = port;
-            format!("load balancers get no answer about Service {service} on {address}: {reason}")
+            format!(
+                "cannot listen on {address} for the health checks of Service {service}: {reason}"
+            )
         });
         (problems, warnings)
     }
 }
 
-/// Adds a line for each, or for the first of many.
+/// Adds a line for each item, at most `most`, and a line that counts the others.
 fn some<T>(
     lines: &mut Vec<String>,
     all: &[T],
@@ -142,14 +140,14 @@ impl Rules {
         };
         row(f, "last sync", &sync(&self.last_sync))?;
         row(f, "last commit", &sync(&self.last_commit))?;
-        let owner = if self.owns_tables { "nobody else can change them" } else { "shared" };
-        let generation = self.generation.map_or("not known".to_owned(), |g| g.to_string());
-        row(f, "tables", &format_args!("{owner}; nf_tables' generation {generation}"))?;
+        let owner = if self.owns_tables { "owned by the agent" } else { "shared" };
+        let generation = self.generation.map_or("unknown".to_owned(), |g| g.to_string());
+        row(f, "tables", &format_args!("{owner}; nf_tables generation {generation}"))?;
         match &self.last_drift_repair {
             None => row(f, "repairs", &"none")?,
             Some(repair) => {
                 let (times, ago) = (self.drift_repairs, span(repair.at.before(now)));
-                let text = format!("{times}, the last {ago} ago; written by: {}", repair.writers);
+                let text = format!("{times}, the last {ago} ago; modified by: {}", repair.writers);
                 row(f, "repairs", &text)?;
             }
         }
@@ -203,9 +201,9 @@ impl Display for Source {
                 let paths: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
                 write!(f, "manifests in {}", paths.join(", "))
             }
-            Source::Api { server, trouble: None } => write!(f, "API server {server}, answers"),
+            Source::Api { server, trouble: None } => write!(f, "API server {server}, connected"),
             Source::Api { server, .. } => {
-                write!(f, "API server {server}, does not answer as it should")
+                write!(f, "API server {server}, failing")
             }
         }
     }
@@ -215,7 +213,7 @@ fn row(f: &mut Formatter<'_>, name: &str, value: &dyn Display) -> fmt::Result {
     writeln!(f, "{name:<12} {value}")
 }
 
-/// A time span in its two largest units.
+/// Writes a duration in its two largest units.
 fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);

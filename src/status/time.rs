@@ -1,4 +1,4 @@
-//! Moments, as JSON has them.
+//! Times in JSON.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -6,18 +6,18 @@ use std::time::{Duration, SystemTime};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A moment on the agent's clock; RFC 3339 in JSON.
+/// A time on the agent's clock; RFC 3339 in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub SystemTime);
 
 impl Time {
-    /// This moment.
+    /// Returns the current time.
     #[must_use]
     pub fn now() -> Time {
         Time(SystemTime::now())
     }
 
-    /// How long before `now` it was; zero if it is still to come.
+    /// Returns the time that has passed until `now`; zero if this is later.
     #[must_use]
     pub fn before(self, now: Time) -> Duration {
         now.0.duration_since(self.0).unwrap_or_default()
@@ -32,7 +32,7 @@ impl Default for Time {
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Microseconds are more than anybody reads.
+        // Nanoseconds would only be noise.
         let time = jiff::Timestamp::try_from(self.0).unwrap_or_default();
         write!(f, "{time:.6}")
     }

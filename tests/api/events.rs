@@ -173,7 +173,7 @@ fn works_with(api: Api, answer: Answer) -> Result<String> {
 
 fn events_that_are_forbidden_are_in_nobodys_way(api: Api) -> Result<()> {
     let log = works_with(api, Answer::Status(403))?;
-    assert_eq!(log.matches("takes no Events from us").count(), 1, "{log}");
+    assert_eq!(log.matches("API server forbids Events").count(), 1, "{log}");
     Ok(())
 }
 

@@ -67,7 +67,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     let text = ask(&ns, &[])?;
     let first = text.lines().next().unwrap_or_default();
     assert!(first.starts_with("PROBLEM  the kernel refuses 10.96.0.7:80/tcp of "), "{text}");
-    assert!(first.contains("(23)") && first.contains("; tried again in "), "{text}");
+    assert!(first.contains("(23)") && first.contains("; retry in "), "{text}");
     assert!(text.contains("in 3.0ms: "), "{text}");
     let json: serde_json::Value = serde_json::from_str(&ask(&ns, &["--output=json"])?)?;
     assert_eq!(json["quarantined"].as_array().map(Vec::len), Some(1), "{json:#}");

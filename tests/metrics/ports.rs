@@ -24,7 +24,7 @@ fn a_taken_port_is_said_and_tried_again() -> Result<()> {
     let world = World::new()?;
     let taken = take(&world, METRICS)?;
     let agent = world.agent().start()?;
-    agent.wait_for_log(&["metricsBindAddress", "127.0.0.1:10249", "trying again"])?;
+    agent.wait_for_log(&["metricsBindAddress", "127.0.0.1:10249", "retrying"])?;
     drop(taken);
     agent.wait_for_answer(METRICS, "/healthz", |answer| (answer.body == "ok").then_some(()))?;
     agent.stop()

@@ -1,11 +1,11 @@
-//! The flags about logs. They count beside a file, too.
+//! The flags for logging. They count with a file, too.
 //!
-//! The last ones are those that klog had until Kubernetes 1.25 and that command lines still carry.
+//! The last ones are klog's until Kubernetes 1.25; old command lines still have them.
 
 use super::{Flag, ignored, ignored_switch, switch, text, vmodule};
 use crate::config::raw::{FlushFrequency, GoDuration};
 
-const KLOG: &str = "logs go to stderr, in one form";
+const KLOG: &str = "all logs go to stderr";
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag::new(
@@ -14,9 +14,9 @@ pub(super) const FLAGS: &[Flag] = &[
         "logging.format",
         |draft, value| match value {
             "text" | "json" => text(&mut draft.configuration.logging.format, value),
-            _ => Err("not a format; write text or json".to_owned()),
+            _ => Err("unknown format; write text or json".to_owned()),
         },
-        "text for people, json for collectors.",
+        "The log format: text, or json with one object per line.",
     )
     .logging(),
     Flag::new(
@@ -24,7 +24,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "LEVEL",
         "logging.verbosity",
         |draft, value| super::number(&mut draft.configuration.logging.verbosity, value),
-        "How much is logged: 0 what matters, 2 also each commit, 4 each step, 8 requests.",
+        "Log level: 0 start, stop and problems; 2 also commits, 4 steps, 8 API requests.",
     )
     .logging(),
     Flag::new(
@@ -99,13 +99,13 @@ pub(super) const FLAGS: &[Flag] = &[
 ];
 
 const fn klog(name: &'static str, value: &'static str) -> Flag {
-    Flag::new(name, value, "", ignored, "Of earlier versions of kube-proxy.")
+    Flag::new(name, value, "", ignored, "A flag of earlier kube-proxy versions.")
         .logging()
         .without_effect(KLOG)
 }
 
 const fn klog_switch(name: &'static str) -> Flag {
-    Flag::new(name, "", "", ignored_switch, "Of earlier versions of kube-proxy.")
+    Flag::new(name, "", "", ignored_switch, "A flag of earlier kube-proxy versions.")
         .logging()
         .without_effect(KLOG)
 }

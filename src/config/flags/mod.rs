@@ -1,5 +1,4 @@
-//! kube-proxy's flags as data: what each is called, which field of the configuration it stands for,
-//! and what it does to it.
+//! kube-proxy's flags as data: name, field of the configuration, and the change to it.
 
 mod logging;
 mod others;
@@ -12,19 +11,19 @@ use crate::document::{FieldPath, Problem, Severity};
 /// A flag of kube-proxy.
 #[derive(Debug)]
 pub struct Flag {
-    /// Its name, without dashes.
+    /// Without dashes, as in `healthz-port`.
     pub name: &'static str,
-    /// The name of its value in a help text; empty for a switch, which may stand without a value.
+    /// The placeholder in the help text; empty for a switch, which needs no value.
     pub value: &'static str,
-    /// The field of the configuration that it stands for; empty if there is none.
+    /// The field of the configuration; empty if there is none.
     pub field: &'static str,
-    /// What it does, in a sentence.
+    /// A sentence for `--help`.
     pub help: &'static str,
-    /// It counts beside a configuration file, too.
+    /// True if the flag counts with a configuration file, too.
     pub beside_file: bool,
-    /// It is about logs, and commands without a configuration have it, too.
+    /// True if commands without a configuration have the flag, too.
     pub is_logging: bool,
-    /// Why it does nothing, if that is not for its field to say.
+    /// Why it has no effect, if the field does not say so.
     reason: &'static str,
     set: fn(&mut Draft, &str) -> Result<(), String>,
 }
@@ -52,24 +51,24 @@ impl Flag {
         Flag { reason, ..self }
     }
 
-    /// All of them.
+    /// Iterates over all flags, in the order of the reference.
     pub fn all() -> impl Iterator<Item = &'static Flag> {
         settings::FLAGS.iter().chain(others::FLAGS).chain(logging::FLAGS)
     }
 
-    /// The flag of that name.
+    /// Returns the flag of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Flag> {
         Flag::all().find(|flag| flag.name == name)
     }
 
-    /// True for a flag that may stand without a value, as `--masquerade-all` may.
+    /// Returns true for a flag that needs no value, such as `--masquerade-all`.
     #[must_use]
     pub fn is_switch(&self) -> bool {
         self.value.is_empty()
     }
 
-    /// Why it does nothing; none if it does something.
+    /// Returns why the flag has no effect; `None` if it has one.
     #[must_use]
     pub fn without_effect_because(&self) -> Option<&'static str> {
         match self.reason {
@@ -78,16 +77,16 @@ impl Flag {
         }
     }
 
-    /// Says what is wrong with a value, as far as can be said without the other flags.
+    /// Validates a value by itself, without the other flags.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem, for a person.
     pub fn check(&self, value: &str) -> Result<(), String> {
         (self.set)(&mut Draft::default(), value)
     }
 }
 
-/// What flags ask for: a configuration, and what has no field in it.
+/// A configuration that is being made from flags, with values that have no field in it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Draft {
     pub(super) configuration: Configuration,
@@ -105,22 +104,22 @@ struct Periods {
     min_sync: Option<GoDuration>,
 }
 
-/// Flags as they were given, in their order.
+/// The flags of a command line, in their order.
 #[derive(Debug, Clone, Default)]
 pub struct Flags(Vec<(&'static Flag, String)>);
 
 impl Flags {
-    /// Adds a flag with its value.
+    /// Adds a flag with its value. A flag that comes again overrides, or extends a list.
     pub fn push(&mut self, flag: &'static Flag, value: impl Into<String>) {
         self.0.push((flag, value.into()));
     }
 
-    /// Adds flags.
+    /// Adds the flags of another command line behind these.
     pub fn extend(&mut self, other: &Flags) {
         self.0.extend_from_slice(&other.0);
     }
 
-    /// The configuration that the flags alone describe.
+    /// Makes a configuration of flags without a file.
     pub(super) fn alone(&self, problems: &mut Vec<Problem>) -> Draft {
         let mut draft = Draft::default();
         self.apply(|_| true, &mut draft, problems);
@@ -146,7 +145,7 @@ impl Flags {
         draft
     }
 
-    /// What a file says, with the flags that count beside it. It warns of the others.
+    /// Applies the flags that count with a file to it, and warns of the others.
     pub(super) fn beside(&self, file: Configuration, problems: &mut Vec<Problem>) -> Draft {
         let mut draft = Draft { configuration: file, ..Draft::default() };
         self.apply(|flag| flag.beside_file, &mut draft, problems);
@@ -178,12 +177,12 @@ impl Flags {
         }
         if !idle.is_empty() {
             idle.dedup();
-            let note = format!("flags that are accepted without effect: {}", idle.join(", "));
+            let note = format!("flags accepted without effect: {}", idle.join(", "));
             problems.push(Problem::new(Severity::Note, FieldPath::default(), note));
         }
     }
 
-    /// Calls a field by the name of the flag that was given for it.
+    /// Replaces the name of a field by that of its flag.
     pub(super) fn rename(&self, field: &mut FieldPath) {
         let written = field.to_string();
         let name = written.split('[').next().filter(|name| !name.is_empty());
@@ -202,16 +201,16 @@ fn text(field: &mut Option<String>, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Go's `strconv.ParseBool`.
+/// Sets a field to a truth value.
 fn switch(field: &mut bool, value: &str) -> Result<(), String> {
     *field = parse_bool(value)?;
     Ok(())
 }
 
-/// Reads a truth value as Go does.
+/// Parses a truth value as Go's `strconv.ParseBool` does.
 ///
 /// # Errors
-/// What to write instead.
+/// The values to write instead.
 pub fn parse_bool(value: &str) -> Result<bool, String> {
     match value {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -221,7 +220,7 @@ pub fn parse_bool(value: &str) -> Result<bool, String> {
 }
 
 fn number<T: std::str::FromStr>(field: &mut Option<T>, value: &str) -> Result<(), String> {
-    *field = Some(value.parse().map_err(|_| "not a number that fits here".to_owned())?);
+    *field = Some(value.parse().map_err(|_| "not a number in the valid range".to_owned())?);
     Ok(())
 }
 
@@ -230,7 +229,8 @@ fn duration(field: &mut Option<GoDuration>, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// For what must not be zero: in a file zero means the default, in a flag it is a mistake.
+/// Parses a duration that must not be zero: in a file zero means the default, in a flag it is an
+/// error.
 fn period(field: &mut Option<GoDuration>, value: &str) -> Result<(), String> {
     duration(field, value)?;
     match field {
@@ -252,17 +252,17 @@ fn vmodule(field: &mut Vec<VModule>, value: &str) -> Result<(), String> {
     let items: Option<Vec<VModule>> =
         value.split(',').filter(|part| !part.is_empty()).map(item).collect();
     let items = items.ok_or("not a list such as pattern=2,other=4")?;
-    // What flags say comes before what the file says.
+    // Flags come before the file.
     field.splice(0..0, items);
     Ok(())
 }
 
-/// A value that nobody reads.
+/// Accepts any value.
 fn ignored(_: &mut Draft, _: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A truth value that nobody reads.
+/// Accepts any truth value.
 fn ignored_switch(_: &mut Draft, value: &str) -> Result<(), String> {
     parse_bool(value).map(drop)
 }

@@ -1,4 +1,4 @@
-//! The flags that are accepted and do nothing, so that a command line for kube-proxy is one for us.
+//! The flags without effect. shunt accepts them, so that it can take kube-proxy's command line.
 
 use super::{Flag, duration, ignored, list, number, period, switch, text};
 
@@ -15,7 +15,7 @@ pub(super) const FLAGS: &[Flag] = &[
             }
             Ok(())
         },
-        "Features to turn on and off.",
+        "Features to enable and disable.",
     ),
     Flag::new(
         "kube-api-content-type",
@@ -43,7 +43,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "DURATION",
         "configSyncPeriod",
         |draft, value| period(&mut draft.configuration.config_sync_period, value),
-        "How often objects are taken for changed.",
+        "How often objects are resynced.",
     ),
     Flag::new(
         "profiling",
@@ -112,7 +112,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "For UDP packets of IPVS.",
     ),
     Flag::new("boot-id-file", "FILES", "", ignored, "Where to read the boot ID.")
-        .without_effect("nothing asks for the ID of the boot"),
+        .without_effect("shunt does not use the boot ID"),
     Flag::new("machine-id-file", "FILES", "", ignored, "Where to read the machine ID.")
-        .without_effect("nothing asks for the ID of the machine"),
+        .without_effect("shunt does not use the machine ID"),
 ];
