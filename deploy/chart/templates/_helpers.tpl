@@ -31,7 +31,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Where the configuration is mounted. kubeadm's names the kubeconfig beside it by this path. */}}
+{{/* The directory of the configuration. kubeadm's configuration names its kubeconfig by this path. */}}
 {{- define "shunt.configDirectory" -}}
 {{- ternary "/var/lib/kube-proxy" "/etc/shunt" (ne .Values.existingConfigMap "") -}}
 {{- end -}}
@@ -41,12 +41,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s/%s" (include "shunt.configDirectory" .) $key -}}
 {{- end -}}
 
-{{/* True for an address that is reached from the node itself only. */}}
+{{/* True for an address that only the node itself can reach. */}}
 {{- define "shunt.isLoopback" -}}
 {{- if or (hasPrefix "127." .) (eq "[::1]" .) (eq "localhost" .) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Where a probe finds the agent: behind the path. */}}
+{{/* The port and host of a probe. */}}
 {{- define "shunt.health" -}}
 port: healthz
 {{- if include "shunt.isLoopback" .Values.healthz.bindAddress }}
@@ -61,37 +61,37 @@ host: {{ .Values.healthz.bindAddress | trimAll "[]" | quote }}
       fieldPath: spec.nodeName
 {{- if .Values.apiServer.host }}
 {{- include "shunt.checkApiServer" . }}
-# In place of the ClusterIP of the API server, which works only once we have programmed it.
+# Not the ClusterIP of the API server, which works only once shunt has programmed it.
 - name: KUBERNETES_SERVICE_HOST
   value: {{ .Values.apiServer.host | quote }}
 - name: KUBERNETES_SERVICE_PORT
   value: {{ .Values.apiServer.port | quote }}
 {{- else if not .Values.existingConfigMap }}
-{{- fail "apiServer.host must be given: the address of the API server that the kubelets use. The ClusterIP of the Service \"kubernetes\" works only once shunt has programmed it. (Or give existingConfigMap, one with a kubeconfig.)" }}
+{{- fail "apiServer.host must be given: set it to the address of the API server that the kubelets use, or set existingConfigMap to one with a kubeconfig. The ClusterIP of the Service \"kubernetes\" works only once shunt has programmed it." }}
 {{- end }}
 {{- end -}}
 
-{{/* Refuses an apiServer.host that cannot work. Services are seen at an installation only, not by `helm template`. */}}
+{{/* Rejects an apiServer.host that cannot work. `helm template` sees no Services, only an installation does. */}}
 {{- define "shunt.checkApiServer" -}}
 {{- $host := .Values.apiServer.host -}}
 {{- if or (regexMatch "^[^:]+:[0-9]+$" $host) (contains "[" $host) -}}
-{{- fail (printf "apiServer.host is %q: write the name or address alone, without port and brackets; the port is apiServer.port" $host) -}}
+{{- fail (printf "apiServer.host is %q: write the name or address, without port and brackets; set apiServer.port for the port" $host) -}}
 {{- end -}}
 {{- if regexMatch "^kubernetes(\\.default.*)?$" $host -}}
-{{- fail (printf "apiServer.host is %q, a name of the cluster's DNS, which is a Service itself: give the address that the kubelets use" $host) -}}
+{{- fail (printf "apiServer.host is %q, a name of the cluster's DNS, which is a Service itself; set it to the address that the kubelets use" $host) -}}
 {{- end -}}
 {{- range (lookup "v1" "Service" "" "").items -}}
 {{- if or (has $host (.spec.clusterIPs | default list)) (eq $host (.spec.clusterIP | default "")) -}}
-{{- fail (printf "apiServer.host is %q, the ClusterIP of the Service %s/%s, which works only once shunt has programmed it: give the address that the kubelets use" $host .metadata.namespace .metadata.name) -}}
+{{- fail (printf "apiServer.host is %q, the ClusterIP of the Service %s/%s, which works only once shunt has programmed it; set it to the address that the kubelets use" $host .metadata.namespace .metadata.name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Refuses to have metrics scraped that are served on the loopback address only. */}}
+{{/* Rejects a ServiceMonitor for metrics on the loopback address. */}}
 {{- define "shunt.checkMetricsAddress" -}}
 {{- if include "shunt.isLoopback" .Values.metrics.bindAddress -}}
 {{- if .Values.existingConfigMap -}}
-{{- fail (printf "monitoring.serviceMonitor.enabled takes metrics that Prometheus can reach: write metricsBindAddress: 0.0.0.0:10249 into the ConfigMap %s, and metrics.bindAddress=0.0.0.0 here to say so" .Values.existingConfigMap) -}}
+{{- fail (printf "monitoring.serviceMonitor.enabled takes metrics that Prometheus can reach; write metricsBindAddress: 0.0.0.0:10249 into the ConfigMap %s, and set metrics.bindAddress=0.0.0.0 here" .Values.existingConfigMap) -}}
 {{- end -}}
 {{- fail "monitoring.serviceMonitor.enabled takes a metrics.bindAddress that Prometheus can reach, such as \"0.0.0.0\"" -}}
 {{- end -}}
@@ -100,7 +100,7 @@ host: {{ .Values.healthz.bindAddress | trimAll "[]" | quote }}
 {{- if hasKey $data .Values.existingConfigMapKey -}}
 {{- $address := (get $data .Values.existingConfigMapKey | fromYaml).metricsBindAddress | default "127.0.0.1" -}}
 {{- if or (hasPrefix "127." $address) (hasPrefix "[::1]" $address) (hasPrefix "localhost" $address) -}}
-{{- fail (printf "monitoring.serviceMonitor.enabled takes metrics that Prometheus can reach, but metricsBindAddress in the ConfigMap %s is %s: write 0.0.0.0:10249 there" .Values.existingConfigMap $address) -}}
+{{- fail (printf "monitoring.serviceMonitor.enabled takes metrics that Prometheus can reach, but metricsBindAddress in the ConfigMap %s is %s; write 0.0.0.0:10249 there" .Values.existingConfigMap $address) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -117,12 +117,12 @@ capabilities:
 {{- end -}}
 
 {{- define "shunt.volumeMounts" -}}
-# A whole folder: files that are mounted one by one do not follow the ConfigMap.
+# The whole directory: files with a subPath do not follow the ConfigMap.
 - name: config
   mountPath: {{ include "shunt.configDirectory" . }}
   readOnly: true
 {{- if .Values.conntrackMount.enabled }}
-# Below /proc a container may mount nothing.
+# Not below /proc, where a container may mount nothing.
 - name: net-sysctls
   mountPath: /host/proc/sys/net
 {{- end }}
