@@ -1,7 +1,7 @@
 //! Defaults of fields that are not set.
 //!
-//! They are kube-proxy's (`pkg/proxy/apis/config/v1alpha1/defaults.go` and `platformApplyDefaults`),
-//! except that there is no minimum time between two commits.
+//! They are kube-proxy's (`pkg/proxy/apis/config/v1alpha1/defaults.go` and
+//! `platformApplyDefaults`), except that there is no minimum time between two commits.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -36,8 +36,8 @@ impl Mode {
         }
     }
 
-    /// Returns kube-proxy's default of `nodePortAddresses` in that mode. (In iptables mode it offers
-    /// node ports on 127.0.0.0/8, too.)
+    /// Returns kube-proxy's default of `nodePortAddresses` in that mode. (In iptables mode it
+    /// offers node ports on 127.0.0.0/8, too.)
     pub(super) fn node_port_addresses(self) -> &'static [&'static str] {
         match self {
             Mode::Nftables => &["primary"],

@@ -1,7 +1,7 @@
 //! Validation: from the written configuration to the values in force.
 //!
-//! The rules are kube-proxy's (`pkg/proxy/apis/config/validation`). In the sections of modes that are
-//! not in use, which kube-proxy does not validate, errors are warnings.
+//! The rules are kube-proxy's (`pkg/proxy/apis/config/validation`). In the sections of modes that
+//! are not in use, which kube-proxy does not validate, errors are warnings.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use crate::document::{At, Problem, Severity, parse_ip_sloppy, parse_net};
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
 
-/// Validates and adds all findings to `problems`. If one of them is an error, the result must not be
-/// used. `full` is `written` with its defaults.
+/// Validates and adds all findings to `problems`. If one of them is an error, the result must not
+/// be used. `full` is `written` with its defaults.
 pub(super) fn effective(
     written: &Configuration,
     full: &Configuration,
@@ -119,8 +119,8 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
     }
 }
 
-/// Validates both bits, wherever they were written. kube-proxy always validates that of iptables, and
-/// that of nftables only in its mode.
+/// Validates both bits, wherever they were written. kube-proxy always validates that of iptables,
+/// and that of nftables only in its mode.
 fn masquerade_bit(written: &Configuration, full: &Configuration, check: &mut Check<'_>) -> u8 {
     let valid = |bit: i32| u8::try_from(bit).ok().filter(|bit| *bit < 32);
     let sections = [

@@ -7,16 +7,16 @@ use crate::document::{FieldPath, Node, Problem, Segment, Severity, Value};
 pub struct Field {
     /// The path in the file, such as `conntrack.min`.
     pub path: &'static str,
-    /// Its effect in shunt, which may differ from kube-proxy's.
+    /// The effect in shunt, which may differ from kube-proxy's.
     pub effect: Effect,
 }
 
 /// The effect of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// That of kube-proxy. The text is a remark for the reference; it may be empty.
+    /// The effect of kube-proxy. The text is a remark for the reference; it may be empty.
     Honoured(&'static str),
-    /// None, for this reason.
+    /// No effect, for this reason.
     None(&'static str),
 }
 
@@ -138,8 +138,8 @@ pub(super) fn notes(document: &Node<'_>) -> impl Iterator<Item = Problem> {
     })
 }
 
-/// Collects the fields whose value is not Go's zero. Does not look into lists or into fields such as
-/// `featureGates`.
+/// Collects the fields whose value is not Go's zero. Does not look into lists or into fields such
+/// as `featureGates`.
 fn leaves<'n, 'a>(node: &'n Node<'a>, path: &FieldPath, set: &mut Vec<(FieldPath, &'n Node<'a>)>) {
     let name = path.to_string();
     match &node.value {

@@ -1,6 +1,6 @@
-//! Validation of fields without effect, so that a typo shows before the file goes back to kube-proxy.
-//! A value that kube-proxy rejects is an error. In the section of a mode that is not in use, which it
-//! does not validate, it is a warning.
+//! Validation of fields without effect, so that a typo shows before the file goes back to
+//! kube-proxy. A value that kube-proxy rejects is an error. In the section of a mode that is not in
+//! use, which it does not validate, it is a warning.
 
 use super::defaults::Mode;
 use super::effective::{Check, text};

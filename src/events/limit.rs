@@ -13,8 +13,8 @@ const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(300);
 /// The same for all Services together, of which a node may have thousands.
 const SERVICES_REFILL: Duration = Duration::from_secs(10);
-/// The number of Events with one object and reason that are sent within [`INTERVAL`]. One more stands
-/// for all others.
+/// The number of Events with one object and reason that are sent within [`INTERVAL`]. One more
+/// stands for all others.
 const MAX_SIMILAR: u32 = 10;
 /// The time in which similar Events are counted, and in which the same notice is sent once.
 const INTERVAL: Duration = Duration::from_secs(600);

@@ -2,11 +2,11 @@
 //!
 //! Owns: the content of an Event, the limits, and sending.
 //!
-//! All nodes see a problem of a Service and give its Event the same name, so that the cluster has one
-//! per Service and reason. Events about a Node belong to that node.
+//! All nodes see a problem of a Service and give its Event the same name, so that the cluster has
+//! one per Service and reason. Events about a Node belong to that node.
 //!
-//! Guarantees: recording never waits and never fails. If the API server rejects Events, they are lost;
-//! the log has the same text.
+//! Guarantees: recording never waits and never fails. If the API server rejects Events, they are
+//! lost; the log has the same text.
 
 mod limit;
 mod publish;
@@ -45,8 +45,8 @@ pub struct Notice {
     pub note: String,
 }
 
-/// The queue of notices. One call of [`publish()`] at a time takes from it; the next one continues when
-/// that is dropped.
+/// The queue of notices. One call of [`publish()`] at a time takes from it; the next one continues
+/// when that is dropped.
 #[derive(Debug, Clone)]
 pub struct Notices(Arc<Mutex<mpsc::Receiver<Notice>>>);
 

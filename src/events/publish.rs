@@ -17,8 +17,8 @@ const CONTROLLER: &str = "shunt";
 const MAX_NOTE: usize = 1024;
 /// The timeout of a request: a busy server queues it for up to a minute.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// The maximum random delay of Events about Services. All nodes send them; most nodes then find that
-/// the Event exists.
+/// The maximum random delay of Events about Services. All nodes send them; most nodes then find
+/// that the Event exists.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 /// The pauses before the retries of an Event, which is lost after the last one.
 const PAUSES: [Duration; 3] =
@@ -106,8 +106,8 @@ async fn send(
     }
 }
 
-/// Returns the uid of a Service, or `None` if the Service is gone. `kubectl describe` finds Events by
-/// it. The request is a list of one, which kube-proxy's role allows.
+/// Returns the uid of a Service, or `None` if the Service is gone. `kubectl describe` finds Events
+/// by it. The request is a list of one, which kube-proxy's role allows.
 async fn uid(connection: &Connection, service: &ObjectName) -> Result<Option<String>, Failure> {
     let ObjectName { namespace, name } = service;
     // Version 0: from the server's cache.

@@ -3,8 +3,8 @@
 //! Owns: finding them ([`find`]), and removing IPVS services and their interface ([`remove_ipvs`]).
 //! [`crate::dataplane::remove`] removes leftovers in nf_tables, in one transaction.
 //!
-//! Guarantees: finding changes nothing, loads no kernel module and starts no process. Must not know:
-//! logs and metrics of the findings.
+//! Guarantees: finding changes nothing, loads no kernel module and starts no process. Must not
+//! know: logs and metrics of the findings.
 
 mod ipvs;
 

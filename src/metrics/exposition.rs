@@ -1,5 +1,5 @@
-//! The two text formats: OpenMetrics 1.0, which the library writes, and Prometheus' text format 0.0.4,
-//! which differs in the names of counter families.
+//! The two text formats: OpenMetrics 1.0, which the library writes, and Prometheus' text format
+//! 0.0.4, which differs in the names of counter families.
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
@@ -28,8 +28,8 @@ impl Format {
     }
 }
 
-/// Converts OpenMetrics to the text format 0.0.4. There a counter family has the name of its sample,
-/// and whole bounds of buckets have no fraction, as Go writes them.
+/// Converts OpenMetrics to the text format 0.0.4. There a counter family has the name of its
+/// sample, and whole bounds of buckets have no fraction, as Go writes them.
 fn classic(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut put = |line: &str, suffix: &str, rest: &str| {

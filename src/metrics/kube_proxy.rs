@@ -1,5 +1,5 @@
-//! The metrics of kube-proxy 1.36 in its nftables mode, and its build information. Names, labels and
-//! buckets are those of `pkg/proxy/metrics/metrics.go`.
+//! The metrics of kube-proxy 1.36 in its nftables mode, and its build information. Names, labels
+//! and buckets are those of `pkg/proxy/metrics/metrics.go`.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -228,8 +228,8 @@ fn network_programming_buckets() -> impl Iterator<Item = f64> {
     [0.25, 0.5].into_iter().chain(seconds.map(f64::from))
 }
 
-/// Registers `kubernetes_build_info`. The version is that of kube-proxy, with shunt's behind the plus
-/// sign: alerts compare the first part over all components of a cluster.
+/// Registers `kubernetes_build_info`. The version is that of kube-proxy, with shunt's behind the
+/// plus sign: alerts compare the first part over all components of a cluster.
 fn build_info(registry: &mut Registry) {
     let (major, minor, version) = KUBERNETES;
     let git_version = format!("{version}+shunt-{}", env!("CARGO_PKG_VERSION"));

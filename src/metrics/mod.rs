@@ -1,8 +1,8 @@
-//! Prometheus metrics: those of kube-proxy's nftables mode under the same names, and shunt's own, which
-//! begin with `shunt_`.
+//! Prometheus metrics: those of kube-proxy's nftables mode under the same names, and shunt's own,
+//! which begin with `shunt_`.
 //!
-//! Owns: names, types, labels and buckets, the handle [`Metrics`] with which the agent counts, and the
-//! two text formats. A published name stays: dashboards and alerts use it.
+//! Owns: names, types, labels and buckets, the handle [`Metrics`] with which the agent counts, and
+//! the two text formats. A published name stays: dashboards and alerts use it.
 //!
 //! Must not know: HTTP, nf_tables, the source of objects. Callers report events to it.
 
@@ -27,8 +27,8 @@ use self::slis::Slis;
 
 pub use self::exposition::Format;
 
-/// A handle to all metrics. Clones are cheap and share the values. Every method may be called from any
-/// thread, and waits for other callers at most.
+/// A handle to all metrics. Clones are cheap and share the values. Every method may be called from
+/// any thread, and waits for other callers at most.
 #[derive(Debug, Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -203,8 +203,8 @@ impl Metrics {
         self.0.own.watch_restarted(resource);
     }
 
-    /// Counts a request to the API server at `host`. `status` is `None` without an answer; `took` is
-    /// the time until the answer began, `None` for a watch.
+    /// Counts a request to the API server at `host`. `status` is `None` without an answer; `took`
+    /// is the time until the answer began, `None` for a watch.
     pub fn api_asked(&self, method: &str, host: &str, status: Option<u16>, took: Option<Duration>) {
         self.0.rest_client.asked(method, host, status, took);
     }

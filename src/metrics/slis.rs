@@ -1,5 +1,5 @@
-//! `/metrics/slis`: the metrics of Kubernetes' component-base about health checks. kube-proxy's metrics
-//! server has one check, which always succeeds.
+//! `/metrics/slis`: the metrics of Kubernetes' component-base about health checks. kube-proxy's
+//! metrics server has one check, which always succeeds.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Vector;

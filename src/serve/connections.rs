@@ -1,8 +1,8 @@
 //! The pool of the connections of all servers.
 //!
-//! A new connection is never refused and never waits. If there are too many, the source address with
-//! the most connections loses the least recently used one. So every client gets its answer, whatever
-//! other clients do.
+//! A new connection is never refused and never waits. If there are too many, the source address
+//! with the most connections loses the least recently used one. So every client gets its answer,
+//! whatever other clients do.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -278,8 +278,8 @@ impl Handle {
         }
     }
 
-    /// Returns the body of an answer, which counts as unread until it is written. If there are too many
-    /// unread bytes, closes the least recently used connection of the source with the most.
+    /// Returns the body of an answer, which counts as unread until it is written. If there are too
+    /// many unread bytes, closes the least recently used connection of the source with the most.
     pub(super) fn answer(&self, body: Bytes) -> Bytes {
         let mut pool = self.connections.lock();
         let size = body.len();

@@ -36,7 +36,7 @@ pub(super) struct Answer {
 }
 
 pub(super) const JSON: &str = "application/json";
-/// What Go calls plain text.
+/// The content type of Go's plain text.
 pub(super) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 impl Answer {
@@ -84,8 +84,8 @@ impl From<Answer> for Page {
     }
 }
 
-/// A page that another thread makes, because it takes long. It makes the page once for all requests that
-/// wait, so that many requests take no more time than one.
+/// A page that another thread makes, because it takes long. It makes the page once for all requests
+/// that wait, so that many requests take no more time than one.
 pub(super) struct SharedPage {
     make: Arc<dyn Fn() -> Answer + Send + Sync>,
     requests: Arc<Mutex<Requests>>,
@@ -333,13 +333,13 @@ fn respond(answer: Answer, client: &Handle) -> Response<Full<Bytes>> {
     response
 }
 
-/// What `GET path` answers, for tests.
+/// Returns the answer to `GET path`, for tests.
 #[cfg(test)]
 pub(super) async fn get(address: SocketAddr, path: &str) -> String {
     ask(address, &format!("GET {path}"), "").await
 }
 
-/// What a request with further header lines is answered with, for tests.
+/// Returns the answer to a request with further header lines, for tests.
 #[cfg(test)]
 pub(super) async fn ask(address: SocketAddr, what: &str, headers: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

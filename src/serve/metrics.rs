@@ -14,8 +14,8 @@ use crate::metrics::{Format, Metrics};
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Serves for ever, at the current address of `bind`. `configz` is the configuration in force as JSON,
-/// the body of that page.
+/// Serves for ever, at the current address of `bind`. `configz` is the configuration in force as
+/// JSON, the body of that page.
 ///
 /// # Errors
 /// If the port cannot be bound and [`Bind::hard_fail`] is set.
@@ -80,8 +80,8 @@ impl Exposition {
     }
 }
 
-/// Chooses the format by the parts of an `Accept` header: the text format, as kube-proxy does, unless
-/// the client accepts OpenMetrics and no text.
+/// Chooses the format by the parts of an `Accept` header: the text format, as kube-proxy does,
+/// unless the client accepts OpenMetrics and no text.
 fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
     let (mut takes_open_metrics, mut takes_text) = (false, false);
     for accept in accepts {

@@ -1,4 +1,5 @@
-//! The servers of `healthCheckNodePort`: load balancers ask which nodes have endpoints of a Service.
+//! The servers of `healthCheckNodePort`: load balancers ask which nodes have endpoints of a
+//! Service.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -73,8 +74,8 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Keeps one listener per address of `wanted`, for ever. Calls `report` once for a port that cannot be
-/// bound, retries it, and lists it in `unbound` meanwhile.
+/// Keeps one listener per address of `wanted`, for ever. Calls `report` once for a port that cannot
+/// be bound, retries it, and lists it in `unbound` meanwhile.
 pub async fn serve_service_health(
     mut wanted: watch::Receiver<ServiceHealths>,
     health: HealthSource,

@@ -1,7 +1,7 @@
 //! `shunt status`: the state of the running agent, for a person on its node.
 //!
-//! Owns: the state that the agent notes ([`Known`]), the report ([`Status`]) as JSON and as text with
-//! problems first, and the socket between agent and command.
+//! Owns: the state that the agent notes ([`Known`]), the report ([`Status`]) as JSON and as text
+//! with problems first, and the socket between agent and command.
 //!
 //! Field names of the JSON are an interface: new ones may come, existing ones stay.
 

@@ -1,7 +1,7 @@
 //! The abstract socket between the agent and `shunt status`.
 //!
-//! A client that connects gets the status as JSON, if it is root or the agent's user. Then the agent
-//! closes the connection.
+//! A client that connects gets the status as JSON, if it is root or the agent's user. Then the
+//! agent closes the connection.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -37,7 +37,7 @@ impl Status {
             writeln!(f, "WARNING  {warning}")?;
         }
         if problems.is_empty() && warnings.is_empty() {
-            writeln!(f, "OK  the kernel holds what is planned")?;
+            writeln!(f, "OK  all changes are in the kernel")?;
         }
         writeln!(f)
     }
@@ -49,7 +49,7 @@ impl Status {
         if let Some(failure) = failure {
             let since = span(failure.at.before(self.told));
             problems.push(format!(
-                "the last sync failed {since} ago, the rules of before stay: {}",
+                "the last sync failed {since} ago, the previous rules stay: {}",
                 failure.reason
             ));
         } else if !self.healthy {
@@ -58,11 +58,7 @@ impl Status {
         }
         if let Source::Api { trouble: Some(trouble), .. } = &self.source {
             let lasts = Duration::from_secs_f64(trouble.seconds.max(0.0));
-            problems.push(format!(
-                "{}, for {}; what is programmed stays",
-                trouble.reason,
-                span(lasts)
-            ));
+            problems.push(format!("{}, for {}; the rules stay", trouble.reason, span(lasts)));
         }
         if last_sync.is_none() && failure.is_none() {
             problems.push(
@@ -97,7 +93,7 @@ impl Status {
         if !self.kube_proxy.is_nothing() {
             let found = &self.kube_proxy;
             warnings.push(format!(
-                "found of kube-proxy: {found}; run shunt cleanup --kube-proxy --keep-own"
+                "kube-proxy or its leftovers: {found}; run shunt cleanup --kube-proxy --keep-own"
             ));
         }
         some(&mut warnings, conflicts, most, "conflicts", |conflict| {

@@ -34,10 +34,10 @@ fn an_outage_is_told_as_long_as_it_lasts(api: Api) -> Result<()> {
     let _agent = world.start()?;
     let told = wait_for(&world, &["OK  "])?;
     let address = world.gate.address().to_string();
-    assert!(told.contains(&format!("API server https://{address}/, answers")), "{told}");
+    assert!(told.contains(&format!("API server https://{address}/, connected")), "{told}");
     assert!(told.contains(" 6 endpoints in 2 EndpointSlices"), "{told}");
     world.gate.refuse()?;
-    wait_for(&world, &["PROBLEM  the API server", &address, "what is programmed stays"])?;
+    wait_for(&world, &["PROBLEM  the API server", &address, "the rules stay"])?;
     world.gate.reopen()?;
     wait_for(&world, &["OK  "])?;
     Ok(())

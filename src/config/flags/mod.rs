@@ -19,9 +19,9 @@ pub struct Flag {
     pub field: &'static str,
     /// A sentence for `--help`.
     pub help: &'static str,
-    /// It counts with a configuration file, too.
+    /// True if the flag counts with a configuration file, too.
     pub beside_file: bool,
-    /// Commands without a configuration have it, too.
+    /// True if commands without a configuration have the flag, too.
     pub is_logging: bool,
     /// Why it has no effect, if the field does not say so.
     reason: &'static str,

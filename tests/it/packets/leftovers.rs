@@ -66,7 +66,10 @@ fn rules_of_kube_proxy_are_found_and_removed_beside_the_agent() -> Result<()> {
     let found = "2 nftables tables, 1 iptables-nft chain, the interface kube-ipvs0";
     agent.wait_for_log(&["WARN", found, "shunt cleanup --kube-proxy --keep-own"])?;
     let status = run(&world, &["status"])?;
-    assert!(status.starts_with(&format!("WARNING  found of kube-proxy: {found}")), "{status}");
+    assert!(
+        status.starts_with(&format!("WARNING  kube-proxy or its leftovers: {found}")),
+        "{status}"
+    );
     let all = [("nftables_table", 2.0), ("iptables_chain", 1.0), ("ipvs_interface", 1.0)];
     wait_for_metric(&agent, &all)?;
 

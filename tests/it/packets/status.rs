@@ -82,7 +82,7 @@ fn all_is_well_and_counted() -> Result<()> {
     assert_eq!(counts["elements"]["service-ips"]["IPv4"], 9);
 
     let text = text(&world.lab.node)?;
-    assert!(text.starts_with("OK  the kernel holds what is planned\n"), "{text}");
+    assert!(text.starts_with("OK  all changes are in the kernel\n"), "{text}");
     for part in [
         "on node node-1, process ",
         "manifests in /",
@@ -125,7 +125,8 @@ fn conflicts_and_ports_that_somebody_else_has_are_told() -> Result<()> {
     let first: Vec<&str> = told.lines().take_while(|line| !line.is_empty()).collect();
     assert_eq!(first.len(), 4, "{told}");
     assert!(first.iter().all(|line| line.starts_with("WARNING  ")), "{told}");
-    assert!(first[3].contains("Service default/local on 192.0.2.10:31007"), "{told}");
+    let unbound = "192.0.2.10:31007 for the health checks of Service default/local";
+    assert!(first[3].contains(unbound), "{told}");
 
     drop(taken);
     world.manifests.remove("second.yaml")?;

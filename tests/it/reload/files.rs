@@ -53,10 +53,7 @@ fn what_cannot_be_used_changes_nothing_and_is_said() -> Result<()> {
     agent.wait_for_log(&["ERROR", "the one before stays", "3 of its values are wrong"])?;
     assert_eq!(reloads(&agent)?, (0.0, 1.0, false));
     let told = world.status()?;
-    assert!(
-        told.starts_with("WARNING  the configuration that was last written is not in"),
-        "{told}"
-    );
+    assert!(told.starts_with("WARNING  the last written configuration is not in"), "{told}");
     assert!(world.rules()?.contains(&mark(1)));
 
     world.config.write("{")?;

@@ -1,4 +1,4 @@
-//! `docs/kernels.md`: what the kernels can, as probes inside of them have found.
+//! `docs/kernels.md`: the features of kernels, as probes inside of them found.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,21 +14,25 @@ const FILE: &str = "docs/kernels.md";
 const HEAD: &str = "\
 # Kernels
 
-What shunt has been tested on with `cargo xtask vm-test`, and what these kernels can. Made from probes
-inside of them, by `cargo xtask vm-test --write-docs`; a test on a kernel that answers otherwise fails.
+The kernels that `cargo xtask vm-test` tests, and their features. `cargo xtask vm-test --write-docs` writes this table from
+probes inside of them. A test fails on a kernel with another result.
 
-5.10 is tested on request (`--kernel 5.10`), the others before each change is taken.
+`cargo xtask ci` tests all of them but 5.10, which is tested on request (`--kernel 5.10`).
 ";
 
 /// Names of features as probes have them (`vm-tests/src/features.rs`), for people, and what they mean
 /// to us.
 const FEATURES: [(&str, &str, &str); 8] = [
-    ("owner", "tables with an owner", "alone of no use to us: such a table goes with its owner"),
+    (
+        "owner",
+        "tables with an owner",
+        "not used alone: the kernel deletes such a table with its owner",
+    ),
     (
         "persist",
-        "… which outlive it",
-        "used where it is: nobody else can change our tables. Elsewhere changes by others are looked for \
-         once a second, and repaired",
+        "… that outlive the owner",
+        "used where it exists: no other process can modify the tables. Elsewhere the agent checks once a \
+         second, and repairs them",
     ),
     ("fib", "`fib` expressions", "used for node ports on all local addresses"),
     (
@@ -39,14 +43,18 @@ const FEATURES: [(&str, &str, &str); 8] = [
     ("flow-tables", "flow tables", "not used"),
     (
         "end-of-batch-ack",
-        "an answer to the end of a transaction",
-        "not needed: that no error came says the same",
+        "an acknowledgement of the end of a transaction",
+        "not needed: no error means success",
     ),
-    ("destroy", "`destroy`, deletion of what may be missing", "not needed: what is there is known"),
+    (
+        "destroy",
+        "`destroy`, deletion of a missing object without an error",
+        "not needed: the agent has a record of all objects",
+    ),
     (
         "element-time-out",
-        "another time-out for an element that is there",
-        "not needed: session affinity refreshes entries from within rules",
+        "a new timeout for an existing element",
+        "not needed: rules refresh the entries of session affinity",
     ),
 ];
 
