@@ -47,5 +47,6 @@ pub use remove::{Removed, Scope, remove};
 pub use snapshot::{ObjectCounts, Quarantined, Snapshot, SpecConflict};
 pub use stats::{Commit, CommitStats};
 pub use stopwatch::Stopwatch;
-pub use thread::{Pace, spawn};
+pub use thread::spawn;
 pub use transaction::{Prepared, SyncReport};
+pub use worker::Pace;

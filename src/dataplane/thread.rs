@@ -2,22 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use shunt_core::model::ChangeCounts;
 
 use super::command::{Command, Commands, channel};
-use super::worker::Worker;
+use super::worker::{Pace, Worker};
 use super::{Dataplane, Event};
-
-/// When the thread works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
-    /// Two commits are at least that far apart.
-    pub min_period: Duration,
-    /// How often it looks whether another process has written; zero: never.
-    pub check_period: Duration,
-}
 
 /// Starts the thread. `noticed` is called with each batch of changes when it is sent, in the thread that
 /// sends it; `report` with what became of them.

@@ -9,7 +9,6 @@ use shunt_core::model::{ChangeBatch, ChangeCounts};
 use shunt_core::plan::ChainName;
 
 use super::command::{Backlog, Command, Configure};
-use super::thread::Pace;
 use super::{Dataplane, Error, Event, Progress, Quarantined, Snapshot, SyncReport};
 use crate::jitter;
 
@@ -29,6 +28,15 @@ const LISTEN_FOR: Duration = Duration::from_secs(10);
 /// The part of the period between two checks that is left out at random: not all agents of a cluster
 /// look at the same moment, nor always in step with another program.
 const CHECK_JITTER: f64 = 0.2;
+
+/// When the thread works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Two commits are at least that far apart.
+    pub min_period: Duration,
+    /// How often it looks whether another process has written; zero: never.
+    pub check_period: Duration,
+}
 
 /// Decides what to do next, and does it.
 pub(super) struct Worker<R> {

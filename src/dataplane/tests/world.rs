@@ -11,8 +11,7 @@ use shunt_fake_nftables::{Call, Fault, Faulty, Listing, NODE, Namespace, Socket,
 
 use crate::dataplane::command::{Backlog, Command, Commands, channel};
 use crate::dataplane::stopwatch::Stopwatch;
-use crate::dataplane::thread::Pace;
-use crate::dataplane::worker::Worker;
+use crate::dataplane::worker::{Pace, Worker};
 use crate::dataplane::{Dataplane, Event, Ownership, Snapshot};
 
 /// What happened, and when: since the start of the test.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::{HeaderValue, USER_AGENT};
 use hyper::rt::{Read, Write};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::proxy::SocksV5;
 use hyper_util::client::legacy::connect::{Connection as Connected, HttpConnector};
@@ -16,10 +16,11 @@ use kube::{Client, Config};
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::access::Prepared;
-use super::dial::Connector;
+use super::dial::{Connector, KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use super::failure::innermost;
 use super::proxy::{Credentials, ProxyKind};
 use super::requests::{OnAsked, Tell};
+use super::server_name::server_name;
 use super::token::Token;
 use super::tunnel::Tunnel;
 use super::{Access, AccessError};
@@ -30,10 +31,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 const PING_AFTER: Duration = Duration::from_secs(20);
 /// … and the connection is given up when none comes (client-go: 15 s).
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// HTTP/1 has no such question; there the kernel asks the other host.
-pub(super) const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
-pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-pub(super) const KEEPALIVE_PROBES: u32 = 3;
 
 /// Which server did not answer, and why: a name that does not resolve is not told by the system.
 #[derive(Debug, thiserror::Error)]
@@ -80,11 +77,6 @@ fn client(access: &Access, on_asked: &OnAsked) -> Result<Client, AccessError> {
             client_over(socks, &config, token, &through, on_asked)
         }
     }
-}
-
-/// Verifies certificates against this name instead of the host in the URL.
-pub(super) fn server_name(name: &str) -> Option<FixedServerNameResolver> {
-    name.to_owned().try_into().ok().map(FixedServerNameResolver::new)
 }
 
 fn client_over<C>(

@@ -18,8 +18,10 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::sync::{mpsc, oneshot};
 use tower::{BoxError, Service};
 
-use super::client::{KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
-
+/// HTTP/1 has no pings; there the kernel probes the other host.
+pub(super) const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
+pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const KEEPALIVE_PROBES: u32 = 3;
 /// How long the namespace of the start is tried.
 const PATIENCE: Duration = Duration::from_secs(3);
 

@@ -13,8 +13,8 @@ use kube::config::{self, Kubeconfig, KubeconfigError, LoadDataError};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::client::server_name;
 use super::proxy::Proxy;
+use super::server_name::server_name;
 use super::token::{Token, TokenError};
 use crate::document::{FieldPath, Node, Problem, Segment, Severity, Value, parse_leniently, typed};
 

@@ -26,6 +26,7 @@ mod messages;
 mod proxy;
 mod requests;
 mod resource;
+mod server_name;
 mod token;
 mod tunnel;
 mod watch;

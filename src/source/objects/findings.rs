@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use ipnet::IpNet;
 use shunt_core::model::Change;
 
-use crate::document::{At, Problem, Severity};
+use crate::document::{At, Problem, Severity, parse_net};
 
 use super::{Converted, Key, Names, raw, values};
 
@@ -51,6 +52,19 @@ impl Findings {
     /// A part is ignored because a field of it is missing.
     pub(super) fn ignored_without(&mut self, at: At<'_>, reason: &str, effect: &str) {
         self.add(Severity::Warning, at, None, format!("{reason} ({effect})"));
+    }
+
+    /// Reads a list of prefixes, each once. A wrong one costs just that one.
+    pub(super) fn nets(&mut self, texts: &[String], at: &At<'_>, effect: &str) -> Vec<IpNet> {
+        let mut nets = Vec::with_capacity(texts.len());
+        for (i, text) in texts.iter().enumerate() {
+            match parse_net(text) {
+                Ok(net) if nets.contains(&net) => {}
+                Ok(net) => nets.push(net),
+                Err(reason) => self.ignored(at.index(i), text, reason, effect),
+            }
+        }
+        nets
     }
 
     /// Something has no effect.

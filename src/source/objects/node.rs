@@ -66,5 +66,5 @@ fn pod_cidrs(raw: &raw::Node, findings: &mut Findings) -> Vec<IpNet> {
             |net| vec![net],
         );
     }
-    values::nets(&raw.spec.pod_cidrs, &spec.field("podCIDRs"), effect, findings)
+    findings.nets(&raw.spec.pod_cidrs, &spec.field("podCIDRs"), effect)
 }

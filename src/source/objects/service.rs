@@ -193,11 +193,10 @@ fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Findings) -> Ve
 }
 
 fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpNet> {
-    values::nets(
+    findings.nets(
         &spec.load_balancer_source_ranges,
         &SPEC.field("loadBalancerSourceRanges"),
         "this range is ignored; addresses of a family without a valid one stay closed",
-        findings,
     )
 }
 

@@ -5,7 +5,7 @@ use shunt_core::model::Change;
 use crate::document::At;
 
 use super::findings::Findings;
-use super::{Converted, Kind, Names, raw, values};
+use super::{Converted, Kind, Names, raw};
 
 /// Converts a ServiceCIDR.
 #[must_use]
@@ -14,7 +14,7 @@ pub fn service_cidr(raw: &raw::ServiceCidr, names: &mut Names) -> Converted {
     let key = findings.key(Kind::ServiceCidr, &raw.metadata, names);
     let spec = At::top("spec");
     let effect = "this prefix is ignored";
-    let nets = values::nets(&raw.spec.cidrs, &spec.field("cidrs"), effect, &mut findings);
+    let nets = findings.nets(&raw.spec.cidrs, &spec.field("cidrs"), effect);
     let change = Change::ServiceCidr(key.name.name.clone(), nets);
     findings.finish(key, Some(change))
 }

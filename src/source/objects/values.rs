@@ -4,12 +4,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::IpNet;
 use shunt_core::model::Protocol;
 
-use crate::document::{At, parse_ip, parse_net};
-
-use super::findings::Findings;
+use crate::document::parse_ip;
 
 /// The longest name of an object: that of a DNS name.
 pub(super) const NAME_LENGTH: usize = 253;
@@ -56,24 +53,6 @@ fn is_link_local(address: IpAddr) -> bool {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
     }
-}
-
-/// A list of prefixes, each once. A wrong one costs just that one.
-pub(super) fn nets(
-    texts: &[String],
-    at: &At<'_>,
-    effect: &str,
-    findings: &mut Findings,
-) -> Vec<IpNet> {
-    let mut nets = Vec::with_capacity(texts.len());
-    for (i, text) in texts.iter().enumerate() {
-        match parse_net(text) {
-            Ok(net) if nets.contains(&net) => {}
-            Ok(net) => nets.push(net),
-            Err(reason) => findings.ignored(at.index(i), text, reason, effect),
-        }
-    }
-    nets
 }
 
 /// A port number that packets can have.

@@ -1,0 +1,8 @@
+//! The name that a server's certificate must have, where it is not that of the URL.
+
+use hyper_rustls::FixedServerNameResolver;
+
+/// Verifies certificates against this name instead of the host in the URL.
+pub(super) fn server_name(name: &str) -> Option<FixedServerNameResolver> {
+    name.to_owned().try_into().ok().map(FixedServerNameResolver::new)
+}
