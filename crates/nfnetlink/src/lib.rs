@@ -8,6 +8,7 @@
 //!
 //! Of the crates of the agent, this one alone contains `unsafe`: the calls into libnftnl, what the netlink socket
 //! needs, and the one call to legacy iptables, each with its reason.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod attr;
 pub mod message;
