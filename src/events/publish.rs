@@ -14,6 +14,9 @@ use crate::source::kubernetes::{Connection, random};
 const CONTROLLER: &str = "shunt";
 /// The longest note that the API server takes, in bytes (`events.k8s.io/v1`, validation).
 const NOTE: usize = 1024;
+/// The longest name of an object, in bytes, and the longest `reportingInstance`.
+const MAX_NAME: usize = 253;
+const MAX_INSTANCE: usize = 128;
 /// How long the API server may take for one: a busy server lets it wait for up to a minute.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Events about Services, which concern all nodes, are sent within this time at random: most nodes
@@ -162,7 +165,12 @@ fn event_name(
     time: jiff::Timestamp,
 ) -> String {
     match &notice.regarding {
-        Regarding::Node => format!("{node_name}.{:x}", time.as_nanosecond()),
+        Regarding::Node => {
+            let suffix = format!(".{:x}", time.as_nanosecond());
+            // A label must not end with a dash.
+            let start = cut(node_name, MAX_NAME - suffix.len()).trim_end_matches(['-', '.']);
+            format!("{start}{suffix}")
+        }
         Regarding::Service(service) => {
             let parts = [CONTROLLER, uid.unwrap_or_default(), notice.reason];
             format!("{}.{:016x}", service.name, fnv1a(&parts.join("/")))
@@ -196,11 +204,6 @@ fn event(
     if let Some(uid) = uid {
         regarding["uid"] = uid.into();
     }
-    let mut note = &*notice.note;
-    while note.len() > NOTE {
-        let cut = note.char_indices().map(|(at, _)| at).take_while(|at| *at <= NOTE).last();
-        note = &note[..cut.unwrap_or_default()];
-    }
     serde_json::json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -210,13 +213,22 @@ fn event(
         },
         "eventTime": format!("{time:.6}"),
         "reportingController": CONTROLLER,
-        "reportingInstance": format!("{CONTROLLER}-{node_name}"),
+        "reportingInstance": cut(&format!("{CONTROLLER}-{node_name}"), MAX_INSTANCE),
         "type": if notice.is_warning { "Warning" } else { "Normal" },
         "reason": notice.reason,
         "action": notice.action,
         "regarding": regarding,
-        "note": note,
+        "note": cut(&notice.note, NOTE),
     })
+}
+
+/// The start of a text, at most so many bytes.
+fn cut(text: &str, bytes: usize) -> &str {
+    let mut end = text.len().min(bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 #[cfg(test)]
