@@ -11,7 +11,6 @@ use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::{Desired, Options};
 
 use crate::config::{self, Flags};
-use crate::document::to_yaml;
 use crate::source::{kubernetes, manifests};
 
 /// The name of our Node in the seeds.
@@ -44,7 +43,7 @@ pub fn configuration(bytes: &[u8]) {
     let load = |bytes| config::load(Some((Path::new("file"), bytes)), &Flags::default());
     let Ok(loaded) = load(bytes) else { return };
     let Ok(full) = serde_json::to_value(&loaded.full) else { return };
-    let written = to_yaml(&full);
+    let Ok(written) = serde_saphyr::to_string(&full) else { return };
     let again = load(written.as_bytes());
     let again = again.as_ref().map(|again| &again.config);
     assert_eq!(again.ok(), Some(&loaded.config), "written as\n{written}");

@@ -4,6 +4,7 @@
 //! [`plan`](shunt_core::plan) → [`dataplane`] → [`nft`](nfnetlink::nft). The map of the
 //! code, with its invariants, is `ARCHITECTURE.md` at the root of the repository.
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod cli;
 pub mod config;

@@ -11,7 +11,6 @@ use super::{Failure, cleanup};
 use crate::config::raw::Configuration;
 use crate::conntrack::{Conntrack, sysctl};
 use crate::dataplane::Scope;
-use crate::document::to_yaml;
 
 /// Prints the version, if it was asked for.
 pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
@@ -53,9 +52,11 @@ pub(super) fn with_settings(arguments: &Run, settings: &Effective) -> Option<Res
 }
 
 fn write_configuration(path: &Path, full: &Configuration) -> Result<(), Failure> {
-    let value = serde_json::to_value(full).context("the configuration cannot be written")?;
-    std::fs::write(path, to_yaml(&value))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    // A JSON value has its fields in order, as kube-proxy writes them.
+    let yaml = serde_json::to_value(full).map(|value| serde_saphyr::to_string(&value));
+    let yaml =
+        yaml.context("the configuration is no JSON")?.context("the configuration is no YAML")?;
+    std::fs::write(path, yaml).with_context(|| format!("cannot write {}", path.display()))?;
     tracing::info!(file = %path.display(), "wrote the configuration");
     Ok(())
 }

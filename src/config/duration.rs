@@ -103,58 +103,50 @@ impl Serialize for FlushFrequency {
 
 impl<'de> Deserialize<'de> for FlushFrequency {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<FlushFrequency, D::Error> {
-        struct TextOrNumber;
-
-        impl Visitor<'_> for TextOrNumber {
-            type Value = FlushFrequency;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration such as 5s, or a number of nanoseconds")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<FlushFrequency, E> {
-                GoDuration::parse(text).map(FlushFrequency).map_err(E::custom)
-            }
-
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<FlushFrequency, E> {
-                let number = i64::try_from(number).map_err(E::custom)?;
-                self.visit_i64(number)
-            }
-
-            fn visit_i64<E: de::Error>(self, number: i64) -> Result<FlushFrequency, E> {
-                Ok(FlushFrequency(GoDuration(SignedDuration::from_nanos(number))))
-            }
-        }
-
-        deserializer.deserialize_any(TextOrNumber)
+        let duration = deserializer.deserialize_any(TextOr {
+            expecting: "a duration such as 5s, or a number of nanoseconds",
+            number: |number| Ok(GoDuration(SignedDuration::from_nanos(number))),
+        })?;
+        Ok(FlushFrequency(duration))
     }
 }
 
 impl<'de> Deserialize<'de> for GoDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<GoDuration, D::Error> {
-        struct Text;
-
-        impl Visitor<'_> for Text {
-            type Value = GoDuration;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a duration such as 30s or 1h2m3s")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {
-                GoDuration::parse(text).map_err(E::custom)
-            }
-
+        deserializer.deserialize_any(TextOr {
+            expecting: "a duration such as 30s or 1h2m3s",
             // Kubernetes' own type takes only text, but some older files have a bare 0.
-            fn visit_u64<E: de::Error>(self, number: u64) -> Result<GoDuration, E> {
-                match number {
-                    0 => Ok(GoDuration::default()),
-                    _ => Err(E::custom("a number without a unit; write a duration such as 30s")),
-                }
-            }
-        }
+            number: |number| match number {
+                0 => Ok(GoDuration::default()),
+                _ => Err("a number without a unit; write a duration such as 30s"),
+            },
+        })
+    }
+}
 
-        deserializer.deserialize_any(Text)
+/// Reads the text of a duration, or what `number` makes of a number.
+struct TextOr {
+    expecting: &'static str,
+    number: fn(i64) -> Result<GoDuration, &'static str>,
+}
+
+impl Visitor<'_> for TextOr {
+    type Value = GoDuration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expecting)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<GoDuration, E> {
+        GoDuration::parse(text).map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<GoDuration, E> {
+        (self.number)(number).map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<GoDuration, E> {
+        self.visit_i64(i64::try_from(number).map_err(E::custom)?)
     }
 }
 

@@ -13,7 +13,6 @@ mod read;
 mod scalar;
 mod tree;
 mod typed;
-mod write;
 
 #[cfg(test)]
 mod tests;
@@ -24,4 +23,3 @@ pub use problem::{Problem, Severity, excerpt};
 pub use read::{SyntaxError, documents, parse, parse_leniently};
 pub use tree::{Entry, Node, Scalar, Value};
 pub use typed::{TypeError, typed, typed_reporting_unknown};
-pub use write::to_yaml;

@@ -15,6 +15,9 @@ use crate::source::kubernetes::Connection;
 const CONTROLLER: &str = "shunt";
 /// The maximum length of a note in bytes (`events.k8s.io/v1`, validation).
 const MAX_NOTE: usize = 1024;
+/// The maximum length of an object's name, and of `reportingInstance`, in bytes.
+const MAX_NAME: usize = 253;
+const MAX_INSTANCE: usize = 128;
 /// The timeout of a request: a busy server queues it for up to a minute.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum random delay of Events about Services. All nodes send them; most nodes then find
@@ -165,7 +168,12 @@ fn event_name(
     time: jiff::Timestamp,
 ) -> String {
     match &notice.regarding {
-        Regarding::Node => format!("{node_name}.{:x}", time.as_nanosecond()),
+        Regarding::Node => {
+            let suffix = format!(".{:x}", time.as_nanosecond());
+            // A label must not end with a dash.
+            let start = cut(node_name, MAX_NAME - suffix.len()).trim_end_matches(['-', '.']);
+            format!("{start}{suffix}")
+        }
         Regarding::Service(service) => {
             let parts = [CONTROLLER, uid.unwrap_or_default(), notice.reason];
             format!("{}.{:016x}", service.name, fnv1a(&parts.join("/")))
@@ -199,11 +207,6 @@ fn event(
     if let Some(uid) = uid {
         regarding["uid"] = uid.into();
     }
-    let mut note = &*notice.note;
-    while note.len() > MAX_NOTE {
-        let cut = note.char_indices().map(|(at, _)| at).take_while(|at| *at <= MAX_NOTE).last();
-        note = &note[..cut.unwrap_or_default()];
-    }
     serde_json::json!({
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -213,13 +216,22 @@ fn event(
         },
         "eventTime": format!("{time:.6}"),
         "reportingController": CONTROLLER,
-        "reportingInstance": format!("{CONTROLLER}-{node_name}"),
+        "reportingInstance": cut(&format!("{CONTROLLER}-{node_name}"), MAX_INSTANCE),
         "type": if notice.is_warning { "Warning" } else { "Normal" },
         "reason": notice.reason,
         "action": notice.action,
         "regarding": regarding,
-        "note": note,
+        "note": cut(&notice.note, MAX_NOTE),
     })
+}
+
+/// The start of a text, at most so many bytes.
+fn cut(text: &str, bytes: usize) -> &str {
+    let mut end = text.len().min(bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 #[cfg(test)]

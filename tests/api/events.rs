@@ -13,6 +13,7 @@ use crate::world::{World, cluster_ip_service};
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = both![
         the_start_is_told,
+        the_longest_name_of_a_node_is_taken,
         a_conflict_is_told,
         a_conflict_that_others_told_is_not_told_again,
         a_conflict_of_kinds_is_told,
@@ -76,6 +77,20 @@ fn the_start_is_told(api: Api) -> Result<()> {
     assert_eq!(event["regarding"]["uid"], "node-1");
     assert_eq!(event["reportingController"], "shunt");
     assert_eq!(event["reportingInstance"], "shunt-node-1");
+    Ok(())
+}
+
+/// The server limits the Event's own name and `reportingInstance`, both of which have the node's.
+fn the_longest_name_of_a_node_is_taken(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let label = "n".repeat(63);
+    // Where the name of the Event is cut, it must not end with a dash.
+    let name = format!("{label}.{label}.{label}.{}-{}", "m".repeat(43), "o".repeat(17));
+    assert_eq!(name.len(), 253);
+    let agent = world.agent()?.name_from_configuration();
+    let _agent = agent.arg(format!("--hostname-override={name}")).spawn()?;
+    let event = wait_for(&world, "Starting")?;
+    assert_eq!(event["regarding"]["name"], name.as_str());
     Ok(())
 }
 

@@ -7,6 +7,7 @@
 //! kind. Everything in here can be tested without root. Its dependencies, and the names
 //! that its `clippy.toml` refuses, keep it so.
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod model;
 pub mod plan;

@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod attr;
 pub mod conntrack;

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail};
+use spdx::{Expression, LicenseReq, ParseMode};
 
 use super::Violation;
 use crate::command::{cargo, repository, stdout};
@@ -92,44 +93,12 @@ fn allowed(deny: &str) -> Result<BTreeSet<String>> {
 /// Whether the SPDX expression can be satisfied with allowed licences alone. An expression that
 /// does not parse cannot.
 fn permits(expression: &str, allowed: &BTreeSet<String>) -> bool {
-    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
-    let mut words = spaced.split_whitespace().collect();
-    let permitted = either(&mut words, allowed);
-    words.is_empty() && permitted == Some(true)
-}
-
-type Words<'a> = std::collections::VecDeque<&'a str>;
-
-fn either(words: &mut Words<'_>, allowed: &BTreeSet<String>) -> Option<bool> {
-    let mut permitted = both(words, allowed)?;
-    while words.front() == Some(&"OR") {
-        words.pop_front();
-        permitted |= both(words, allowed)?;
-    }
-    Some(permitted)
-}
-
-fn both(words: &mut Words<'_>, allowed: &BTreeSet<String>) -> Option<bool> {
-    let mut permitted = one(words, allowed)?;
-    while words.front() == Some(&"AND") {
-        words.pop_front();
-        permitted &= one(words, allowed)?;
-    }
-    Some(permitted)
-}
-
-fn one(words: &mut Words<'_>, allowed: &BTreeSet<String>) -> Option<bool> {
-    let licence = words.pop_front()?;
-    if licence == "(" {
-        let permitted = either(words, allowed)?;
-        return (words.pop_front()? == ")").then_some(permitted);
-    }
-    if words.front() == Some(&"WITH") {
-        words.pop_front();
-        // An exception only adds rights, so the licence decides.
-        words.pop_front()?;
-    }
-    Some(allowed.contains(licence))
+    // Of `A WITH B` the licence A decides: an exception only adds rights.
+    let is_allowed =
+        |term: &LicenseReq| term.license.id().is_some_and(|id| allowed.contains(id.name));
+    // Old crates write `MIT/Apache-2.0`.
+    Expression::parse_mode(expression, ParseMode::LAX)
+        .is_ok_and(|expression| expression.evaluate(is_allowed))
 }
 
 #[cfg(test)]

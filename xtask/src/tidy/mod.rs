@@ -3,7 +3,6 @@
 //! Each rule is a function from a file's text to what is wrong with it, and has a test that shows
 //! it a bad sample.
 
-mod code;
 mod licences;
 mod text;
 
@@ -54,9 +53,6 @@ pub(crate) fn run() -> Result<()> {
         };
         files += 1;
         violations.extend(text::check(&path, &text));
-        if path.ends_with(".rs") {
-            violations.extend(code::check(&path, &text));
-        }
     }
     let dependencies = licences::dependencies()?;
     violations.extend(licences::check(&dependencies, &read("deny.toml")?)?);

@@ -1,4 +1,5 @@
-//! Rules about any text file: length, and names of places that are not everybody's.
+//! Rules about any text file: length, tests that do not run, and names of places that are not
+//! everybody's.
 
 use super::Violation;
 
@@ -7,6 +8,9 @@ const LONGEST_FILE: usize = 600;
 
 /// Folders whose files have a limit on their length.
 const LIMITED: [&str; 3] = ["crates/", "src/", "xtask/"];
+
+/// How a test begins that does not run. clippy refuses only those that give no reason.
+const IGNORED_TEST: &str = "#[ignore";
 
 /// Folders of one machine. Written in two parts so that this file passes its own rule.
 const MACHINE_PATHS: [&str; 3] =
@@ -40,6 +44,10 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Violation> {
         ));
     }
     for (number, line) in (1..).zip(text.lines()) {
+        if path.ends_with(".rs") && line.trim_start().starts_with(IGNORED_TEST) {
+            let message = "an ignored test proves nothing; make it run or remove it";
+            violations.push(Violation::at(path, number, message));
+        }
         if let Some(place) = MACHINE_PATHS.iter().find(|place| names_path(line, place)) {
             violations.push(Violation::at(
                 path,
@@ -82,6 +90,14 @@ mod tests {
         assert_eq!(check("xtask/src/main.rs", &long).len(), 1);
         assert_eq!(check("LICENSE-GPL", &long), []);
         assert_eq!(check("src/lib.rs", &"\n".repeat(LONGEST_FILE)), []);
+    }
+
+    #[test]
+    fn a_test_that_does_not_run_is_refused() {
+        for source in ["#[test]\n#[ignore]\nfn f() {}", "    #[ignore = \"slow\"]\n"] {
+            assert_eq!(check("tests/packets.rs", source).len(), 1, "{source}");
+            assert_eq!(check("README.md", source), []);
+        }
     }
 
     #[test]

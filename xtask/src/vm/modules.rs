@@ -9,6 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use elf::ElfBytes;
+use elf::endian::AnyEndian;
 
 use crate::command::{command, describe, output};
 use crate::tree::Tree;
@@ -171,38 +173,11 @@ fn unsigned(mut module: Vec<u8>) -> Vec<u8> {
     module
 }
 
-/// The section `.modinfo` of a module: an ELF file of 64 bits, the lower byte first.
-fn modinfo(elf: &[u8]) -> Result<&[u8]> {
-    ensure!(elf.starts_with(b"\x7fELF\x02\x01"), "it is no ELF file of 64 bits");
-    let sections = number(elf, 0x28, 8)?;
-    let size = number(elf, 0x3a, 2)?;
-    let count = number(elf, 0x3c, 2)?;
-    let header =
-        |index: usize| index.checked_mul(size).and_then(|start| start.checked_add(sections));
-    let section = |index: usize| -> Result<&[u8]> {
-        let header = header(index).context("a section is nowhere")?;
-        slice(elf, number(elf, header + 0x18, 8)?, number(elf, header + 0x20, 8)?)
-    };
-    let names = section(number(elf, 0x3e, 2)?)?;
-    for index in 0..count {
-        let name = number(elf, header(index).context("a section is nowhere")?, 4)?;
-        if names.get(name..).is_some_and(|name| name.starts_with(b".modinfo\0")) {
-            return section(index);
-        }
-    }
-    bail!("it has no section .modinfo")
-}
-
-fn number(bytes: &[u8], start: usize, length: usize) -> Result<usize> {
-    let bytes = slice(bytes, start, length)?;
-    Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte)))
-}
-
-fn slice(bytes: &[u8], start: usize, length: usize) -> Result<&[u8]> {
-    start
-        .checked_add(length)
-        .and_then(|end| bytes.get(start..end))
-        .context("it ends before it should")
+/// The section `.modinfo` of a module.
+fn modinfo(module: &[u8]) -> Result<&[u8]> {
+    let elf = ElfBytes::<AnyEndian>::minimal_parse(module)?;
+    let section = elf.section_header_by_name(".modinfo")?.context("it has no section .modinfo")?;
+    Ok(elf.section_data(&section)?.0)
 }
 
 /// The strings `key=value` of a `.modinfo`.
@@ -234,7 +209,8 @@ mod tests {
     fn module(modinfo: &[u8]) -> Vec<u8> {
         let names = b"\0.modinfo\0.shstrtab\0";
         let mut elf = vec![0; 0x40];
-        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        elf[0x14] = 1;
         let (info_at, names_at) = (elf.len(), elf.len() + modinfo.len());
         elf.extend(modinfo);
         elf.extend(names);
@@ -243,11 +219,13 @@ mod tests {
         for (at, value) in [(0x3a, 0x40_u16), (0x3c, 3), (0x3e, 2)] {
             elf[at..at + 2].copy_from_slice(&value.to_le_bytes());
         }
-        for (name, start, length) in
-            [(0_u32, 0, 0), (1, info_at, modinfo.len()), (10, names_at, names.len())]
+        // Of the types 0 (none), 1 (data) and 3 (names).
+        for (name, kind, start, length) in
+            [(0_u32, 0, 0, 0), (1, 1, info_at, modinfo.len()), (10, 3, names_at, names.len())]
         {
             let mut header = vec![0; 0x40];
             header[..4].copy_from_slice(&name.to_le_bytes());
+            header[4] = kind;
             header[0x18..0x20].copy_from_slice(&(start as u64).to_le_bytes());
             header[0x20..0x28].copy_from_slice(&(length as u64).to_le_bytes());
             elf.extend(header);
@@ -310,8 +288,7 @@ mod tests {
     #[test]
     fn what_is_cut_off_is_no_module() {
         let whole = module(b"depends=b\0");
-        // What is left out at the very end is not read.
-        for length in 0..whole.len() - 0x18 {
+        for length in 0..whole.len() {
             assert!(modinfo(&whole[..length]).is_err(), "{length}");
         }
     }
