@@ -73,7 +73,7 @@ fn plan(changes: impl IntoIterator<Item = Change>) {
     at_once.update(&all, &all_dirty);
     assert_eq!(gradual.frontends(), at_once.frontends());
     assert_eq!(gradual.members(), at_once.members());
-    assert_eq!(gradual.surroundings(), at_once.surroundings());
+    assert_eq!(gradual.node_context(), at_once.node_context());
     for (key, frontend) in gradual.frontends() {
         assert!(frontend.elements(key).count() > 0, "{key} is nothing");
     }

@@ -10,15 +10,15 @@ pub mod cli;
 pub mod config;
 pub mod conntrack;
 pub mod dataplane;
-pub mod document;
 pub mod events;
-pub mod files;
+pub mod file_watch;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub mod http;
 mod jitter;
 pub mod kube_proxy;
 pub mod metrics;
 pub mod presence;
-pub mod serve;
 pub mod source;
+pub mod spanned_yaml;
 pub mod status;

@@ -8,8 +8,8 @@ use shunt_core::plan::Conflict;
 
 use crate::dataplane::Quarantined;
 use crate::events::{Notice, Regarding};
+use crate::http::{HEALTH_PURPOSE, PortReport};
 use crate::kube_proxy::Found;
-use crate::serve::{HEALTH_PURPOSE, PortReport};
 
 /// What is done to Services.
 const PROGRAM: &str = "ProgramService";

@@ -8,7 +8,7 @@ use shunt_core::model::Family;
 use tokio::sync::watch;
 
 use crate::dataplane::Backlog;
-use crate::serve::{Health, HealthSource};
+use crate::http::{Health, HealthSource};
 
 /// What has been found out so far.
 #[derive(Debug, Clone)]

@@ -9,13 +9,13 @@ use super::events;
 use crate::events::Recorder;
 use crate::kube_proxy::{Found, find};
 use crate::metrics::Metrics;
-use crate::status::Known;
+use crate::status::AgentState;
 
 /// Where to report what was found.
 pub(super) struct Reports {
     pub(super) events: Recorder,
     pub(super) metrics: Metrics,
-    pub(super) known: Known,
+    pub(super) known: AgentState,
 }
 
 /// Looks now and after each period, in the network namespace of this thread; once if it is zero.

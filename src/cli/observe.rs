@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use shunt_core::model::{ChangeBatch, Family};
-use shunt_core::plan::{Conflict, Flows, NodePortAddresses, Set, Surroundings};
+use shunt_core::plan::{Conflict, Flows, NodeContext, NodePortAddresses, Set};
 use tokio::sync::watch;
 
 use super::ending::Vital;
@@ -17,12 +17,12 @@ use super::events;
 use super::health::HealthState;
 use crate::conntrack::{Sweep, sysctl};
 use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, SyncReport};
-use crate::document::{FieldPath, Problem, Severity};
 use crate::events::Recorder;
+use crate::http::{ServiceHealth, ServiceHealths};
 use crate::metrics::{Changes, Metrics, State, Sync};
-use crate::serve::{ServiceHealth, ServiceHealths};
 use crate::source::manifests::{Location, Locations};
-use crate::status::{Known, NodePorts, missing_node};
+use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::status::{AgentState, NodePorts, missing_node};
 
 /// Sysctls that are to be set after the first commit; none once that was done.
 pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
@@ -35,7 +35,7 @@ pub(super) struct Observer {
     pub(super) unknown_node_is_eligible: bool,
     pub(super) metrics: Metrics,
     pub(super) events: Recorder,
-    pub(super) known: Known,
+    pub(super) known: AgentState,
     pub(super) service_healths: watch::Sender<ServiceHealths>,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sender<Sweep>>,
@@ -123,7 +123,7 @@ impl Observer {
     }
 
     fn note_node_ports(&mut self, snapshot: &Snapshot) {
-        let now = snapshot.surroundings.as_deref().map(NodePorts::of);
+        let now = snapshot.node_context.as_deref().map(NodePorts::of);
         if now != self.node_ports {
             log_node_ports(snapshot);
             self.node_ports = now;
@@ -212,12 +212,12 @@ fn state(snapshot: &Snapshot) -> State {
 
 /// Logs on which addresses node ports answer.
 pub(super) fn log_node_ports(snapshot: &Snapshot) {
-    let Some(surroundings) = &snapshot.surroundings else { return };
-    let node_ports = NodePorts::of(surroundings);
-    let primary = surroundings.options.node_port_addresses == NodePortAddresses::Primary;
+    let Some(node_context) = &snapshot.node_context else { return };
+    let node_ports = NodePorts::of(node_context);
+    let primary = node_context.options.node_port_addresses == NodePortAddresses::Primary;
     if primary && node_ports == NodePorts::default() {
         tracing::warn!(
-            node = surroundings.node_name,
+            node = node_context.node_name,
             "node ports answer on {node_ports}: nodePortAddresses is primary, and there is no Node \
              object that has primary addresses"
         );
@@ -228,16 +228,16 @@ pub(super) fn log_node_ports(snapshot: &Snapshot) {
 
 /// The sweep that follows from changed flows.
 pub(super) fn sweep(flows: Flows, snapshot: &Snapshot) -> Option<Sweep> {
-    let surroundings = snapshot.surroundings.as_ref()?;
-    Some(Sweep::new(flows, node_addresses(surroundings)))
+    let node_context = snapshot.node_context.as_ref()?;
+    Some(Sweep::new(flows, node_addresses(node_context)))
 }
 
 /// Every address on which NodePorts are offered.
-fn node_addresses(surroundings: &Surroundings) -> BTreeSet<IpAddr> {
-    let of = |family| match surroundings.node_port_addresses(family) {
+fn node_addresses(node_context: &NodeContext) -> BTreeSet<IpAddr> {
+    let of = |family| match node_context.node_port_addresses(family) {
         Some(addresses) => addresses,
         None => {
-            let all = surroundings.interface_addresses.iter().copied();
+            let all = node_context.interface_addresses.iter().copied();
             all.filter(|a| Family::of(*a) == family && !a.is_loopback()).collect()
         }
     };
@@ -247,13 +247,13 @@ fn node_addresses(surroundings: &Surroundings) -> BTreeSet<IpAddr> {
 /// Where load balancers are told what: on the addresses of NodePorts.
 fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
     let mut healths = ServiceHealths::new();
-    let Some(surroundings) = &snapshot.surroundings else { return healths };
+    let Some(node_context) = &snapshot.node_context else { return healths };
     for check in &snapshot.health_checks {
         let all: IpAddr = match check.family {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
             Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
         };
-        let addresses = surroundings.node_port_addresses(check.family);
+        let addresses = node_context.node_port_addresses(check.family);
         for address in addresses.unwrap_or_else(|| BTreeSet::from([all])) {
             // Two Services with one port: the first by name keeps it, the API allows no second.
             healths.entry(SocketAddr::new(address, check.port)).or_insert_with(|| ServiceHealth {
@@ -285,7 +285,7 @@ pub(super) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
         "{frontend} belongs to Service {owner}: {reason}; it is left out here until that Service \
          gives it up; change one of them"
     );
-    let mut problem = Problem::new(Severity::Warning, FieldPath::dotted(field), reason)
+    let mut problem = Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
         .of_object(format_args!("Service {loser}"))
         .with_value(frontend);
     if let Some(Location { file, line }) = locations.of(loser) {

@@ -17,11 +17,11 @@ use super::{logging, process};
 use crate::config::Config;
 use crate::conntrack::sysctl;
 use crate::dataplane::{Command, Commands, Configure};
-use crate::document::Problem;
-use crate::files::{Paths, Stop};
+use crate::file_watch::{Paths, Stop};
+use crate::http::Bind;
 use crate::metrics::Metrics;
-use crate::serve::Bind;
-use crate::status::Known;
+use crate::spanned_yaml::Diagnostic;
+use crate::status::AgentState;
 
 /// What a change of the configuration has to reach.
 pub(super) struct Reach {
@@ -34,7 +34,7 @@ pub(super) struct Reach {
     /// Where they are: `/proc/sys/net`, or where a container has it mounted.
     pub(super) net_sysctls: PathBuf,
     pub(super) metrics: Metrics,
-    pub(super) known: Known,
+    pub(super) known: AgentState,
 }
 
 /// Why the configuration is looked at again.
@@ -119,11 +119,11 @@ impl Reload {
         }
     }
 
-    fn take(&mut self, (new, problems): (Effective, Vec<Problem>), objects: Objects) -> bool {
+    fn take(&mut self, (new, problems): (Effective, Vec<Diagnostic>), objects: Objects) -> bool {
         let old = std::mem::replace(&mut self.current, new);
         let new = &self.current;
         logging::start(new.config.log_format, new.config.verbosity);
-        problems.iter().for_each(Problem::log);
+        problems.iter().for_each(Diagnostic::log);
         let changed = changed_fields(&old, new);
         if changed.is_empty() {
             tracing::info!("read the configuration again; it says what is in force");

@@ -26,23 +26,23 @@ use super::reload::{
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, runtime};
-use super::{Failure, ending, events, exclusive, instead, leftovers, netns, process};
+use super::{Failure, ending, events, exclusive, leftovers, netns, oneshot, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
 use crate::events::Recorder;
-use crate::metrics::{Changes, Metrics, Server};
-use crate::presence::Presence;
-use crate::serve::{
+use crate::http::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
     serve_service_health,
 };
+use crate::metrics::{Changes, Metrics, Server};
+use crate::presence::Presence;
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
-use crate::status::{self, Known};
+use crate::status::{self, AgentState};
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
-    if let Some(done) = instead::print_version(arguments) {
+    if let Some(done) = oneshot::print_version(arguments) {
         return done;
     }
     let is_agent = !(arguments.once
@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
         None => None,
     };
     netns::enter(arguments.netns.as_deref())?;
-    if let Some(done) = instead::with_settings(arguments, &settings) {
+    if let Some(done) = oneshot::with_settings(arguments, &settings) {
         return done;
     }
     let objects = Objects::chosen(arguments, &settings.config, dialer.as_ref())
@@ -151,7 +151,7 @@ fn keep_running(
         patience: patience(config),
         node_eligible: unknown_node_is_eligible,
     });
-    let (known, unbound) = (Known::default(), UnboundPorts::default());
+    let (known, unbound) = (AgentState::default(), UnboundPorts::default());
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
     let locations = Locations::default();
@@ -268,7 +268,7 @@ fn keep_running(
 }
 
 /// Takes reports of the ports for probes and metrics. The log is the server's own.
-fn on_port(events: Recorder, metrics: Metrics, known: Known) -> OnPort {
+fn on_port(events: Recorder, metrics: Metrics, known: AgentState) -> OnPort {
     Arc::new(move |report| {
         let server = match report.purpose {
             HEALTH_PURPOSE => Server::Health,

@@ -7,7 +7,7 @@ use super::args::{Logging, Settings};
 use super::{Failure, logging};
 use crate::config::raw::Configuration;
 use crate::config::{self, Config, Loaded};
-use crate::document::{Problem, Severity};
+use crate::spanned_yaml::{Diagnostic, Severity};
 
 /// What the agent needs to know.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effect
     };
     let (effective, problems) = loaded.inspect_err(|_| logging::start_with(logging))?;
     logging::start(effective.config.log_format, effective.config.verbosity);
-    problems.iter().for_each(Problem::log);
+    problems.iter().for_each(Diagnostic::log);
     Ok(effective)
 }
 
@@ -66,13 +66,13 @@ pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effect
 pub(super) enum Unusable {
     /// Values are wrong.
     #[error("{} of its values are wrong, see above", errors(.0).count())]
-    Values(Vec<Problem>),
+    Values(Vec<Diagnostic>),
     /// There is something that they do not say and that cannot be found out.
     #[error("{0:#}")]
     Other(#[from] anyhow::Error),
 }
 
-fn errors(problems: &[Problem]) -> impl Iterator<Item = &Problem> {
+fn errors(problems: &[Diagnostic]) -> impl Iterator<Item = &Diagnostic> {
     problems.iter().filter(|problem| problem.severity == Severity::Error)
 }
 
@@ -91,7 +91,7 @@ impl Unusable {
     /// Logs the values that are wrong.
     pub(super) fn log(&self) {
         if let Unusable::Values(problems) = self {
-            problems.iter().for_each(Problem::log);
+            problems.iter().for_each(Diagnostic::log);
         }
     }
 }
@@ -102,7 +102,7 @@ pub(super) fn load(
     settings: &Settings,
     logging: &Logging,
     content: Option<Vec<u8>>,
-) -> Result<(Effective, Vec<Problem>), Unusable> {
+) -> Result<(Effective, Vec<Diagnostic>), Unusable> {
     let mut flags = settings.flags.clone();
     flags.extend(&logging.flags);
     let file = settings.config.as_deref().zip(content.as_deref());

@@ -16,10 +16,12 @@ use crate::config::Config;
 use crate::dataplane::Commands;
 use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
-use crate::source::kubernetes::{Access, AccessError, Asked, Connection, Dialer, OnAsked, Source};
+use crate::source::kubernetes::{
+    Access, AccessError, Connection, Dialer, ObservedRequest, RequestObserver, Source,
+};
 use crate::source::manifests::{self, Locations, Watcher};
 use crate::source::objects::Kind;
-use crate::status::{Following, Known};
+use crate::status::{AgentState, Following};
 
 /// How long `--once` waits for the API server to list everything.
 const ONCE: Duration = Duration::from_secs(60);
@@ -89,14 +91,14 @@ impl Objects {
             }
             Objects::Api(access) => runtime()?.block_on(async {
                 let source = Source::new(access.clone(), node_name, |_| {}, Arc::new(|_| {}))?;
-                let contact = source.contact();
+                let api_status = source.api_status();
                 let listing = source.run(|batch| {
                     let synced = batch.changes.contains(&Change::Synced);
                     apply(batch.changes);
                     if synced { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 });
                 tokio::time::timeout(ONCE, listing).await.map_err(|_| {
-                    let trouble = contact.trouble().map(|(reason, _)| reason);
+                    let trouble = api_status.trouble().map(|(reason, _)| reason);
                     let why = trouble.unwrap_or_else(|| "it takes its time".to_owned());
                     anyhow!("the API server has not listed everything within {ONCE:?}: {why}")
                 })
@@ -113,7 +115,7 @@ impl Objects {
         commands: &Commands,
         metrics: &Metrics,
         notices: &Notices,
-        known: &Known,
+        known: &AgentState,
         locations: &Locations,
     ) -> anyhow::Result<Work> {
         match self {
@@ -139,7 +141,7 @@ impl Objects {
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
                 let source = Source::new(access.clone(), node_name, restarted, asked.clone())?;
                 let server = access.server()?;
-                known.follow(node_name, Following::Api { server, contact: source.contact() });
+                known.follow(node_name, Following::Api { server, api_status: source.api_status() });
                 let events = Connection::open(access.clone(), asked)?;
                 let events = publish(notices.clone(), events, node_name.to_owned());
                 locations.clear();
@@ -158,8 +160,8 @@ impl Objects {
 }
 
 /// Counts the requests to an API server.
-fn count_requests(metrics: Metrics) -> OnAsked {
-    Arc::new(move |asked: &Asked<'_>| {
+fn count_requests(metrics: Metrics) -> RequestObserver {
+    Arc::new(move |asked: &ObservedRequest<'_>| {
         let status = asked.status.map(|status| status.as_u16());
         metrics.api_asked(asked.method.as_str(), asked.host, status, asked.took);
     })

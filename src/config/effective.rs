@@ -14,7 +14,7 @@ use super::defaults::Mode;
 use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, NodePortAddresses};
 use crate::conntrack::sysctl;
-use crate::document::{At, Problem, Severity, parse_ip_sloppy, parse_net};
+use crate::spanned_yaml::{At, Diagnostic, Severity, parse_ip_sloppy, parse_net};
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
@@ -24,7 +24,7 @@ const INTERFACE_NAME: usize = 15;
 pub(super) fn effective(
     written: &Configuration,
     full: &Configuration,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<Diagnostic>,
 ) -> Config {
     let mut check = Check { problems };
     mode(written, &mut check);
@@ -56,7 +56,7 @@ pub(super) fn effective(
 
 /// Collects problems.
 pub(super) struct Check<'p> {
-    pub(super) problems: &'p mut Vec<Problem>,
+    pub(super) problems: &'p mut Vec<Diagnostic>,
 }
 
 impl Check<'_> {
@@ -67,7 +67,7 @@ impl Check<'_> {
         value: Option<&dyn fmt::Display>,
         reason: impl Into<String>,
     ) {
-        let problem = Problem::new(severity, at.path(), reason);
+        let problem = Diagnostic::new(severity, at.path(), reason);
         self.problems.push(match value {
             Some(value) => problem.with_value(value),
             None => problem,

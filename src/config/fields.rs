@@ -1,6 +1,6 @@
 //! The fields of a configuration as data: their effect, or the reason for having none.
 
-use crate::document::{FieldPath, Node, Problem, Segment, Severity, Value};
+use crate::spanned_yaml::{Diagnostic, FieldPath, Node, Segment, Severity, Value};
 
 /// A field of `KubeProxyConfiguration`.
 #[derive(Debug)]
@@ -125,14 +125,14 @@ fn is_within(path: &str, outer: &str) -> bool {
 }
 
 /// Returns a note for each field that is set and has no effect.
-pub(super) fn notes(document: &Node<'_>) -> impl Iterator<Item = Problem> {
+pub(super) fn notes(document: &Node<'_>) -> impl Iterator<Item = Diagnostic> {
     let mut set = Vec::new();
     leaves(document, &FieldPath::default(), &mut set);
     set.into_iter().filter_map(|(path, node)| {
         let name = path.to_string();
         let field = FIELDS.iter().find(|field| is_within(&name, field.path))?;
         let Effect::None(why) = field.effect else { return None };
-        let mut note = Problem::new(Severity::Note, path, format!("has no effect: {why}"));
+        let mut note = Diagnostic::new(Severity::Note, path, format!("has no effect: {why}"));
         note.value = Some(node.describe());
         Some(note)
     })

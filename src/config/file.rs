@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::document::{self, FieldPath, Node, Problem, Severity, typed_reporting_unknown};
+use crate::spanned_yaml::{self, Diagnostic, FieldPath, Node, Severity, typed_reporting_unknown};
 
 use super::raw::Configuration;
 use super::{API_VERSION, KIND, fields};
@@ -16,14 +16,14 @@ const MAX_TYPE_ERRORS: usize = 20;
 pub(super) fn read<'a>(
     path: &Arc<Path>,
     bytes: &'a [u8],
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<Diagnostic>,
 ) -> Option<(Configuration, Node<'a>)> {
-    let error = |field: FieldPath, reason: &str| Problem::new(Severity::Error, field, reason);
-    let mut documents = match document::parse_leniently(bytes) {
+    let error = |field: FieldPath, reason: &str| Diagnostic::new(Severity::Error, field, reason);
+    let mut documents = match spanned_yaml::parse_leniently(bytes) {
         Ok((documents, overridden)) => {
             // kube-proxy accepts duplicate fields.
             problems.extend(overridden.into_iter().map(|e| {
-                let problem = Problem::new(Severity::Warning, FieldPath::default(), e.reason);
+                let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), e.reason);
                 problem.in_file(path, Some(e.line))
             }));
             documents
@@ -42,7 +42,7 @@ pub(super) fn read<'a>(
     if let Some(second) = documents.first() {
         // kube-proxy ignores it.
         let reason = "second document in the file, ignored; remove it";
-        let problem = Problem::new(Severity::Warning, FieldPath::default(), reason);
+        let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason);
         problems.push(problem.in_file(path, Some(second.line)));
     }
     let mut found = Vec::new();
@@ -68,14 +68,14 @@ pub(super) fn read<'a>(
     Some((raw, document))
 }
 
-fn locate(problem: Problem, path: &Arc<Path>, document: &Node<'_>) -> Problem {
+fn locate(problem: Diagnostic, path: &Arc<Path>, document: &Node<'_>) -> Diagnostic {
     let line = document.line_of(&problem.field);
     problem.in_file(path, Some(line))
 }
 
 /// Decodes the document. Removes a value of a wrong type and decodes the rest, so that one report
 /// names all of them.
-fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration {
+fn decode(mut document: Node<'_>, problems: &mut Vec<Diagnostic>) -> Configuration {
     for _ in 0..MAX_TYPE_ERRORS {
         let mut unknown = Vec::new();
         let result = typed_reporting_unknown(&document, |field| unknown.push(field));
@@ -88,7 +88,7 @@ fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration 
         };
         let value = document.at(&error.field).map(Node::describe);
         let removed = document.remove(&error.field);
-        let mut problem = Problem::new(Severity::Error, error.field, error.reason);
+        let mut problem = Diagnostic::new(Severity::Error, error.field, error.reason);
         problem.value = value;
         problems.push(problem);
         if !removed {
@@ -98,11 +98,11 @@ fn decode(mut document: Node<'_>, problems: &mut Vec<Problem>) -> Configuration 
     Configuration::default()
 }
 
-fn unknown_field(document: &Node<'_>, field: FieldPath) -> Problem {
+fn unknown_field(document: &Node<'_>, field: FieldPath) -> Diagnostic {
     let hint = fields::similar(&field).map(|known| format!("; did you mean {known}?"));
     let reason = format!("unknown field, ignored{}", hint.unwrap_or_default());
     let value = document.at(&field).map(Node::describe);
-    let mut problem = Problem::new(Severity::Warning, field, reason);
+    let mut problem = Diagnostic::new(Severity::Warning, field, reason);
     problem.value = value;
     problem
 }

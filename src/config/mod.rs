@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::conntrack::sysctl;
-use crate::document::{FieldPath, Problem, Severity};
+use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use flags::Draft;
 use raw::Configuration;
@@ -93,10 +93,10 @@ pub enum LogFormat {
 #[error("invalid configuration: {}", list(.0))]
 pub struct Invalid(
     /// At least one of them is an error.
-    pub Vec<Problem>,
+    pub Vec<Diagnostic>,
 );
 
-fn list(problems: &[Problem]) -> String {
+fn list(problems: &[Diagnostic]) -> String {
     let errors = problems.iter().filter(|problem| problem.severity == Severity::Error);
     errors.map(|error| format!("\n  {error}")).collect()
 }
@@ -109,7 +109,7 @@ pub struct Loaded {
     /// The same in the form of a file, with a value for every field.
     pub full: Configuration,
     /// Warnings, such as unknown fields, and notes on fields without effect.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
 }
 
 /// Makes a configuration of a file (name and content) and flags. With a file, only flags with
@@ -126,7 +126,7 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Inval
                 let draft = flags.beside(raw, &mut problems);
                 let mut found = Vec::new();
                 let loaded = complete(draft, &mut found);
-                problems.extend(found.into_iter().map(|problem: Problem| {
+                problems.extend(found.into_iter().map(|problem: Diagnostic| {
                     let line = document.line_of(&problem.field);
                     problem.in_file(&path, Some(line))
                 }));
@@ -154,7 +154,7 @@ pub fn load(file: Option<(&Path, &[u8])>, flags: &Flags) -> Result<Loaded, Inval
     }
 }
 
-fn complete(draft: Draft, problems: &mut Vec<Problem>) -> (Config, Configuration) {
+fn complete(draft: Draft, problems: &mut Vec<Diagnostic>) -> (Config, Configuration) {
     let written = &draft.configuration;
     let full = defaults::fill(written);
     unused::check(written, problems);

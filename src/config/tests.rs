@@ -37,7 +37,7 @@ fn flags(given: &[(&str, &str)]) -> Flags {
     flags
 }
 
-fn texts(problems: &[Problem]) -> Vec<String> {
+fn texts(problems: &[Diagnostic]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 

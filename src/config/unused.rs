@@ -5,10 +5,10 @@
 use super::defaults::Mode;
 use super::effective::{Check, text};
 use super::raw::Configuration;
-use crate::document::{At, Problem, Severity, parse_net};
+use crate::spanned_yaml::{At, Diagnostic, Severity, parse_net};
 
 /// Adds the findings about fields without effect.
-pub(super) fn check(written: &Configuration, problems: &mut Vec<Problem>) {
+pub(super) fn check(written: &Configuration, problems: &mut Vec<Diagnostic>) {
     let mut check = Check { problems };
     let client = At::top("clientConnection");
     if let Some(burst) = written.client_connection.burst.filter(|burst| *burst < 0) {

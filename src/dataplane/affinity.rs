@@ -21,7 +21,7 @@ use shunt_core::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
 use super::codec::{decode_affinity_key, decode_value, set_type, table_family};
 use super::diff::Stale;
 use super::listing::list;
-use super::places::Placed;
+use super::slots::Slotted;
 use super::state::Current;
 use super::stats::CommitStats;
 use super::stopwatch::Stopwatch;
@@ -214,7 +214,7 @@ impl Sweep {
 
     fn start_listing(&mut self, step: Step<'_>, mut running: Running) -> Result<(), Error> {
         let family = running.family;
-        if step.current.record.hold(family).is_some() {
+        if step.current.record.owner(family).is_some() {
             step.kernel.start_listing(table_family(family), TABLE, Set::Affinity.name())?;
             running.stage = Stage::List;
             self.running = Some(running);
@@ -226,7 +226,7 @@ impl Sweep {
     fn list_part(&mut self, step: Step<'_>, mut running: Running) -> Result<(), Error> {
         let Running { family, narrowed, stale, .. } = &mut running;
         let record = &step.current.record;
-        let pools = |key| record.frontend(key).and_then(Placed::ordered_with_affinity);
+        let pools = |key| record.frontend(key).and_then(Slotted::ordered_with_affinity);
         let more = step.kernel.next_part(&mut |element| {
             stale.extend(stale_entry(*family, pools, narrowed, &element));
         })?;

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use nfnetlink::nft::{Batch, Elements};
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
-    ChainName, Desired, Element, Frontend, FrontendKey, Member, Pools, Set, TABLE, Touched,
+    ChainName, Desired, Element, Frontend, FrontendKey, PlanDelta, Pools, Set, SetMember, TABLE,
 };
 
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
-use super::places::Placed;
 use super::quarantine::{Quarantine, Suspect};
 use super::record::KernelRecord;
+use super::slots::Slotted;
 
 const SETS: usize = Set::ALL.len();
 
@@ -47,8 +47,8 @@ pub(super) struct Delta {
     pub(super) chains: BTreeSet<(Family, ChainName)>,
     /// Where entries of session affinity may be stale.
     pub(super) stale: Stale,
-    frontends: Vec<(FrontendKey, Option<Placed>)>,
-    members: Vec<(Member, bool)>,
+    frontends: Vec<(FrontendKey, Option<Slotted>)>,
+    members: Vec<(SetMember, bool)>,
     names: ChainNames,
 }
 
@@ -78,7 +78,7 @@ impl Delta {
     pub(super) fn between(
         record: &KernelRecord,
         desired: &Desired,
-        touched: &Touched,
+        touched: &PlanDelta,
         quarantine: &Quarantine,
         isolated: bool,
     ) -> Delta {
@@ -96,7 +96,7 @@ impl Delta {
         for key in touched.frontends().iter().filter(|key| !held(key)) {
             delta.frontend(*key, record.frontend(*key), desired.frontend(*key));
         }
-        let held = |member: &&Member| quarantine.holds(Suspect::Member(**member));
+        let held = |member: &&SetMember| quarantine.holds(Suspect::Member(**member));
         delta.members.reserve(touched.members().len());
         for member in touched.members().iter().filter(|member| !held(member)) {
             let wanted = desired.has_member(*member);
@@ -110,22 +110,22 @@ impl Delta {
         delta
     }
 
-    fn frontend(&mut self, key: FrontendKey, old: Option<&Placed>, new: Option<&Frontend>) {
-        let placed = new.map(|new| match old {
+    fn frontend(&mut self, key: FrontendKey, old: Option<&Slotted>, new: Option<&Frontend>) {
+        let slotted = new.map(|new| match old {
             Some(old) => old.followed_by(new),
-            None => Placed::in_order(new.clone()),
+            None => Slotted::in_order(new.clone()),
         });
         if let Some(old) = old.filter(|old| old.frontend.affinity.is_some()) {
-            let narrowed = placed.as_ref().is_some_and(|new| old.is_narrowed_by(new));
+            let narrowed = slotted.as_ref().is_some_and(|new| old.is_narrowed_by(new));
             if narrowed {
                 self.stale.narrowed.insert(key);
             }
-            if narrowed || old.loses_backends(placed.as_ref()) {
+            if narrowed || old.loses_backends(slotted.as_ref()) {
                 self.stale.families.insert(key.family());
             }
         }
         let old = old.map(|old| &old.frontend);
-        let new = placed.as_ref().map(|new| &new.frontend);
+        let new = slotted.as_ref().map(|new| &new.frontend);
         if old == new {
             return;
         }
@@ -138,7 +138,7 @@ impl Delta {
         }
         let chains = new.into_iter().flat_map(|frontend| frontend.chains(key));
         self.chains.extend(chains.map(|name| (key.family(), name)));
-        self.frontends.push((key, placed));
+        self.frontends.push((key, slotted));
     }
 
     fn decisions(&mut self, key: FrontendKey, old: Option<&Frontend>, new: Option<&Frontend>) {
@@ -165,12 +165,12 @@ impl Delta {
             if before == after {
                 continue;
             }
-            let place = |backend: &Backend| pools.place(key, index as u32, *backend);
+            let slot = |backend: &Backend| pools.slot(key, index as u32, *backend);
             if let Some(before) = before {
-                self.delete(&place(before));
+                self.delete(&slot(before));
             }
             if let Some(after) = after {
-                self.add(&place(after));
+                self.add(&slot(after));
             }
         }
     }
@@ -210,7 +210,7 @@ impl Delta {
     }
 
     /// How many frontends and members change that are not named there.
-    pub(super) fn beside(&self, named: &Touched) -> usize {
+    pub(super) fn beside(&self, named: &PlanDelta) -> usize {
         let frontends = self.frontends.iter().filter(|(key, _)| !named.has_frontend(*key));
         let members = self.members.iter().filter(|(member, _)| !named.has_member(*member));
         frontends.count() + members.count()

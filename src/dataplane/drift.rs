@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Error, Kernel};
 use shunt_core::model::Family;
-use shunt_core::plan::{Surroundings, TABLE};
+use shunt_core::plan::{NodeContext, TABLE};
 
 use super::codec::table_family;
 use super::fingerprint::{Fingerprint, Hashes};
-use super::ownership::Hold;
+use super::ownership::TableOwner;
 use super::reading::{Reader, Reading, read_structure};
 use super::state::Current;
 use super::stopwatch::Stopwatch;
@@ -81,7 +81,7 @@ pub(super) struct Look<'a> {
     pub(super) kernel: &'a mut dyn Kernel,
     pub(super) stopwatch: &'a dyn Stopwatch,
     pub(super) hashes: &'a Hashes,
-    pub(super) surroundings: &'a Surroundings,
+    pub(super) node_context: &'a NodeContext,
     pub(super) current: &'a mut Current,
 }
 
@@ -156,7 +156,7 @@ impl Drift {
                 Comparison { reader, at: now, cost: Duration::ZERO }
             }
         };
-        match comparison.reader.read(look.kernel, look.surroundings, look.hashes)? {
+        match comparison.reader.read(look.kernel, look.node_context, look.hashes)? {
             Ok(reading) if reading.record.holds_as(record) => Ok(Found::Nothing),
             Ok(reading) => Ok(Found::OtherElements(Box::new(reading))),
             Err(pause) => {
@@ -173,9 +173,9 @@ impl Look<'_> {
         let port = self.kernel.port();
         for family in Family::ALL {
             let table = self.kernel.table(table_family(family), TABLE)?;
-            let hold =
-                table.map(|table| Hold::of(table_family(family), table.flags, table.owner, port));
-            if !matches!(hold, Some(Ok(Some(Hold::Ours)))) {
+            let owner = table
+                .map(|table| TableOwner::of(table_family(family), table.flags, table.owner, port));
+            if !matches!(owner, Some(Ok(Some(TableOwner::Ours)))) {
                 return Ok(false);
             }
         }
@@ -184,7 +184,7 @@ impl Look<'_> {
 
     fn has_recorded_structure(&mut self) -> Result<bool, Error> {
         for family in Family::ALL {
-            let found = read_structure(self.kernel, self.surroundings, family)?;
+            let found = read_structure(self.kernel, self.node_context, family)?;
             if found != *self.current.record.table(family) {
                 return Ok(false);
             }

@@ -63,7 +63,7 @@ impl Fingerprint {
         hashes: &Hashes,
     ) -> Result<Fingerprint, Error> {
         let mut fingerprint = Fingerprint::default();
-        for family in Family::ALL.into_iter().filter(|family| record.hold(*family).is_some()) {
+        for family in Family::ALL.into_iter().filter(|family| record.owner(*family).is_some()) {
             for set in Set::ALL.into_iter().filter(|set| !set.is_dynamic()) {
                 list(kernel, family, set, &mut |element| {
                     let key = (element.key, element.key_end);

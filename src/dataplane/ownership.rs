@@ -26,13 +26,13 @@ pub enum Ownership {
 
 /// Who is to own the tables, and whether the kernel can have them owned.
 #[derive(Debug)]
-pub(super) struct TableOwner {
+pub(super) struct OwnershipPolicy {
     pub(super) wanted: Ownership,
     /// `None`: it has not been tried yet.
     pub(super) kernel_can: Option<bool>,
 }
 
-impl TableOwner {
+impl OwnershipPolicy {
     /// True if new tables are made as owned ones, as far as is known.
     pub(super) fn creates_owned_tables(&self) -> bool {
         self.wanted != Ownership::Share && self.kernel_can != Some(false)
@@ -46,7 +46,7 @@ impl TableOwner {
 
 /// How a table is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum TableOwner {
     /// By us.
     Ours,
     /// By nobody at the moment.
@@ -55,7 +55,7 @@ pub(super) enum Hold {
     Shared,
 }
 
-impl Hold {
+impl TableOwner {
     /// What the flags and the owner of a table mean to the socket with that port. `None` for flags
     /// that we do not set.
     pub(super) fn of(
@@ -63,13 +63,13 @@ impl Hold {
         flags: u32,
         owner: Option<u32>,
         port: u32,
-    ) -> Result<Option<Hold>, Error> {
+    ) -> Result<Option<TableOwner>, Error> {
         match (owner, flags) {
-            (Some(owner), OWNED) if owner == port => Ok(Some(Hold::Ours)),
+            (Some(owner), OWNED) if owner == port => Ok(Some(TableOwner::Ours)),
             (Some(port), _) => Err(Error::Owned { family, table: TABLE.to_owned(), port }),
             // The kernel takes the owner's flag away when it goes.
-            (None, TABLE_PERSIST) => Ok(Some(Hold::Orphan)),
-            (None, 0) => Ok(Some(Hold::Shared)),
+            (None, TABLE_PERSIST) => Ok(Some(TableOwner::Orphan)),
+            (None, 0) => Ok(Some(TableOwner::Shared)),
             (None, _) => Ok(None),
         }
     }

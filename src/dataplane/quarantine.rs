@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shunt_core::plan::{FrontendKey, Member, Touched};
+use shunt_core::plan::{FrontendKey, PlanDelta, SetMember};
 
 /// The pause before something refused is tried again: doubled with each refusal, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ pub enum Suspect {
     /// A frontend with all of its elements.
     Frontend(FrontendKey),
     /// A member of a plain set.
-    Member(Member),
+    Member(SetMember),
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Quarantine {
     }
 
     /// Lets go what is planned anew.
-    pub(super) fn release(&mut self, changed: &Touched) {
+    pub(super) fn release(&mut self, changed: &PlanDelta) {
         if !self.entries.is_empty() {
             self.entries.retain(|suspect, _| match suspect {
                 Suspect::Frontend(key) => !changed.has_frontend(*key),
@@ -65,7 +65,7 @@ impl Quarantine {
     }
 
     /// Puts on trial what has waited long enough; it has to be compared again.
-    pub(super) fn try_again(&mut self, now: Instant) -> Touched {
+    pub(super) fn try_again(&mut self, now: Instant) -> PlanDelta {
         let (mut frontends, mut members) = (Vec::new(), Vec::new());
         for (suspect, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.until <= now) {
             entry.on_trial = true;
@@ -74,7 +74,7 @@ impl Quarantine {
                 Suspect::Member(member) => members.push(*member),
             }
         }
-        Touched::new(frontends, members, false)
+        PlanDelta::new(frontends, members, false)
     }
 
     /// The kernel took everything that took part.
@@ -100,8 +100,8 @@ mod tests {
     use super::*;
     use shunt_core::plan::Set;
 
-    fn member(n: u8) -> Member {
-        Member { set: Set::ClusterIps, address: Ipv4Addr::new(10, 96, 0, n).into() }
+    fn member(n: u8) -> SetMember {
+        SetMember { set: Set::ClusterIps, address: Ipv4Addr::new(10, 96, 0, n).into() }
     }
 
     fn suspect(n: u8) -> Suspect {
@@ -133,7 +133,7 @@ mod tests {
         let reason: Arc<str> = "no".into();
         quarantine.add(suspect(1), &reason, Instant::now());
         quarantine.add(suspect(2), &reason, Instant::now());
-        quarantine.release(&Touched::new(Vec::new(), vec![member(1)], false));
+        quarantine.release(&PlanDelta::new(Vec::new(), vec![member(1)], false));
         assert!(!quarantine.holds(suspect(1)) && quarantine.holds(suspect(2)));
     }
 }

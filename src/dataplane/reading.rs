@@ -8,16 +8,16 @@ use foldhash::{HashMap, HashSet};
 use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel};
 use shunt_core::model::{ArrivalMap, Backend, Family};
 use shunt_core::plan::{
-    Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, Member, Outcome, Pools,
-    Set, Surroundings, TABLE, Value, base_chains, on_demand_chain,
+    Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, NodeContext, Outcome,
+    Pools, Set, SetMember, TABLE, Value, base_chains, on_demand_chain,
 };
 
 use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
 use super::fingerprint::{Fingerprint, Hashes};
 use super::listing::{list, retried};
-use super::ownership::Hold;
-use super::places::Placed;
+use super::ownership::TableOwner;
 use super::record::{KernelRecord, Stray, TableState};
+use super::slots::Slotted;
 use super::translate::{base_chain, expressions};
 
 /// While the kernel resizes the hash table of a large set, behind a commit, it lists some elements
@@ -45,10 +45,10 @@ impl Reader {
     pub(super) fn read(
         &mut self,
         kernel: &mut dyn Kernel,
-        surroundings: &Surroundings,
+        node_context: &NodeContext,
         hashes: &Hashes,
     ) -> Result<Result<Reading, Duration>, Error> {
-        let reading = Reading::new(kernel, surroundings, hashes)?;
+        let reading = Reading::new(kernel, node_context, hashes)?;
         let agrees = !reading.repeated && self.seen.contains(&reading.fingerprint);
         let is_plain = self.seen.is_empty() && !reading.is_odd();
         let Some(pause) = PAUSES.get(self.odd).filter(|_| !agrees && !is_plain) else {
@@ -63,10 +63,10 @@ impl Reader {
 /// Reads everything but elements: a few hundred messages.
 pub(super) fn read_structure(
     kernel: &mut dyn Kernel,
-    surroundings: &Surroundings,
+    node_context: &NodeContext,
     family: Family,
 ) -> Result<TableState, Error> {
-    retried(|| read_table(kernel, surroundings, family))
+    retried(|| read_table(kernel, node_context, family))
 }
 
 /// What was read at once.
@@ -83,7 +83,7 @@ pub(super) struct Reading {
 impl Reading {
     fn new(
         kernel: &mut dyn Kernel,
-        surroundings: &Surroundings,
+        node_context: &NodeContext,
         hashes: &Hashes,
     ) -> Result<Reading, Error> {
         let generation = kernel.generation()?.id;
@@ -95,7 +95,7 @@ impl Reading {
             interrupted: false,
         };
         for family in Family::ALL {
-            let state = read_structure(kernel, surroundings, family)?;
+            let state = read_structure(kernel, node_context, family)?;
             let ours = matches!(state, TableState::Ours { .. });
             reading.record.set_table(family, state);
             if ours {
@@ -114,20 +114,21 @@ impl Reading {
 
 fn read_table(
     kernel: &mut dyn Kernel,
-    surroundings: &Surroundings,
+    node_context: &NodeContext,
     family: Family,
 ) -> Result<TableState, Error> {
     let table = table_family(family);
     let Some(found) = kernel.table(table, TABLE)? else {
         return Ok(TableState::Absent);
     };
-    let hold = Hold::of(table, found.flags, found.owner, kernel.port())?;
+    let owner = TableOwner::of(table, found.flags, found.owner, kernel.port())?;
     let sets = kernel.sets(table, TABLE)?;
     let sets_fit = sets.len() == Set::ALL.len()
         && sets.iter().all(|found| {
             Set::from_name(&found.name).is_some_and(|set| found.is(&set_type(family, set)))
         });
-    let Some(hold) = hold.filter(|_| sets_fit && found.comment.as_deref() == Some(LAYOUT_COMMENT))
+    let Some(owner) =
+        owner.filter(|_| sets_fit && found.comment.as_deref() == Some(LAYOUT_COMMENT))
     else {
         return Ok(TableState::Unusable);
     };
@@ -136,7 +137,7 @@ fn read_table(
         rules.entry(rule.chain.clone()).or_default().push(rule);
     }
     let expected: HashMap<ChainName, Chain> =
-        base_chains(surroundings, family).into_iter().map(|c| (c.name, c)).collect();
+        base_chains(node_context, family).into_iter().map(|c| (c.name, c)).collect();
     let mut chains = BTreeMap::new();
     for found in kernel.chains(table, TABLE)? {
         let Some(name) = ChainName::parse(&found.name) else {
@@ -156,10 +157,10 @@ fn read_table(
         let right = implements(family, &wanted, &live);
         chains.insert(name, right.then_some(wanted));
     }
-    Ok(TableState::Ours { chains, hold })
+    Ok(TableState::Ours { chains, owner })
 }
 
-/// True if both are regular chains, or base chains in the same place.
+/// True if both are regular chains, or base chains in the same slot.
 fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
     match (&found.base, wanted.base) {
         (None, None) => true,
@@ -191,8 +192,8 @@ fn implements(family: Family, chain: &Chain, live: &[DumpedRule]) -> bool {
 /// What is found of a frontend.
 #[derive(Default)]
 struct Found {
-    /// The places of its pools: most of what there is.
-    places: Vec<(Pools, u32, Backend)>,
+    /// The slots of its pools: most of what there is.
+    slots: Vec<(Pools, u32, Backend)>,
     /// All other elements.
     others: Vec<FoundElement>,
 }
@@ -228,7 +229,7 @@ impl Reading {
                         frontend
                     }
                     Key::Address(address) | Key::Hairpin(address) => {
-                        return record.set_member(Member { set, address }, true);
+                        return record.set_member(SetMember { set, address }, true);
                     }
                 };
                 let found = frontends.entry(frontend).or_default();
@@ -236,7 +237,7 @@ impl Reading {
                 if let (Some(pools), Key::Pool(_, index), Some(Value::Backend(backend)), None) =
                     (pools, key, &value, element.comment)
                 {
-                    return found.places.push((pools, index, *backend));
+                    return found.slots.push((pools, index, *backend));
                 }
                 let label = element.comment.map(|comment| {
                     labels.get(comment).cloned().unwrap_or_else(|| {
@@ -252,7 +253,7 @@ impl Reading {
         for (key, mut found) in frontends {
             self.repeated |= found.sort();
             match assemble(key, &found) {
-                Some(frontend) => record.set_frontend(key, Some(Placed::found(frontend))),
+                Some(frontend) => record.set_frontend(key, Some(Slotted::found(frontend))),
                 None => record.strays.extend(found.keys(key).map(|(set, key)| Stray {
                     family,
                     set,
@@ -268,27 +269,26 @@ impl Reading {
 impl Found {
     /// Brings everything in order, each element once. True if one was there more than once.
     fn sort(&mut self) -> bool {
-        let count = self.places.len() + self.others.len();
-        self.places.sort_unstable();
-        self.places.dedup();
+        let count = self.slots.len() + self.others.len();
+        self.slots.sort_unstable();
+        self.slots.dedup();
         self.others.sort_unstable();
         self.others.dedup();
-        self.places.len() + self.others.len() < count
+        self.slots.len() + self.others.len() < count
     }
 
     /// Where its elements are.
     fn keys(&self, key: FrontendKey) -> impl Iterator<Item = (Set, Key)> {
-        let places = self.places.iter();
-        let places =
-            places.map(move |(pools, index, _)| (pools.endpoints(), Key::Pool(key, *index)));
-        places.chain(self.others.iter().map(|(set, key, ..)| (*set, *key)))
+        let slots = self.slots.iter();
+        let slots = slots.map(move |(pools, index, _)| (pools.endpoints(), Key::Pool(key, *index)));
+        slots.chain(self.others.iter().map(|(set, key, ..)| (*set, *key)))
     }
 
     /// One of its pools, as far as there is no gap.
     fn pool(&self, pools: Pools) -> Arc<[Backend]> {
-        let places = self.places.iter().filter(|(of, ..)| *of == pools).zip(0..);
-        let places = places.take_while(|((_, index, _), place)| index == place);
-        places.map(|((_, _, backend), _)| *backend).collect()
+        let slots = self.slots.iter().filter(|(of, ..)| *of == pools).zip(0..);
+        let slots = slots.take_while(|((_, index, _), slot)| index == slot);
+        slots.map(|((_, _, backend), _)| *backend).collect()
     }
 }
 
@@ -318,7 +318,7 @@ fn assemble(key: FrontendKey, found: &Found) -> Option<Frontend> {
         }),
         sources: has(&[Set::RestrictedVips]).then(|| ranges.collect()),
     };
-    let places: usize = frontend.pools(key).map(|(_, pool)| pool.len()).sum();
+    let slots: usize = frontend.pools(key).map(|(_, pool)| pool.len()).sum();
     let mut wanted: Vec<Element<'_>> = frontend.decisions(key).collect();
     wanted.sort_unstable();
     let others = others.iter().map(|(set, key, value, label)| Element {
@@ -327,5 +327,5 @@ fn assemble(key: FrontendKey, found: &Found) -> Option<Frontend> {
         value: value.clone(),
         comment: label.as_deref(),
     });
-    (places == found.places.len() && wanted.into_iter().eq(others)).then_some(frontend)
+    (slots == found.slots.len() && wanted.into_iter().eq(others)).then_some(frontend)
 }

@@ -10,7 +10,7 @@ use shunt_core::plan::{ChainName, Desired, Flows, FrontendKey, Options};
 use super::affinity::{Step, Sweep, kept};
 use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
-use super::ownership::{Hold, Ownership, TableOwner, can_own, is_about_flags};
+use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own, is_about_flags};
 use super::quarantine::Quarantine;
 use super::reading::{Reader, Reading};
 use super::record::TableState;
@@ -37,7 +37,7 @@ pub struct Dataplane {
     reader: Reader,
     /// What a look for drift has read already.
     found: Option<Reading>,
-    owner: TableOwner,
+    policy: OwnershipPolicy,
     quarantine: Quarantine,
     drift: Drift,
     hashes: Hashes,
@@ -103,7 +103,7 @@ impl Dataplane {
             state: State::Unread,
             reader: Reader::default(),
             found: None,
-            owner: TableOwner { wanted: ownership, kernel_can: None },
+            policy: OwnershipPolicy { wanted: ownership, kernel_can: None },
             quarantine: Quarantine::default(),
             drift: Drift::default(),
             hashes: Hashes::default(),
@@ -137,7 +137,7 @@ impl Dataplane {
     /// of what differs.
     pub fn configure(&mut self, options: Options, node_name: &str) {
         self.desired.configure(options, node_name);
-        self.dirty.surroundings = true;
+        self.dirty.node_context = true;
     }
 
     /// The frontends for which it changed where flows may stay; to be called after a sync that
@@ -262,7 +262,7 @@ impl Dataplane {
         };
         self.drift.record_changes();
         self.sweep.committed(&prepared.stale, &prepared.later);
-        let report = prepared.enter(current, &mut self.owner);
+        let report = prepared.enter(current, &mut self.policy);
         self.settled();
         Ok(report)
     }
@@ -270,7 +270,7 @@ impl Dataplane {
     /// Plans what is dirty, and puts on trial what the kernel refused.
     fn plan(&mut self, now: Instant) {
         self.desired.update(&self.store, &std::mem::take(&mut self.dirty));
-        let touched = self.desired.take_touched();
+        let touched = self.desired.take_delta();
         self.stats.full |= touched.chains || self.state.current().is_none();
         self.quarantine.release(&touched);
         self.state.planned(touched);
@@ -281,10 +281,10 @@ impl Dataplane {
     /// Reads what the kernel holds, to be compared with all that is planned. Returns when to try again if
     /// what it lists cannot be trusted.
     fn read(&mut self, now: Instant) -> Result<Option<Instant>, Error> {
-        let Some(surroundings) = self.desired.surroundings() else { return Ok(None) };
+        let Some(node_context) = self.desired.node_context() else { return Ok(None) };
         let read = match self.found.take() {
             Some(found) => Ok(found),
-            None => self.reader.read(&mut *self.kernel, surroundings, &self.hashes)?,
+            None => self.reader.read(&mut *self.kernel, node_context, &self.hashes)?,
         };
         let mut reading = match read {
             Ok(reading) => reading,
@@ -295,15 +295,15 @@ impl Dataplane {
         // Frontends that went while no agent ran: no flow may stay there.
         let gone = record.frontend_keys().filter(|key| self.desired.frontend(*key).is_none());
         gone.for_each(|key| self.flows.end(key));
-        let is_shared = |family: &Family| record.hold(*family) == Some(Hold::Shared);
+        let is_shared = |family: &Family| record.owner(*family) == Some(TableOwner::Shared);
         let shared: Vec<Family> = Family::ALL.into_iter().filter(is_shared).collect();
-        let upgrade = self.owner.takes_over() && !shared.is_empty();
-        if upgrade && self.owner.kernel_can.is_none() {
-            self.owner.kernel_can = Some(can_own(&mut *self.kernel)?);
+        let upgrade = self.policy.takes_over() && !shared.is_empty();
+        if upgrade && self.policy.kernel_can.is_none() {
+            self.policy.kernel_can = Some(can_own(&mut *self.kernel)?);
         }
         let is_unusable = |family: &Family| *record.table(*family) == TableState::Unusable;
         let mut replaced: Vec<Family> = Family::ALL.into_iter().filter(is_unusable).collect();
-        if upgrade && self.owner.kernel_can == Some(true) {
+        if upgrade && self.policy.kernel_can == Some(true) {
             // Its flags cannot be set later, so it is replaced.
             replaced.extend(shared);
         }
@@ -320,8 +320,8 @@ impl Dataplane {
 
     /// Makes the transaction from the record to the plan. `None` if there is nothing to write.
     fn compare(&mut self, isolated: bool) -> Result<Option<Prepared>, Error> {
-        let (Some(surroundings), Some(current)) =
-            (self.desired.surroundings(), self.state.current_mut())
+        let (Some(node_context), Some(current)) =
+            (self.desired.node_context(), self.state.current_mut())
         else {
             return Ok(None);
         };
@@ -329,10 +329,10 @@ impl Dataplane {
         let prepared = Prepared::new(Inputs {
             kernel: &mut *self.kernel,
             desired: &self.desired,
-            surroundings,
+            node_context,
             current,
             quarantine: &self.quarantine,
-            owner: &self.owner,
+            policy: &self.policy,
             sweep: &mut self.sweep,
             isolated,
         })?;
@@ -361,9 +361,9 @@ impl Dataplane {
     ) -> Result<bool, Error> {
         match error {
             nft::Error::Refused(refusals)
-                if self.owner.kernel_can.is_none() && refusals.iter().any(is_about_flags) =>
+                if self.policy.kernel_can.is_none() && refusals.iter().any(is_about_flags) =>
             {
-                self.owner.kernel_can = Some(false);
+                self.policy.kernel_can = Some(false);
                 Ok(true)
             }
             nft::Error::Refused(refusals) => Ok(self.mend(refusals, lessons, now)),
@@ -432,13 +432,13 @@ impl Dataplane {
     /// # Errors
     /// If the kernel does not answer.
     pub fn check(&mut self, now: Instant) -> Result<bool, nft::Error> {
-        let (Some(current), Some(surroundings)) =
-            (self.state.current_mut(), self.desired.surroundings())
+        let (Some(current), Some(node_context)) =
+            (self.state.current_mut(), self.desired.node_context())
         else {
             return Ok(true);
         };
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
-        let mut look = Look { kernel, stopwatch, hashes: &self.hashes, surroundings, current };
+        let mut look = Look { kernel, stopwatch, hashes: &self.hashes, node_context, current };
         let found = self.drift.look(&mut look, now);
         if matches!(found, Ok(Found::Nothing)) {
             return Ok(false);

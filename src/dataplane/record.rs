@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::{HashMap, HashSet};
 use shunt_core::model::{ArrivalMap, Family};
-use shunt_core::plan::{Chain, ChainName, Element, Frontend, FrontendKey, Member, Set, Touched};
+use shunt_core::plan::{
+    Chain, ChainName, Element, Frontend, FrontendKey, PlanDelta, Set, SetMember,
+};
 
-use super::ownership::Hold;
-use super::places::Placed;
+use super::ownership::TableOwner;
+use super::slots::Slotted;
 
 /// One family's table, as far as the kernel has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub(super) enum TableState {
         /// Its chains; `None` for one whose rules are not known to be right.
         chains: BTreeMap<ChainName, Option<Chain>>,
         /// How it is held.
-        hold: Hold,
+        owner: TableOwner,
     },
 }
 
@@ -31,8 +33,8 @@ pub(super) enum TableState {
 pub(super) struct KernelRecord {
     tables: [TableState; 2],
     counts: [Counts; 2],
-    frontends: ArrivalMap<FrontendKey, Placed>,
-    members: HashSet<Member>,
+    frontends: ArrivalMap<FrontendKey, Slotted>,
+    members: HashSet<SetMember>,
     /// How many frontends need a chain that is there on demand.
     users: HashMap<(Family, ChainName), usize>,
     pub(super) strays: BTreeSet<Stray>,
@@ -56,9 +58,9 @@ impl KernelRecord {
     }
 
     /// How a table is held; `None` if it is not there or has to be replaced.
-    pub(super) fn hold(&self, family: Family) -> Option<Hold> {
+    pub(super) fn owner(&self, family: Family) -> Option<TableOwner> {
         match self.table(family) {
-            TableState::Ours { hold, .. } => Some(*hold),
+            TableState::Ours { owner, .. } => Some(*owner),
             TableState::Absent | TableState::Unusable => None,
         }
     }
@@ -73,15 +75,15 @@ impl KernelRecord {
         self.strays.retain(|stray| stray.family != family);
     }
 
-    pub(super) fn set_hold(&mut self, family: Family, new: Hold) {
-        if let TableState::Ours { hold, .. } = &mut self.tables[family as usize] {
-            *hold = new;
+    pub(super) fn set_owner(&mut self, family: Family, new: TableOwner) {
+        if let TableState::Ours { owner, .. } = &mut self.tables[family as usize] {
+            *owner = new;
         }
     }
 
     /// True if nobody else can have changed anything.
     pub(super) fn is_owned(&self) -> bool {
-        Family::ALL.into_iter().all(|family| self.hold(family) == Some(Hold::Ours))
+        Family::ALL.into_iter().all(|family| self.owner(family) == Some(TableOwner::Ours))
     }
 
     /// The chain as the kernel has it: `None` if it does not exist, `Some(None)` if it does but
@@ -102,12 +104,12 @@ impl KernelRecord {
         }
     }
 
-    pub(super) fn frontend(&self, key: FrontendKey) -> Option<&Placed> {
+    pub(super) fn frontend(&self, key: FrontendKey) -> Option<&Slotted> {
         self.frontends.get(&key)
     }
 
-    pub(super) fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Placed>) {
-        if let Some(Placed { frontend: new, .. }) = &frontend {
+    pub(super) fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Slotted>) {
+        if let Some(Slotted { frontend: new, .. }) = &frontend {
             for place in on_demand(key, new) {
                 *self.users.entry(place).or_insert(0) += 1;
             }
@@ -117,7 +119,7 @@ impl KernelRecord {
             Some(new) => self.frontends.insert(key, new),
             None => self.frontends.swap_remove(&key),
         };
-        let Some(Placed { frontend: old, .. }) = old else { return };
+        let Some(Slotted { frontend: old, .. }) = old else { return };
         self.count(key, &old, |count, by| *count -= by);
         for place in on_demand(key, &old) {
             if let Some(count) = self.users.get_mut(&place) {
@@ -143,8 +145,8 @@ impl KernelRecord {
 
     /// True if both hold the same.
     pub(super) fn holds_as(&self, other: &KernelRecord) -> bool {
-        let same = |key, placed: &Placed| {
-            other.frontends.get(key).is_some_and(|other| other.frontend == placed.frontend)
+        let same = |key, slotted: &Slotted| {
+            other.frontends.get(key).is_some_and(|other| other.frontend == slotted.frontend)
         };
         self.tables == other.tables
             && self.strays == other.strays
@@ -158,11 +160,11 @@ impl KernelRecord {
         &self.counts[family as usize]
     }
 
-    pub(super) fn has_member(&self, member: Member) -> bool {
+    pub(super) fn has_member(&self, member: SetMember) -> bool {
         self.members.contains(&member)
     }
 
-    pub(super) fn set_member(&mut self, member: Member, present: bool) {
+    pub(super) fn set_member(&mut self, member: SetMember, present: bool) {
         let elements = &mut self.counts[member.family() as usize].elements;
         let count = &mut elements[member.set as usize];
         if present {
@@ -180,8 +182,8 @@ impl KernelRecord {
 
     /// Calls `each` with every recorded element.
     pub(super) fn elements(&self, each: &mut dyn FnMut(&Element<'_>)) {
-        for (key, placed) in &self.frontends {
-            placed.frontend.elements(*key).for_each(|element| each(&element));
+        for (key, slotted) in &self.frontends {
+            slotted.frontend.elements(*key).for_each(|element| each(&element));
         }
         self.members.iter().for_each(|member| each(&member.element()));
     }
@@ -223,9 +225,9 @@ impl KernelRecord {
     }
 
     /// Everything that is there: for comparing all of it with the plan.
-    pub(super) fn everything(&self) -> Touched {
+    pub(super) fn everything(&self) -> PlanDelta {
         let (frontends, members) = (self.frontends.keys(), self.members.iter());
-        Touched::new(frontends.copied().collect(), members.copied().collect(), true)
+        PlanDelta::new(frontends.copied().collect(), members.copied().collect(), true)
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nfnetlink::nft::{self, Refusal, TableFamily};
 use shunt_core::model::Family;
-use shunt_core::plan::{ChainName, Desired, FrontendKey, Key, Member, Set};
+use shunt_core::plan::{ChainName, Desired, FrontendKey, Key, Set, SetMember};
 
 use super::codec::decode_key;
 use super::quarantine::Suspect;
@@ -71,7 +71,7 @@ pub(super) fn describe(suspect: Suspect, desired: &Desired) -> String {
             Some(frontend) => format!("{key} of {}", frontend.label),
             None => key.to_string(),
         },
-        Suspect::Member(Member { set, address }) => format!("{address} in {}", set.name()),
+        Suspect::Member(SetMember { set, address }) => format!("{address} in {}", set.name()),
     }
 }
 
@@ -85,7 +85,7 @@ fn suspects(refusal: &Refusal) -> Vec<Suspect> {
                 Suspect::Frontend(frontend)
             }
             Key::Address(address) | Key::Hairpin(address) => {
-                Suspect::Member(Member { set, address })
+                Suspect::Member(SetMember { set, address })
             }
         })
     };

@@ -14,7 +14,7 @@ use shunt_core::plan::TABLE;
 
 use super::codec::table_family;
 use super::listing::retried;
-use super::ownership::Hold;
+use super::ownership::TableOwner;
 
 /// The table of kube-proxy in nftables mode, one for each family.
 pub(crate) const KUBE_PROXY: &str = "kube-proxy";
@@ -117,7 +117,7 @@ fn prepare(kernel: &mut dyn Kernel, scope: Scope) -> Result<(Removed, Batch), Er
     for family in Family::ALL.map(table_family) {
         let own = if scope.own { kernel.table(family, TABLE)? } else { None };
         if let Some(own) = own {
-            Hold::of(family, own.flags, own.owner, kernel.port())?;
+            TableOwner::of(family, own.flags, own.owner, kernel.port())?;
             batch.delete_table(family, TABLE);
             removed.own_tables += 1;
         }

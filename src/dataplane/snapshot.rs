@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use shunt_core::model::{Family, ObjectName, Store};
-use shunt_core::plan::{Conflict, Desired, FrontendKey, HealthCheck, NoLocal, Set, Surroundings};
+use shunt_core::plan::{Conflict, Desired, FrontendKey, HealthCheck, NoLocal, NodeContext, Set};
 
 use super::quarantine::{Quarantine, Suspect};
 use super::record::Counts;
@@ -30,7 +30,7 @@ pub struct Snapshot {
     /// Whether load balancers may send traffic to our Node; `None` if there is no such Node.
     pub node_is_eligible: Option<bool>,
     /// What all Services have in common, once something was planned.
-    pub surroundings: Option<Arc<Surroundings>>,
+    pub node_context: Option<Arc<NodeContext>>,
     /// What load balancers are told about Services.
     pub health_checks: Vec<HealthCheck>,
     /// How many service ports with policy Local have endpoints elsewhere only.
@@ -105,7 +105,7 @@ impl Snapshot {
             elements: counts.map(|counts| counts.elements),
             is_sweeping,
             node_is_eligible: store.node().map(|node| node.eligible),
-            surroundings: desired.surroundings().cloned(),
+            node_context: desired.node_context().cloned(),
             health_checks: desired.health_checks().cloned().collect(),
             no_local: desired.no_local(),
             conflicts: desired

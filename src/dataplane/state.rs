@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use nfnetlink::nft::Elements;
 use shunt_core::model::Family;
-use shunt_core::plan::{Desired, Touched};
+use shunt_core::plan::{Desired, PlanDelta};
 
 use super::diff::Stale;
 use super::reading::Reading;
@@ -18,7 +18,7 @@ pub(super) enum State {
     Unread,
     /// Nothing any more: another process may have changed the tables, or a transaction ended in doubt.
     /// What the plan has changed since the kernel held it is kept, to tell it from damage.
-    Lost(Touched),
+    Lost(PlanDelta),
     /// What it holds.
     Current(Box<Current>),
 }
@@ -39,11 +39,11 @@ pub(super) struct Current {
 /// Where the record may differ from the plan.
 pub(super) enum Difference {
     /// Where the plan changed since the last commit.
-    Planned(Touched),
+    Planned(PlanDelta),
     /// Anywhere: the kernel was read for the first time.
     Anywhere,
     /// Anywhere: the kernel was read again. The plan changed only this.
-    Reread(Touched),
+    Reread(PlanDelta),
 }
 
 impl State {
@@ -62,7 +62,7 @@ impl State {
     }
 
     /// Notes where the plan changed.
-    pub(super) fn planned(&mut self, touched: Touched) {
+    pub(super) fn planned(&mut self, touched: PlanDelta) {
         match self {
             // All of the plan will be compared.
             State::Unread => {}
@@ -107,7 +107,7 @@ impl State {
 
 impl Current {
     /// What has to be compared.
-    pub(super) fn compared(&self, desired: &Desired) -> Cow<'_, Touched> {
+    pub(super) fn compared(&self, desired: &Desired) -> Cow<'_, PlanDelta> {
         match &self.difference {
             Difference::Planned(planned) => Cow::Borrowed(planned),
             Difference::Anywhere | Difference::Reread(_) => {
@@ -120,7 +120,7 @@ impl Current {
 
     /// The kernel holds what is planned.
     pub(super) fn settled(&mut self) {
-        self.difference = Difference::Planned(Touched::default());
+        self.difference = Difference::Planned(PlanDelta::default());
         self.stale = Stale::default();
     }
 

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use nfnetlink::nft::{self, Batch, FinishedBatch, Kernel};
 use shunt_core::model::Family;
 use shunt_core::plan::{
-    Chain, ChainName, Desired, LAYOUT_COMMENT, Set, Surroundings, TABLE, base_chains,
+    Chain, ChainName, Desired, LAYOUT_COMMENT, NodeContext, Set, TABLE, base_chains,
     on_demand_chain,
 };
 
 use super::affinity::{Found, Sweep, delete, ordered_with_affinity};
 use super::codec::table_family;
 use super::diff::{Delta, Stale};
-use super::ownership::{Hold, OWNED, TableOwner, create_table};
+use super::ownership::{OWNED, OwnershipPolicy, TableOwner, create_table};
 use super::quarantine::{Quarantine, Suspect};
 use super::record::{KernelRecord, TableState};
 use super::state::{Current, Difference};
@@ -39,10 +39,10 @@ pub struct SyncReport {
 pub(super) struct Inputs<'a> {
     pub(super) kernel: &'a mut dyn Kernel,
     pub(super) desired: &'a Desired,
-    pub(super) surroundings: &'a Surroundings,
+    pub(super) node_context: &'a NodeContext,
     pub(super) current: &'a Current,
     pub(super) quarantine: &'a Quarantine,
-    pub(super) owner: &'a TableOwner,
+    pub(super) policy: &'a OwnershipPolicy,
     pub(super) sweep: &'a mut Sweep,
     /// Every element has a message of its own, so that a refusal names just one.
     pub(super) isolated: bool,
@@ -53,7 +53,7 @@ pub struct Prepared {
     batch: FinishedBatch,
     delta: Delta,
     chains: Vec<(Family, Chain)>,
-    created: Vec<(Family, Hold)>,
+    created: Vec<(Family, TableOwner)>,
     taken_over: Vec<Family>,
     repaired: usize,
     /// Where entries of session affinity may be stale.
@@ -71,7 +71,7 @@ impl Prepared {
 
     /// Makes the transaction that brings the kernel from the record to the plan. It may be empty.
     pub(super) fn new(inputs: Inputs<'_>) -> Result<Prepared, nft::Error> {
-        let Inputs { desired, surroundings, current, quarantine, owner, .. } = inputs;
+        let Inputs { desired, node_context, current, quarantine, policy, .. } = inputs;
         let record = &current.record;
         let compared = current.compared(desired);
         let mut batch = Batch::new(None);
@@ -84,21 +84,22 @@ impl Prepared {
         let mut taken_over = Vec::new();
         for family in Family::ALL {
             let table = table_family(family);
-            match record.hold(family) {
+            match record.owner(family) {
                 None => {
                     if *record.table(family) == TableState::Unusable {
                         batch.delete_table(table, TABLE);
                     }
-                    let owned = owner.creates_owned_tables();
+                    let owned = policy.creates_owned_tables();
                     create_table(family, if owned { OWNED } else { 0 }, &mut batch);
                     let entries = current.moved_affinity.iter().filter(|(of, _)| *of == family);
                     for (_, entries) in entries {
                         batch.add_elements(table, TABLE, Set::Affinity.name(), entries);
                     }
-                    created.push((family, if owned { Hold::Ours } else { Hold::Shared }));
+                    created
+                        .push((family, if owned { TableOwner::Ours } else { TableOwner::Shared }));
                 }
-                Some(hold) => {
-                    if hold == Hold::Orphan && owner.takes_over() {
+                Some(owner) => {
+                    if owner == TableOwner::Orphan && policy.takes_over() {
                         taken_over.push(family);
                     }
                     if stale.families.contains(&family) {
@@ -121,7 +122,7 @@ impl Prepared {
                 }
             }
             let wanted =
-                if compared.chains { base_chains(surroundings, family) } else { Vec::new() };
+                if compared.chains { base_chains(node_context, family) } else { Vec::new() };
             let needed = delta.chains.iter().filter(|(of, _)| *of == family).map(|(_, name)| *name);
             // Those that another process changed, also where no frontend that needs them changed.
             let on_demand: BTreeSet<ChainName> =
@@ -156,18 +157,18 @@ impl Prepared {
     }
 
     /// Brings the record up to date after the commit.
-    pub(super) fn enter(self, current: &mut Current, owner: &mut TableOwner) -> SyncReport {
+    pub(super) fn enter(self, current: &mut Current, policy: &mut OwnershipPolicy) -> SyncReport {
         current.advance();
         current.moved_affinity.clear();
         let record = &mut current.record;
-        for (family, hold) in self.created {
-            if hold == Hold::Ours {
-                owner.kernel_can = Some(true);
+        for (family, owner) in self.created {
+            if owner == TableOwner::Ours {
+                policy.kernel_can = Some(true);
             }
-            record.set_table(family, TableState::Ours { chains: Default::default(), hold });
+            record.set_table(family, TableState::Ours { chains: Default::default(), owner });
         }
         for family in self.taken_over {
-            record.set_hold(family, Hold::Ours);
+            record.set_owner(family, TableOwner::Ours);
         }
         for (family, chain) in self.chains {
             record.set_chain(family, chain.name, Some(chain));

@@ -1,11 +1,11 @@
 //! `shunt status`: the state of the running agent, for a person on its node.
 //!
-//! Owns: the state that the agent notes ([`Known`]), the report ([`Status`]) as JSON and as text
+//! Owns: the state that the agent notes ([`AgentState`]), the report ([`Status`]) as JSON and as text
 //! with problems first, and the socket between agent and command.
 //!
 //! Field names of the JSON are an interface: new ones may come, existing ones stay.
 
-mod known;
+mod agent_state;
 mod socket;
 mod text;
 mod time;
@@ -16,11 +16,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use shunt_core::model::Family;
-use shunt_core::plan::Surroundings;
+use shunt_core::plan::NodeContext;
 
 use crate::kube_proxy::Found;
 
-pub use known::{Following, Known};
+pub use agent_state::{AgentState, Following};
 pub use socket::{NoStatus, ask, serve};
 pub use time::Time;
 
@@ -148,8 +148,8 @@ pub struct NodePorts {
 impl NodePorts {
     /// Returns the addresses in the plan.
     #[must_use]
-    pub fn of(surroundings: &Surroundings) -> NodePorts {
-        let [v4, v6] = Family::ALL.map(|family| surroundings.node_port_addresses(family));
+    pub fn of(node_context: &NodeContext) -> NodePorts {
+        let [v4, v6] = Family::ALL.map(|family| node_context.node_port_addresses(family));
         NodePorts { v4, v6 }
     }
 }

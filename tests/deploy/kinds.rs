@@ -9,7 +9,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use shunt::document::{self, Node, typed_reporting_unknown};
+use shunt::spanned_yaml::{self, Node, typed_reporting_unknown};
 
 /// An object that has only fields that its kind has, each of its type.
 pub(crate) enum Object {
@@ -26,7 +26,7 @@ pub(crate) enum Object {
 
 /// All objects of a text.
 pub(crate) fn objects(text: &str) -> Result<Vec<Object>> {
-    document::parse(text.as_bytes())?.iter().map(object).collect()
+    spanned_yaml::parse(text.as_bytes())?.iter().map(object).collect()
 }
 
 fn object(node: &Node<'_>) -> Result<Object> {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use shunt::document;
+use shunt::spanned_yaml;
 
 use crate::kinds::{Object, objects};
 use crate::{RENDERED, read, repository};
@@ -72,7 +72,7 @@ fn every_file_of_values_can_be_read() -> Result<()> {
     files.extend(["Chart.yaml", "values.yaml"].map(|file| format!("deploy/chart/{file}")));
     for file in files {
         let documents = fs::read(repository(&file))?;
-        assert_eq!(document::parse(&documents).context(file.clone())?.len(), 1, "{file}");
+        assert_eq!(spanned_yaml::parse(&documents).context(file.clone())?.len(), 1, "{file}");
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use shunt::document;
+use shunt::spanned_yaml;
 
 use crate::kinds::{Object, RuleFile, objects, strict};
 use crate::manifests::{agent, daemon_sets};
@@ -63,7 +63,7 @@ fn between<'a>(text: &'a str, start: &'a str, end: &'a str) -> impl Iterator<Ite
 #[test]
 fn alerts_ask_for_metrics_that_there_are() -> Result<()> {
     let text = read(ALERTS)?;
-    let [file] = &document::parse(text.as_bytes())?[..] else {
+    let [file] = &spanned_yaml::parse(text.as_bytes())?[..] else {
         anyhow::bail!("not one document in {ALERTS}");
     };
     let file: RuleFile = strict(file)?;

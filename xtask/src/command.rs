@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -37,6 +38,11 @@ pub(crate) fn repository() -> PathBuf {
     let xtask = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     xtask.parent().map_or(xtask.clone(), Path::to_path_buf)
+}
+
+/// Reads a file of the repository.
+pub(crate) fn repository_file(path: &str) -> Result<Vec<u8>> {
+    fs::read(repository().join(path)).with_context(|| format!("cannot read {path}"))
 }
 
 /// A command that runs in the repository's root, with administrators' programs on its PATH.

@@ -8,7 +8,9 @@ use nix::unistd::geteuid;
 
 use crate::command::{command, find, output, run};
 use crate::style::Style;
-use crate::vm::KEYRING;
+
+/// The keys of Debian's archive, as Debian and Ubuntu install them.
+pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// What a package is needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ mod settings;
 
 use super::fields;
 use super::raw::{Configuration, GoDuration, VModule};
-use crate::document::{FieldPath, Problem, Severity};
+use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// A flag of kube-proxy.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl Flags {
     }
 
     /// Makes a configuration of flags without a file.
-    pub(super) fn alone(&self, problems: &mut Vec<Problem>) -> Draft {
+    pub(super) fn alone(&self, problems: &mut Vec<Diagnostic>) -> Draft {
         let mut draft = Draft::default();
         self.apply(|_| true, &mut draft, problems);
         let ports = [
@@ -146,7 +146,7 @@ impl Flags {
     }
 
     /// Applies the flags that count with a file to it, and warns of the others.
-    pub(super) fn beside(&self, file: Configuration, problems: &mut Vec<Problem>) -> Draft {
+    pub(super) fn beside(&self, file: Configuration, problems: &mut Vec<Diagnostic>) -> Draft {
         let mut draft = Draft { configuration: file, ..Draft::default() };
         self.apply(|flag| flag.beside_file, &mut draft, problems);
         for (flag, value) in self.0.iter().filter(|(flag, _)| !flag.beside_file) {
@@ -154,7 +154,7 @@ impl Flags {
                 "" => "has no effect beside --config".to_owned(),
                 field => format!("has no effect beside --config; write {field} into the file"),
             };
-            let problem = Problem::new(Severity::Warning, path(flag), reason);
+            let problem = Diagnostic::new(Severity::Warning, path(flag), reason);
             problems.push(problem.with_value(value));
         }
         draft
@@ -164,12 +164,12 @@ impl Flags {
         &self,
         counts: impl Fn(&Flag) -> bool,
         draft: &mut Draft,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<Diagnostic>,
     ) {
         let mut idle: Vec<String> = Vec::new();
         for (flag, value) in self.0.iter().filter(|(flag, _)| counts(flag)) {
             if let Err(reason) = (flag.set)(draft, value) {
-                let problem = Problem::new(Severity::Error, path(flag), reason);
+                let problem = Diagnostic::new(Severity::Error, path(flag), reason);
                 problems.push(problem.with_value(value));
             } else if let Some(reason) = flag.without_effect_because() {
                 idle.push(format!("--{} ({reason})", flag.name));
@@ -178,7 +178,7 @@ impl Flags {
         if !idle.is_empty() {
             idle.dedup();
             let note = format!("flags accepted without effect: {}", idle.join(", "));
-            problems.push(Problem::new(Severity::Note, FieldPath::default(), note));
+            problems.push(Diagnostic::new(Severity::Note, FieldPath::default(), note));
         }
     }
 

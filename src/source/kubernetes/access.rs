@@ -10,7 +10,7 @@ use kube::config::InClusterError;
 use super::proxy::Proxy;
 use super::token::{Token, TokenError};
 use super::{Dialer, kubeconfig};
-use crate::document::Problem;
+use crate::spanned_yaml::Diagnostic;
 
 /// How to reach the API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Access {
 pub enum AccessError {
     /// The kubeconfig cannot be used.
     #[error("the kubeconfig cannot be used: {0}")]
-    Kubeconfig(Box<Problem>),
+    Kubeconfig(Box<Diagnostic>),
     /// We are in no Pod, or in one without a service account.
     #[error(
         "no API server: give --kubeconfig FILE or --manifests PATH, or run in a Pod with a service \

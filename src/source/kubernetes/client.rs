@@ -19,7 +19,7 @@ use super::access::Prepared;
 use super::dial::{Connector, KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use super::failure::innermost;
 use super::proxy::{Credentials, ProxyKind};
-use super::requests::{OnAsked, Tell};
+use super::requests::{ObserverLayer, RequestObserver};
 use super::server_name::server_name;
 use super::token::Token;
 use super::tunnel::Tunnel;
@@ -43,7 +43,7 @@ struct NoAnswer {
 
 /// Makes a client. kube's own one speaks HTTP/1 only: a connection for each watch, and none of them
 /// would notice for minutes that the server's host is gone.
-fn client(access: &Access, on_asked: &OnAsked) -> Result<Client, AccessError> {
+fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessError> {
     let Prepared { mut config, token, proxy, .. } = access.prepare()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
     config.headers.push((USER_AGENT, agent));
@@ -56,25 +56,25 @@ fn client(access: &Access, on_asked: &OnAsked) -> Result<Client, AccessError> {
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
     let tcp = Connector { there: access.dialer.clone(), here: tcp };
     let Some(proxy) = proxy else {
-        return client_over(tcp, &config, token, "", on_asked);
+        return client_over(tcp, &config, token, "", observer);
     };
     let through = format!(" through the proxy {proxy}");
     match proxy.kind {
-        ProxyKind::Http => client_over(Tunnel::new(proxy, tcp), &config, token, &through, on_asked),
+        ProxyKind::Http => client_over(Tunnel::new(proxy, tcp), &config, token, &through, observer),
         ProxyKind::Https => {
             let https = HttpsConnectorBuilder::new()
                 .with_tls_config(config.rustls_client_config()?)
                 .https_only()
                 .enable_http1()
                 .wrap_connector(tcp);
-            client_over(Tunnel::new(proxy, https), &config, token, &through, on_asked)
+            client_over(Tunnel::new(proxy, https), &config, token, &through, observer)
         }
         ProxyKind::Socks5 => {
             let mut socks = SocksV5::new(proxy.url, tcp);
             if let Some(Credentials { user, password }) = proxy.credentials {
                 socks = socks.with_auth(user, password);
             }
-            client_over(socks, &config, token, &through, on_asked)
+            client_over(socks, &config, token, &through, observer)
         }
     }
 }
@@ -84,7 +84,7 @@ fn client_over<C>(
     config: &Config,
     token: Token,
     through: &str,
-    on_asked: &OnAsked,
+    observer: &RequestObserver,
 ) -> Result<Client, AccessError>
 where
     C: Service<Uri> + Clone + Send + Sync + 'static,
@@ -101,7 +101,7 @@ where
     }
     let server = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
     let way = format!("{server}{through}");
-    let tell = Tell { host: server.as_str().into(), on_asked: on_asked.clone() };
+    let tell = ObserverLayer { host: server.as_str().into(), observer: observer.clone() };
     let https = https.enable_all_versions().wrap_connector(connector);
     let http = legacy::Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -131,13 +131,13 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Prepares a client; nothing is requested yet. To be called where tokio runs. `on_asked` is
+    /// Prepares a client; nothing is requested yet. To be called where tokio runs. `observer` is
     /// told of each request.
     ///
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
-    pub fn open(access: Access, on_asked: OnAsked) -> Result<Connection, AccessError> {
-        Connection::new(move || client(&access, &on_asked))
+    pub fn open(access: Access, observer: RequestObserver) -> Result<Connection, AccessError> {
+        Connection::new(move || client(&access, &observer))
     }
 
     pub(crate) fn new(

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use shunt_core::model::Change;
 
-use super::intake::Intake;
+use super::decoder::Decoder;
 use super::messages::{Page, bookmark, event};
 use crate::source::objects::Kind;
 
@@ -12,21 +12,21 @@ use crate::source::objects::Kind;
 pub(crate) fn fuzz(bytes: &[u8], node_name: &str) -> Vec<Vec<Change>> {
     let of_kind = |kind| {
         let names = Default::default();
-        let mut intake = Intake::new(kind, node_name.into(), names, SystemTime::UNIX_EPOCH);
-        let mut taken = Vec::new();
+        let mut decoder = Decoder::new(kind, node_name.into(), names, SystemTime::UNIX_EPOCH);
+        let mut decoded = Vec::new();
         for line in bytes.split(|byte| *byte == b'\n') {
             let Ok(event) = event(line) else { continue };
             match event.type_ {
-                "ADDED" | "MODIFIED" => taken.push(intake.take(event.object)),
-                "DELETED" => taken.push(intake.take_gone(event.object)),
+                "ADDED" | "MODIFIED" => decoded.push(decoder.take(event.object)),
+                "DELETED" => decoded.push(decoder.take_gone(event.object)),
                 _ => _ = bookmark(&event),
             }
         }
         if let Ok(page) = serde_json::from_slice::<Page<'_>>(bytes) {
             let items = page.items.into_iter().flatten();
-            taken.extend(items.map(|item| intake.take(item)));
+            decoded.extend(items.map(|item| decoder.take(item)));
         }
-        taken.into_iter().flatten().flatten().map(|taken| taken.change).collect()
+        decoded.into_iter().flatten().flatten().map(|decoded| decoded.change).collect()
     };
     Kind::ALL.into_iter().map(of_kind).collect()
 }

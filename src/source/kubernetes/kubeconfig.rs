@@ -16,7 +16,9 @@ use serde::de::IgnoredAny;
 use super::proxy::Proxy;
 use super::server_name::server_name;
 use super::token::{Token, TokenError};
-use crate::document::{FieldPath, Node, Problem, Segment, Severity, Value, parse_leniently, typed};
+use crate::spanned_yaml::{
+    Diagnostic, FieldPath, Node, Segment, Severity, Value, parse_leniently, typed,
+};
 
 /// What a kubeconfig says about the server and about us.
 pub(super) struct Found {
@@ -96,7 +98,7 @@ struct User {
 }
 
 /// Reads a kubeconfig. `master` replaces the URL of its server.
-pub(super) fn read(path: &Path, master: Option<&str>) -> Result<Found, Box<Problem>> {
+pub(super) fn read(path: &Path, master: Option<&str>) -> Result<Found, Box<Diagnostic>> {
     let bytes = std::fs::read(path).map_err(|error| {
         problem(path, None, FieldPath::default(), format!("cannot be read: {error}"))
     })?;
@@ -116,8 +118,8 @@ fn problem(
     line: Option<u32>,
     field: FieldPath,
     reason: impl Into<String>,
-) -> Box<Problem> {
-    Box::new(Problem::new(Severity::Error, field, reason).in_file(&path.into(), line))
+) -> Box<Diagnostic> {
+    Box::new(Diagnostic::new(Severity::Error, field, reason).in_file(&path.into(), line))
 }
 
 struct Reader<'a> {
@@ -127,11 +129,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn wrong(&self, field: FieldPath, reason: impl Into<String>) -> Box<Problem> {
+    fn wrong(&self, field: FieldPath, reason: impl Into<String>) -> Box<Diagnostic> {
         problem(self.path, Some(self.document.line_of(&field)), field, reason)
     }
 
-    fn read(&self) -> Result<Found, Box<Problem>> {
+    fn read(&self) -> Result<Found, Box<Diagnostic>> {
         if !matches!(self.document.value, Value::Mapping(_)) {
             return Err(self.wrong(FieldPath::default(), "must be a mapping"));
         }
@@ -179,7 +181,7 @@ impl Reader<'_> {
         cluster: Cluster,
         at_user: &Selected,
         user: User,
-    ) -> Result<Found, Box<Problem>> {
+    ) -> Result<Found, Box<Diagnostic>> {
         for (given, field) in
             [(user.exec.is_some(), "exec"), (user.auth_provider.is_some(), "auth-provider")]
         {
@@ -295,7 +297,7 @@ impl Reader<'_> {
     }
 
     /// Whether the file that a field names can be read.
-    fn check_file(&self, field: FieldPath, value: Option<&str>) -> Result<(), Box<Problem>> {
+    fn check_file(&self, field: FieldPath, value: Option<&str>) -> Result<(), Box<Diagnostic>> {
         let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(()) };
         let path = self.resolve(value);
         match std::fs::File::open(&path).and_then(|file| file.metadata()) {
@@ -311,7 +313,7 @@ impl Reader<'_> {
     }
 
     /// The file that a field names cannot be used.
-    fn unreadable(&self, field: FieldPath, value: &str, reason: &str) -> Box<Problem> {
+    fn unreadable(&self, field: FieldPath, value: &str, reason: &str) -> Box<Diagnostic> {
         // What does not look like a path may be the secret itself.
         let file = match value.starts_with(['/', '.']) && value.len() < 256 {
             true => format!("the file {}", self.resolve(value).display()),
@@ -326,7 +328,7 @@ impl Reader<'_> {
         at_cluster: &Selected,
         at_user: &Selected,
         error: &kube::Error,
-    ) -> Box<Problem> {
+    ) -> Box<Diagnostic> {
         const PEM: &str = "holds no valid PEM";
         let authority = || match self.document.at(&at_cluster.field("certificate-authority-data")) {
             Some(_) => at_cluster.field("certificate-authority-data"),

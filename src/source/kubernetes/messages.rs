@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::failure::Failure;
-use crate::document::excerpt;
 use crate::source::objects::raw;
+use crate::spanned_yaml::excerpt;
 
 /// An event of a watch.
 #[derive(Deserialize)]

@@ -12,14 +12,14 @@
 //! Must not know: what is made of the objects.
 
 mod access;
+mod api_status;
 mod backoff;
 mod client;
-mod contact;
+mod decoder;
 mod dial;
 mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
-mod intake;
 mod kubeconfig;
 mod lines;
 mod messages;
@@ -45,13 +45,13 @@ use tokio::sync::mpsc;
 use crate::source::objects::{Kind, Names};
 
 pub use access::{Access, AccessError};
+pub use api_status::ApiStatus;
 pub use client::Connection;
-pub use contact::Contact;
+use decoder::Decoder;
 pub use dial::Dialer;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use fuzz::fuzz;
-use intake::Intake;
-pub use requests::{Asked, OnAsked};
+pub use requests::{ObservedRequest, RequestObserver};
 use resource::Resource;
 use watch::Watch;
 
@@ -59,7 +59,7 @@ use watch::Watch;
 /// there: most clusters could do without them, and a server may not let us read them.
 const WAIT_FOR_THE_REST: Duration = Duration::from_secs(10);
 
-/// Batches that may wait to be taken; then reading from the server waits, too.
+/// Batches that may wait to be decoded; then reading from the server waits, too.
 const QUEUE: usize = 64;
 
 /// A batch, and the kind of which it is the whole list, if it is one.
@@ -68,13 +68,13 @@ type Listing = (Option<Kind>, ChangeBatch);
 /// Lists and watches the objects that matter to a node.
 pub struct Source {
     connection: Arc<Connection>,
-    contact: Arc<Contact>,
+    api_status: Arc<ApiStatus>,
     node_name: Arc<str>,
 }
 
 impl Source {
     /// Prepares everything; nothing is requested yet. To be called where tokio runs. `on_restart` is
-    /// called whenever the watch of a kind is opened again, `on_asked` of each request.
+    /// called whenever the watch of a kind is opened again, `observer` of each request.
     ///
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
@@ -82,10 +82,10 @@ impl Source {
         access: Access,
         node_name: &str,
         on_restart: impl Fn(Kind) + Send + Sync + 'static,
-        on_asked: OnAsked,
+        observer: RequestObserver,
     ) -> Result<Source, AccessError> {
         tracing::info!(server = access.server()?, "taking objects from an API server");
-        let connection = Connection::open(access, on_asked)?;
+        let connection = Connection::open(access, observer)?;
         Ok(Source::with(connection, node_name, on_restart))
     }
 
@@ -96,15 +96,15 @@ impl Source {
     ) -> Source {
         Source {
             connection: Arc::new(connection),
-            contact: Arc::new(Contact::new(on_restart)),
+            api_status: Arc::new(ApiStatus::new(on_restart)),
             node_name: node_name.into(),
         }
     }
 
     /// How it goes with the server; can be asked while the source runs.
     #[must_use]
-    pub fn contact(&self) -> Arc<Contact> {
-        self.contact.clone()
+    pub fn api_status(&self) -> Arc<ApiStatus> {
+        self.api_status.clone()
     }
 
     /// Follows the server until `deliver` says `Break`; dropped, it stops at once. Once everything
@@ -114,13 +114,13 @@ impl Source {
         let names = Arc::new(Mutex::new(Names::new()));
         let started = SystemTime::now();
         let watch = |kind| {
-            let intake = Intake::new(kind, self.node_name.clone(), names.clone(), started);
+            let decoder = Decoder::new(kind, self.node_name.clone(), names.clone(), started);
             let resource = Resource::new(kind, &self.node_name);
-            let (connection, contact) = (self.connection.clone(), self.contact.clone());
-            Box::pin(Watch::new(resource, connection, contact, intake, sender.clone()).run())
+            let (connection, api_status) = (self.connection.clone(), self.api_status.clone());
+            Box::pin(Watch::new(resource, connection, api_status, decoder, sender.clone()).run())
         };
         let [services, slices, node, service_cidrs] = Kind::ALL.map(watch);
-        // They end only once their batches are no longer taken.
+        // They end only once their batches are no longer decoded.
         tokio::select! {
             () = hand_on(batches, deliver) => {}
             _ = async { tokio::join!(services, slices, node, service_cidrs) } => {}

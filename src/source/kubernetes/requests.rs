@@ -10,7 +10,7 @@ use tower::{Layer, Service};
 
 /// A request to which an answer has begun, or none has come.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct ObservedRequest<'a> {
     /// How it asked.
     pub method: &'a Method,
     /// The server, as `host:port` where the URL has a port.
@@ -22,16 +22,16 @@ pub struct Asked<'a> {
 }
 
 /// Who is told of each request.
-pub type OnAsked = Arc<dyn Fn(&Asked<'_>) + Send + Sync>;
+pub type RequestObserver = Arc<dyn Fn(&ObservedRequest<'_>) + Send + Sync>;
 
 /// Tells of the requests that go through it.
 #[derive(Clone)]
-pub(super) struct Tell {
+pub(super) struct ObserverLayer {
     pub(super) host: Arc<str>,
-    pub(super) on_asked: OnAsked,
+    pub(super) observer: RequestObserver,
 }
 
-impl<S> Layer<S> for Tell {
+impl<S> Layer<S> for ObserverLayer {
     type Service = Telling<S>;
 
     fn layer(&self, inner: S) -> Telling<S> {
@@ -41,7 +41,7 @@ impl<S> Layer<S> for Tell {
 
 #[derive(Clone)]
 pub(super) struct Telling<S> {
-    tell: Tell,
+    tell: ObserverLayer,
     inner: S,
 }
 
@@ -64,12 +64,12 @@ where
         let method = request.method().clone();
         let query = request.uri().query().unwrap_or_default();
         let is_watch = query.split('&').any(|parameter| parameter.starts_with("watch="));
-        let Tell { host, on_asked } = self.tell.clone();
+        let ObserverLayer { host, observer } = self.tell.clone();
         let started = Instant::now();
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await;
-            on_asked(&Asked {
+            observer(&ObservedRequest {
                 method: &method,
                 host: &host,
                 status: answer.as_ref().ok().map(Response::status),

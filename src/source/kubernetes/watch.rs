@@ -21,17 +21,17 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::Listing;
+use super::api_status::ApiStatus;
 use super::backoff::Backoff;
 use super::client::Connection;
-use super::contact::Contact;
+use super::decoder::{Decoded, Decoder};
 use super::failure::Failure;
-use super::intake::{Intake, Taken};
 use super::lines::Lines;
 use super::messages::{Page, bookmark, event, garbage};
 use super::resource::{RelistFrom, Request, Resource};
-use crate::document::excerpt;
 use crate::jitter;
 use crate::source::objects::Kind;
+use crate::spanned_yaml::excerpt;
 
 /// How long an answer may take to begin: a busy server lets requests wait for up to a minute, and one
 /// that is sent again waits anew. (Pings find a dead connection earlier.)
@@ -69,8 +69,8 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 pub(super) struct Watch {
     resource: Resource,
     connection: Arc<Connection>,
-    contact: Arc<Contact>,
-    intake: Intake,
+    api_status: Arc<ApiStatus>,
+    decoder: Decoder,
     batches: mpsc::Sender<Listing>,
     backoff: Backoff,
     /// For lists that have to be made again: a list that goes well says nothing about the watch.
@@ -124,15 +124,15 @@ impl Watch {
     pub(super) fn new(
         resource: Resource,
         connection: Arc<Connection>,
-        contact: Arc<Contact>,
-        intake: Intake,
+        api_status: Arc<ApiStatus>,
+        decoder: Decoder,
         batches: mpsc::Sender<Listing>,
     ) -> Watch {
         Watch {
             resource,
             connection,
-            contact,
-            intake,
+            api_status,
+            decoder,
             batches,
             backoff: Backoff::default(),
             relist: Backoff::default(),
@@ -183,7 +183,7 @@ impl Watch {
                     self.count_as_stuck();
                 }
                 if lasting || matches!(failure, Failure::Broken(_)) {
-                    self.contact.lost(kind, &failure, lasting);
+                    self.api_status.lost(kind, &failure, lasting);
                 }
                 if matches!(failure, Failure::Silent) && self.bookmarks {
                     // It has lost our place: a server that was set back to an older state waits for
@@ -204,7 +204,7 @@ impl Watch {
                     return Ok(());
                 }
                 if self.relist.failures() >= SHORT_LIVED {
-                    self.contact.lost(kind, &failure, true);
+                    self.api_status.lost(kind, &failure, true);
                 }
                 sleep(self.relist.next()).await;
                 return Ok(());
@@ -212,7 +212,7 @@ impl Watch {
             Failure::Expired | Failure::TooNew => {
                 tracing::info!("{}; listing them again", failure.told(kind));
                 if self.relist.failures() >= SHORT_LIVED {
-                    self.contact.lost(kind, &failure, true);
+                    self.api_status.lost(kind, &failure, true);
                 }
                 if let Some(version) = self.version.take() {
                     self.list_anew(RelistFrom::Since(version));
@@ -231,14 +231,14 @@ impl Watch {
                 return Ok(());
             }
             Failure::Refused { code: 401 | 403 | 429, .. } => {
-                self.contact.lost(kind, &failure, true);
+                self.api_status.lost(kind, &failure, true);
             }
             Failure::Unreachable(_) => {
-                self.contact.lost(kind, &failure, true);
+                self.api_status.lost(kind, &failure, true);
                 self.pages = false;
             }
             Failure::Absent | Failure::Refused { .. } | Failure::Garbage(_) => {
-                self.contact.lost(kind, &failure, true);
+                self.api_status.lost(kind, &failure, true);
                 // The other way to get a list may do.
                 self.pages = self.version.is_none() && !self.pages;
                 self.count_as_stuck();
@@ -251,7 +251,7 @@ impl Watch {
         }
         tokio::select! {
             () = sleep(pause) => {}
-            () = self.contact.back() => {}
+            () = self.api_status.back() => {}
         }
         Ok(())
     }
@@ -278,7 +278,7 @@ impl Watch {
         }
         tracing::debug!(kind = %self.resource.kind, "the API server has no such objects");
         self.deliver_list(List::default()).await?;
-        self.contact.well(self.resource.kind);
+        self.api_status.well(self.resource.kind);
         sleep(ABSENT.mul_f64(1.0 + jitter::fraction())).await;
         Ok(())
     }
@@ -297,7 +297,7 @@ impl Watch {
         if !self.listed {
             self.deliver_list(List::default()).await?;
         }
-        self.contact.well(kind);
+        self.api_status.well(kind);
         sleep(FORBIDDEN.mul_f64(1.0 + jitter::fraction())).await;
         Ok(())
     }
@@ -328,7 +328,7 @@ impl Watch {
     ) -> Result<Lines, Failure> {
         let lines = Lines::new(self.send(client, request).await?.into_body());
         if std::mem::replace(&mut self.watched, true) {
-            self.contact.restarted(self.resource.kind);
+            self.api_status.restarted(self.resource.kind);
         }
         Ok(lines)
     }
@@ -417,7 +417,7 @@ impl Watch {
             match event.type_ {
                 "ADDED" | "MODIFIED" => self.put(&mut list, event.object),
                 "DELETED" => {
-                    let gone = self.intake.take_gone(event.object).map_err(Failure::Garbage)?;
+                    let gone = self.decoder.take_gone(event.object).map_err(Failure::Garbage)?;
                     gone.map(|gone| list.0.remove(&gone.name));
                 }
                 _ => {
@@ -452,9 +452,11 @@ impl Watch {
             let received = Instant::now();
             let Some(line) = line else { return Err(Failure::Ended.into()) };
             let event = event(line)?;
-            let taken = match event.type_ {
-                "ADDED" | "MODIFIED" => self.intake.take(event.object).map_err(Failure::Garbage)?,
-                "DELETED" => self.intake.take_gone(event.object).map_err(Failure::Garbage)?,
+            let decoded = match event.type_ {
+                "ADDED" | "MODIFIED" => {
+                    self.decoder.take(event.object).map_err(Failure::Garbage)?
+                }
+                "DELETED" => self.decoder.take_gone(event.object).map_err(Failure::Garbage)?,
                 _ => {
                     let (version, _) = bookmark(&event)?;
                     self.is_news(&version)?;
@@ -463,7 +465,7 @@ impl Watch {
                     None
                 }
             };
-            if let Some(Taken { version, change, trigger, .. }) = taken
+            if let Some(Decoded { version, change, trigger, .. }) = decoded
                 && self.is_news(&version)?
             {
                 let triggers = trigger.into_iter().collect();
@@ -499,9 +501,9 @@ impl Watch {
 
     /// Adds an object to a list. One that cannot be read at all is left out, not the others.
     fn put(&mut self, list: &mut List, object: &RawValue) {
-        match self.intake.take(object) {
-            Ok(Some(taken)) => {
-                list.0.insert(taken.name, taken.change);
+        match self.decoder.take(object) {
+            Ok(Some(decoded)) => {
+                list.0.insert(decoded.name, decoded.change);
             }
             Ok(None) => {}
             Err(reason) => tracing::warn!("ignoring an object that the API server lists: {reason}"),
@@ -513,7 +515,7 @@ impl Watch {
         self.listed = true;
         let names: HashSet<ObjectName> = list.0.keys().cloned().collect();
         let mut changes: Vec<Change> = list.0.into_values().collect();
-        changes.extend(self.intake.listed(names));
+        changes.extend(self.decoder.listed(names));
         self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await
     }
 
@@ -528,7 +530,7 @@ impl Watch {
         }
         self.backoff.reset();
         self.stuck = 0;
-        self.contact.well(self.resource.kind);
+        self.api_status.well(self.resource.kind);
     }
 }
 

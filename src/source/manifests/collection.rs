@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use shunt_core::model::Change;
 
-use crate::document::{FieldPath, Problem, Severity};
 use crate::source::objects::{Key, Kind};
+use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use super::locations::{Location, Locations};
 use super::{Manifest, Object};
@@ -26,7 +26,7 @@ pub(super) struct FileId {
 #[derive(Debug, Default)]
 pub(super) struct Collection {
     files: BTreeMap<FileId, HashMap<Key, Object>>,
-    problems: BTreeMap<FileId, Vec<Problem>>,
+    problems: BTreeMap<FileId, Vec<Diagnostic>>,
     /// The files that define an object; the last one counts.
     owners: HashMap<Key, BTreeSet<FileId>>,
     /// The objects that more than one file defines.
@@ -53,7 +53,7 @@ impl Collection {
     }
 
     /// The file cannot be read: what it said before stays.
-    pub(super) fn keep(&mut self, file: FileId, problem: Problem) {
+    pub(super) fn keep(&mut self, file: FileId, problem: Diagnostic) {
         self.files.entry(file.clone()).or_default();
         self.set_problems(file, vec![problem]);
     }
@@ -71,7 +71,7 @@ impl Collection {
     }
 
     /// What was wrong with a file.
-    pub(super) fn problems_of(&self, file: &FileId) -> &[Problem] {
+    pub(super) fn problems_of(&self, file: &FileId) -> &[Diagnostic] {
         self.problems.get(file).map_or(&[], Vec::as_slice)
     }
 
@@ -80,7 +80,7 @@ impl Collection {
         std::mem::take(&mut self.problems_changed)
     }
 
-    fn set_problems(&mut self, file: FileId, problems: Vec<Problem>) {
+    fn set_problems(&mut self, file: FileId, problems: Vec<Diagnostic>) {
         if problems != self.problems_of(&file) {
             self.problems_changed = true;
             if problems.is_empty() {
@@ -174,12 +174,12 @@ impl Collection {
     }
 
     /// All problems that there are now.
-    pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
+    pub(super) fn problems(&self) -> impl Iterator<Item = Diagnostic> {
         let contests = self.contested.iter().map(|key| self.contest(key));
         self.problems.values().flatten().cloned().chain(contests)
     }
 
-    fn contest(&self, key: &Key) -> Problem {
+    fn contest(&self, key: &Key) -> Diagnostic {
         let line = |file: &FileId| self.files.get(file)?.get(key).map(|object| object.line);
         let mut owners = self.owners.get(key).into_iter().flatten().rev();
         let winner = owners.next();
@@ -194,7 +194,8 @@ impl Collection {
             "the same object is also in {}; the last file by name counts, remove it from the others",
             others.join(", ")
         );
-        let problem = Problem::new(Severity::Warning, FieldPath::default(), reason).of_object(key);
+        let problem =
+            Diagnostic::new(Severity::Warning, FieldPath::default(), reason).of_object(key);
         match winner {
             Some(file) => problem.in_file(&file.path, line(file)),
             None => problem,

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use shunt_core::model::Change;
 
-use crate::document::Problem;
+use crate::spanned_yaml::Diagnostic;
 
 pub use locations::{Location, Locations};
 pub use parse::{Context, Manifest, Object, parse};
@@ -41,7 +41,7 @@ pub struct Round {
     /// What changed. The first round ends with [`Change::Synced`].
     pub changes: Vec<Change>,
     /// All problems that there are at this moment, also those of earlier rounds.
-    pub problems: Arc<[Problem]>,
+    pub problems: Arc<[Diagnostic]>,
 }
 
 /// The files cannot be read or watched at all.
@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// They cannot be watched.
     #[error(transparent)]
-    Watch(#[from] crate::files::Error),
+    Watch(#[from] crate::file_watch::Error),
 }
 
 /// Reads all manifests once, and notes where Services are. Problems are returned, not logged.

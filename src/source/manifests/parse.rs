@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use shunt_core::model::Change;
 
-use crate::document::{
-    self, At, FieldPath, Node, Problem, Severity, SyntaxError, TypeError, Value, typed,
-};
 use crate::source::objects::{self, Converted, Key, Kind, Names};
+use crate::spanned_yaml::{
+    self, At, Diagnostic, FieldPath, Node, Severity, SyntaxError, TypeError, Value, typed,
+};
 
 use super::kinds::{Recognised, recognise};
 
@@ -35,7 +35,7 @@ pub struct Manifest {
     /// The objects that can be used, each once.
     pub objects: Vec<Object>,
     /// What is wrong, with file and line.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
     /// Some kinds of objects that are fine and none of our business.
     pub not_used: BTreeSet<String>,
 }
@@ -57,10 +57,10 @@ pub fn parse(
     file: &Arc<Path>,
     bytes: &[u8],
     context: &mut Context,
-) -> Result<Manifest, Box<Problem>> {
+) -> Result<Manifest, Box<Diagnostic>> {
     let syntax_error = |error: SyntaxError| {
         let reason = format!("not YAML or JSON, in column {}: {}", error.column, error.reason);
-        let problem = Problem::new(Severity::Error, FieldPath::default(), reason);
+        let problem = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
         Box::new(problem.in_file(file, Some(error.line)))
     };
     let mut reader = Reader {
@@ -70,7 +70,7 @@ pub fn parse(
         places: HashMap::new(),
         unlisted: 0,
     };
-    for document in document::documents(bytes).map_err(syntax_error)? {
+    for document in spanned_yaml::documents(bytes).map_err(syntax_error)? {
         reader.document(&document.map_err(syntax_error)?, None);
     }
     Ok(reader.finish())
@@ -166,7 +166,7 @@ impl Reader<'_> {
                     "the same object is already in line {first}; the last definition counts, remove \
                      the other"
                 );
-                let problem = Problem::new(Severity::Warning, FieldPath::default(), reason);
+                let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason);
                 self.report(problem.of_object(&object.key), object.line);
                 self.manifest.objects[place] = object;
             }
@@ -184,19 +184,19 @@ impl Reader<'_> {
         let line = node.line_of(&error.field);
         let value = node.at(&error.field).map(Node::describe);
         let reason = format!("{} (the {kind} is left out)", error.reason);
-        let mut problem = Problem::new(Severity::Error, error.field, reason).of_object(object);
+        let mut problem = Diagnostic::new(Severity::Error, error.field, reason).of_object(object);
         problem.value = value;
         self.report(problem, line);
     }
 
     fn warn(&mut self, node: &Node<'_>, at: At<'_>, value: Option<String>, reason: &str) {
-        let mut problem = Problem::new(Severity::Warning, at.path(), reason);
+        let mut problem = Diagnostic::new(Severity::Warning, at.path(), reason);
         problem.value = value;
         let line = node.line_of(&problem.field);
         self.report(problem, line);
     }
 
-    fn report(&mut self, problem: Problem, line: u32) {
+    fn report(&mut self, problem: Diagnostic, line: u32) {
         if self.manifest.problems.len() < PROBLEM_LIMIT {
             self.manifest.problems.push(problem.in_file(self.file, Some(line)));
         } else {
@@ -207,7 +207,7 @@ impl Reader<'_> {
     fn finish(mut self) -> Manifest {
         if self.unlisted > 0 {
             let reason = format!("{} more problems are not listed", self.unlisted);
-            let problem = Problem::new(Severity::Warning, FieldPath::default(), reason);
+            let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason);
             self.manifest.problems.push(problem.in_file(self.file, None));
         }
         self.manifest

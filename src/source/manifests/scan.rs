@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use shunt_core::model::Change;
 
-use crate::document::{FieldPath, Problem, Severity};
+use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use super::collection::{Collection, FileId};
 use super::{Context, Error, Locations, Round, parse};
@@ -29,9 +29,9 @@ pub(super) struct Scanner {
     collection: Collection,
     not_used: BTreeSet<String>,
     /// Problems of a path as a whole.
-    root_problems: Vec<Option<Problem>>,
+    root_problems: Vec<Option<Diagnostic>>,
     root_problems_changed: bool,
-    problems: Arc<[Problem]>,
+    problems: Arc<[Diagnostic]>,
     log: bool,
 }
 
@@ -74,7 +74,7 @@ impl Scanner {
                 "cannot read the path of the manifests: {error}; what it said before stays until it \
                  is back"
             );
-            Problem::new(Severity::Error, FieldPath::default(), reason)
+            Diagnostic::new(Severity::Error, FieldPath::default(), reason)
                 .in_file(&self.roots[root].as_path().into(), None)
         });
         let good = problem.is_none();
@@ -136,7 +136,7 @@ impl Scanner {
             Ok(Some(bytes)) => parse(&file.path, &bytes, &mut self.context),
             Ok(None) => return self.collection.remove(&file),
             Err(reason) => {
-                let problem = Problem::new(Severity::Error, FieldPath::default(), reason);
+                let problem = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
                 Err(Box::new(problem.in_file(&file.path, None)))
             }
         };
@@ -156,9 +156,9 @@ impl Scanner {
         }
     }
 
-    fn log_new(&self, file: &FileId, problems: &[Problem]) {
+    fn log_new(&self, file: &FileId, problems: &[Diagnostic]) {
         if self.log && problems != self.collection.problems_of(file) {
-            problems.iter().for_each(Problem::log);
+            problems.iter().for_each(Diagnostic::log);
         }
     }
 

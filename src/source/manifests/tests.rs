@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 use super::collection::{Collection, FileId};
 use super::*;
-use crate::files::Stop;
+use crate::file_watch::Stop;
 use crate::source::objects::{Key, Kind};
 
-fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Problem>> {
+fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Diagnostic>> {
     let mut context = Context { node_name: "node-1".into(), ..Context::default() };
     parse(&Path::new("f.yaml").into(), text.as_ref(), &mut context)
 }

@@ -2,9 +2,9 @@
 //!
 //! Pure. Every source goes through here, so that a manifest and an API server mean the same by the
 //! same object. Nothing that an object holds can make a conversion fail as a whole: what is wrong
-//! comes back as [`Problem`]s beside what can be used.
+//! comes back as [`Diagnostic`]s beside what can be used.
 
-mod findings;
+mod diagnostics;
 mod names;
 mod node;
 pub mod raw;
@@ -17,7 +17,7 @@ use std::fmt;
 
 use shunt_core::model::{Change, ObjectName};
 
-use crate::document::{Problem, Severity};
+use crate::spanned_yaml::{Diagnostic, Severity};
 
 pub use names::Names;
 pub use node::node;
@@ -128,7 +128,7 @@ pub struct Converted {
     /// so wrong that it cannot be used: if it was known before, it is now gone.
     pub change: Option<Change>,
     /// What is wrong with it. One [`Severity::Error`] and it is not used at all.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Diagnostic>,
 }
 
 impl Converted {

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use shunt_core::model::{Change, Node};
 
-use crate::document::{At, parse_net};
+use crate::spanned_yaml::{At, parse_net};
 
-use super::findings::Findings;
+use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
 
 /// The cluster autoscaler sets this taint on a Node that it is about to remove.
@@ -16,7 +16,7 @@ const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 /// Converts a Node. Whether it is ours is for the caller to know.
 #[must_use]
 pub fn node(raw: &raw::Node, names: &mut Names) -> Converted {
-    let mut findings = Findings::default();
+    let mut findings = Diagnostics::default();
     let key = findings.key(Kind::Node, &raw.metadata, names);
     let doomed = raw.metadata.deletion_timestamp.is_some()
         || raw.spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED);
@@ -31,7 +31,7 @@ pub fn node(raw: &raw::Node, names: &mut Names) -> Converted {
     findings.finish(key, Some(Change::Node(node)))
 }
 
-fn addresses(raw: &raw::Node, findings: &mut Findings) -> Vec<IpAddr> {
+fn addresses(raw: &raw::Node, findings: &mut Diagnostics) -> Vec<IpAddr> {
     let at = At::top("status");
     let at = at.field("addresses");
     let mut addresses = Vec::new();
@@ -53,7 +53,7 @@ fn addresses(raw: &raw::Node, findings: &mut Findings) -> Vec<IpAddr> {
     addresses
 }
 
-fn pod_cidrs(raw: &raw::Node, findings: &mut Findings) -> Vec<IpNet> {
+fn pod_cidrs(raw: &raw::Node, findings: &mut Diagnostics) -> Vec<IpNet> {
     let spec = At::top("spec");
     let effect = "this prefix is ignored";
     if raw.spec.pod_cidrs.is_empty() && !raw.spec.pod_cidr.is_empty() {

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use shunt_core::model::{Change, Family, Protocol, Service, ServicePort, TrafficPolicy};
 
-use crate::document::{At, parse_net};
+use crate::spanned_yaml::{At, parse_net};
 
-use super::findings::Findings;
+use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
 
 const SPEC: At<'_> = At::top("spec");
@@ -20,7 +20,7 @@ const AFFINITY_LONGEST: u32 = 86_400;
 /// Converts a Service.
 #[must_use]
 pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
-    let mut findings = Findings::default();
+    let mut findings = Diagnostics::default();
     let key = findings.key(Kind::Service, &raw.metadata, names);
     if !is_ours(raw, &mut findings) {
         return findings.finish(key, None);
@@ -59,7 +59,7 @@ pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
     findings.finish(key, Some(Change::Service(service)))
 }
 
-fn is_ours(raw: &raw::Service, findings: &mut Findings) -> bool {
+fn is_ours(raw: &raw::Service, findings: &mut Diagnostics) -> bool {
     let spec = &raw.spec;
     if raw.metadata.labels.service_proxy_name.is_some() || spec.type_ == "ExternalName" {
         return false;
@@ -82,7 +82,7 @@ enum Type {
     LoadBalancer,
 }
 
-fn service_type(spec: &raw::ServiceSpec, findings: &mut Findings) -> Type {
+fn service_type(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Type {
     match &*spec.type_ {
         "ClusterIP" | "" => Type::ClusterIp,
         "NodePort" => Type::NodePort,
@@ -98,7 +98,7 @@ fn service_type(spec: &raw::ServiceSpec, findings: &mut Findings) -> Type {
     }
 }
 
-fn created(metadata: &raw::Metadata, findings: &mut Findings) -> Option<i64> {
+fn created(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<i64> {
     let text = metadata.creation_timestamp.as_deref().filter(|text| !text.is_empty())?;
     match text.parse::<jiff::Timestamp>() {
         Ok(time) => Some(time.as_second()),
@@ -114,7 +114,7 @@ fn created(metadata: &raw::Metadata, findings: &mut Findings) -> Option<i64> {
     }
 }
 
-fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpAddr> {
+fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAddr> {
     if spec.cluster_ips.is_empty() {
         return match values::service_ip(&spec.cluster_ip) {
             Ok(address) => vec![address],
@@ -147,7 +147,7 @@ fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpAddr> 
     addresses
 }
 
-fn external_ips(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpAddr> {
+fn external_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAddr> {
     let at = SPEC.field("externalIPs");
     let mut addresses = Vec::new();
     for (i, text) in spec.external_ips.iter().enumerate() {
@@ -162,7 +162,7 @@ fn external_ips(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpAddr>
     addresses
 }
 
-fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Findings) -> Vec<IpAddr> {
+fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Diagnostics) -> Vec<IpAddr> {
     let at = At::top("status");
     let at = at.field("loadBalancer");
     let at = at.field("ingress");
@@ -192,7 +192,7 @@ fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Findings) -> Ve
     addresses
 }
 
-fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpNet> {
+fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpNet> {
     findings.nets(
         &spec.load_balancer_source_ranges,
         &SPEC.field("loadBalancerSourceRanges"),
@@ -200,7 +200,7 @@ fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Findings) -> Vec<IpNet>
     )
 }
 
-fn policy(field: &str, text: &str, findings: &mut Findings) -> TrafficPolicy {
+fn policy(field: &str, text: &str, findings: &mut Diagnostics) -> TrafficPolicy {
     match text {
         "Cluster" | "" => TrafficPolicy::Cluster,
         "Local" => TrafficPolicy::Local,
@@ -211,7 +211,7 @@ fn policy(field: &str, text: &str, findings: &mut Findings) -> TrafficPolicy {
     }
 }
 
-fn affinity(spec: &raw::ServiceSpec, findings: &mut Findings) -> Option<u32> {
+fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> {
     match &*spec.session_affinity {
         "None" | "" => return None,
         "ClientIP" => {}
@@ -238,7 +238,7 @@ fn health_check_port(
     spec: &raw::ServiceSpec,
     type_: Type,
     external_policy: TrafficPolicy,
-    findings: &mut Findings,
+    findings: &mut Diagnostics,
 ) -> Option<u16> {
     let number = spec.health_check_node_port;
     if number == 0 || type_ != Type::LoadBalancer || external_policy != TrafficPolicy::Local {
@@ -256,7 +256,7 @@ fn health_check_port(
 fn ports(
     spec: &raw::ServiceSpec,
     type_: Type,
-    findings: &mut Findings,
+    findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Vec<ServicePort> {
     let at = SPEC.field("ports");
@@ -296,7 +296,7 @@ fn port(
     raw: &raw::ServicePort,
     at: &At<'_>,
     type_: Type,
-    findings: &mut Findings,
+    findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Option<ServicePort> {
     if !raw.name.is_empty()

@@ -2,15 +2,15 @@
 
 use shunt_core::model::Change;
 
-use crate::document::At;
+use crate::spanned_yaml::At;
 
-use super::findings::Findings;
+use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw};
 
 /// Converts a ServiceCIDR.
 #[must_use]
 pub fn service_cidr(raw: &raw::ServiceCidr, names: &mut Names) -> Converted {
-    let mut findings = Findings::default();
+    let mut findings = Diagnostics::default();
     let key = findings.key(Kind::ServiceCidr, &raw.metadata, names);
     let spec = At::top("spec");
     let effect = "this prefix is ignored";

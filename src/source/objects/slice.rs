@@ -4,15 +4,15 @@ use std::net::IpAddr;
 
 use shunt_core::model::{Change, Endpoint, EndpointPort, EndpointSlice, Family};
 
-use crate::document::At;
+use crate::spanned_yaml::At;
 
-use super::findings::Findings;
+use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
 
 /// Converts an EndpointSlice. An endpoint or a port that is wrong costs just that one.
 #[must_use]
 pub fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Converted {
-    let mut findings = Findings::default();
+    let mut findings = Diagnostics::default();
     let key = findings.key(Kind::EndpointSlice, &raw.metadata, names);
     let family = match &*raw.address_type {
         // Names instead of addresses; and what a headless Service has is found by DNS, not by us.
@@ -53,7 +53,7 @@ pub fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Converted 
 
 fn ports(
     raw: &raw::EndpointSlice,
-    findings: &mut Findings,
+    findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Vec<EndpointPort> {
     let at = At::top("ports");
@@ -92,7 +92,7 @@ fn ports(
 fn endpoints(
     raw: &raw::EndpointSlice,
     family: Family,
-    findings: &mut Findings,
+    findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Vec<Endpoint> {
     let at = At::top("endpoints");
@@ -122,7 +122,7 @@ fn address(
     raw: &raw::Endpoint,
     at: &At<'_>,
     family: Family,
-    findings: &mut Findings,
+    findings: &mut Diagnostics,
 ) -> Option<IpAddr> {
     let effect = "this endpoint is ignored";
     let at = at.field("addresses");

@@ -4,10 +4,10 @@ use serde::de::DeserializeOwned;
 use shunt_core::model::{EndpointSlice, Node, Service, TrafficPolicy};
 
 use super::*;
-use crate::document::{self, typed};
+use crate::spanned_yaml::{self, typed};
 
 fn read<T: DeserializeOwned>(yaml: &str) -> T {
-    typed(&document::parse(yaml.as_bytes()).unwrap()[0]).unwrap()
+    typed(&spanned_yaml::parse(yaml.as_bytes()).unwrap()[0]).unwrap()
 }
 
 fn convert_service(yaml: &str) -> Converted {

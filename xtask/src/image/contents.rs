@@ -1,12 +1,10 @@
 //! What is in an image: the agent, the shared libraries that it needs, and the licences of all of it.
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::licences;
-use crate::command::repository;
 use crate::programs;
 use crate::tree::Tree;
 
@@ -36,9 +34,4 @@ pub(super) fn system(agent: &Path, tree: &mut Tree) -> Result<()> {
 pub(super) fn agent(agent: &Path, revision: &str, tree: &mut Tree) -> Result<()> {
     tree.program("usr/bin/shunt", programs::stripped(agent)?)?;
     licences::of_agent(revision, tree)
-}
-
-/// A file of the repository.
-pub(super) fn own(path: &str) -> Result<Vec<u8>> {
-    fs::read(repository().join(path)).with_context(|| format!("cannot read {path}"))
 }

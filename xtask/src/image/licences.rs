@@ -8,8 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::contents::own;
-use crate::command::{cargo, command, find, output, stdout};
+use crate::command::{cargo, command, find, output, repository_file, stdout};
 use crate::tree::Tree;
 
 /// Where Debian keeps the licences of packages, and the texts that these refer to.
@@ -88,7 +87,7 @@ fn referred(text: &str) -> BTreeSet<String> {
 pub(super) fn of_agent(revision: &str, tree: &mut Tree) -> Result<()> {
     let folder = format!("{DOCUMENTS}/shunt");
     for name in ["LICENSE-APACHE", "LICENSE-GPL"] {
-        tree.file(&format!("{folder}/{name}"), own(name)?)?;
+        tree.file(&format!("{folder}/{name}"), repository_file(name)?)?;
     }
     let text = format!(
         "shunt, commit {revision}.\n\n\

@@ -9,9 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::command::{command, output, stdout};
-
-/// The keys of Debian's archive, as Debian and Ubuntu install them.
-pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+use crate::packages::KEYRING;
 
 /// Where Debian is if this machine's apt does not say it: the archive's own name.
 const DEFAULT: &str = "http://deb.debian.org";

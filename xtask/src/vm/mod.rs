@@ -35,8 +35,6 @@ use crate::packages::{Installer, Purpose};
 use crate::style::Style;
 use crate::tree::Tree;
 
-pub(crate) use self::mirror::KEYRING;
-
 /// Where everything is kept: packages, logs, and what failed tests leave.
 const FOLDER: &str = "target/vm-test";
 

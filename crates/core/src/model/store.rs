@@ -52,14 +52,14 @@ pub struct Dirty {
     /// The Services whose service ports may have changed.
     pub services: ArrivalSet<ObjectName>,
     /// Something that all of them depend on changed: the Node, the ServiceCIDRs, the addresses.
-    pub surroundings: bool,
+    pub node_context: bool,
 }
 
 impl Dirty {
     /// True if nothing has to be planned again.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && !self.surroundings
+        self.services.is_empty() && !self.node_context
     }
 }
 
@@ -111,7 +111,7 @@ impl Store {
             }
             Change::Synced => !std::mem::replace(&mut self.synced, true),
         };
-        dirty.surroundings |= changed;
+        dirty.node_context |= changed;
         changed
     }
 
@@ -348,7 +348,7 @@ mod tests {
 
         let mut dirty = Dirty::default();
         store.apply(Change::NodeGone, &mut dirty);
-        assert!(dirty.surroundings, "its eligibility changes");
+        assert!(dirty.node_context, "its eligibility changes");
         assert_eq!(store.node(), None);
         assert_eq!(store.last_known_node(), Some(&whole));
 
@@ -356,7 +356,7 @@ mod tests {
         store.apply(Change::NodeGone, &mut dirty);
         assert!(dirty.is_empty());
         store.apply(Change::Node(whole.clone()), &mut dirty);
-        assert!(dirty.surroundings, "its eligibility changes");
+        assert!(dirty.node_context, "its eligibility changes");
         assert_eq!(store.node(), Some(&whole));
     }
 
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(store.service_cidrs().count(), 1);
         let mut dirty = Dirty::default();
         store.apply(Change::Listed(Listed::ServiceCidrs(HashSet::new())), &mut dirty);
-        assert!(dirty.surroundings);
+        assert!(dirty.node_context);
         assert_eq!(store.service_cidrs().count(), 0);
     }
 }

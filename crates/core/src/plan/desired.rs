@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::conflicts::{Claims, Precedence};
 use super::{
-    Conflict, Flow, Flows, Frontend, FrontendKey, HealthCheck, Member, NoLocal, Options,
-    ServicePlan, Set, Surroundings, Touched, base_chains, plan_service,
+    Conflict, Flow, Flows, Frontend, FrontendKey, HealthCheck, NoLocal, NodeContext, Options,
+    PlanDelta, ServicePlan, Set, SetMember, base_chains, plan_service,
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
@@ -15,7 +15,7 @@ use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 #[derive(Debug, Default)]
 struct Touching {
     frontends: Vec<FrontendKey>,
-    members: Vec<Member>,
+    members: Vec<SetMember>,
     chains: bool,
 }
 
@@ -24,11 +24,11 @@ struct Touching {
 pub struct Desired {
     options: Options,
     node_name: String,
-    surroundings: Option<Arc<Surroundings>>,
+    node_context: Option<Arc<NodeContext>>,
     plans: ArrivalMap<ObjectName, ServicePlan>,
     claims: Claims,
-    /// Members of plain sets with the number of Services (or surroundings) that want them.
-    members: ArrivalMap<Member, usize>,
+    /// Members of plain sets with the number of Services (or node_context) that want them.
+    members: ArrivalMap<SetMember, usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
     health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
     /// The sum of all plans.
@@ -44,7 +44,7 @@ impl Desired {
         Desired {
             options,
             node_name: node_name.to_owned(),
-            surroundings: None,
+            node_context: None,
             plans: ArrivalMap::default(),
             claims: Claims::default(),
             members: ArrivalMap::default(),
@@ -57,7 +57,7 @@ impl Desired {
     }
 
     /// Plans with other options or for another node from now on: with the next update that has dirty
-    /// surroundings.
+    /// node_context.
     pub fn configure(&mut self, options: Options, node_name: &str) {
         self.options = options;
         node_name.clone_into(&mut self.node_name);
@@ -65,10 +65,10 @@ impl Desired {
 
     /// Plans again what is dirty.
     pub fn update(&mut self, store: &Store, dirty: &Dirty) {
-        if dirty.surroundings || self.surroundings.is_none() {
-            let new = Surroundings::of(store, &self.options, &self.node_name);
-            let same = self.surroundings.as_ref().is_some_and(|old| old.plans_services_as(&new));
-            self.set_surroundings(new);
+        if dirty.node_context || self.node_context.is_none() {
+            let new = NodeContext::of(store, &self.options, &self.node_name);
+            let same = self.node_context.as_ref().is_some_and(|old| old.plans_services_as(&new));
+            self.set_node_context(new);
             if !same {
                 let gone = self.plans.keys().filter(|name| store.service(name).is_none());
                 let gone: Vec<ObjectName> = gone.cloned().collect();
@@ -83,35 +83,35 @@ impl Desired {
         self.plan_services(store, dirty.services.iter());
     }
 
-    fn set_surroundings(&mut self, new: Surroundings) {
-        let members = |s: &Surroundings| -> BTreeSet<IpAddr> {
+    fn set_node_context(&mut self, new: NodeContext) {
+        let members = |s: &NodeContext| -> BTreeSet<IpAddr> {
             Family::ALL.into_iter().filter_map(|f| s.node_port_addresses(f)).flatten().collect()
         };
-        let old = self.surroundings.as_deref().map(members).unwrap_or_default();
+        let old = self.node_context.as_deref().map(members).unwrap_or_default();
         for address in members(&new) {
-            self.add_member(Member { set: Set::NodeportIps, address });
+            self.add_member(SetMember { set: Set::NodeportIps, address });
         }
         for address in old {
-            self.remove_member(Member { set: Set::NodeportIps, address });
+            self.remove_member(SetMember { set: Set::NodeportIps, address });
         }
-        let chains = |s: &Surroundings| Family::ALL.map(|family| base_chains(s, family));
+        let chains = |s: &NodeContext| Family::ALL.map(|family| base_chains(s, family));
         self.touched.chains |=
-            self.surroundings.as_ref().is_none_or(|old| chains(old) != chains(&new));
-        self.surroundings = Some(Arc::new(new));
+            self.node_context.as_ref().is_none_or(|old| chains(old) != chains(&new));
+        self.node_context = Some(Arc::new(new));
     }
 
     fn plan_services<'a>(&mut self, store: &Store, names: impl Iterator<Item = &'a ObjectName>) {
-        // Planning needs the surroundings while the rest of self changes.
-        let Some(surroundings) = self.surroundings.take() else {
+        // Planning needs the node_context while the rest of self changes.
+        let Some(node_context) = self.node_context.take() else {
             return;
         };
         for name in names {
             let service = store.service(name);
             let new =
-                service.map(|service| plan_service(service, store.slices(name), &surroundings));
+                service.map(|service| plan_service(service, store.slices(name), &node_context));
             self.replace_plan(name, new);
         }
-        self.surroundings = Some(surroundings);
+        self.node_context = Some(node_context);
     }
 
     fn replace_plan(&mut self, name: &ObjectName, new: Option<ServicePlan>) {
@@ -213,7 +213,7 @@ impl Desired {
         }
     }
 
-    fn add_member(&mut self, member: Member) {
+    fn add_member(&mut self, member: SetMember) {
         let count = self.members.entry(member).or_insert(0);
         *count += 1;
         if *count == 1 {
@@ -221,7 +221,7 @@ impl Desired {
         }
     }
 
-    fn remove_member(&mut self, member: Member) {
+    fn remove_member(&mut self, member: SetMember) {
         if let Some(count) = self.members.get_mut(&member) {
             *count -= 1;
             if *count == 0 {
@@ -233,8 +233,8 @@ impl Desired {
 
     /// What all Services have in common, once something was planned.
     #[must_use]
-    pub fn surroundings(&self) -> Option<&Arc<Surroundings>> {
-        self.surroundings.as_ref()
+    pub fn node_context(&self) -> Option<&Arc<NodeContext>> {
+        self.node_context.as_ref()
     }
 
     /// The frontend that the kernel should hold under that key.
@@ -258,13 +258,13 @@ impl Desired {
 
     /// True if the kernel should hold that member.
     #[must_use]
-    pub fn has_member(&self, member: Member) -> bool {
+    pub fn has_member(&self, member: SetMember) -> bool {
         self.members.contains_key(&member)
     }
 
     /// All members of plain sets that the kernel should hold, in order.
     #[must_use]
-    pub fn members(&self) -> BTreeSet<Member> {
+    pub fn members(&self) -> BTreeSet<SetMember> {
         self.members.keys().copied().collect()
     }
 
@@ -290,17 +290,17 @@ impl Desired {
     }
 
     /// Where the plan changed since the last call.
-    pub fn take_touched(&mut self) -> Touched {
+    pub fn take_delta(&mut self) -> PlanDelta {
         let Touching { frontends, members, chains } = std::mem::take(&mut self.touched);
-        Touched::new(frontends, members, chains)
+        PlanDelta::new(frontends, members, chains)
     }
 
     /// Everything that is planned: for comparing with a kernel of which nothing is known.
     #[must_use]
-    pub fn everything(&self) -> Touched {
+    pub fn everything(&self) -> PlanDelta {
         let plans = self.plans.values();
         let frontends = plans.flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
-        Touched::new(frontends.collect(), self.members.keys().copied().collect(), true)
+        PlanDelta::new(frontends.collect(), self.members.keys().copied().collect(), true)
     }
 }
 
@@ -315,8 +315,8 @@ impl ServicePlan {
         self.created == other.created && self.kind(key) == other.kind(key)
     }
 
-    fn members(&self) -> impl Iterator<Item = Member> {
-        let of = |set| move |address: &IpAddr| Member { set, address: *address };
+    fn members(&self) -> impl Iterator<Item = SetMember> {
+        let of = |set| move |address: &IpAddr| SetMember { set, address: *address };
         let cluster_ips = self.cluster_ips.iter().map(of(Set::ClusterIps));
         let external = self.external_addresses.iter().map(of(Set::ExternalIps));
         cluster_ips.chain(external).chain(self.hairpins.iter().map(of(Set::Hairpin)))
@@ -393,7 +393,7 @@ mod tests {
 
     type State = (
         Vec<(FrontendKey, Frontend)>,
-        BTreeSet<Member>,
+        BTreeSet<SetMember>,
         BTreeSet<Conflict>,
         Vec<HealthCheck>,
         NoLocal,
@@ -508,7 +508,7 @@ mod tests {
                 let mut dirty = Dirty::default();
                 store.apply(Change::InterfaceAddresses(addresses.collect()), &mut dirty);
                 desired.update(&store, &dirty);
-                desired.take_touched()
+                desired.take_delta()
             };
             assert!(!change(&["192.0.2.10"]).is_empty());
             assert!(change(&["192.0.2.10", "fe80::1"]).is_empty());

@@ -10,7 +10,7 @@ use crate::model::{Backend, Family};
 pub enum Key {
     /// A frontend.
     Frontend(FrontendKey),
-    /// One place in the pool of a frontend.
+    /// One slot in the pool of a frontend.
     Pool(FrontendKey, u32),
     /// Sources that may use a frontend.
     Source(FrontendKey, SourceRange),
@@ -35,14 +35,14 @@ impl Key {
 
 /// A member of one of the plain sets: an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Member {
+pub struct SetMember {
     /// The set.
     pub set: Set,
     /// The address.
     pub address: IpAddr,
 }
 
-impl Member {
+impl SetMember {
     /// The family whose table it is in.
     #[must_use]
     pub fn family(&self) -> Family {
@@ -98,7 +98,7 @@ impl Frontend {
         }
     }
 
-    /// All elements of the frontend but the places of its pools: what decides about connections.
+    /// All elements of the frontend but the slots of its pools: what decides about connections.
     pub fn decisions(&self, key: FrontendKey) -> impl Iterator<Item = Element<'_>> {
         let masquerade = match key {
             FrontendKey::Address(..) => Set::MasqueradeServices,
@@ -134,11 +134,11 @@ impl Frontend {
 
     /// All elements of the frontend.
     pub fn elements(&self, key: FrontendKey) -> impl Iterator<Item = Element<'_>> {
-        let places = self.pools(key).flat_map(move |(pools, backends)| {
+        let slots = self.pools(key).flat_map(move |(pools, backends)| {
             let indexed = backends.iter().zip(0..);
-            indexed.map(move |(backend, index)| pools.place(key, index, *backend))
+            indexed.map(move |(backend, index)| pools.slot(key, index, *backend))
         });
-        self.decisions(key).chain(places)
+        self.decisions(key).chain(slots)
     }
 
     /// The chains that its elements lead to, directly or through another chain, and that exist only
@@ -171,10 +171,10 @@ impl Frontend {
 }
 
 impl Pools {
-    /// The element of one place in the pool of a frontend. It has no comment: the frontend's own
+    /// The element of one slot in the pool of a frontend. It has no comment: the frontend's own
     /// elements carry it, and there are many of these.
     #[must_use]
-    pub fn place(self, key: FrontendKey, index: u32, backend: Backend) -> Element<'static> {
+    pub fn slot(self, key: FrontendKey, index: u32, backend: Backend) -> Element<'static> {
         Element {
             set: self.endpoints(),
             key: Key::Pool(key, index),

@@ -8,30 +8,30 @@
 //! Must not know: netlink, what the kernel holds now, where objects come from, time.
 
 mod conflicts;
+mod delta;
 mod desired;
 mod element;
 mod flows;
 mod frontend;
 mod layout;
+mod node_context;
 mod options;
 mod ruleset;
 mod service;
-mod surroundings;
 mod text;
-mod touched;
 
 pub use conflicts::{Conflict, ConflictReason};
+pub use delta::PlanDelta;
 pub use desired::Desired;
-pub use element::{Element, Key, Member, Value};
+pub use element::{Element, Key, SetMember, Value};
 pub use flows::{Flow, Flows};
 pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
+pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
     BaseHook, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, base_chains,
     on_demand_chain,
 };
 pub use service::{HealthCheck, NoLocal, ServicePlan, plan_service};
-pub use surroundings::Surroundings;
 pub use text::{render, rule_text};
-pub use touched::Touched;

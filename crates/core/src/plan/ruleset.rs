@@ -4,7 +4,7 @@ use std::fmt;
 
 use ipnet::IpNet;
 
-use super::{DetectLocal, PREPARED_SIZES, Pools, Set, Surroundings};
+use super::{DetectLocal, NodeContext, PREPARED_SIZES, Pools, Set};
 use crate::model::{Family, Protocol};
 
 /// The name of our tables, `ip shunt` and `ip6 shunt`.
@@ -275,23 +275,23 @@ fn affinity_base() -> Rule {
 
 /// All chains of a family that are always there.
 #[must_use]
-pub fn base_chains(surroundings: &Surroundings, family: Family) -> Vec<Chain> {
+pub fn base_chains(node_context: &NodeContext, family: Family) -> Vec<Chain> {
     let chain = |name, rules| Chain { name, base: None, rules };
     let base = |name, hook, priority, rules| Chain { name, base: Some((hook, priority)), rules };
     let to_services = || vec![rule([Statement::Jump(ChainName::Services)])];
     let mut prerouting = to_services();
-    prerouting.extend(hygiene(surroundings, family, true));
+    prerouting.extend(hygiene(node_context, family, true));
     let mut output = to_services();
-    output.extend(hygiene(surroundings, family, false));
+    output.extend(hygiene(node_context, family, false));
     let mut chains = vec![
         base(ChainName::NatPrerouting, BaseHook::Prerouting, NAT_DST, prerouting),
         base(ChainName::NatOutput, BaseHook::Output, NAT_DST, output),
-        base(ChainName::NatPostrouting, BaseHook::Postrouting, NAT_SRC, postrouting(surroundings)),
-        chain(ChainName::Services, services(surroundings, family)),
-        chain(ChainName::External, external(surroundings, family)),
-        chain(ChainName::Nodeports, nodeports(surroundings, family)),
+        base(ChainName::NatPostrouting, BaseHook::Postrouting, NAT_SRC, postrouting(node_context)),
+        chain(ChainName::Services, services(node_context, family)),
+        chain(ChainName::External, external(node_context, family)),
+        chain(ChainName::Nodeports, nodeports(node_context, family)),
         chain(ChainName::Reject, vec![rule([Statement::Reject])]),
-        chain(ChainName::MarkNode, vec![mark_node(surroundings, family)]),
+        chain(ChainName::MarkNode, vec![mark_node(node_context, family)]),
         chain(ChainName::AffinityLookup, vec![rule([Statement::AffinityLookup])]),
         chain(ChainName::AffinityUpdate, affinity_update()),
     ];
@@ -308,7 +308,7 @@ pub fn base_chains(surroundings: &Surroundings, family: Family) -> Vec<Chain> {
 /// that no Service has. An arriving packet to an address of the node itself is none of these: the
 /// node may serve a ClusterIP on its own, as a DNS cache does.
 fn hygiene(
-    surroundings: &Surroundings,
+    node_context: &NodeContext,
     family: Family,
     arriving: bool,
 ) -> impl Iterator<Item = Rule> {
@@ -319,7 +319,7 @@ fn hygiene(
         statements: port.chain(unless_local()).chain([Statement::Reject]).collect(),
         comment: Some("a port that the ClusterIP does not have"),
     };
-    let cidrs = surroundings.service_cidrs.iter().filter(move |net| Family::of_net(net) == family);
+    let cidrs = node_context.service_cidrs.iter().filter(move |net| Family::of_net(net) == family);
     let addresses = cidrs.map(move |net| Rule {
         statements: [Statement::Destination(*net, Is::So)]
             .into_iter()
@@ -331,13 +331,13 @@ fn hygiene(
     [port].into_iter().chain(addresses.collect::<Vec<_>>())
 }
 
-fn services(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
-    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
+fn services(node_context: &NodeContext, family: Family) -> Vec<Rule> {
+    let mark = Statement::SetMark(node_context.options.masquerade_mark());
     let to_cluster_ip = Statement::InSet(Set::ClusterIps, Is::So);
     let mut rules = Vec::new();
-    if surroundings.options.masquerade_all {
+    if node_context.options.masquerade_all {
         rules.push(because("masqueradeAll", [to_cluster_ip, mark]));
-    } else if let Some(not_local) = local_traffic(surroundings, family, Is::Not) {
+    } else if let Some(not_local) = local_traffic(node_context, family, Is::Not) {
         rules.push(because("from elsewhere than a local pod", [not_local, to_cluster_ip, mark]));
     }
     rules.push(rule([
@@ -346,12 +346,12 @@ fn services(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
     ]));
     rules.push(rule([Statement::Dispatch(Set::ServiceIps)]));
     let nodeports = [Statement::Goto(ChainName::Nodeports)];
-    rules.push(to_node_port_address(surroundings, family, nodeports));
+    rules.push(to_node_port_address(node_context, family, nodeports));
     rules
 }
 
-fn external(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
-    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
+fn external(node_context: &NodeContext, family: Family) -> Vec<Rule> {
+    let mark = Statement::SetMark(node_context.options.masquerade_mark());
     let mut rules = vec![because(
         "loadBalancerSourceRanges",
         [
@@ -360,14 +360,14 @@ fn external(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
             Statement::Drop,
         ],
     )];
-    rules.extend(short_circuit(surroundings, family, Set::ShortCircuit));
+    rules.extend(short_circuit(node_context, family, Set::ShortCircuit));
     rules.push(rule([Statement::InSet(Set::MasqueradeServices, Is::So), mark]));
     rules
 }
 
-fn nodeports(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
-    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
-    let mut rules = short_circuit(surroundings, family, Set::ShortCircuitNodeports);
+fn nodeports(node_context: &NodeContext, family: Family) -> Vec<Rule> {
+    let mark = Statement::SetMark(node_context.options.masquerade_mark());
+    let mut rules = short_circuit(node_context, family, Set::ShortCircuitNodeports);
     rules.push(rule([Statement::InSet(Set::MasqueradeNodeports, Is::So), mark]));
     rules.push(rule([Statement::Dispatch(Set::ServiceNodeports)]));
     rules
@@ -375,8 +375,8 @@ fn nodeports(surroundings: &Surroundings, family: Family) -> Vec<Rule> {
 
 /// Policy Local: local pods and the node itself reach all endpoints, as if their traffic had left
 /// the node and come back.
-fn short_circuit(surroundings: &Surroundings, family: Family, map: Set) -> Vec<Rule> {
-    let pods = local_traffic(surroundings, family, Is::So)
+fn short_circuit(node_context: &NodeContext, family: Family, map: Set) -> Vec<Rule> {
+    let pods = local_traffic(node_context, family, Is::So)
         .map(|local| because("local pods, policy Local", [local, Statement::Dispatch(map)]));
     let node = because(
         "the node itself, policy Local",
@@ -386,19 +386,19 @@ fn short_circuit(surroundings: &Surroundings, family: Family, map: Set) -> Vec<R
 }
 
 /// An address of the node can be in the prefix of the pods: it counts as a pod's, as for ClusterIPs.
-fn mark_node(surroundings: &Surroundings, family: Family) -> Rule {
-    let mark = Statement::SetMark(surroundings.options.masquerade_mark());
-    let not_a_pod = local_traffic(surroundings, family, Is::Not).into_iter();
+fn mark_node(node_context: &NodeContext, family: Family) -> Rule {
+    let mark = Statement::SetMark(node_context.options.masquerade_mark());
+    let not_a_pod = local_traffic(node_context, family, Is::Not).into_iter();
     let statements = not_a_pod.chain([Statement::SourceIsLocal, mark]).collect();
     Rule { statements, comment: Some("from the node itself") }
 }
 
 /// Matches traffic of local pods, or all other, if it can be told.
-fn local_traffic(surroundings: &Surroundings, family: Family, is: Is) -> Option<Statement> {
-    match &surroundings.options.detect_local {
+fn local_traffic(node_context: &NodeContext, family: Family, is: Is) -> Option<Statement> {
+    match &node_context.options.detect_local {
         DetectLocal::Off => None,
         DetectLocal::ClusterCidr(_) | DetectLocal::NodeCidr => {
-            surroundings.pod_cidr(family).map(|net| Statement::Source(net, is))
+            node_context.pod_cidr(family).map(|net| Statement::Source(net, is))
         }
         DetectLocal::BridgeInterface(name) => Some(Statement::Interface(name.clone(), is)),
         DetectLocal::InterfaceNamePrefix(name) => {
@@ -409,11 +409,11 @@ fn local_traffic(surroundings: &Surroundings, family: Family, is: Is) -> Option<
 
 /// A rule for packets to an address on which NodePorts are offered; never for loopback.
 fn to_node_port_address<const N: usize>(
-    surroundings: &Surroundings,
+    node_context: &NodeContext,
     family: Family,
     then: [Statement; N],
 ) -> Rule {
-    let mut statements = if surroundings.node_port_addresses(family).is_some() {
+    let mut statements = if node_context.node_port_addresses(family).is_some() {
         vec![Statement::InSet(Set::NodeportIps, Is::So)]
     } else {
         vec![
@@ -445,8 +445,8 @@ fn affinity_update() -> Vec<Rule> {
     dispatch(Set::AffinityServices).chain(dispatch(Set::AffinityNodeports)).collect()
 }
 
-fn postrouting(surroundings: &Surroundings) -> Vec<Rule> {
-    let mark = surroundings.options.masquerade_mark();
+fn postrouting(node_context: &NodeContext) -> Vec<Rule> {
+    let mark = node_context.options.masquerade_mark();
     vec![
         because(
             "marked by this table",

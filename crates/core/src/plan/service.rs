@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange, Surroundings};
+use super::{Frontend, FrontendKey, FrontendKind, NodeContext, Outcome, SourceRange};
 use crate::model::{
     Backend, EndpointSlice, Family, ObjectName, Selection, Service, ServicePort, TrafficPolicy,
     select,
@@ -125,7 +125,7 @@ pub struct HealthCheck {
 pub fn plan_service<'a>(
     service: &Service,
     slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
-    surroundings: &Surroundings,
+    node_context: &NodeContext,
 ) -> ServicePlan {
     let own =
         |ip: &&IpAddr| !service.cluster_ips.contains(ip) && !service.load_balancer_ips.contains(ip);
@@ -140,10 +140,10 @@ pub fn plan_service<'a>(
         let family = Family::of(*cluster_ip);
         let mut local_ready = BTreeSet::new();
         for port in &service.ports {
-            let selection = select(slices.clone(), port, family, surroundings.locality());
+            let selection = select(slices.clone(), port, family, node_context.locality());
             plan.no_local.note(service, family, &selection);
             let known = plan.frontends.len();
-            plan_port(service, *cluster_ip, port, &selection, surroundings, &mut plan);
+            plan_port(service, *cluster_ip, port, &selection, node_context, &mut plan);
             let serving = &selection.serving;
             let differs = |frontend: &Frontend| match frontend.main_pool() {
                 Some(pool) => !Arc::ptr_eq(pool, serving),
@@ -185,7 +185,7 @@ fn plan_port(
     cluster_ip: IpAddr,
     port: &ServicePort,
     selection: &Selection,
-    surroundings: &Surroundings,
+    node_context: &NodeContext,
     plan: &mut ServicePlan,
 ) {
     let family = Family::of(cluster_ip);
@@ -227,7 +227,7 @@ fn plan_port(
         affinity: affinity(service, cluster),
         sources: None,
     };
-    let sources = allowed_sources(service, family, surroundings);
+    let sources = allowed_sources(service, family, node_context);
     plan.external_addresses.extend(vips().chain(external_ips()));
     for address in vips() {
         let key = FrontendKey::Address(*address, port.protocol, port.port);
@@ -254,14 +254,14 @@ fn affinity(service: &Service, backends: &[Backend]) -> Option<u32> {
 fn allowed_sources(
     service: &Service,
     family: Family,
-    surroundings: &Surroundings,
+    node_context: &NodeContext,
 ) -> Option<Arc<[SourceRange]>> {
     let own = service.source_ranges.iter().filter(|net| Family::of_net(net) == family).copied();
     let mut nets: Vec<IpNet> = own.collect();
     if nets.is_empty() || nets.iter().any(|net| net.prefix_len() == 0) {
         return None;
     }
-    let node = surroundings.node_address(family);
+    let node = node_context.node_address(family);
     if node.is_some_and(|node| nets.iter().any(|net| net.contains(&node))) {
         let vips = service.load_balancer_ips.iter().filter(|vip| Family::of(**vip) == family);
         nets.extend(vips.copied().map(IpNet::from));

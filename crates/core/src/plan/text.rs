@@ -14,7 +14,7 @@ use crate::model::Family;
 #[must_use]
 pub fn render(desired: &Desired) -> String {
     let mut text = String::new();
-    let Some(surroundings) = desired.surroundings() else { return text };
+    let Some(node_context) = desired.node_context() else { return text };
     let frontends = desired.frontends();
     for family in Family::ALL {
         let own = || frontends.iter().filter(|(key, _)| key.family() == family);
@@ -25,7 +25,7 @@ pub fn render(desired: &Desired) -> String {
         elements.sort();
         let on_demand: BTreeSet<ChainName> =
             own().flat_map(|(key, frontend)| frontend.chains(*key)).collect();
-        let mut chains = base_chains(surroundings, family);
+        let mut chains = base_chains(node_context, family);
         chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
         // Writing to a String cannot fail.
         let _ = write_table(&mut text, family, &chains, &elements);

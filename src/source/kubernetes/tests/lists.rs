@@ -232,7 +232,7 @@ async fn a_role_without_service_cidrs_delays_nothing() {
     let cidr = || added(object("kubernetes", 1, ""));
     let mut answers: Vec<Answer> = (0..4).map(|_| Answer::status(403)).collect();
     answers.push(Answer::ending(&[cidr(), end(2)]));
-    // The role is taken away again: what was listed holds.
+    // The role is decoded away again: what was listed holds.
     answers.extend([Answer::status(410), Answer::status(403)]);
     answers.push(Answer::watch(&[cidr(), end(3)]));
     let script = Script::new([("servicecidrs", answers)]);
@@ -261,7 +261,7 @@ async fn a_role_without_service_cidrs_delays_nothing() {
         assert!((300..=600).contains(&pause.as_secs()), "{pause:?}");
     }
     let warnings = log.lines("does not let us");
-    assert_eq!(warnings.len(), 2, "once for each time that it is taken away: {warnings:?}");
+    assert_eq!(warnings.len(), 2, "once for each time that it is decoded away: {warnings:?}");
     assert!(
         warnings[0].contains(
             "{apiGroups: [networking.k8s.io], resources: [servicecidrs], verbs: [list, watch]}"

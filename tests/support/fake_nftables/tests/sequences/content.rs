@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use nfnetlink::nft::{DumpedChain, DumpedRule, Error, Kernel, TableFamily};
 use shunt::dataplane::{Quarantined, Suspect};
 use shunt_core::model::{Backend, Family};
-use shunt_core::plan::{ChainName, Desired, Field, FrontendKey, Member, Set, TABLE};
+use shunt_core::plan::{ChainName, Desired, Field, FrontendKey, Set, SetMember, TABLE};
 use shunt_fake_nftables::{ListedElement, Listing, Namespace};
 
 pub(crate) const FAMILIES: [(Family, TableFamily); 2] =
@@ -138,7 +138,7 @@ impl Excused {
                 let family = table_family(key.family());
                 Excuse { family, only: None, fields: vec![field], bytes }
             }
-            Suspect::Member(member @ Member { set, address }) => {
+            Suspect::Member(member @ SetMember { set, address }) => {
                 let mut bytes = address_bytes(address);
                 if set == Set::Hairpin {
                     bytes.extend_from_within(..);

@@ -12,16 +12,16 @@ use super::{
     Time, Trouble, UnboundPort, UnboundServer,
 };
 use crate::dataplane::{self, Snapshot, SpecConflict, SyncReport};
+use crate::http::{HealthSource, PortReport, UnboundPorts};
 use crate::kube_proxy::Found;
-use crate::serve::{HealthSource, PortReport, UnboundPorts};
-use crate::source::kubernetes::Contact;
+use crate::source::kubernetes::ApiStatus;
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
 const MOST: usize = 1_000;
 
 /// The noted state. Clones share it.
 #[derive(Clone, Default)]
-pub struct Known(Arc<Mutex<Inner>>);
+pub struct AgentState(Arc<Mutex<Inner>>);
 
 #[derive(Default)]
 struct Inner {
@@ -49,11 +49,11 @@ pub enum Following {
         /// The URL of the server.
         server: String,
         /// The state of the connection.
-        contact: Arc<Contact>,
+        api_status: Arc<ApiStatus>,
     },
 }
 
-impl Known {
+impl AgentState {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Each value is consistent by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -167,9 +167,9 @@ fn source(following: &Following) -> Source {
     match following {
         Following::Nothing => Source::None,
         Following::Manifests(paths) => Source::Manifests { paths: paths.clone() },
-        Following::Api { server, contact } => Source::Api {
+        Following::Api { server, api_status } => Source::Api {
             server: server.clone(),
-            trouble: contact
+            trouble: api_status
                 .trouble()
                 .map(|(reason, lasts)| Trouble { reason, seconds: lasts.as_secs_f64() }),
         },
@@ -181,7 +181,7 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
     Rules {
         generation: snapshot.generation,
         owns_tables: snapshot.is_owner,
-        node_ports: snapshot.surroundings.as_deref().map(NodePorts::of),
+        node_ports: snapshot.node_context.as_deref().map(NodePorts::of),
         counts: counts(snapshot),
         quarantined: snapshot.quarantined.iter().take(MOST).map(quarantined).collect(),
         conflicts: snapshot.conflicts.iter().take(MOST).map(conflict).collect(),

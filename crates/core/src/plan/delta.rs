@@ -1,21 +1,21 @@
 //! Where the plan changed.
 
-use super::{FrontendKey, Member};
+use super::{FrontendKey, SetMember};
 
 /// Where the plan changed since it was last asked: only there can the kernel differ from it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Touched {
+pub struct PlanDelta {
     frontends: Vec<FrontendKey>,
-    members: Vec<Member>,
+    members: Vec<SetMember>,
     /// The chains may be different.
     pub chains: bool,
 }
 
-impl Touched {
+impl PlanDelta {
     /// Of these, in whatever order.
     #[must_use]
-    pub fn new(frontends: Vec<FrontendKey>, members: Vec<Member>, chains: bool) -> Touched {
-        let mut touched = Touched { frontends, members, chains };
+    pub fn new(frontends: Vec<FrontendKey>, members: Vec<SetMember>, chains: bool) -> PlanDelta {
+        let mut touched = PlanDelta { frontends, members, chains };
         touched.sort();
         touched
     }
@@ -35,7 +35,7 @@ impl Touched {
     }
 
     /// Adds what another one names.
-    pub fn merge(&mut self, mut other: Touched) {
+    pub fn merge(&mut self, mut other: PlanDelta) {
         if self.frontends.is_empty() && self.members.is_empty() {
             std::mem::swap(self, &mut other);
         }
@@ -55,7 +55,7 @@ impl Touched {
 
     /// Members of the plain sets that are new or gone, in order, each once.
     #[must_use]
-    pub fn members(&self) -> &[Member] {
+    pub fn members(&self) -> &[SetMember] {
         &self.members
     }
 
@@ -67,7 +67,7 @@ impl Touched {
 
     /// True if it names that member.
     #[must_use]
-    pub fn has_member(&self, member: Member) -> bool {
+    pub fn has_member(&self, member: SetMember) -> bool {
         self.members.binary_search(&member).is_ok()
     }
 }

@@ -10,7 +10,7 @@ use shunt_core::model::Family;
 use tokio::sync::watch;
 
 use super::connections::Connections;
-use super::http::{Answer, Handler, RETRY};
+use super::protocol::{Answer, Handler, RETRY};
 use super::server::{Bind, OnPort, Server, Unbound};
 use crate::metrics::{Metrics, Probe};
 
@@ -141,7 +141,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::super::connections::Limits;
-    use super::super::http::{self, ask, get};
+    use super::super::protocol::{self, ask, get};
     use super::*;
     use crate::metrics::Format;
 
@@ -167,7 +167,7 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let limits = Limits { connections: 2, ..Limits::default() };
         let connections = Connections::new(limits);
-        tokio::spawn(async move { http::accept(&listener, handler, &connections).await });
+        tokio::spawn(async move { protocol::accept(&listener, handler, &connections).await });
 
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 503 "));
         *state.lock().expect("a lock") = fresh();

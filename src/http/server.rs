@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::connections::Connections;
-use super::http::{self, Handler};
+use super::protocol::{self, Handler};
 
 /// The address of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,11 +98,12 @@ impl Server {
         let Server { purpose, field, retry, .. } = *self;
         let mut reported = None;
         loop {
-            match http::listen(address, false) {
+            match protocol::listen(address, false) {
                 Ok(listener) => {
                     reported = None;
                     tracing::info!(%address, "serving {purpose}");
-                    let error = http::accept(&listener, handler.clone(), &self.connections).await;
+                    let error =
+                        protocol::accept(&listener, handler.clone(), &self.connections).await;
                     tracing::error!(%address, %error, "listener for {purpose} closed, reopening it");
                     continue;
                 }
@@ -128,7 +129,7 @@ impl Server {
 
 #[cfg(test)]
 mod tests {
-    use super::http::{Answer, PLAIN_TEXT, get};
+    use super::protocol::{Answer, PLAIN_TEXT, get};
     use super::*;
 
     const RETRY: Duration = Duration::from_millis(10);
@@ -146,7 +147,7 @@ mod tests {
     /// A listener and its address.
     fn taken() -> (tokio::net::TcpListener, SocketAddr) {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = http::listen(any, false).expect("a free port");
+        let listener = protocol::listen(any, false).expect("a free port");
         let address = listener.local_addr().expect("an address");
         (listener, address)
     }

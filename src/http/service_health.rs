@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::HealthSource;
 use super::connections::Connections;
-use super::http::{self, Answer, Handler, RETRY};
+use super::protocol::{self, Answer, Handler, RETRY};
 use crate::metrics::{Metrics, Server};
 
 /// The health of a Service at one address.
@@ -126,10 +126,10 @@ async fn serve(
     });
     let mut listed = None;
     loop {
-        match http::listen(address, true) {
+        match protocol::listen(address, true) {
             Ok(listener) => {
                 listed = None;
-                let error = http::accept(&listener, handler.clone(), &connections).await;
+                let error = protocol::accept(&listener, handler.clone(), &connections).await;
                 tracing::error!(%address, %error, "listener for health checks closed, reopening it");
                 continue;
             }
@@ -176,8 +176,9 @@ mod tests {
     #[tokio::test]
     async fn listeners_come_and_go_and_a_taken_port_is_reported_and_tried_again() {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let free = http::listen(address(0), true).expect("a port").local_addr().expect("address");
-        let blocker = http::listen(address(0), true).expect("a port");
+        let free =
+            protocol::listen(address(0), true).expect("a port").local_addr().expect("address");
+        let blocker = protocol::listen(address(0), true).expect("a port");
         let taken = blocker.local_addr().expect("an address");
         let (wanted, seen) =
             watch::channel(ServiceHealths::from([(free, told(1)), (taken, told(0))]));
@@ -200,12 +201,12 @@ mod tests {
             },
         ));
         assert_eq!(reported.recv().await, Some((ObjectName::new("default", "web"), taken)));
-        let answer = http::get(free, "/any/path").await;
+        let answer = protocol::get(free, "/any/path").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         assert!(answer.contains("X-Load-Balancing-Endpoint-Weight: 1\r\n"), "{answer}");
 
         wanted.send_modify(|wanted| drop(wanted.insert(free, told(0))));
-        assert!(http::get(free, "/").await.starts_with("HTTP/1.1 503 "));
+        assert!(protocol::get(free, "/").await.starts_with("HTTP/1.1 503 "));
         wanted.send_modify(|wanted| drop(wanted.remove(&free)));
         while tokio::net::TcpStream::connect(free).await.is_ok() {
             tokio::task::yield_now().await;

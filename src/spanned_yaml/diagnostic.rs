@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::FieldPath;
 
-/// How much a [`Problem`] costs.
+/// How much a [`Diagnostic`] costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Nothing is wrong, but something that was written has no effect.
@@ -21,7 +21,7 @@ pub enum Severity {
 ///
 /// All texts in it are bounded in length, whatever the input was.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct Diagnostic {
     /// How much it costs.
     pub severity: Severity,
     /// The file, where it came from one.
@@ -42,31 +42,31 @@ pub struct Problem {
 const EXCERPT_CHARS: usize = 80;
 const REASON_CHARS: usize = 400;
 
-impl Problem {
+impl Diagnostic {
     /// A problem with `field`. Where it is, whose it is and the value are added by `with_…` and
     /// `in_…`.
-    pub fn new(severity: Severity, field: FieldPath, reason: impl Into<String>) -> Problem {
+    pub fn new(severity: Severity, field: FieldPath, reason: impl Into<String>) -> Diagnostic {
         let reason = clip(reason.into(), REASON_CHARS);
-        Problem { severity, file: None, line: None, object: None, field, value: None, reason }
+        Diagnostic { severity, file: None, line: None, object: None, field, value: None, reason }
     }
 
     /// Adds the value that is wrong.
     #[must_use]
-    pub fn with_value(mut self, value: impl fmt::Display) -> Problem {
+    pub fn with_value(mut self, value: impl fmt::Display) -> Diagnostic {
         self.value = Some(excerpt(&value.to_string()));
         self
     }
 
     /// Adds the kind and the name of the object that it belongs to.
     #[must_use]
-    pub fn of_object(mut self, object: impl fmt::Display) -> Problem {
+    pub fn of_object(mut self, object: impl fmt::Display) -> Diagnostic {
         self.object = Some(clip(object.to_string(), EXCERPT_CHARS));
         self
     }
 
     /// Adds the place where it was found.
     #[must_use]
-    pub fn in_file(mut self, file: &Arc<Path>, line: Option<u32>) -> Problem {
+    pub fn in_file(mut self, file: &Arc<Path>, line: Option<u32>) -> Diagnostic {
         self.file = Some(file.clone());
         self.line = line;
         self
@@ -96,7 +96,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
             write!(f, "{}:", file.display())?;
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_message_says_where_what_and_why() {
         let file: Arc<Path> = Path::new("svc/web.yaml").into();
-        let problem = Problem::new(Severity::Error, FieldPath::top("spec"), "must be a mapping")
+        let problem = Diagnostic::new(Severity::Error, FieldPath::top("spec"), "must be a mapping")
             .with_value("x\ny")
             .of_object("Service default/web")
             .in_file(&file, Some(7));
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn texts_are_bounded_and_cut_between_characters() {
         let long = "é".repeat(1_000_000);
-        let problem = Problem::new(Severity::Note, FieldPath::default(), long.as_str())
+        let problem = Diagnostic::new(Severity::Note, FieldPath::default(), long.as_str())
             .with_value(&long)
             .of_object(&long);
         assert!(problem.to_string().len() < 2_000);

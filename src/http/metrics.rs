@@ -7,7 +7,7 @@ use hyper::header::{ACCEPT, HeaderMap};
 use tokio::sync::watch;
 
 use super::connections::Connections;
-use super::http::{Answer, Handler, JSON, PLAIN_TEXT, Page, RETRY, SharedPage};
+use super::protocol::{Answer, Handler, JSON, PLAIN_TEXT, Page, RETRY, SharedPage};
 use super::server::{Bind, OnPort, Server, Unbound};
 use crate::metrics::{Format, Metrics};
 
@@ -107,7 +107,7 @@ fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
 
 #[cfg(test)]
 mod tests {
-    use super::super::http::{self, ask, get};
+    use super::super::protocol::{self, ask, get};
     use super::*;
     use shunt_core::model::Family;
 
@@ -142,12 +142,12 @@ mod tests {
     #[tokio::test]
     async fn the_pages_are_kube_proxys() {
         let metrics = Metrics::new(&Family::ALL);
-        let listener = http::listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
+        let listener = protocol::listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
         let address = listener.local_addr().expect("an address");
         let (_configz, shown) = watch::channel("{}".to_owned());
         let handler = handler(metrics, shown);
         let connections = Connections::default();
-        tokio::spawn(async move { http::accept(&listener, handler, &connections).await });
+        tokio::spawn(async move { protocol::accept(&listener, handler, &connections).await });
         for (path, content_type, body) in [
             ("/healthz", PLAIN_TEXT, "ok"),
             ("/healthz/ping", PLAIN_TEXT, "ok"),

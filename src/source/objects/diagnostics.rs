@@ -5,7 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 use shunt_core::model::Change;
 
-use crate::document::{At, Problem, Severity, parse_net};
+use crate::spanned_yaml::{At, Diagnostic, Severity, parse_net};
 
 use super::{Converted, Key, Names, raw, values};
 
@@ -14,13 +14,13 @@ const LIMIT: usize = 50;
 
 /// Collects problems; a conversion goes on after each, so that all are named at once.
 #[derive(Default)]
-pub(super) struct Findings {
-    problems: Vec<Problem>,
+pub(super) struct Diagnostics {
+    problems: Vec<Diagnostic>,
     beyond_limit: usize,
     refused: bool,
 }
 
-impl Findings {
+impl Diagnostics {
     /// The object cannot be used.
     pub(super) fn error(
         &mut self,
@@ -83,7 +83,7 @@ impl Findings {
             self.beyond_limit += 1;
             return;
         }
-        let problem = Problem::new(severity, at.path(), reason);
+        let problem = Diagnostic::new(severity, at.path(), reason);
         self.problems.push(match value {
             Some(value) => problem.with_value(value),
             None => problem,
@@ -116,7 +116,7 @@ impl Findings {
     pub(super) fn finish(mut self, key: Key, change: Option<Change>) -> Converted {
         if self.beyond_limit > 0 {
             let reason = format!("{} more problems are not listed", self.beyond_limit);
-            self.problems.push(Problem::new(Severity::Warning, Default::default(), reason));
+            self.problems.push(Diagnostic::new(Severity::Warning, Default::default(), reason));
         }
         for problem in &mut self.problems {
             if problem.severity == Severity::Error {

@@ -1,4 +1,4 @@
-//! The places of backends: each backend of a pool has an index in the kernel's map.
+//! The slots of backends: each backend of a pool has an index in the kernel's map.
 
 use std::sync::Arc;
 
@@ -7,23 +7,23 @@ use shunt_core::plan::{Frontend, Outcome};
 
 /// A frontend as the kernel has it.
 #[derive(Debug, Clone)]
-pub(super) struct Placed {
-    /// Its pools have the backends in the order of their places.
+pub(super) struct Slotted {
+    /// Its pools have the backends in the order of their slots.
     pub(super) frontend: Frontend,
     /// The backends of its pools in their own order, as planned pools have them: the pool of the
     /// outcome, and that of the short circuit.
     ordered: [Arc<[Backend]>; 2],
 }
 
-impl Placed {
-    /// One whose backends have the places in which they are planned.
-    pub(super) fn in_order(planned: Frontend) -> Placed {
+impl Slotted {
+    /// One whose backends have the slots in which they are planned.
+    pub(super) fn in_order(planned: Frontend) -> Slotted {
         let ordered = pools(&planned);
-        Placed { frontend: planned, ordered }
+        Slotted { frontend: planned, ordered }
     }
 
     /// One that was found in the kernel.
-    pub(super) fn found(frontend: Frontend) -> Placed {
+    pub(super) fn found(frontend: Frontend) -> Slotted {
         let ordered = pools(&frontend).map(|pool| {
             if pool.is_sorted() {
                 return pool;
@@ -32,20 +32,20 @@ impl Placed {
             backends.sort_unstable();
             backends.into()
         });
-        Placed { frontend, ordered }
+        Slotted { frontend, ordered }
     }
 
-    /// What is planned now, with the backends in the places that they have here.
-    pub(super) fn followed_by(&self, planned: &Frontend) -> Placed {
+    /// What is planned now, with the backends in the slots that they have here.
+    pub(super) fn followed_by(&self, planned: &Frontend) -> Slotted {
         let ordered = pools(planned);
-        let places = pools(&self.frontend);
+        let slots = pools(&self.frontend);
         let [main, short_circuit] =
-            [0, 1].map(|pool| assign(&places[pool], &self.ordered[pool], &ordered[pool]));
+            [0, 1].map(|pool| assign(&slots[pool], &self.ordered[pool], &ordered[pool]));
         let outcome = match &planned.outcome {
             Outcome::Balance(_) => Outcome::Balance(main),
             outcome => outcome.clone(),
         };
-        Placed { frontend: Frontend { outcome, short_circuit, ..planned.clone() }, ordered }
+        Slotted { frontend: Frontend { outcome, short_circuit, ..planned.clone() }, ordered }
     }
 
     /// The backends of its pools in their own order, if it has session affinity.
@@ -55,7 +55,7 @@ impl Placed {
     }
 
     /// True if the next one lacks a backend that this one has.
-    pub(super) fn loses_backends(&self, next: Option<&Placed>) -> bool {
+    pub(super) fn loses_backends(&self, next: Option<&Slotted>) -> bool {
         let Some(next) = next.filter(|next| next.frontend.affinity.is_some()) else {
             return self.ordered.iter().any(|pool| !pool.is_empty());
         };
@@ -66,7 +66,7 @@ impl Placed {
     }
 
     /// True if the next one has a backend for the short circuit only that this one has for all.
-    pub(super) fn is_narrowed_by(&self, next: &Placed) -> bool {
+    pub(super) fn is_narrowed_by(&self, next: &Slotted) -> bool {
         let ([old, _], [new, short_circuit]) = (&self.ordered, &next.ordered);
         let lost = || missing(old, new);
         !short_circuit.is_empty() && lost().any(|b| short_circuit.binary_search(&b).is_ok())
@@ -77,12 +77,12 @@ fn pools(frontend: &Frontend) -> [Arc<[Backend]>; 2] {
     [frontend.main_pool().cloned().unwrap_or_default(), frontend.short_circuit.clone()]
 }
 
-/// Gives every backend of `new` (in order, each once) a place: those that have one in `places` keep
-/// it, new ones fill the places of those that are gone, and the last ones fill what holes remain. So a
-/// change of one backend changes one place, two at the most. `ordered` has the backends of `places`
+/// Gives every backend of `new` (in order, each once) a slot: those that have one in `slots` keep
+/// it, new ones fill the slots of those that are gone, and the last ones fill what holes remain. So a
+/// change of one backend changes one slot, two at the most. `ordered` has the backends of `slots`
 /// in order: large pools are compared in one walk.
-fn assign(places: &Arc<[Backend]>, ordered: &[Backend], new: &Arc<[Backend]>) -> Arc<[Backend]> {
-    if places == new {
+fn assign(slots: &Arc<[Backend]>, ordered: &[Backend], new: &Arc<[Backend]>) -> Arc<[Backend]> {
+    if slots == new {
         return new.clone();
     }
     let mut gone: Vec<(Backend, usize)> = Vec::new();
@@ -93,11 +93,11 @@ fn assign(places: &Arc<[Backend]>, ordered: &[Backend], new: &Arc<[Backend]>) ->
         }
     }
     let mut added = missing(new, ordered);
-    let mut assigned = places.to_vec();
+    let mut assigned = slots.to_vec();
     let mut count = gone.iter().map(|(_, copies)| copies).sum();
     let mut holes = Vec::with_capacity(count);
     // From the end: of several copies the first one stays.
-    for (place, backend) in places.iter().enumerate().rev() {
+    for (slot, backend) in slots.iter().enumerate().rev() {
         if count == 0 {
             break;
         }
@@ -105,7 +105,7 @@ fn assign(places: &Arc<[Backend]>, ordered: &[Backend], new: &Arc<[Backend]>) ->
         if let Some((_, copies @ 1..)) = found.ok().and_then(|found| gone.get_mut(found)) {
             *copies -= 1;
             count -= 1;
-            holes.push(place);
+            holes.push(slot);
         }
     }
     holes.reverse();
@@ -114,9 +114,9 @@ fn assign(places: &Arc<[Backend]>, ordered: &[Backend], new: &Arc<[Backend]>) ->
     assigned.extend(added);
     let length = assigned.len() - holes.len();
     let (holes, beyond) = holes.split_at(holes.partition_point(|hole| *hole < length));
-    let last = (length..assigned.len()).rev().filter(|place| beyond.binary_search(place).is_err());
-    for (hole, place) in holes.iter().zip(last) {
-        assigned[*hole] = assigned[place];
+    let last = (length..assigned.len()).rev().filter(|slot| beyond.binary_search(slot).is_err());
+    for (hole, slot) in holes.iter().zip(last) {
+        assigned[*hole] = assigned[slot];
     }
     assigned.truncate(length);
     assigned.into()

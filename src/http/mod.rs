@@ -8,8 +8,8 @@
 
 mod connections;
 mod health;
-mod http;
 mod metrics;
+mod protocol;
 mod server;
 mod service_health;
 

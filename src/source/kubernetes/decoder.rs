@@ -9,11 +9,11 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use shunt_core::model::{Change, Family, Listed, ObjectName};
 
-use crate::document::{self, FieldPath, Problem, Severity, typed};
 use crate::source::objects::{self, Converted, Key, Kind, Names, raw};
+use crate::spanned_yaml::{self, Diagnostic, FieldPath, Severity, typed};
 
 /// Reads objects of one kind and reports what is wrong with them.
-pub(super) struct Intake {
+pub(super) struct Decoder {
     kind: Kind,
     node_name: Arc<str>,
     names: Arc<Mutex<Names>>,
@@ -25,7 +25,7 @@ pub(super) struct Intake {
 
 /// An object as the model is told.
 #[derive(Debug, PartialEq)]
-pub(super) struct Taken {
+pub(super) struct Decoded {
     /// Which it is.
     pub(super) name: ObjectName,
     /// Its version.
@@ -52,21 +52,21 @@ struct BareMetadata {
     resource_version: String,
 }
 
-impl Intake {
+impl Decoder {
     pub(super) fn new(
         kind: Kind,
         node_name: Arc<str>,
         names: Arc<Mutex<Names>>,
         started: SystemTime,
-    ) -> Intake {
-        Intake { kind, node_name, names, started, told: HashMap::new() }
+    ) -> Decoder {
+        Decoder { kind, node_name, names, started, told: HashMap::new() }
     }
 
     /// Reads an object that is there. `None` if it is none of our business.
     ///
     /// # Errors
     /// If it does not even say which object it is.
-    pub(super) fn take(&mut self, json: &RawValue) -> Result<Option<Taken>, String> {
+    pub(super) fn take(&mut self, json: &RawValue) -> Result<Option<Decoded>, String> {
         let names = self.names.clone();
         let names = &mut names.lock().unwrap_or_else(PoisonError::into_inner);
         let read = match self.kind {
@@ -95,14 +95,14 @@ impl Intake {
         self.tell(&name, &metadata.resource_version, &converted.problems);
         let change = converted.into_change();
         let trigger = self.trigger(&change, &metadata.annotations);
-        Ok(Some(Taken { name, version: metadata.resource_version, change, trigger }))
+        Ok(Some(Decoded { name, version: metadata.resource_version, change, trigger }))
     }
 
     /// Reads an object that is gone.
     ///
     /// # Errors
     /// If it does not say which object it is.
-    pub(super) fn take_gone(&mut self, json: &RawValue) -> Result<Option<Taken>, String> {
+    pub(super) fn take_gone(&mut self, json: &RawValue) -> Result<Option<Decoded>, String> {
         let metadata = bare(json)?;
         let names = &mut self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::named(self.kind, &metadata, names);
@@ -112,7 +112,7 @@ impl Intake {
         self.told.remove(&key.name);
         let change = key.gone();
         let version = metadata.resource_version;
-        Ok(Some(Taken { name: key.name, version, change, trigger: None }))
+        Ok(Some(Decoded { name: key.name, version, change, trigger: None }))
     }
 
     /// A list is complete: these objects are all that there are. Returns what follows for others.
@@ -138,7 +138,7 @@ impl Intake {
     ) -> Result<(Converted, raw::Metadata), String> {
         let metadata = bare(json)?;
         let key = Key::named(self.kind, &metadata, names);
-        let document = document::parse(json.get().as_bytes());
+        let document = spanned_yaml::parse(json.get().as_bytes());
         let error =
             document.ok().as_deref().and_then(<[_]>::first).and_then(|node| match self.kind {
                 Kind::Service => typed::<raw::Service>(node).err(),
@@ -151,16 +151,16 @@ impl Intake {
             None => (FieldPath::default(), "a field has another type than it should".to_owned()),
         };
         let reason = format!("{reason} (the {} is left out)", self.kind);
-        let problem = Problem::new(Severity::Error, field, reason).of_object(&key);
+        let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
         Ok((Converted { key, change: None, problems: vec![problem] }, metadata))
     }
 
     /// Reports problems, once for each version of an object.
-    fn tell(&mut self, name: &ObjectName, version: &str, problems: &[Problem]) {
+    fn tell(&mut self, name: &ObjectName, version: &str, problems: &[Diagnostic]) {
         if problems.is_empty() {
             self.told.remove(name);
         } else if self.told.get(name).is_none_or(|told| told != version) {
-            problems.iter().for_each(Problem::log);
+            problems.iter().for_each(Diagnostic::log);
             self.told.insert(name.clone(), version.to_owned());
         }
     }

@@ -11,9 +11,9 @@ use super::failure::Failure;
 use crate::source::objects::Kind;
 
 /// What all watches together know about the server.
-pub struct Contact {
+pub struct ApiStatus {
     troubles: Mutex<Troubles>,
-    /// Somebody got through after a time without contact.
+    /// Somebody got through after a time without api_status.
     back: Notify,
     on_restart: Box<dyn Fn(Kind) + Send + Sync>,
 }
@@ -32,9 +32,9 @@ struct Trouble {
     text: String,
 }
 
-impl Contact {
-    pub(super) fn new(on_restart: impl Fn(Kind) + Send + Sync + 'static) -> Contact {
-        Contact {
+impl ApiStatus {
+    pub(super) fn new(on_restart: impl Fn(Kind) + Send + Sync + 'static) -> ApiStatus {
+        ApiStatus {
             troubles: Mutex::default(),
             back: Notify::new(),
             on_restart: Box::new(on_restart),

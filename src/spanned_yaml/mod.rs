@@ -1,5 +1,5 @@
 //! Text that people write: YAML and JSON documents as trees that know their lines, typed values
-//! out of such trees, and the [`Problem`]s that are found in them.
+//! out of such trees, and the [`Diagnostic`]s that are found in them.
 //!
 //! Owns: the limits on what a text may do to us (nesting, aliases, length), the path of a field, how addresses are written, and
 //! the wording of messages about a place in a text.
@@ -7,8 +7,8 @@
 //! Must not know: which objects or settings exist, files, or I/O of any kind.
 
 mod address;
+mod diagnostic;
 mod path;
-mod problem;
 mod read;
 mod scalar;
 mod tree;
@@ -18,8 +18,8 @@ mod typed;
 mod tests;
 
 pub use address::{parse_ip, parse_ip_sloppy, parse_net};
+pub use diagnostic::{Diagnostic, Severity, excerpt};
 pub use path::{At, FieldPath, Segment};
-pub use problem::{Problem, Severity, excerpt};
 pub use read::{SyntaxError, documents, parse, parse_leniently};
 pub use tree::{Entry, Node, Scalar, Value};
 pub use typed::{TypeError, typed, typed_reporting_unknown};

@@ -10,7 +10,7 @@ use crate::model::{Family, Locality, Node, Store};
 
 /// What all Services have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct NodeContext {
     /// The configuration.
     pub options: Options,
     /// The name of our node.
@@ -23,11 +23,11 @@ pub struct Surroundings {
     pub service_cidrs: Vec<IpNet>,
 }
 
-impl Surroundings {
+impl NodeContext {
     /// As the store has them now.
     #[must_use]
-    pub fn of(store: &Store, options: &Options, node_name: &str) -> Surroundings {
-        Surroundings {
+    pub fn of(store: &Store, options: &Options, node_name: &str) -> NodeContext {
+        NodeContext {
             options: options.clone(),
             node_name: node_name.to_owned(),
             node: store.last_known_node().cloned(),
@@ -39,8 +39,8 @@ impl Surroundings {
     /// True if every Service is planned as with `other`: all else matters to chains and to the
     /// addresses of node ports only. A pod that starts gives the node an interface with an address.
     #[must_use]
-    pub(super) fn plans_services_as(&self, other: &Surroundings) -> bool {
-        let node_addresses = |s: &Surroundings| Family::ALL.map(|family| s.node_address(family));
+    pub(super) fn plans_services_as(&self, other: &NodeContext) -> bool {
+        let node_addresses = |s: &NodeContext| Family::ALL.map(|family| s.node_address(family));
         self.locality() == other.locality() && node_addresses(self) == node_addresses(other)
     }
 
