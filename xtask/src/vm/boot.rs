@@ -85,6 +85,8 @@ pub(super) const BOOTS: [Boot; 4] = [
             // conversion into the rule of the source ranges that kernels from 6.12 on refuse. Nor storms:
             // they are about how often the agent tries again, and take it many times as long here.
             Run { name: "kernel", tests: &["--skip=rendered::", "--skip=storm::"] },
+            // Whether the fake of nf_tables is like this kernel, too.
+            Run { name: "differential", tests: &[] },
             Run { name: "conntrack", tests: &[] },
         ],
     },

@@ -13,7 +13,11 @@ use crate::tree::Tree;
 
 /// The tests that are run on other kernels: those that look at what the kernel makes of what the agent
 /// says. Others test what no kernel has a part in.
-const SUITES: [&str; 5] = ["kernel", "conntrack", "packets", "endpoints", "frontends"];
+const SUITES: [&str; 6] =
+    ["kernel", "differential", "conntrack", "packets", "endpoints", "frontends"];
+
+/// The packages that have them.
+const PACKAGES: [&str; 2] = ["--package=shunt", "--package=shunt-fake"];
 
 /// Programs that tests call, and a few more for who asks for a shell.
 const PROGRAMS: [&str; 18] = [
@@ -60,7 +64,8 @@ pub(super) struct Built {
 impl Built {
     /// Build the tests and the agent as they are released.
     pub(super) fn new() -> Result<Self> {
-        let mut tests = vec!["test", "--no-run", "--package=shunt"];
+        let mut tests = vec!["test", "--no-run"];
+        tests.extend(PACKAGES);
         SUITES.iter().for_each(|suite| tests.extend(["--test", suite]));
         let programs = built(&tests)?;
         let program = |name: &str, is_test: bool| {

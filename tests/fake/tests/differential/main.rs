@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nfnetlink::nft::{
-    Batch, ElementData, Elements, Error, Expr, Kernel, Register, SetData, SetType, Socket,
-    TABLE_OWNER, TABLE_PERSIST, VerdictCode,
+    BaseChain, Batch, ChainKind, ElementData, Elements, Error, Expr, Hook, Kernel, Register,
+    SetData, SetType, Socket, TABLE_OWNER, TABLE_PERSIST, VerdictCode,
 };
 use nix::errno::Errno;
 use proptest::prelude::*;
@@ -171,8 +171,12 @@ fn compare(real: &mut dyn Kernel, fake: &mut dyn Kernel) -> Result<()> {
 fn the_fake_answers_as_the_kernel_does() -> Result<()> {
     let soak = soak();
     let features = Features { table_flags: table_flags()?, maps_as_sets: maps_as_sets()? };
-    let (late_circles, exact_ranges) = (late_circles()?, exact_ranges()?);
-    let abilities = Abilities { features, late_circles, exact_ranges };
+    let abilities = Abilities {
+        features,
+        late_circles: late_circles()?,
+        exact_ranges: exact_ranges()?,
+        hook_changes_are_unsupported: hook_changes_are_unsupported()?,
+    };
     // A refusal makes the kernel wait for all its processors; so several wait at a time.
     let mut total = Counts::default();
     std::thread::scope(|scope| {
@@ -193,6 +197,7 @@ fn the_fake_answers_as_the_kernel_does() -> Result<()> {
     let is_possible = |reason: &&str| match reason.rsplit(' ').next() {
         Some("EPERM") => features.table_flags & TABLE_OWNER != 0,
         Some("EMLINK") => abilities.late_circles,
+        _ if *reason == "add chain: EOPNOTSUPP" => abilities.hook_changes_are_unsupported,
         _ => true,
     };
     let wanted = REASONS.into_iter().filter(is_possible);
@@ -245,6 +250,22 @@ fn exact_ranges() -> Result<bool> {
         Ok(()) => Ok(false),
         Err(Error::Refused(all)) if all.iter().all(|it| it.errno == Errno::EEXIST) => Ok(true),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether the kernel says EOPNOTSUPP to another hook for a base chain that is there, and not EEXIST.
+fn hook_changes_are_unsupported() -> Result<bool> {
+    let (family, table) = (FAMILIES[0], TABLES[0]);
+    let mut batch = Batch::new(None);
+    batch.add_table(family, table, 0, "");
+    for hook in [Hook::Input, Hook::Prerouting] {
+        let base = BaseChain { kind: ChainKind::Filter, hook, priority: 0 };
+        batch.add_chain(family, table, "base", Some(base));
+    }
+    match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
+        Err(Error::Refused(all)) if all[0].errno == Errno::EEXIST => Ok(false),
+        Err(Error::Refused(all)) if all[0].errno == Errno::EOPNOTSUPP => Ok(true),
+        answer => Err(anyhow!("another hook for a base chain: {answer:?}")),
     }
 }
 

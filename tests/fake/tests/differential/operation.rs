@@ -27,6 +27,9 @@ pub(crate) struct Abilities {
     /// It refuses elements of a set of ranges that overlap, as the fake does. On others, which take
     /// some, such sets have no elements.
     pub(crate) exact_ranges: bool,
+    /// It calls another hook for a base chain that is there not supported, as the fake does. On
+    /// others each chain always has the same hook, or none.
+    pub(crate) hook_changes_are_unsupported: bool,
 }
 
 impl Abilities {
@@ -121,7 +124,7 @@ fn chain(kernel: Abilities) -> impl Strategy<Value = &'static str> {
     prop_oneof![8 => select(&targets[..targets.len() - 2]), 1 => select(targets)]
 }
 
-fn base(chain: &'static str) -> BoxedStrategy<Option<BaseChain>> {
+fn base(kernel: Abilities, chain: &'static str) -> BoxedStrategy<Option<BaseChain>> {
     let usual = match chain {
         "base" => Some((ChainKind::Filter, Hook::Input, 0)),
         "nat" => Some((ChainKind::Nat, Hook::Output, -100)),
@@ -132,6 +135,9 @@ fn base(chain: &'static str) -> BoxedStrategy<Option<BaseChain>> {
     let hook = select(vec![Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output]);
     let other = (kind, hook, select(vec![0, -100, -300]))
         .prop_map(|(kind, hook, priority)| Some(BaseChain { kind, hook, priority }));
+    if !kernel.hook_changes_are_unsupported {
+        return Just(usual).boxed();
+    }
     prop_oneof![20 => Just(usual), 1 => Just(None), 1 => other].boxed()
 }
 
@@ -224,7 +230,7 @@ pub(crate) fn operation(kernel: Abilities) -> impl Strategy<Value = Operation> {
         4 => (place(), flags(kernel)).prop_map(|(place, flags)| Operation::AddTable(place, flags)),
         1 => place().prop_map(Operation::DeleteTable),
         6 => (place(), select(&CHAINS[..]))
-            .prop_flat_map(|(place, chain)| (Just(place), Just(chain), base(chain)))
+            .prop_flat_map(move |(place, chain)| (Just(place), Just(chain), base(kernel, chain)))
             .prop_map(|(place, chain, base)| Operation::AddChain(place, chain, base)),
         2 => (place(), select(&CHAINS[..])).prop_map(|(p, chain)| Operation::DeleteChain(p, chain)),
         1 => (place(), select(&CHAINS[..])).prop_map(|(p, chain)| Operation::FlushChain(p, chain)),
