@@ -16,12 +16,12 @@
 //! Must not know: Services, slices, nf_tables. It never touches entries of SCTP, answered ones of
 //! TCP, nor those of flows to anything but the frontends that a sweep names.
 
-mod socket;
+mod kernel;
 mod sweep;
 pub mod sysctl;
 mod worker;
 
+pub use kernel::{Conntrack, Report};
 pub use nfnetlink::Error;
-pub use socket::{Conntrack, Report};
 pub use sweep::Sweep;
 pub use worker::spawn;

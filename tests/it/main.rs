@@ -5,6 +5,7 @@
 //! add a scenario.
 
 mod conntrack;
+mod differential;
 mod endpoints;
 mod frontends;
 mod kernel;

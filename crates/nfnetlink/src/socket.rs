@@ -1,4 +1,23 @@
 //! The one netlink socket: sends requests, and receives their answers and the kernel's events.
+//!
+//! ```
+//! use nfnetlink::socket::{Protocol, Request, Socket};
+//!
+//! let list = Request {
+//!     name: "list interfaces",
+//!     kind: libc::RTM_GETLINK,
+//!     flags: libc::NLM_F_DUMP as u16,
+//! };
+//! let mut names = Vec::new();
+//! let mut socket = Socket::open(Protocol::Route)?;
+//! // The body begins with `struct ifinfomsg`, and so does each answer.
+//! socket.request(list, |body| body.extend([0; 16]), |message| {
+//!     let name = message.attrs_behind(16).find(libc::IFLA_IFNAME);
+//!     names.extend(name.and_then(|name| name.text()).map(str::to_owned));
+//! })?;
+//! assert!(names.contains(&"lo".to_owned()));
+//! # Ok::<(), nfnetlink::Error>(())
+//! ```
 #![allow(unsafe_code, reason = "two options of netlink sockets, which nix does not have")]
 
 use std::collections::BTreeMap;
@@ -96,13 +115,14 @@ impl Socket {
             setsockopt(&fd, sockopt::ReceiveTimeout, &ANSWER_TIMEOUT)?;
             socket::bind(fd.as_raw_fd(), &NetlinkAddr::new(port, groups))?;
             let address: NetlinkAddr = socket::getsockname(fd.as_raw_fd())?;
-            Ok((fd, address.pid()))
+            let send_buffer = socket::getsockopt(&fd, sockopt::SndBuf)?;
+            Ok((fd, address.pid(), send_buffer))
         };
-        let (fd, port) = open().map_err(|errno: Errno| Error::Open(errno.into()))?;
+        let (fd, port, send_buffer) = open().map_err(|errno: Errno| Error::Open(errno.into()))?;
         Ok(Socket {
             fd,
             port,
-            send_buffer: 0,
+            send_buffer,
             send_buffer_refusal: None,
             sequence: 0,
             request: Request { name: "", kind: 0, flags: 0 },

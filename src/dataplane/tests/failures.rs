@@ -8,7 +8,7 @@ use std::time::Duration;
 use nfnetlink::nft::{Error, FinishedBatch, Kernel};
 use nix::errno::Errno;
 use shunt_core::model::{Change, Family};
-use shunt_fake_nftables::{Call, Fault, Namespace, service, slice};
+use shunt_fake_nftables::{Call, Fault, Features, Namespace, service, slice};
 
 use super::world::{PACE, What, World, cluster};
 use crate::dataplane::Ownership;
@@ -167,7 +167,7 @@ fn tables_of_another_owner_are_taken_over_once_it_ends() {
 #[test]
 fn kernel_without_owned_tables_gets_shared_ones() {
     let namespace = Namespace::new();
-    namespace.know_table_flags(0);
+    namespace.limit(Features { table_flags: 0, ..Features::default() });
     let mut world = World::with(namespace, Ownership::Own, PACE);
     world.send(cluster(&[11]));
     world.settle();

@@ -86,6 +86,8 @@ pub(super) const BOOTS: [Boot; 4] = [
             // conversion into the rule of the source ranges that kernels from 6.12 on refuse. Nor storms:
             // they are about how often the agent tries again, and take it many times as long here.
             Run { name: "kernel", tests: &["--skip=kernel::rendered::", "--skip=kernel::storm::"] },
+            // Whether the fake nf_tables are like this kernel, too.
+            Run { name: "differential", tests: &[] },
             Run { name: "conntrack", tests: &[] },
         ],
     },
@@ -103,8 +105,16 @@ pub(super) const BOOTS: [Boot; 4] = [
 ];
 
 /// The modules of the test program, also those of which no machine runs a test.
-const MODULES: [&str; 7] =
-    ["conntrack", "endpoints", "frontends", "kernel", "metrics", "packets", "reload"];
+const MODULES: [&str; 8] = [
+    "conntrack",
+    "differential",
+    "endpoints",
+    "frontends",
+    "kernel",
+    "metrics",
+    "packets",
+    "reload",
+];
 
 /// What the program of `vm-tests` runs: its first argument, too.
 const BARE: &str = "bare";

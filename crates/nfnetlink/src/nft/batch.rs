@@ -1,4 +1,4 @@
-//! A transaction in the making: all messages of it in one contiguous buffer.
+//! Transactions: all messages in one contiguous buffer.
 //!
 //! The `nftnl` crate's own `Batch` cuts its messages into pages and writes a BATCH_BEGIN without a
 //! generation id. The kernel wants the whole transaction in one `sendmsg`, so this one keeps one
@@ -358,18 +358,18 @@ mod tests {
     fn an_unchanged_state_is_an_empty_batch() {
         assert!(Batch::new(Some(7)).is_empty());
         let mut batch = Batch::new(Some(7));
-        batch.add_elements(Family::Ip, "shunt", "cluster-ips", &Elements::new());
+        batch.add_elements(Family::Ip, "nat", "addresses", &Elements::new());
         assert!(batch.is_empty());
     }
 
     #[test]
     fn every_message_is_found_by_its_sequence_number() {
         let mut batch = Batch::new(Some(7));
-        batch.add_table(Family::Ip, "shunt", 0, "a comment");
-        batch.add_chain(Family::Ip, "shunt", "services", None);
+        batch.add_table(Family::Ip, "nat", 0, "a comment");
+        batch.add_chain(Family::Ip, "nat", "dispatch", None);
         let mut keys = Elements::new();
         keys.push(&[10, 96, 0, 1], None, None);
-        batch.add_elements(Family::Ip, "shunt", "cluster-ips", &keys);
+        batch.add_elements(Family::Ip, "nat", "addresses", &keys);
         let batch = batch.finish();
         assert_eq!(batch.messages(), 3);
         let kinds: Vec<u16> = (0..5)

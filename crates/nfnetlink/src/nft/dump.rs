@@ -1,4 +1,4 @@
-//! What the kernel answers when it is asked for the objects of a table.
+//! The objects of a table, as the kernel lists them.
 
 use super::batch::FinishedBatch;
 use super::element::{Age, ElementData, VerdictCode};
@@ -98,7 +98,7 @@ impl DumpedSet {
         })
     }
 
-    /// True if it is defined like this.
+    /// True if the set is defined like this.
     #[must_use]
     pub fn is(&self, kind: &SetType) -> bool {
         let data_matches = match (kind.data, self.data) {

@@ -230,8 +230,8 @@ mod tests {
         for index in 0..1_600_u32 {
             elements.push(
                 &index.to_be_bytes(),
-                Some(ElementData::Verdict(VerdictCode::Goto, Some("lb-3"))),
-                Some("default/a-service-with-a-name:http"),
+                Some(ElementData::Verdict(VerdictCode::Goto, Some("three"))),
+                Some("a comment of more than thirty bytes"),
             );
         }
         let lists: Vec<&[u8]> = elements.lists().collect();

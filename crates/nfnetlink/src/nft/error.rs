@@ -1,4 +1,4 @@
-//! What can go wrong between us and the kernel, in words that name the object.
+//! Errors of a socket to nf_tables.
 
 use std::io;
 
@@ -36,8 +36,8 @@ pub enum Error {
     /// No answer could be read.
     #[error("cannot read the answer of nf_tables: {0}")]
     Receive(io::Error),
-    /// The answer makes no sense.
-    #[error("nf_tables answered with something that is not understood: {0}")]
+    /// The answer lacks what it must have.
+    #[error("the answer of nf_tables is malformed: {0}")]
     Malformed(&'static str),
     /// A request other than a transaction was refused.
     #[error("nf_tables refused to {request}: {errno}")]
@@ -48,11 +48,11 @@ pub enum Error {
         errno: Errno,
     },
     /// The rules changed while they were being listed.
-    #[error("the rules changed while they were being listed")]
+    #[error("another process changed the rules while they were listed")]
     Interrupted,
     /// The rules of the namespace are not those of the expected generation any more. Nothing was
     /// applied.
-    #[error("somebody else changed the rules since they were last looked at")]
+    #[error("another process changed the rules since they were last read")]
     StaleGeneration,
     /// A table belongs to another socket, which alone may change it.
     #[error(

@@ -8,7 +8,8 @@ use crate::Family;
 pub struct Generation {
     /// Its number. Every commit to any table of the namespace adds one.
     pub id: u32,
-    /// The process that is asking now, as the kernel sees it: 0 where it is not told.
+    /// The process that asks, or that has made the generation if this is an event; 0 if the kernel
+    /// does not say.
     pub pid: u32,
     /// That process's name.
     pub process: String,
@@ -23,41 +24,41 @@ pub trait Kernel: Send {
     /// kernel's judgement, the others say that it could not be asked.
     fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error>;
 
-    /// The current generation.
+    /// Returns the current generation.
     ///
     /// # Errors
-    /// [`Error::Request`] if the kernel has no nf_tables (`EINVAL`) or forbids us (`EPERM`).
+    /// [`Error::Request`] if the kernel has no nf_tables (`EINVAL`) or forbids it (`EPERM`).
     fn generation(&mut self) -> Result<Generation, Error>;
 
-    /// Our netlink port: what the kernel writes down as the owner of a table.
+    /// Returns the netlink port of the connection, by which the kernel knows the owner of a table.
     fn port(&self) -> u32;
 
-    /// Starts over with a new connection to the kernel, as a new process would: what was owned by
-    /// the old one is owned no more.
+    /// Replaces the connection to the kernel, as a new process would: the tables of the old one have
+    /// no owner any more.
     ///
     /// # Errors
     /// [`Error::Open`] if there is none to be had.
     fn reconnect(&mut self) -> Result<(), Error>;
 
-    /// The table of that name, if there is one.
+    /// Returns the table of that name, if there is one.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn table(&mut self, family: Family, table: &str) -> Result<Option<DumpedTable>, Error>;
 
-    /// The chains of a table.
+    /// Lists the chains of a table.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn chains(&mut self, family: Family, table: &str) -> Result<Vec<DumpedChain>, Error>;
 
-    /// The sets and maps of a table.
+    /// Lists the sets and maps of a table.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn sets(&mut self, family: Family, table: &str) -> Result<Vec<DumpedSet>, Error>;
 
-    /// The rules of a table, chain by chain in their order.
+    /// Lists the rules of a table, chain by chain in their order.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.

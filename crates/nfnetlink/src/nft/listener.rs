@@ -1,4 +1,4 @@
-//! Who writes to nf_tables? The kernel tells, but only those who listen.
+//! The processes that write to nf_tables, from the kernel's notifications.
 
 use super::uapi::kind;
 use super::{Error, Generation, Kernel, Socket};
@@ -18,15 +18,15 @@ pub struct Writer {
 #[derive(Debug)]
 pub struct Listener {
     socket: socket::Socket,
-    /// Ourselves.
+    /// The id of this process, in the same view.
     own_pid: u32,
 }
 
 impl Listener {
-    /// Begins to listen in the network namespace of this thread.
+    /// Subscribes in the network namespace of this thread.
     ///
     /// # Errors
-    /// If the kernel lets us not.
+    /// If the kernel refuses the subscription.
     pub fn open() -> Result<Listener, Error> {
         const GROUPS: u32 = 1 << (libc::NFNLGRP_NFTABLES - 1);
         let own_pid = Socket::open()?.generation()?.pid;

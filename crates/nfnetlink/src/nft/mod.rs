@@ -1,11 +1,28 @@
 //! nf_tables over netlink: typed objects in, one transaction out, and the dump of what is there.
 //!
 //! Owns: the encoding of messages ([`Batch`], [`Elements`], [`Expr`]), the [`Socket`] with its
-//! commit, generation and dump calls, and the errors of the kernel, named ([`Refusal`]).
+//! commit, generation and dump calls as the trait [`Kernel`], and the kernel's errors ([`Refusal`]).
 //! Tables, chains, sets and rules are few and are encoded by libnftnl through the `nftnl` crate;
 //! element messages scale with the cluster and are encoded by hand into the same batch.
 //!
-//! Must not know: Services, endpoints, or which tables and sets exist.
+//! The kernel names a refused message by its number, and a [`FinishedBatch`] says what that is:
+//!
+//! ```
+//! use nfnetlink::nft::{Batch, Elements, TableFamily};
+//! use nix::errno::Errno;
+//!
+//! let mut addresses = Elements::new();
+//! addresses.push(&[192, 0, 2, 1], None, None);
+//! let mut batch = Batch::new(None);
+//! batch.add_elements(TableFamily::Ip, "nat", "addresses", &addresses);
+//! let refusal = batch.finish().refusal(1, Errno::ENOENT, None);
+//! assert_eq!(
+//!     refusal.to_string(),
+//!     "add an element to ip nat addresses key c0000201: No such file or directory (2)"
+//! );
+//! ```
+//!
+//! Must not know: which tables and sets a program has, and what they mean.
 
 mod batch;
 mod dump;

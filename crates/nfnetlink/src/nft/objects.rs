@@ -1,4 +1,4 @@
-//! The few objects of a table: the table itself, chains and sets.
+//! Definitions of base chains, sets and maps.
 
 use super::TypeOf;
 use super::uapi::NFT_SET_CONCAT;

@@ -3,7 +3,7 @@
 //!
 //! The model knows what the agent uses, and of that what decides whether a transaction is taken and
 //! what a listing says afterwards. It does not know what packets make of it: registers, hooks of
-//! expressions, time. `tests/differential` holds it against the real kernel.
+//! expressions, time. `tests/it/differential` holds it against the real kernel.
 
 mod cluster;
 mod element;
@@ -19,7 +19,7 @@ mod wire;
 pub use cluster::{NODE, Objects, name, service, slice};
 pub use faulty::{Call, Fault, Faulty};
 pub use listing::{ListedElement, Listing};
-pub use namespace::{Namespace, Socket};
+pub use namespace::{Features, Namespace, Socket};
 pub use random::{change, options};
 
 /// How many times as long as usual a test should go on, with other random numbers each time:

@@ -19,11 +19,27 @@ pub struct Namespace {
     state: Arc<Mutex<State>>,
 }
 
+/// What kernels have of nf_tables, or have not. Found out by trying, and not by their versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// The flags of tables (`NFT_TABLE_F_*`) that are known.
+    pub table_flags: u32,
+    /// Rules may look into a map as if it were a set.
+    pub maps_as_sets: bool,
+}
+
+impl Default for Features {
+    /// Those of the newest kernel.
+    fn default() -> Features {
+        Features { table_flags: TABLE_F_MASK, maps_as_sets: true }
+    }
+}
+
 struct State {
     tables: Tables,
     generation: u32,
     next_port: u32,
-    table_flags: u32,
+    features: Features,
     refuse: Option<Box<Refuse>>,
 }
 
@@ -44,16 +60,15 @@ impl Namespace {
             tables: Tables::default(),
             generation,
             next_port: 1_000,
-            table_flags: TABLE_F_MASK,
+            features: Features::default(),
             refuse: None,
         };
         Namespace { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// From now on knows no other flags of tables (`NFT_TABLE_F_*`) than these: as kernels before 6.9,
-    /// which do not know `NFT_TABLE_F_PERSIST`.
-    pub fn know_table_flags(&self, flags: u32) {
-        self.lock().table_flags = flags;
+    /// From now on has these features only, as an older kernel.
+    pub fn limit(&self, features: Features) {
+        self.lock().features = features;
     }
 
     /// Opens a socket.
@@ -170,7 +185,7 @@ impl Kernel for Socket {
         let (tables, changed) = Transaction::run(
             &state.tables,
             self.port,
-            state.table_flags,
+            state.features,
             state.refuse.as_deref(),
             messages,
         )

@@ -9,7 +9,7 @@ use nfnetlink::attr::{Attr, Attrs};
 use nfnetlink::message::Message;
 use nix::errno::Errno;
 
-use crate::namespace::Refuse;
+use crate::namespace::{Features, Refuse};
 use crate::objects::{Base, Chain, Data, Kind, Rule, Set, Table, Tables};
 use crate::uapi::*;
 use crate::wire::{family, offset};
@@ -47,8 +47,7 @@ pub(crate) struct Transaction<'a> {
     tables: Tables,
     /// The netlink port that sends it.
     port: u32,
-    /// The flags of tables that are known.
-    table_flags: u32,
+    features: Features,
     /// What is refused for no reason that the tables know.
     refuse: Option<&'a Refuse>,
     /// Look after every message whether packets can still be sent through.
@@ -64,14 +63,14 @@ impl<'a> Transaction<'a> {
     pub(crate) fn run(
         tables: &Tables,
         port: u32,
-        table_flags: u32,
+        features: Features,
         refuse: Option<&'a Refuse>,
         messages: &[Message<'_>],
     ) -> Result<(Tables, bool), Vec<Refused>> {
         for strict in [false, true] {
             let tables = tables.clone();
             let mut transaction =
-                Transaction { tables, port, table_flags, refuse, strict, changed: false };
+                Transaction { tables, port, features, refuse, strict, changed: false };
             let mut refused = Vec::new();
             for message in messages {
                 if let Err(failure) = transaction.apply(message) {
@@ -126,7 +125,7 @@ impl<'a> Transaction<'a> {
         let attrs = message.attrs();
         let name = attrs.find(TABLE_NAME).ok_or(Errno::EINVAL)?;
         let flags = number(&attrs, TABLE_FLAGS);
-        let (port, known) = (self.port, self.table_flags);
+        let (port, known) = (self.port, self.features.table_flags);
         if self.tables.0.contains_key(&(family(message), text(&name))) {
             let table = self.table(message, TABLE_NAME)?;
             self.changed |= update_table(table, flags, known, port)?;
@@ -222,7 +221,7 @@ impl<'a> Transaction<'a> {
     }
 
     fn new_rule(&mut self, message: &Message<'_>) -> Result<(), Failure> {
-        let strict = self.strict;
+        let (strict, features) = (self.strict, self.features);
         let table = self.table(message, RULE_TABLE)?;
         let attrs = message.attrs();
         let chain = attrs.find(RULE_CHAIN).ok_or(Errno::EINVAL)?;
@@ -237,7 +236,8 @@ impl<'a> Transaction<'a> {
             sets: Vec::new(),
         };
         for expression in expressions {
-            refer(table, &expression, &mut rule).map_err(|e| at(message, &expression, e))?;
+            refer(table, features, &expression, &mut rule)
+                .map_err(|e| at(message, &expression, e))?;
         }
         table.handles += 1;
         rule.handle = table.handles;
@@ -352,7 +352,12 @@ fn base(message: &Message<'_>, hook: &Attr<'_>, policy: u32) -> Result<Base, Fai
 }
 
 /// Notes what an expression refers to, which must be there. What it computes is not looked at.
-fn refer(table: &Table, expression: &Attr<'_>, rule: &mut Rule) -> Result<(), Errno> {
+fn refer(
+    table: &Table,
+    features: Features,
+    expression: &Attr<'_>,
+    rule: &mut Rule,
+) -> Result<(), Errno> {
     let attrs = expression.children();
     let name = attrs.find(EXPR_NAME).map(|a| text(&a)).ok_or(Errno::EINVAL)?;
     let data = attrs.find(EXPR_DATA).map(|data| data.children());
@@ -369,7 +374,9 @@ fn refer(table: &Table, expression: &Attr<'_>, rule: &mut Rule) -> Result<(), Er
             let attribute = if name == "lookup" { LOOKUP_SET } else { DYNSET_SET_NAME };
             let set = data.find(attribute).map(|a| text(&a)).ok_or(Errno::EINVAL)?;
             let found = table.set(&set).ok_or(Errno::ENOENT)?;
-            if name == "lookup" && !found.answers(number(&data, LOOKUP_DREG)) {
+            let to = number(&data, LOOKUP_DREG);
+            let as_set = to.is_none() && found.kind.data.is_some();
+            if name == "lookup" && (!found.answers(to) || as_set && !features.maps_as_sets) {
                 return Err(Errno::EINVAL);
             }
             rule.sets.push(set);

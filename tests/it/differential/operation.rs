@@ -8,11 +8,42 @@ use nfnetlink::nft::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use shunt_fake::Features;
 
 pub(crate) const FAMILIES: [TableFamily; 2] = [TableFamily::Ip, TableFamily::Ip6];
 pub(crate) const TABLES: [&str; 2] = ["a", "b"];
 const CHAINS: [&str; 6] = ["one", "two", "three", "four", "base", "nat"];
 const SETS: [&str; 5] = ["numbers", "verdicts", "values", "ranges", "few"];
+
+/// What kernels differ in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Abilities {
+    /// What the fake does not have either, then.
+    pub(crate) features: Features,
+    /// It looks for circles when a transaction ends, from base chains on. Others look when a rule or
+    /// an element is added, from where that leads, which the fake does not do: there no rule that
+    /// goes on stands where others lead.
+    pub(crate) late_circles: bool,
+    /// It refuses elements of a set of ranges that overlap, as the fake does. On others, which take
+    /// some, such sets have no elements.
+    pub(crate) exact_ranges: bool,
+    /// It calls another hook for a base chain that is there not supported, as the fake does. On
+    /// others each chain always has the same hook, or none.
+    pub(crate) hook_changes_are_unsupported: bool,
+}
+
+impl Abilities {
+    /// Chains to which rules and elements lead.
+    fn targets(self) -> &'static [&'static str] {
+        if self.late_circles { &CHAINS } else { &CHAINS[3..] }
+    }
+
+    /// Chains that have rules.
+    fn with_rules(self) -> Vec<&'static str> {
+        let all = CHAINS[..5].iter().copied();
+        all.filter(|chain| self.late_circles || *chain != self.targets()[0]).collect()
+    }
+}
 
 /// Most of what happens does so in one table.
 type Place = (TableFamily, &'static str);
@@ -58,16 +89,8 @@ enum Data {
 }
 
 /// The definition that a set of that name mostly has.
-fn usual(set: &str) -> SetType {
-    let plain = SetType {
-        key_type: 4,
-        key_length: 4,
-        data: None,
-        range_fields: None,
-        learned: None,
-        counter: false,
-        type_of: None,
-    };
+pub(crate) fn usual(set: &str) -> SetType {
+    let plain = SetType::of(4, 4);
     match set {
         "verdicts" => SetType { data: Some(SetData::Verdict), counter: true, ..plain },
         "values" => {
@@ -85,9 +108,9 @@ fn usual(set: &str) -> SetType {
     }
 }
 
-/// Flags of a table, the last of which the kernel does not know.
-fn flags() -> impl Strategy<Value = u32> {
-    let owned = TABLE_OWNER | TABLE_PERSIST;
+/// Flags of a table, the last of which no kernel knows.
+fn flags(kernel: Abilities) -> impl Strategy<Value = u32> {
+    let owned = kernel.features.table_flags & (TABLE_OWNER | TABLE_PERSIST);
     prop_oneof![
         10 => Just(0),
         10 => Just(owned),
@@ -95,11 +118,13 @@ fn flags() -> impl Strategy<Value = u32> {
     ]
 }
 
-fn chain() -> impl Strategy<Value = &'static str> {
-    prop_oneof![8 => select(&CHAINS[..4]), 1 => select(&CHAINS[..])]
+/// A chain to go to; now and then a base chain, which is refused.
+fn chain(kernel: Abilities) -> impl Strategy<Value = &'static str> {
+    let targets = kernel.targets();
+    prop_oneof![8 => select(&targets[..targets.len() - 2]), 1 => select(targets)]
 }
 
-fn base(chain: &'static str) -> BoxedStrategy<Option<BaseChain>> {
+fn base(kernel: Abilities, chain: &'static str) -> BoxedStrategy<Option<BaseChain>> {
     let usual = match chain {
         "base" => Some((ChainKind::Filter, Hook::Input, 0)),
         "nat" => Some((ChainKind::Nat, Hook::Output, -100)),
@@ -110,6 +135,9 @@ fn base(chain: &'static str) -> BoxedStrategy<Option<BaseChain>> {
     let hook = select(vec![Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output]);
     let other = (kind, hook, select(vec![0, -100, -300]))
         .prop_map(|(kind, hook, priority)| Some(BaseChain { kind, hook, priority }));
+    if !kernel.hook_changes_are_unsupported {
+        return Just(usual).boxed();
+    }
     prop_oneof![20 => Just(usual), 1 => Just(None), 1 => other].boxed()
 }
 
@@ -140,10 +168,10 @@ fn range() -> impl Strategy<Value = (Vec<u8>, Option<Vec<u8>>)> {
     )
 }
 
-fn data(set: &'static str) -> BoxedStrategy<Option<Data>> {
+fn data(kernel: Abilities, set: &'static str) -> BoxedStrategy<Option<Data>> {
     let value = key(8).prop_map(|value| Some(Data::Value(value))).boxed();
     let verdict = prop_oneof![
-        6 => (chain(), any::<bool>()).prop_map(|(chain, jump)| {
+        6 => (chain(kernel), any::<bool>()).prop_map(|(chain, jump)| {
             let code = if jump { VerdictCode::Jump } else { VerdictCode::Goto };
             Some(Data::Verdict(code, Some(chain)))
         }),
@@ -158,30 +186,32 @@ fn data(set: &'static str) -> BoxedStrategy<Option<Data>> {
     prop_oneof![80 => usual, 1 => value, 1 => verdict, 1 => Just(None)].boxed()
 }
 
-fn element(set: &'static str) -> BoxedStrategy<Element> {
+fn element(kernel: Abilities, set: &'static str) -> BoxedStrategy<Element> {
     let plain = key(usual(set).key_length as usize).prop_map(|key| (key, None));
     let keys = match set {
+        _ if !kernel.exact_ranges => plain.boxed(),
         "ranges" => prop_oneof![40 => range(), 1 => plain].boxed(),
         _ => prop_oneof![40 => plain, 1 => range()].boxed(),
     };
     let comment = prop_oneof![Just(None), Just(Some("default/service-1:http"))];
-    (keys, data(set), comment)
+    (keys, data(kernel, set), comment)
         .prop_map(|((key, key_end), data, comment)| Element { key, key_end, data, comment })
         .boxed()
 }
 
 /// A set with elements for it.
-fn elements() -> impl Strategy<Value = (&'static str, Vec<Element>)> {
-    let set = prop_oneof![3 => select(&SETS[..]), 2 => Just("verdicts")];
-    set.prop_flat_map(|set| (Just(set), vec(element(set), 1..4)))
+fn elements(kernel: Abilities) -> impl Strategy<Value = (&'static str, Vec<Element>)> {
+    let sets = SETS.into_iter().filter(|set| kernel.exact_ranges || *set != "ranges");
+    let set = prop_oneof![3 => select(sets.collect::<Vec<_>>()), 2 => Just("verdicts")];
+    set.prop_flat_map(move |set| (Just(set), vec(element(kernel, set), 1..4)))
 }
 
-fn rule() -> impl Strategy<Value = Vec<Expr>> {
+fn rule(kernel: Abilities) -> impl Strategy<Value = Vec<Expr>> {
     const FIRST: Register = Register(0);
     let set = || select(&SETS[..]).prop_map(str::to_owned);
     let end = prop_oneof![
-        4 => chain().prop_map(|chain| Expr::Jump(chain.to_owned())),
-        2 => chain().prop_map(|chain| Expr::Goto(chain.to_owned())),
+        4 => chain(kernel).prop_map(|chain| Expr::Jump(chain.to_owned())),
+        2 => chain(kernel).prop_map(|chain| Expr::Goto(chain.to_owned())),
         1 => Just(Expr::Drop),
         3 => Just(Expr::MapVerdict { map: "verdicts".to_owned(), key: FIRST }),
         2 => Just(Expr::MapValue { map: "values".to_owned(), key: FIRST, to: FIRST }),
@@ -195,28 +225,28 @@ fn rule() -> impl Strategy<Value = Vec<Expr>> {
 }
 
 /// Anything.
-pub(crate) fn operation() -> impl Strategy<Value = Operation> {
+pub(crate) fn operation(kernel: Abilities) -> impl Strategy<Value = Operation> {
     prop_oneof![
-        4 => (place(), flags()).prop_map(|(place, flags)| Operation::AddTable(place, flags)),
+        4 => (place(), flags(kernel)).prop_map(|(place, flags)| Operation::AddTable(place, flags)),
         1 => place().prop_map(Operation::DeleteTable),
         6 => (place(), select(&CHAINS[..]))
-            .prop_flat_map(|(place, chain)| (Just(place), Just(chain), base(chain)))
+            .prop_flat_map(move |(place, chain)| (Just(place), Just(chain), base(kernel, chain)))
             .prop_map(|(place, chain, base)| Operation::AddChain(place, chain, base)),
         2 => (place(), select(&CHAINS[..])).prop_map(|(p, chain)| Operation::DeleteChain(p, chain)),
         1 => (place(), select(&CHAINS[..])).prop_map(|(p, chain)| Operation::FlushChain(p, chain)),
-        10 => (place(), select(&CHAINS[..5]), rule())
+        10 => (place(), select(kernel.with_rules()), rule(kernel))
             .prop_map(|(place, chain, rule)| Operation::AddRule(place, chain, rule)),
         2 => (place(), 0_usize..6).prop_map(|(place, number)| Operation::DeleteRule(place, number)),
         4 => (place(), set()).prop_map(|(place, (set, kind))| Operation::AddSet(place, set, kind)),
-        14 => (place(), elements()).prop_map(|(p, (set, list))| Operation::AddElements(p, set, list)),
-        8 => (place(), elements())
+        14 => (place(), elements(kernel)).prop_map(|(p, (set, list))| Operation::AddElements(p, set, list)),
+        8 => (place(), elements(kernel))
             .prop_map(|(p, (set, list))| Operation::DeleteElements(p, set, list)),
     ]
 }
 
 /// A table with all its chains and sets, so that what comes later finds something.
-pub(crate) fn whole_tables() -> impl Strategy<Value = Vec<Operation>> {
-    (place(), flags()).prop_map(|(place, flags)| {
+pub(crate) fn whole_tables(kernel: Abilities) -> impl Strategy<Value = Vec<Operation>> {
+    (place(), flags(kernel)).prop_map(|(place, flags)| {
         let usual_base = |chain| match chain {
             "base" => Some((ChainKind::Filter, Hook::Input, 0)),
             "nat" => Some((ChainKind::Nat, Hook::Output, -100)),
