@@ -27,8 +27,7 @@ impl Cluster {
     /// With so many Services that change.
     pub(crate) fn new(api: Api, services: usize) -> Result<Self> {
         let lab = Topology::new()?;
-        let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
-        let servers = pods.iter().map(|pod| Echo::on(pod, TARGET)).collect::<Result<_>>()?;
+        let servers = lab.serve(TARGET)?;
         let standin = api.standin()?;
         standin.put(SERVICE_CIDR)?;
         standin.configure(|settings| {
@@ -79,15 +78,10 @@ impl Cluster {
     }
 
     fn put_slices(&self, service: &str, pods: &[&Host]) -> Result<()> {
-        for slice in [EndpointSlice::v4(service), EndpointSlice::v6(service)] {
-            self.api.put(
-                slice
-                    .port("tcp", Protocol::Tcp, TARGET)
-                    .port("udp", Protocol::Udp, TARGET)
-                    .hosts(pods),
-            )?;
-        }
-        Ok(())
+        self.api.put(EndpointSlice::pair(service, |slice| {
+            let slice = slice.port("tcp", Protocol::Tcp, TARGET).port("udp", Protocol::Udp, TARGET);
+            slice.hosts(pods)
+        }))
     }
 
     /// Makes a Service and waits until it works, and until it is gone again: by then the agent has

@@ -43,13 +43,7 @@ impl Cluster {
     pub(super) fn new() -> Result<Self> {
         let lab = Topology::new()?;
         let frontend = lab.add_pod(&lab.node, "frontend", [10, 244, 0, 10], "fd00:244::10")?;
-        let servers = [&lab.pod1, &lab.pod2, &lab.pod3].map(|pod| Echo::on(pod, TARGET_PORT));
-        Ok(Self {
-            frontend,
-            manifests: copy(EXAMPLE)?,
-            _servers: servers.into_iter().collect::<Result<_>>()?,
-            lab,
-        })
+        Ok(Self { frontend, manifests: copy(EXAMPLE)?, _servers: lab.serve(TARGET_PORT)?, lab })
     }
 
     /// The node that the agent runs on.

@@ -42,7 +42,7 @@ mod topology;
 mod traffic;
 mod volley;
 
-pub use agent::{Agent, AgentBuilder};
+pub use agent::{Agent, AgentBuilder, HEALTH_PORT, METRICS_PORT};
 pub use echo::Echo;
 pub use expect::{Origin, Probe, Reached, Tally};
 pub use exposition::{Exposition, MetricFamily, Sample};
@@ -55,6 +55,6 @@ pub use occupier::Occupier;
 pub use patience::patience;
 pub use probe::{Connection, Outcome, Protocol, probe};
 pub use scratch::Scratch;
-pub use topology::{Host, Topology};
+pub use topology::{CLUSTER_CIDR, Host, Topology};
 pub use traffic::{Delivered, Traffic};
 pub use volley::{Fate, Question, volley};
