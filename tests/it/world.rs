@@ -67,6 +67,13 @@ impl World {
         self.lab.node.output("nft", &["list", "ruleset"])
     }
 
+    /// Whether the tables on the node have flags: an owner, and that they outlive it.
+    pub(crate) fn tables_are_owned(&self) -> Result<bool> {
+        let table = self.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
+        // Flags of the table are indented once, those of its sets twice.
+        Ok(table.contains("\n\tflags "))
+    }
+
     /// Asserts that [`web`] works: from outside and from a pod, in both families.
     #[track_caller]
     pub(crate) fn assert_web_works(&self) {

@@ -92,6 +92,25 @@ pub(crate) fn equal_sides_have_no_difference() -> Result<()> {
     Ok(())
 }
 
+/// Two sides of which nothing was sampled are not equal: not when a cell that differs is asked again,
+/// and not from the start.
+pub(crate) fn cells_without_samples_are_found() -> Result<()> {
+    for silent_from in [200, 500] {
+        let mut made = Made::new(0);
+        made.outcomes[0][1] = vec!["x←9"];
+        let all = made.cells.clone();
+        let compared = differences(&all, |cells, round| {
+            let times = if round.at_once <= silent_from { 0 } else { round.times };
+            Ok(made.ask(cells, Round { times, ..round }))
+        });
+        match compared {
+            Err(error) => ensure!(error.to_string().contains("cells have samples"), "{error}"),
+            Ok(found) => bail!("without samples {} cells differ", found.len()),
+        }
+    }
+    Ok(())
+}
+
 /// Wherever it is among 700 cells, many of which seem to differ at first.
 pub(crate) fn one_different_cell_is_found() -> Result<()> {
     for seed in 0..SEEDS {

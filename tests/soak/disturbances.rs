@@ -24,6 +24,9 @@ pub(crate) struct Plan {
     pub(crate) step: Duration,
 }
 
+/// The number of different things that [`Happened`] counts.
+pub(crate) const KINDS: usize = FIRST_HALF.len();
+
 /// How often each thing happened.
 #[derive(Default)]
 pub(crate) struct Happened(pub(crate) BTreeMap<&'static str, usize>);
@@ -75,7 +78,7 @@ pub(crate) fn disturb(
     for (until, choices) in [(plan.lasts / 2, &FIRST_HALF[..]), (plan.lasts, &SECOND_HALF[..])] {
         // Each once in any case, in an order of its own, then as it comes.
         let mut first = choices.to_vec();
-        while started.elapsed() < until {
+        while !first.is_empty() || started.elapsed() < until {
             let disturbance = match first.len() {
                 0 => *random.one_of(choices),
                 left => first.swap_remove(random.below(left)),

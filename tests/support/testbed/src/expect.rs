@@ -116,6 +116,9 @@ impl<'a> Probe<'a> {
     pub fn reaches(self, servers: &[&str]) -> Reached<'a> {
         let expected: BTreeSet<&str> = servers.iter().copied().collect();
         let names: Vec<&str> = expected.iter().copied().collect();
+        if expected.is_empty() {
+            fail(&format!("{self}: no server is expected; use refused, dropped or unhandled"));
+        }
         let goal = format!("exactly these reached: {}", names.join(", "));
         let times = self.times.unwrap_or(25 * expected.len());
         let tally = self.expect(&goal, times, Awaited::Answer, |tally| {
@@ -187,7 +190,7 @@ impl<'a> Probe<'a> {
                 Ok(tally) => tally,
                 Err(error) => fail(&format!("{self}: cannot probe: {error:#}")),
             };
-            if good(&tally) {
+            if tally.total() > 0 && good(&tally) {
                 return tally;
             }
             if self.deadline.is_none_or(|deadline| start.elapsed() > deadline) {
@@ -391,7 +394,9 @@ impl Reached<'_> {
 
     #[track_caller]
     fn source_among(self, allowed: &[IpAddr], goal: &str) -> Self {
-        if !self.tally.sources().iter().all(|source| allowed.contains(source)) {
+        let sources = self.tally.sources();
+        // Of no probe at all, anything would be true.
+        if sources.is_empty() || !sources.iter().all(|source| allowed.contains(source)) {
             self.probe.fail(&format!("{goal}, one of {allowed:?}"), &self.tally.to_string());
         }
         self
