@@ -14,8 +14,6 @@ mod flows;
 mod frontends;
 mod health;
 mod planted;
-#[path = "../soak/random.rs"]
-mod random;
 mod sequences;
 mod targets;
 mod world;

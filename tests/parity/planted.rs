@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, bail, ensure};
 use shunt_fake_apiserver::Kubernetes;
-use shunt_testbed::Protocol;
+use shunt_testbed::{Protocol, Random};
 
 use crate::difference::{Cell, Compared, Round, Tally, differences};
 use crate::exceptions::reason_of_flow;
 use crate::flows::{self, Objects, Observed, State};
 use crate::frontends::{full, slices};
-use crate::random::Random;
 use crate::targets::Target;
 use crate::world::World;
 

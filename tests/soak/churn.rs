@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use shunt_fake_apiserver::{Key, Kind};
 
+use shunt_testbed::Random;
+
 use crate::cluster::{Cluster, changing, endpoints, name};
 use crate::disturbances::Plan;
-use crate::random::Random;
 
 /// How many objects were changed.
 #[derive(Debug, Default)]

@@ -2,9 +2,7 @@
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
-use shunt_testbed::{Echo, EndpointSlice, Host, Node, Protocol, Service, Topology};
-
-use crate::random::Random;
+use shunt_testbed::{Echo, EndpointSlice, Host, Node, Protocol, Random, Service, Topology};
 
 /// The port that the servers in the pods listen on.
 const TARGET: u16 = 8080;

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use shunt_fake_apiserver::{Answer, Fault, Kind, Verb};
 
+use shunt_testbed::Random;
+
 use crate::agents::{Agents, End};
 use crate::cluster::Cluster;
-use crate::random::Random;
 
 /// How much there is, and for how long.
 #[derive(Clone, Copy)]
