@@ -6,10 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use shunt_testbed::{Echo, EndpointSlice, Host, ManifestDir, Protocol, Topology};
+use shunt_testbed::{Echo, EndpointSlice, Host, ManifestDir, Protocol, Tally, Topology};
 
 use super::page::Page;
-use super::traffic::Tally;
 use crate::command::repository;
 
 /// The manifests, from the root of the repository.
@@ -151,7 +150,7 @@ impl Target<'_> {
             Kind::ClusterIp => self.client.ip_like(self.address.ip()),
             Kind::NodePort => Some(self.address.ip()),
         };
-        tally.sources.iter().copied().eq(expected)
+        tally.sources().into_iter().eq(expected)
     }
 }
 
