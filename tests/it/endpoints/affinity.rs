@@ -353,7 +353,7 @@ fn a_session_ends_when_the_policy_excludes_its_endpoint() -> Result<()> {
 /// The map has room for so many and no more. Once it is full, new clients are served without a
 /// session, and whoever has one keeps it; and endpoints can still go.
 #[test]
-fn a_full_map_costs_new_clients_their_session_only() -> Result<()> {
+fn full_affinity_map_keeps_existing_sessions() -> Result<()> {
     let sticky = Sticky::new(10_800)?;
     let Sticky { world, client } = &sticky;
     // Owned, nobody but the agent could fill it.

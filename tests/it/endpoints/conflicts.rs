@@ -99,7 +99,7 @@ impl Contest<'_> {
 }
 
 #[test]
-fn the_older_service_has_what_two_want_and_the_other_takes_over() -> Result<()> {
+fn older_service_wins_contested_frontend_until_it_is_gone() -> Result<()> {
     let mut frontends: Vec<_> = Table::ALL.cases().iter().map(|c| c.frontend).collect();
     frontends.dedup();
     for frontend in frontends {
@@ -129,7 +129,7 @@ fn the_older_service_has_what_two_want_and_the_other_takes_over() -> Result<()> 
 
 /// Only what is contested is lost: other ports of the address, other frontends of the Service.
 #[test]
-fn the_loser_keeps_what_nobody_else_wants() -> Result<()> {
+fn losing_service_keeps_uncontested_frontends() -> Result<()> {
     let world = World::new()?;
     let changes = Changes::start(&world)?;
     let contest = Contest { world: &world, changes, frontend: Frontend::LoadBalancer };

@@ -232,7 +232,7 @@ fn it_ends_while_its_first_commit_fails() -> Result<()> {
 
 /// What collects the log may hang, or be gone.
 #[test]
-fn a_log_that_nobody_reads_keeps_it_neither_from_its_work_nor_from_its_end() -> Result<()> {
+fn unread_log_delays_neither_work_nor_end() -> Result<()> {
     let world = world_with_web()?;
     let manifests = world.manifests.path().display().to_string();
     let start = || -> Result<(Child, Pid)> {
@@ -304,7 +304,7 @@ fn ended_at_once(child: &mut Child, pid: Pid) -> Result<()> {
 
 /// The library lets a call of the thread fail that never fails (see `tests/support/fault_preload`).
 #[test]
-fn a_dataplane_that_dies_is_the_end_and_the_log_says_so() -> Result<()> {
+fn panic_of_the_dataplane_thread_ends_the_process() -> Result<()> {
     let world = world_with_web()?;
     let scratch = Scratch::new()?;
     let stop = scratch.path().join("stop");

@@ -87,7 +87,7 @@ fn another_process_cannot_listen_beside_the_agent() -> Result<()> {
 }
 
 #[test]
-fn a_taken_port_is_the_end_if_that_is_asked_for() -> Result<()> {
+fn taken_port_ends_the_agent_with_bind_address_hard_fail() -> Result<()> {
     for (port, field) in [(METRICS_PORT, "metricsBindAddress"), (HEALTH_PORT, "healthzBindAddress")]
     {
         let world = World::empty()?;

@@ -153,7 +153,7 @@ fn the_agent_that_acts_is_the_one_that_answers() -> Result<()> {
 }
 
 #[test]
-fn others_than_root_are_told_nothing() -> Result<()> {
+fn status_answers_root_only() -> Result<()> {
     let world = World::with_web()?;
     let _agent = world.start()?;
     wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;

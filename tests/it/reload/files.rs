@@ -42,7 +42,7 @@ fn a_mounted_config_map_is_followed() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_used_changes_nothing_and_is_said() -> Result<()> {
+fn invalid_configuration_is_logged_and_changes_nothing() -> Result<()> {
     let world = Configured::new(&bit(1))?;
     let agent = world.agent().start()?;
     assert_eq!(reloads(&agent)?, (0.0, 0.0, true));
@@ -76,7 +76,7 @@ fn what_cannot_be_used_changes_nothing_and_is_said() -> Result<()> {
 }
 
 #[test]
-fn who_asks_has_it_read_again() -> Result<()> {
+fn sighup_reads_the_configuration_again() -> Result<()> {
     let world = Configured::new(&bit(1))?;
     let agent = world.agent().start()?;
     agent.hang_up()?;

@@ -10,7 +10,7 @@ use super::configured::{Configured, WEB, WEB_PODS};
 use crate::world::SHUNT;
 
 #[test]
-fn whoever_stops_it_leaves_the_rules() -> Result<()> {
+fn rules_stay_after_sigterm_and_sigint() -> Result<()> {
     let world = Configured::new("")?;
     for interrupt in [false, true] {
         let agent = world.agent().start()?;
@@ -104,7 +104,7 @@ fn kubeadms_file_and_arguments_start_it() -> Result<()> {
 }
 
 #[test]
-fn it_cleans_up_or_prepares_instead_of_running() -> Result<()> {
+fn cleanup_and_init_only_run_instead_of_the_agent() -> Result<()> {
     let world = Configured::new("conntrack: {udpTimeout: 31s}\n")?;
     world.agent().start()?.stop()?;
     assert!(world.rules()?.contains("table ip shunt"));

@@ -326,13 +326,13 @@ fn expectations_without_packets_fail() -> Result<()> {
 }
 
 #[test]
-fn silence_is_neither_a_refusal() -> Result<()> {
+fn refused_fails_on_silence() -> Result<()> {
     let (lab, _servers) = lab()?;
     failure(|| lab.from(&lab.client).udp("10.96.0.10:84").refused()).map(drop)
 }
 
 #[test]
-fn nor_a_message_from_the_gateway() -> Result<()> {
+fn unhandled_fails_on_silence() -> Result<()> {
     let (lab, _servers) = lab()?;
     failure(|| lab.from(&lab.client).udp("10.96.0.10:84").unhandled()).map(drop)
 }
