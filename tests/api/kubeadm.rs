@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use shunt_fake_apiserver::{Api, Case, both};
-use shunt_testbed::{Agent, Exposition, Protocol, Scratch};
+use shunt_testbed::{Agent, Exposition, HEALTH_PORT, METRICS_PORT, Protocol, Scratch};
 
 use crate::world::{SHUNT, WEB, World};
 
@@ -17,9 +17,6 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Where kubeadm's DaemonSet mounts the kubeconfig, which is beside the configuration in the
 /// ConfigMap.
 const MOUNTED: &str = "/var/lib/kube-proxy/kubeconfig.conf";
-
-const HEALTH: u16 = 10_256;
-const METRICS: u16 = 10_249;
 
 fn fixture(name: &str) -> Result<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -63,7 +60,7 @@ fn assert_health(agent: &Agent) -> Result<()> {
         ("/healthz", &["currentTime", "healthy", "lastUpdated", "nodeEligible", "status"][..]),
         ("/livez", &["currentTime", "healthy", "lastUpdated", "status"]),
     ] {
-        let answer = agent.http_get(HEALTH, path)?;
+        let answer = agent.http_get(HEALTH_PORT, path)?;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         let body: Value = serde_json::from_str(&answer.body)?;
         let has: Vec<&String> = body.as_object().context("an object")?.keys().collect();
@@ -74,7 +71,7 @@ fn assert_health(agent: &Agent) -> Result<()> {
 }
 
 fn assert_metrics(agent: &Agent) -> Result<()> {
-    let answer = agent.http_get(METRICS, "/metrics")?;
+    let answer = agent.http_get(METRICS_PORT, "/metrics")?;
     assert_eq!(answer.status, 200);
     let scraped = Exposition::parse(&answer.body)?;
     // All that begins with this is there from the start; others need something that happens.
@@ -90,10 +87,10 @@ fn assert_metrics(agent: &Agent) -> Result<()> {
     let asked = asked.map(|family| &family.samples[..]).unwrap_or_default();
     let answered = |code: &str| asked.iter().any(|sample| sample.labels["code"] == code);
     assert!(answered("200") && !answered("<error>"), "{asked:?}");
-    assert_eq!(agent.http_get(METRICS, "/proxyMode")?.body, "nftables");
-    let configz: Value = serde_json::from_str(&agent.http_get(METRICS, "/configz")?.body)?;
+    assert_eq!(agent.http_get(METRICS_PORT, "/proxyMode")?.body, "nftables");
+    let configz: Value = serde_json::from_str(&agent.http_get(METRICS_PORT, "/configz")?.body)?;
     let cluster_cidr = &configz["kubeproxy.config.k8s.io"]["clusterCIDR"];
     assert_eq!(cluster_cidr, "10.244.0.0/16", "{configz}");
-    assert_eq!(agent.http_get(METRICS, "/healthz")?.body, "ok");
+    assert_eq!(agent.http_get(METRICS_PORT, "/healthz")?.body, "ok");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Api, Case, Key, Kind, both};
-use shunt_testbed::{Echo, EndpointSlice, Node, Protocol};
+use shunt_testbed::{Echo, EndpointSlice, HEALTH_PORT, Node, Protocol};
 
 use crate::world::{WEB, World, web};
 
@@ -15,8 +15,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The port of health checks.
-const HEALTH: u16 = 10256;
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 fn key() -> Key {
@@ -27,14 +25,12 @@ fn key() -> Key {
 fn put_zones(world: &World) -> Result<()> {
     world.api.put(web())?;
     let lab = &world.lab;
-    for slice in [EndpointSlice::v4("web"), EndpointSlice::v6("web")] {
-        let slice = slice
+    world.api.put(EndpointSlice::pair("web", |slice| {
+        slice
             .port("tcp", Protocol::Tcp, 8080)
             .host(&lab.pod1, "conditions: {ready: true}, hints: {forZones: [{name: a}]}")
-            .host(&lab.pod2, "conditions: {ready: true}, hints: {forZones: [{name: b}]}");
-        world.api.put(slice)?;
-    }
-    Ok(())
+            .host(&lab.pod2, "conditions: {ready: true}, hints: {forZones: [{name: b}]}")
+    }))
 }
 
 fn node_may_appear_late(api: Api) -> Result<()> {
@@ -76,7 +72,8 @@ fn deleted_node_keeps_its_zone_and_addresses(api: Api) -> Result<()> {
     let generation = world.generation()?;
 
     world.api.delete(&key())?;
-    agent.wait_for_answer(HEALTH, "/healthz", |answer| (answer.status == 503).then_some(()))?;
+    agent
+        .wait_for_answer(HEALTH_PORT, "/healthz", |answer| (answer.status == 503).then_some(()))?;
     assert_eq!(agent.http_status("/livez")?, 200);
     assert_unchanged();
     world.api.put(Node::without_addresses(&world.lab.node).label(ZONE, "a"))?;

@@ -9,7 +9,7 @@ use std::env;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use shunt_fake_apiserver::{Api, Case, both};
-use shunt_testbed::{Agent, AgentBuilder, Exposition, Protocol, Service};
+use shunt_testbed::{Agent, AgentBuilder, Exposition, METRICS_PORT, Protocol, Service};
 
 use crate::world::{World, cluster_ip_service};
 use crate::{events, status};
@@ -21,8 +21,6 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The agent's port for metrics.
-const METRICS: u16 = 10_249;
 /// The Service that has a port which the kernel refuses, and one that it does not.
 const SERVICE: &str = "default/picked-on";
 const REFUSED: [&str; 2] = ["10.96.0.40:80", "[fd00:96::40]:80"];
@@ -71,7 +69,7 @@ fn assert_only_it_suffers(world: &World) {
 
 /// Waits until a metric is as `is_so` wants it, and returns its value.
 fn wait_for_metric(agent: &Agent, name: &str, is_so: impl Fn(f64) -> bool) -> Result<f64> {
-    let value = agent.wait_for_answer(METRICS, "/metrics", |answer| {
+    let value = agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
         Exposition::parse(&answer.body).ok()?.value(name, &[]).filter(|value| is_so(*value))
     });
     value.with_context(|| name.to_owned())

@@ -1,28 +1,81 @@
 //! The agent is replaced by another build while there is traffic: nothing of it is lost.
 
+use std::cell::Cell;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use shunt_core::plan::LAYOUT_COMMENT;
 use shunt_fake_apiserver::{Api, Case, both};
 use shunt_testbed::{Agent, Protocol, Scratch, Traffic};
 
 use crate::world::{SHUNT, World};
 
 pub(crate) fn cases() -> Vec<Case> {
-    both![another_build_takes_over_unnoticed, another_build_takes_over_owned_tables_unnoticed]
+    both![
+        another_version_takes_over_unnoticed,
+        another_version_takes_over_owned_tables_unnoticed,
+        another_layout_replaces_the_tables_unnoticed,
+    ]
 }
 
 /// Questions of each flow before and after each step.
 const BESIDE: usize = 20;
 
-/// The same program in another file, as a new image brings it.
-fn another_build() -> Result<(Scratch, PathBuf)> {
-    let folder = Scratch::new()?;
-    let build = folder.path().join("shunt-next");
-    fs::copy(SHUNT, &build)?;
-    Ok((folder, build))
+/// The version and the layout of this build, and those of the other one.
+const VERSION: [&str; 2] = [env!("CARGO_PKG_VERSION"), "0.0.9"];
+const LAYOUT: [&str; 2] = [LAYOUT_COMMENT, "shunt layout 1"];
+
+/// Another build: the program in another file, where these constants are others.
+struct Build {
+    path: PathBuf,
+    version: &'static str,
+    layout: &'static str,
+    _folder: Scratch,
+}
+
+impl Build {
+    fn with(constants: &[[&'static str; 2]]) -> Result<Self> {
+        let mut program = fs::read(SHUNT)?;
+        for [own, other] in constants {
+            ensure!(own.len() == other.len() && own != other, "{own:?} for {other:?}");
+            let places = places(&program, own.as_bytes());
+            ensure!(!places.is_empty(), "{SHUNT} has no text {own:?}");
+            for place in places {
+                program[place..place + own.len()].copy_from_slice(other.as_bytes());
+            }
+        }
+        let folder = Scratch::new()?;
+        let path = folder.path().join("shunt-next");
+        fs::write(&path, program)?;
+        fs::set_permissions(&path, fs::metadata(SHUNT)?.permissions())?;
+        let constant = |of: [&'static str; 2]| of[usize::from(constants.contains(&of))];
+        Ok(Self { path, version: constant(VERSION), layout: constant(LAYOUT), _folder: folder })
+    }
+
+    /// Asserts that this build works on the node.
+    fn assert_acts(&self, world: &World) -> Result<()> {
+        let told = crate::status::wait_for(world, &["OK"])?;
+        ensure!(told.contains(&format!("shunt {}", self.version)), "{}: {told}", self.version);
+        let table = world.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
+        ensure!(table.contains(self.layout), "{}: {table}", self.layout);
+        Ok(())
+    }
+}
+
+/// Where a text begins.
+fn places(program: &[u8], text: &[u8]) -> Vec<usize> {
+    let mut places = Vec::new();
+    let mut from = 0;
+    while let Some(next) = program[from..].iter().position(|byte| *byte == text[0]) {
+        from += next;
+        if program[from..].starts_with(text) {
+            places.push(from);
+        }
+        from += 1;
+    }
+    places
 }
 
 fn traffic(world: &World) -> Result<Traffic> {
@@ -76,35 +129,57 @@ fn replace(
     agent.stop()
 }
 
-fn another_build_takes_over_unnoticed(api: Api) -> Result<()> {
+/// Replaces this build and another one by each other; `start` gets the program, `after` is called when
+/// one has taken over.
+fn replace_builds(
+    world: &World,
+    constants: &[[&'static str; 2]],
+    start: impl Fn(&Path) -> Result<Agent>,
+    after: impl Fn(&Agent) -> Result<()>,
+) -> Result<()> {
+    let builds = [Build::with(&[])?, Build::with(constants)?];
+    let acting = Cell::new(0);
+    let start = |next: bool| {
+        acting.set(usize::from(next));
+        start(&builds[acting.get()].path)
+    };
+    replace(world, start, |agent| {
+        builds[acting.get()].assert_acts(world)?;
+        after(agent)
+    })
+}
+
+fn another_version_takes_over_unnoticed(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
-    let (_folder, build) = another_build()?;
     world.start()?.stop()?;
     let generation = world.generation()?;
-    let start = |next: bool| {
-        let build = if next { build.clone() } else { SHUNT.into() };
-        world.agent_of(build, &world.kubeconfig)?.arg("--own-tables=false").spawn()
-    };
-    replace(&world, start, |_| {
+    let start =
+        |build: &Path| world.agent_of(build, &world.kubeconfig)?.arg("--own-tables=false").spawn();
+    replace_builds(&world, &[VERSION], start, |_| {
         assert_eq!(world.generation()?, generation, "something was written");
         Ok(())
     })
 }
 
-/// Whoever owns a table has to say so: that is all that is written.
-fn another_build_takes_over_owned_tables_unnoticed(api: Api) -> Result<()> {
+/// An agent that owns its tables writes only the message that takes ownership of each.
+fn another_version_takes_over_owned_tables_unnoticed(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
-    let (_folder, build) = another_build()?;
     world.agent_of(SHUNT, &world.kubeconfig)?.start()?.stop()?;
-    let start = |next: bool| {
-        let build = if next { build.clone() } else { SHUNT.into() };
-        world.agent_of(build, &world.kubeconfig)?.spawn()
-    };
-    replace(&world, start, |agent| {
+    let start = |build: &Path| world.agent_of(build, &world.kubeconfig)?.spawn();
+    let table = world.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
+    let owned = table.contains("\n\tflags ");
+    replace_builds(&world, &[VERSION], start, |agent| {
         let log = agent.log();
-        for line in log.lines().filter(|line| line.contains(" committed ")) {
-            assert!(line.contains("added=0 deleted=0"), "{log}");
-        }
+        let committed = || log.lines().filter(|line| line.contains(" committed "));
+        assert_eq!(committed().count(), usize::from(owned), "{log}");
+        assert!(committed().all(|line| line.contains("added=0 deleted=0")), "{log}");
         Ok(())
     })
+}
+
+/// An upgrade to another layout of the tables, and the way back.
+fn another_layout_replaces_the_tables_unnoticed(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let start = |build: &Path| world.agent_of(build, &world.kubeconfig)?.spawn();
+    replace_builds(&world, &[VERSION, LAYOUT], start, |_| Ok(()))
 }

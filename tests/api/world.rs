@@ -1,13 +1,12 @@
 //! What every test starts from: the testbed with servers in all pods, an API server behind a
 //! gate on the node's loopback address, and a Service in it.
 
-use std::fmt::Display;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
 use shunt_testbed::{
-    Agent, AgentBuilder, Echo, EndpointSlice, Host, Node, Protocol, Service, Topology,
+    Agent, AgentBuilder, CLUSTER_CIDR, Echo, EndpointSlice, Host, Node, Protocol, Service, Topology,
 };
 
 /// The agent's binary.
@@ -15,10 +14,6 @@ pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 
 /// The port that the servers in the pods listen on.
 const TARGET: u16 = 8080;
-
-/// The agent knows the pods' addresses, and node ports are on the primary addresses of the node.
-const CONFIG: &str =
-    "mode: nftables\ndetectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 
 /// What a cluster has from the start, and what the real server makes by itself.
 const SERVICE_CIDR: &str = "---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\n\
@@ -42,8 +37,7 @@ impl World {
     /// With nothing but the Node and the ServiceCIDR.
     pub(crate) fn new(api: Api) -> Result<Self> {
         let lab = Topology::new()?;
-        let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
-        let servers = pods.iter().map(|pod| Echo::on(pod, TARGET)).collect::<Result<_>>()?;
+        let servers = lab.serve(TARGET)?;
         if let Api::Standin(standin) = &api {
             standin.put(SERVICE_CIDR)?;
         }
@@ -90,7 +84,7 @@ impl World {
         kubeconfig: &Kubeconfig,
     ) -> Result<AgentBuilder> {
         let path = kubeconfig.path();
-        let config = format!("{CONFIG}clientConnection: {{kubeconfig: {path:?}}}\n");
+        let config = format!("{CLUSTER_CIDR}clientConnection: {{kubeconfig: {path:?}}}\n");
         let agent = Agent::builder(build, &self.lab.node);
         // What is no concern of an operator shows that a test has made happen what it meant to.
         agent.arg("-v=4").config(&config)
@@ -191,9 +185,8 @@ fn marker() -> Service {
 
 /// Slices for both families with these pods as endpoints.
 pub(crate) fn slices(service: &str, pods: &[&Host]) -> String {
-    let slice = |slice: EndpointSlice| -> Box<dyn Display> {
+    EndpointSlice::pair(service, |slice| {
         let slice = slice.port("tcp", Protocol::Tcp, TARGET).port("udp", Protocol::Udp, TARGET);
-        Box::new(slice.hosts(pods))
-    };
-    format!("{}{}", slice(EndpointSlice::v4(service)), slice(EndpointSlice::v6(service)))
+        slice.hosts(pods)
+    })
 }

@@ -12,4 +12,5 @@ mod kernel;
 mod metrics;
 mod packets;
 mod reload;
+mod table;
 mod world;

@@ -1,23 +1,23 @@
-//! What every scenario starts from: the topology, servers in all pods, and an empty directory of
-//! manifests.
+//! What every scenario starts from: the topology, servers in all pods, and a directory of manifests.
 
 use std::fmt::Display;
+use std::process::{Command, Output};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+pub(crate) use shunt_testbed::CLUSTER_CIDR;
 use shunt_testbed::{
-    Agent, AgentBuilder, Echo, EndpointSlice, Host, ManifestDir, Node, Protocol, Service, Topology,
+    Agent, AgentBuilder, Echo, EndpointSlice, Host, ManifestDir, Netns, Node, Protocol, Service,
+    Topology,
 };
+
+use crate::table::{WEB, service_of};
 
 /// The agent's binary.
 pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 
 /// The port that the servers in the pods listen on.
 pub(crate) const TARGET: u16 = 8080;
-
-/// A configuration under which the agent knows the pods' addresses, and node ports are on the primary
-/// addresses of the node.
-pub(crate) const CLUSTER_CIDR: &str =
-    "mode: nftables\ndetectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 
 /// The testbed with an agent about to be started.
 pub(crate) struct World {
@@ -27,14 +27,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Without any manifest but that of the node itself.
+    /// Without any manifest, and without servers: for what sends no packet to a pod.
+    pub(crate) fn empty() -> Result<Self> {
+        Ok(Self { lab: Topology::new()?, manifests: ManifestDir::new()?, _servers: Vec::new() })
+    }
+
+    /// With servers in all pods, and without any manifest but that of the node itself.
     pub(crate) fn new() -> Result<Self> {
-        let lab = Topology::new()?;
-        let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
-        let servers = pods.iter().map(|pod| Echo::on(pod, TARGET)).collect::<Result<_>>()?;
-        let manifests = ManifestDir::new()?;
-        manifests.write("node.yaml", Node::of(&lab.node))?;
-        Ok(Self { lab, manifests, _servers: servers })
+        let empty = Self::empty()?;
+        empty.manifests.write("node.yaml", Node::of(&empty.lab.node))?;
+        Ok(Self { _servers: empty.lab.serve(TARGET)?, ..empty })
     }
 
     /// With the Service that [`web`] describes, on pods of both nodes.
@@ -45,14 +47,31 @@ impl World {
         Ok(world)
     }
 
+    /// An agent for the node, on the directory of manifests and without a configuration.
+    pub(crate) fn plain_agent(&self) -> AgentBuilder {
+        Agent::builder(SHUNT, &self.lab.node).manifests(&self.manifests)
+    }
+
     /// An agent for the node, on the directory of manifests and with this configuration.
     pub(crate) fn agent(&self, config: &str) -> Result<AgentBuilder> {
-        Agent::builder(SHUNT, &self.lab.node).manifests(&self.manifests).config(config)
+        self.plain_agent().config(config)
     }
 
     /// The agent with [`CLUSTER_CIDR`], ready.
     pub(crate) fn start(&self) -> Result<Agent> {
         self.agent(CLUSTER_CIDR)?.start()
+    }
+
+    /// The rules of the node, as nft prints them.
+    pub(crate) fn rules(&self) -> Result<String> {
+        self.lab.node.output("nft", &["list", "ruleset"])
+    }
+
+    /// Whether the tables on the node have flags: an owner, and that they outlive it.
+    pub(crate) fn tables_are_owned(&self) -> Result<bool> {
+        let table = self.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
+        // Flags of the table are indented once, those of its sets twice.
+        Ok(table.contains("\n\tflags "))
     }
 
     /// Asserts that [`web`] works: from outside and from a pod, in both families.
@@ -64,14 +83,34 @@ impl World {
     }
 }
 
+/// Runs the agent's binary with these arguments for a namespace, to its end.
+pub(crate) fn run_shunt(ns: &Netns, args: &[&str]) -> Result<Output> {
+    Ok(Command::new(SHUNT).args(args).arg("--netns").arg(ns.path()).output()?)
+}
+
+/// What `shunt status` prints, whose exit code must say whether there is a problem.
+pub(crate) fn status_text(ns: &Netns) -> Result<String> {
+    let output = run_shunt(ns, &["status"])?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(!text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(text.contains("PROBLEM  ").into()), "{text}");
+    Ok(text)
+}
+
+/// The same as JSON.
+pub(crate) fn status_json(ns: &Netns) -> Result<Value> {
+    let output = run_shunt(ns, &["status", "--output=json"])?;
+    ensure!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).context("no JSON")?;
+    let problems = json["problems"].as_array().context("no problems")?;
+    assert_eq!(output.status.code(), Some((!problems.is_empty()).into()), "{json:#}");
+    Ok(json)
+}
+
 /// A Service with every kind of frontend, in both families and on all protocols: port 80 and node
 /// port 30080.
 pub(crate) fn web() -> Service {
-    on_all_protocols(Service::new("web"), 80, Some(30080))
-        .metadata("creationTimestamp: 2020-01-01T00:00:00Z")
-        .cluster_ips(&["10.96.0.10", "fd00:96::10"])
-        .external_ips(&["198.51.100.10", "2001:db8:51::10"])
-        .load_balancer(&["203.0.113.10", "2001:db8:113::10"])
+    service_of("web", WEB).metadata("creationTimestamp: 2020-01-01T00:00:00Z")
 }
 
 /// Adds a port for each protocol, named after it.
@@ -87,15 +126,26 @@ pub(crate) fn cluster_ip_service(name: &str, ips: &[&str]) -> Service {
     on_all_protocols(Service::new(name), 80, None).cluster_ips(ips)
 }
 
+/// A Service of this name with only cluster IPs, TCP port 80.
+pub(crate) fn http_service(name: &str, ips: &[&str]) -> Service {
+    Service::new(name).cluster_ips(ips).port("http", Protocol::Tcp, 80)
+}
+
 /// The slices of a Service whose ports are those of [`on_all_protocols`], one for each family.
 pub(crate) fn slices(service: &str, hosts: &[&Host]) -> String {
-    let slice = |slice: EndpointSlice| {
-        let ports = Protocol::ALL.into_iter();
-        ports
-            .fold(slice, |slice, protocol| slice.port(&port_name(protocol), protocol, TARGET))
-            .hosts(hosts)
-    };
-    format!("{}{}", slice(EndpointSlice::v4(service)), slice(EndpointSlice::v6(service)))
+    EndpointSlice::pair(service, |slice| target_ports(slice).hosts(hosts))
+}
+
+/// The slices of a Service such as [`http_service`].
+pub(crate) fn http_slices(service: &str, hosts: &[&Host]) -> String {
+    EndpointSlice::pair(service, |slice| slice.port("http", Protocol::Tcp, TARGET).hosts(hosts))
+}
+
+/// Adds a port for each protocol to a slice, as [`on_all_protocols`] names it.
+pub(crate) fn target_ports(slice: EndpointSlice) -> EndpointSlice {
+    Protocol::ALL
+        .into_iter()
+        .fold(slice, |slice, protocol| slice.port(&port_name(protocol), protocol, TARGET))
 }
 
 /// A Service and its slices.

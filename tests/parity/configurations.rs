@@ -1,6 +1,6 @@
 //! Settings that change what becomes of packets.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use shunt_fake_apiserver::Kubernetes;
 use shunt_testbed::{Protocol, Service};
 
@@ -35,7 +35,10 @@ const SETTINGS: [(&str, bool); 17] = [
 /// Every kind of frontend and policy, under each of these settings.
 pub(crate) fn configurations(kubernetes: &Kubernetes) -> Result<()> {
     let wanted = std::env::var("SHUNT_PARITY_SETTINGS").unwrap_or_default();
-    for (settings, pods_known) in SETTINGS.into_iter().filter(|(text, _)| text.contains(&wanted)) {
+    let selected: Vec<_> =
+        SETTINGS.into_iter().filter(|(text, _)| text.contains(&wanted)).collect();
+    ensure!(!selected.is_empty(), "SHUNT_PARITY_SETTINGS={wanted:?} selects no configuration");
+    for (settings, pods_known) in selected {
         let settings = format!("{settings}{}", if pods_known { CLUSTER_CIDR } else { "" });
         kubernetes.clear()?;
         let world = World::configured(kubernetes, &settings).context(settings.clone())?;

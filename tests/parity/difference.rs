@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::exceptions;
 use crate::targets::Target;
@@ -96,8 +96,12 @@ impl Compared {
     /// The samples that each side still needs.
     fn missing_samples(&self) -> usize {
         let fates: BTreeSet<&String> = self.tallies.iter().flat_map(BTreeMap::keys).collect();
-        let samples = self.tallies.iter().map(|tally| tally.values().sum()).min();
-        samples_for(fates.len()).saturating_sub(samples.unwrap_or_default())
+        samples_for(fates.len()).saturating_sub(self.samples())
+    }
+
+    /// The samples of the side that has fewer.
+    fn samples(&self) -> usize {
+        self.tallies.iter().map(|tally| tally.values().sum()).min().unwrap_or_default()
     }
 }
 
@@ -142,6 +146,14 @@ pub(crate) fn differences(
     cells: &[Cell],
     mut ask: impl FnMut(&[Cell], Round) -> Result<Vec<Compared>>,
 ) -> Result<Vec<Difference>> {
+    // Without samples, two sides would be the same.
+    let mut ask = |cells: &[Cell], round: Round| -> Result<Vec<Compared>> {
+        let compared = ask(cells, round)?;
+        let complete = |compared: &&Compared| compared.samples() >= round.times;
+        let sampled = compared.iter().filter(complete).count();
+        ensure!(sampled == cells.len(), "{sampled} of {} cells have samples", cells.len());
+        Ok(compared)
+    };
     let sticky: Vec<Cell> = cells.iter().filter(|cell| cell.target.sticky).cloned().collect();
     ask(&sticky, AFFINITY)?;
     let mut compared = ask(cells, SAMPLE)?;

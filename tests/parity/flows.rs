@@ -6,7 +6,7 @@
 //! gets is chance, so flows of both sides are compared that have had the same endpoints up to now:
 //! they must get an endpoint in the same state, and the same reply.
 //!
-//! `SHUNT_PARITY_SEED` and `SHUNT_PARITY_STEPS` make a run another one, or a longer one.
+//! `SHUNT_SEED` and `SHUNT_PARITY_STEPS` make a run another one, or a longer one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -17,11 +17,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use shunt_fake_apiserver::{Key, Kind, Kubernetes};
-use shunt_testbed::{EndpointSlice, Flow, Host, Protocol, Reply, patience};
+use shunt_testbed::{EndpointSlice, Flow, Host, Protocol, Random, Reply, patience, seed};
 
 use crate::exceptions;
 use crate::frontends::full;
-use crate::random::{self, Random};
 use crate::world::{OTHER_TARGET as PORT, Side, World};
 
 const STEPS: usize = 12;
@@ -323,13 +322,12 @@ impl Difference {
 /// Compares after each of many random steps.
 pub(crate) fn packet_sequences(kubernetes: &Kubernetes) -> Result<()> {
     let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let (seed, steps) = (number("SHUNT_PARITY_SEED"), number("SHUNT_PARITY_STEPS"));
-    let chosen = || if steps.is_some() { random::seed() } else { SEED };
-    let seed = seed.unwrap_or_else(chosen);
+    let steps = number("SHUNT_PARITY_STEPS");
+    let seed = seed(if steps.is_some() { None } else { Some(SEED) })?;
     let steps = steps.map_or(STEPS, |steps| steps as usize);
-    say(&format!("SHUNT_PARITY_SEED={seed} SHUNT_PARITY_STEPS={steps}"))?;
+    say(&format!("SHUNT_SEED={seed} SHUNT_PARITY_STEPS={steps}"))?;
     let world = World::new(kubernetes)?;
-    play(&world, seed, steps).with_context(|| format!("SHUNT_PARITY_SEED={seed}"))
+    play(&world, seed, steps).with_context(|| format!("SHUNT_SEED={seed}"))
 }
 
 /// Writes a line also where the harness keeps the output of tests that pass.

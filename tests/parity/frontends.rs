@@ -38,14 +38,13 @@ pub(crate) const READY: &str = "conditions: {ready: true}";
 
 /// The same with fields for each endpoint.
 pub(crate) fn slices_with(service: &str, endpoints: &[(&Host, &str)]) -> String {
-    let slice = |slice: EndpointSlice| {
+    EndpointSlice::pair(service, |slice| {
         let slice = slice
             .port("tcp", Protocol::Tcp, TARGET)
             .port("udp", Protocol::Udp, TARGET)
             .port("sctp", Protocol::Sctp, TARGET);
         endpoints.iter().fold(slice, |slice, (host, fields)| slice.host(host, fields))
-    };
-    format!("{}{}", slice(EndpointSlice::v4(service)), slice(EndpointSlice::v6(service)))
+    })
 }
 
 /// Both policies, with endpoints here, there, in both places and nowhere.

@@ -14,8 +14,6 @@ mod flows;
 mod frontends;
 mod health;
 mod planted;
-#[path = "../soak/random.rs"]
-mod random;
 mod sequences;
 mod targets;
 mod world;
@@ -27,6 +25,7 @@ fn main() -> ExitCode {
         &["kube-proxy"],
         &[
             ("equal_sides_have_no_difference", planted::equal_sides_have_no_difference),
+            ("cells_without_samples_are_found", planted::cells_without_samples_are_found),
             ("one_different_cell_is_found", planted::one_different_cell_is_found),
             ("one_missing_endpoint_is_found", planted::one_missing_endpoint_is_found),
             ("different_shares_are_found", planted::different_shares_are_found),

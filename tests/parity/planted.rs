@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, bail, ensure};
 use shunt_fake_apiserver::Kubernetes;
-use shunt_testbed::Protocol;
+use shunt_testbed::{Protocol, Random};
 
 use crate::difference::{Cell, Compared, Round, Tally, differences};
 use crate::exceptions::reason_of_flow;
 use crate::flows::{self, Objects, Observed, State};
 use crate::frontends::{full, slices};
-use crate::random::Random;
 use crate::targets::Target;
 use crate::world::World;
 
@@ -88,6 +87,25 @@ pub(crate) fn equal_sides_have_no_difference() -> Result<()> {
         let made = Made { lost: 20, ..Made::new(seed) };
         let found = made.differences()?;
         ensure!(found.is_empty(), "seed {seed}: {found:#?}");
+    }
+    Ok(())
+}
+
+/// Two sides of which nothing was sampled are not equal: not when a cell that differs is asked again,
+/// and not from the start.
+pub(crate) fn cells_without_samples_are_found() -> Result<()> {
+    for silent_from in [200, 500] {
+        let mut made = Made::new(0);
+        made.outcomes[0][1] = vec!["x←9"];
+        let all = made.cells.clone();
+        let compared = differences(&all, |cells, round| {
+            let times = if round.at_once <= silent_from { 0 } else { round.times };
+            Ok(made.ask(cells, Round { times, ..round }))
+        });
+        match compared {
+            Err(error) => ensure!(error.to_string().contains("cells have samples"), "{error}"),
+            Ok(found) => bail!("without samples {} cells differ", found.len()),
+        }
     }
     Ok(())
 }

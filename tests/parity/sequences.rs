@@ -1,6 +1,6 @@
 //! Random Services, slices and zones in a small universe, changed step by step.
 //!
-//! `SHUNT_PARITY_SEED` and `SHUNT_PARITY_STEPS` make a run another one, or a longer one.
+//! `SHUNT_SEED` and `SHUNT_PARITY_STEPS` make a run another one, or a longer one.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -8,9 +8,9 @@ use std::env;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use shunt_fake_apiserver::{Key, Kind, Kubernetes};
+use shunt_testbed::{Random, seed};
 
 use crate::flows::say;
-use crate::random::{self, Random};
 use crate::world::{CLUSTER_CIDR, World};
 
 const STEPS: usize = 10;
@@ -65,11 +65,9 @@ struct Universe {
 
 /// Compares after each of many random steps.
 pub(crate) fn sequences(kubernetes: &Kubernetes) -> Result<()> {
-    let number = |name: &str| env::var(name).ok().and_then(|text| text.parse().ok());
-    let steps = number("SHUNT_PARITY_STEPS");
-    let chosen = || if steps.is_some() { random::seed() } else { SEED };
-    let seed = number("SHUNT_PARITY_SEED").unwrap_or_else(chosen);
-    let steps = steps.map_or(STEPS, |steps| steps as usize);
+    let steps = env::var("SHUNT_PARITY_STEPS").ok().and_then(|text| text.parse().ok());
+    let seed = seed(if steps.is_some() { None } else { Some(SEED) })?;
+    let steps = steps.unwrap_or(STEPS);
     let mut random = Random::new(seed);
     let settings = *random.one_of(&SETTINGS);
     // Without knowing the pods nothing is masqueraded for a ClusterIP, so that some endpoints cannot
@@ -84,12 +82,11 @@ pub(crate) fn sequences(kubernetes: &Kubernetes) -> Result<()> {
         }
         let recent = || history[history.len().saturating_sub(12)..].join("\n");
         let compared = world.compare(&format!("step {step}"));
-        let cells = compared.with_context(|| {
-            format!("SHUNT_PARITY_SEED={seed}, {settings:?}, after:\n{}", recent())
-        })?;
+        let cells = compared
+            .with_context(|| format!("SHUNT_SEED={seed}, {settings:?}, after:\n{}", recent()))?;
         if env::var_os("SHUNT_PARITY_VERBOSE").is_some() {
             let last = history.last().map_or("", |last| last.as_str());
-            say(&format!("seed {seed}, step {step}: {cells} cells; {last:.120}"))?;
+            say(&format!("SHUNT_SEED={seed}, step {step}: {cells} cells; {last:.120}"))?;
         }
     }
     Ok(())

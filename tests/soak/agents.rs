@@ -8,14 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use shunt_core::plan::ChainName;
-use shunt_testbed::{Agent, AgentBuilder, Exposition, Host, Netns};
+use shunt_testbed::{Agent, AgentBuilder, Exposition, HEALTH_PORT, Host, METRICS_PORT, Netns};
 
 use crate::cluster::Cluster;
 use crate::report::{Growth, Sample};
 
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
-const HEALTH: u16 = 10_256;
-const METRICS: u16 = 10_249;
 const CONFIG: &str = "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 /// Chains that nothing needs are deleted a second after the last commit.
 const CALM: Duration = Duration::from_secs(2);
@@ -221,7 +219,7 @@ fn builder(cluster: &Cluster, owns: bool) -> Result<AgentBuilder> {
 
 /// Waits until an agent acts: it listens then.
 fn listens(agent: &Agent) -> Result<()> {
-    agent.wait_for_answer(HEALTH, "/livez", |_| Some(()))
+    agent.wait_for_answer(HEALTH_PORT, "/livez", |_| Some(()))
 }
 
 /// Programs a node once, straight from the server.
@@ -250,7 +248,7 @@ fn wait_until_calm(node: &Netns) -> Result<()> {
 
 /// Transactions that an agent has committed.
 fn commits(agent: &Agent) -> Result<f64> {
-    let scraped = Exposition::parse(&agent.http_get(METRICS, "/metrics")?.body)?;
+    let scraped = Exposition::parse(&agent.http_get(METRICS_PORT, "/metrics")?.body)?;
     scraped.value("shunt_commits_total", &[]).context("no shunt_commits_total")
 }
 

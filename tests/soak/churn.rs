@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use shunt_fake_apiserver::{Key, Kind};
 
+use shunt_testbed::Random;
+
 use crate::cluster::{Cluster, changing, endpoints, name};
 use crate::disturbances::Plan;
-use crate::random::Random;
 
 /// How many objects were changed.
 #[derive(Debug, Default)]
@@ -38,7 +39,8 @@ pub(crate) fn churn(
     let mut next = Instant::now();
     while !over.load(Ordering::Relaxed) {
         let n = random.below(plan.services);
-        match random.below(100) {
+        // Rare as it is, it happens in any case.
+        match if changes.nodes == 0 { 0 } else { random.below(100) } {
             0 => {
                 cluster.put_node(["a", "b", "c"][random.below(3)])?;
                 changes.nodes += 1;

@@ -2,9 +2,7 @@
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
-use shunt_testbed::{Echo, EndpointSlice, Host, Node, Protocol, Service, Topology};
-
-use crate::random::Random;
+use shunt_testbed::{Echo, EndpointSlice, Host, Node, Protocol, Random, Service, Topology};
 
 /// The port that the servers in the pods listen on.
 const TARGET: u16 = 8080;
@@ -27,8 +25,7 @@ impl Cluster {
     /// With so many Services that change.
     pub(crate) fn new(api: Api, services: usize) -> Result<Self> {
         let lab = Topology::new()?;
-        let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
-        let servers = pods.iter().map(|pod| Echo::on(pod, TARGET)).collect::<Result<_>>()?;
+        let servers = lab.serve(TARGET)?;
         let standin = api.standin()?;
         standin.put(SERVICE_CIDR)?;
         standin.configure(|settings| {
@@ -79,15 +76,10 @@ impl Cluster {
     }
 
     fn put_slices(&self, service: &str, pods: &[&Host]) -> Result<()> {
-        for slice in [EndpointSlice::v4(service), EndpointSlice::v6(service)] {
-            self.api.put(
-                slice
-                    .port("tcp", Protocol::Tcp, TARGET)
-                    .port("udp", Protocol::Udp, TARGET)
-                    .hosts(pods),
-            )?;
-        }
-        Ok(())
+        self.api.put(EndpointSlice::pair(service, |slice| {
+            let slice = slice.port("tcp", Protocol::Tcp, TARGET).port("udp", Protocol::Udp, TARGET);
+            slice.hosts(pods)
+        }))
     }
 
     /// Makes a Service and waits until it works, and until it is gone again: by then the agent has

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use shunt_fake_apiserver::{Answer, Fault, Kind, Verb};
 
+use shunt_testbed::Random;
+
 use crate::agents::{Agents, End};
 use crate::cluster::Cluster;
-use crate::random::Random;
 
 /// How much there is, and for how long.
 #[derive(Clone, Copy)]
@@ -23,6 +24,9 @@ pub(crate) struct Plan {
     /// Between two disturbances. One that takes time takes up to twice as long.
     pub(crate) step: Duration,
 }
+
+/// The number of different things that [`Happened`] counts.
+pub(crate) const KINDS: usize = FIRST_HALF.len();
 
 /// How often each thing happened.
 #[derive(Default)]
@@ -75,7 +79,7 @@ pub(crate) fn disturb(
     for (until, choices) in [(plan.lasts / 2, &FIRST_HALF[..]), (plan.lasts, &SECOND_HALF[..])] {
         // Each once in any case, in an order of its own, then as it comes.
         let mut first = choices.to_vec();
-        while started.elapsed() < until {
+        while !first.is_empty() || started.elapsed() < until {
             let disturbance = match first.len() {
                 0 => *random.one_of(choices),
                 left => first.swap_remove(random.below(left)),

@@ -12,7 +12,6 @@ mod agents;
 mod churn;
 mod cluster;
 mod disturbances;
-mod random;
 mod report;
 
 use std::env;
@@ -23,13 +22,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shunt_fake_apiserver::{Api, Case, standin_only};
-use shunt_testbed::Traffic;
+use shunt_testbed::{Random, Traffic};
 
 use crate::agents::Agents;
 use crate::churn::churn;
 use crate::cluster::Cluster;
 use crate::disturbances::{Plan, disturb};
-use crate::random::Random;
 use crate::report::Report;
 
 /// What `cargo test` runs.
@@ -73,11 +71,8 @@ fn plan() -> Result<Plan> {
 
 fn nothing_is_lost_and_nothing_grows(api: Api) -> Result<()> {
     let plan = plan()?;
-    let seed = asked("SHUNT_SOAK_SEED")?.unwrap_or_else(random::seed);
-    println!(
-        "soak: {} Services for {:?}, seed {seed} (SHUNT_SOAK_SEED)",
-        plan.services, plan.lasts
-    );
+    let seed = shunt_testbed::seed(None)?;
+    println!("soak: {} Services for {:?}, SHUNT_SEED={seed}", plan.services, plan.lasts);
     let cluster = Cluster::new(api, plan.services)?;
     let agents = Agents::start(&cluster)?;
     let traffic = Traffic::start(cluster.stable_flows(), PAUSE)?;
@@ -100,5 +95,5 @@ fn nothing_is_lost_and_nothing_grows(api: Api) -> Result<()> {
     let differences = agents.stop_and_compare(&cluster)?;
     let report = Report { changes, happened, commits, delivered, growth, differences };
     print!("{report}");
-    report.verdict().with_context(|| format!("seed {seed}; the last agent's log:\n{agent}"))
+    report.verdict().with_context(|| format!("SHUNT_SEED={seed}; the last agent's log:\n{agent}"))
 }

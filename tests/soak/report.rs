@@ -7,11 +7,15 @@ use anyhow::{Result, ensure};
 use shunt_testbed::Delivered;
 
 use crate::churn::Changes;
-use crate::disturbances::Happened;
+use crate::disturbances::{Happened, KINDS};
 
 /// So much more memory at the end of a run than in its middle is still flat: allocators keep what they
 /// have had.
 const FLAT: i64 = 8_000_000;
+/// With less than this, memory was not looked at for long enough to judge it.
+const SAMPLES: usize = 10;
+/// More bytes than the agent of the longest soak has ever needed at once.
+const LARGEST: u64 = 150_000_000;
 /// So many differences are printed.
 const SHOWN: usize = 20;
 
@@ -27,6 +31,7 @@ pub(crate) struct Sample {
 /// How the memory of a process developed.
 #[derive(Default)]
 pub(crate) struct Growth {
+    samples: usize,
     /// For how long it was looked at.
     lasted: Duration,
     /// Bytes: the median of the second quarter of that time, and of the last.
@@ -42,6 +47,7 @@ impl Growth {
         let quarter = |n: usize| &samples[samples.len() * n / 4..samples.len() * (n + 1) / 4];
         let settled = &samples[samples.len() / 4..];
         Self {
+            samples: samples.len(),
             lasted: samples.last().map(|last| last.after).unwrap_or_default(),
             early: median(quarter(1)),
             late: median(quarter(3)),
@@ -52,6 +58,17 @@ impl Growth {
 
     fn grown(&self) -> i64 {
         self.late as i64 - self.early as i64
+    }
+
+    fn verdict(&self) -> Result<()> {
+        let Self { samples, largest, slope, .. } = self;
+        ensure!(*samples >= SAMPLES, "only {samples} samples of the agent's memory");
+        ensure!(self.grown() < FLAT, "the agent grows: {} bytes", self.grown());
+        ensure!(*largest < LARGEST, "the agent needed {largest} bytes");
+        // The medians above are half of the time apart.
+        let projected = slope * self.lasted.as_secs_f64() / 60.0;
+        ensure!(projected < (2 * FLAT) as f64, "the agent grows: {slope:.0} bytes in a minute");
+        Ok(())
     }
 }
 
@@ -90,13 +107,19 @@ impl Report {
     /// Fails unless all was well.
     pub(crate) fn verdict(&self) -> Result<()> {
         self.delivered.all()?;
+        let Changes { slices, services, deleted, made, nodes } = self.changes;
+        let least = [slices, services, deleted, made, nodes].into_iter().min();
+        ensure!(least > Some(0), "not everything was changed: {:?}", self.changes);
+        let kinds = self.happened.0.len();
+        ensure!(kinds == KINDS, "{kinds} of {KINDS} disturbances: {:#?}", self.happened.0);
+        // Batches can hold many changes, but those of a second do not wait for each other.
+        ensure!(self.commits >= 10.0, "only {} transactions", self.commits);
         ensure!(
             self.differences.is_empty(),
             "the kernel does not hold what is planned: {:#?}",
             &self.differences[..self.differences.len().min(SHOWN)]
         );
-        ensure!(self.growth.grown() < FLAT, "the agent grows: {} bytes", self.growth.grown());
-        Ok(())
+        self.growth.verdict()
     }
 }
 
@@ -119,7 +142,7 @@ impl Display for Report {
         row("of all these failed", failed)?;
         row("differences between kernel and plan", &self.differences.len())?;
         let megabytes = |bytes: f64| format!("{:.1} MB", bytes / 1e6);
-        let Growth { lasted, early, late, largest, slope } = &self.growth;
+        let Growth { lasted, early, late, largest, slope, .. } = &self.growth;
         row("the last agent ran for", &format!("{:.0} s", lasted.as_secs_f64()))?;
         row("its RSS, second quarter", &megabytes(*early as f64))?;
         row("its RSS, last quarter", &megabytes(*late as f64))?;

@@ -29,13 +29,13 @@ struct Cluster {
     lab: Topology,
     _agents: [Agent; 2],
     _manifests: ManifestDir,
-    _servers: [Echo; 3],
+    _servers: Vec<Echo>,
 }
 
 impl Cluster {
     fn new(policy: &str) -> Result<Self> {
         let lab = Topology::new()?;
-        let [one, two, three] = [&lab.pod1, &lab.pod2, &lab.pod3].map(|pod| Echo::on(pod, TARGET));
+        let servers = lab.serve(TARGET)?;
         let manifests = ManifestDir::new()?;
         let mut objects = format!("{}{}", Node::of(&lab.node), Node::of(&lab.node2));
         for (name, node_port, pods, ips) in [
@@ -58,7 +58,7 @@ impl Cluster {
             Agent::builder(agent_binary()?, node).manifests(&manifests).config(CONFIG)?.start()
         };
         let agents = [start(&lab.node)?, start(&lab.node2)?];
-        Ok(Self { lab, _agents: agents, _manifests: manifests, _servers: [one?, two?, three?] })
+        Ok(Self { lab, _agents: agents, _manifests: manifests, _servers: servers })
     }
 
     /// Calls `check` for each node, family and protocol, with the address of the node port.

@@ -58,7 +58,7 @@ pub(crate) fn soak(installer: &Installer, minutes: u64, seed: Option<u64>) -> Re
     soak.args(["test", "--release", "--package", "shunt", "--test", "soak"]);
     soak.env("SHUNT_SOAK_SECONDS", (minutes * 60).to_string());
     if let Some(seed) = seed {
-        soak.env("SHUNT_SOAK_SEED", seed.to_string());
+        soak.env("SHUNT_SEED", seed.to_string());
     }
     run(&mut soak)
 }

@@ -8,7 +8,7 @@ use nfnetlink::nft::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use shunt_fake::Features;
+use shunt_fake_nftables::Features;
 
 pub(crate) const FAMILIES: [TableFamily; 2] = [TableFamily::Ip, TableFamily::Ip6];
 pub(crate) const TABLES: [&str; 2] = ["a", "b"];

@@ -10,9 +10,8 @@ use nfnetlink::nft::{Batch, ElementData, Elements, Error, Kernel as _, Socket, T
 use nix::errno::Errno;
 use shunt_testbed::{Host, Outcome, Protocol, Service, probe};
 
-use super::table::{
-    Case, Changes, DYING, Family, READY, SERVING, Scenario, UNREADY, addresses, slices_of,
-};
+use super::changes::{Changes, DYING, READY, SERVING, UNREADY, slices_of};
+use crate::table::{Case, Family, Table, addresses};
 use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest, slices, web};
 
 /// Enough that with two or more endpoints it is no chance if all have the same one, or if all find
@@ -87,7 +86,7 @@ impl Sticky {
 
 /// Asks from this address, in the namespace of the calling thread.
 fn server(case: Case, source: IpAddr) -> Result<String> {
-    match probe(case.protocol, Some(source), case.address()?, PATIENCE)? {
+    match probe(case.protocol, Some(source), case.address(), PATIENCE)? {
         Outcome::Reached { server, .. } => Ok(server),
         other => bail!("{case} from {source}: {other}"),
     }
@@ -125,7 +124,7 @@ impl Sessions {
 fn a_session_outlives_changes() -> Result<()> {
     let sticky_world = Sticky::new(10_800)?;
     let Sticky { world, .. } = &sticky_world;
-    let cases = Scenario::AffinityOutlivesChanges.cases();
+    let cases = Table::ALL.cases();
     let mut changes = Changes::start(world)?;
     let sessions = sticky_world.sessions(&cases)?;
     for case in &cases {
@@ -182,7 +181,7 @@ fn a_session_outlives_changes() -> Result<()> {
 fn a_session_ends_with_its_time_out() -> Result<()> {
     let sticky = Sticky::new(1)?;
     let _changes = Changes::start(&sticky.world)?;
-    let cases = Scenario::AffinityTimesOut.cases();
+    let cases = Table::ALL.cases();
     let before = sticky.sessions(&cases)?;
     let start = Instant::now();
     while sticky.remembered()? > 0 {
@@ -211,7 +210,7 @@ fn a_connection_refreshes_its_session() -> Result<()> {
 
     let sticky = Sticky::new(SECONDS)?;
     let _changes = Changes::start(&sticky.world)?;
-    let cases = Scenario::AffinityIsRefreshed.cases();
+    let cases = Table::ALL.cases();
     let start = Instant::now();
     sticky.client.run(|| {
         let mut runs: BTreeMap<Case, Run> = BTreeMap::new();
@@ -243,7 +242,7 @@ fn a_connection_refreshes_its_session() -> Result<()> {
 fn a_client_leaves_a_dead_endpoint_at_once() -> Result<()> {
     let sticky = Sticky::new(10_800)?;
     let Sticky { world, .. } = &sticky;
-    let cases = Scenario::AffinityLeavesDeadEndpoints.cases();
+    let cases = Table::ALL.cases();
     let mut changes = Changes::start(world)?;
     let (pod1, pod2, pod3) = (&world.lab.pod1, &world.lab.pod2, &world.lab.pod3);
 
@@ -279,8 +278,8 @@ fn a_client_leaves_a_dead_endpoint_at_once() -> Result<()> {
 
     // And with the last one they are refused, not sent to a dead one.
     sticky.endpoints(&changes, &[(pod2, UNREADY)])?;
-    Scenario::AffinityLeavesDeadEndpoints.check("no endpoint is left", |case| {
-        world.lab.from(&sticky.client).probe(case.protocol, case.address()?).refused();
+    Table::ALL.check("no endpoint is left", |case| {
+        world.lab.from(&sticky.client).probe(case.protocol, case.address()).refused();
         Ok(())
     })?;
     sticky.endpoints(&changes, &[(pod3, READY)])?;
@@ -309,7 +308,7 @@ fn the_node_and_a_pod_stay_with_their_endpoint_until_it_goes() -> Result<()> {
                 asked.collect::<Result<BTreeSet<String>>>()
             })
         };
-        let cases = Scenario::AffinityOfNodeAndPods.cases();
+        let cases = Table::ALL.cases();
         let mut before = BTreeMap::new();
         for client in [&world.lab.node, pod2] {
             for &case in &cases {
@@ -336,7 +335,7 @@ fn the_node_and_a_pod_stay_with_their_endpoint_until_it_goes() -> Result<()> {
 #[test]
 fn a_session_ends_when_the_policy_excludes_its_endpoint() -> Result<()> {
     let world = Sticky::new(10_800)?;
-    let cases = Scenario::AffinityFollowsPolicy.cases();
+    let cases = Table::EXTERNAL.cases();
     let changes = Changes::start(&world.world)?;
     let before = world.sessions(&cases)?;
     for case in &cases {
@@ -354,7 +353,7 @@ fn a_session_ends_when_the_policy_excludes_its_endpoint() -> Result<()> {
 /// The map has room for so many and no more. Once it is full, new clients are served without a
 /// session, and whoever has one keeps it; and endpoints can still go.
 #[test]
-fn a_full_map_costs_new_clients_their_session_only() -> Result<()> {
+fn full_affinity_map_keeps_existing_sessions() -> Result<()> {
     let sticky = Sticky::new(10_800)?;
     let Sticky { world, client } = &sticky;
     // Owned, nobody but the agent could fill it.

@@ -3,7 +3,8 @@
 use anyhow::{Result, ensure};
 use shunt_testbed::{Echo, Host};
 
-use super::table::{Case, Changes, Scenario};
+use super::changes::Changes;
+use crate::table::{Case, Table};
 use crate::world::{TARGET, World, slices, web};
 
 const CONNECTIONS: usize = 3_000;
@@ -30,7 +31,7 @@ fn seven_endpoints_get_what_uniform_chance_allows() -> Result<()> {
     // A true balance fails one sample in a thousand. Each cell may have a second sample, taken
     // independently of the first, and fails if both do: one true balance in a million. A balance
     // that is off by enough to matter fails both.
-    Scenario::Balance.check("seven endpoints", |case| {
+    Table::CLUSTER_IPS.check("seven endpoints", |case| {
         let first = chi_square(&world, case, &pods)?;
         if first > CRITICAL {
             let second = chi_square(&world, case, &pods)?;
@@ -41,7 +42,7 @@ fn seven_endpoints_get_what_uniform_chance_allows() -> Result<()> {
 }
 
 fn chi_square(world: &World, case: Case, pods: &[&Host]) -> Result<f64> {
-    let client = world.lab.from(&world.lab.client).probe(case.protocol, case.address()?);
+    let client = world.lab.from(&world.lab.client).probe(case.protocol, case.address());
     let tally = client.tally(CONNECTIONS, std::time::Duration::from_secs(5))?;
     let counts: Vec<usize> = pods.iter().map(|pod| tally.reached(&pod.name)).collect();
     ensure!(counts.iter().sum::<usize>() == CONNECTIONS, "not all reached a server:\n{tally}");

@@ -1,9 +1,10 @@
 //! Two Services that want one frontend: the kind of frontend decides, then age, whatever came first.
 
 use anyhow::Result;
-use shunt_testbed::{Exposition, Host, Protocol, Service};
+use shunt_testbed::{Exposition, Host, METRICS_PORT, Protocol, Service};
 
-use super::table::{Case, Changes, Frontend, Scenario};
+use super::changes::Changes;
+use crate::table::{Case, Frontend, Table};
 use crate::world::{World, cluster_ip_service, manifest};
 
 /// Which of the two.
@@ -52,7 +53,7 @@ impl Claimant {
         };
         let service = match contested {
             Frontend::ExternalIp => service.external_ips(&["198.51.100.10", "2001:db8:51::10"]),
-            Frontend::Vip => service.load_balancer(&["203.0.113.10", "2001:db8:113::10"]),
+            Frontend::LoadBalancer => service.load_balancer(&["203.0.113.10", "2001:db8:113::10"]),
             Frontend::ClusterIp | Frontend::NodePort => service,
         };
         manifest(&service, self.name(), &[self.host(world)])
@@ -87,10 +88,10 @@ impl Contest<'_> {
     fn won_by(&self, claimant: Claimant, step: &str) -> Result<()> {
         let frontend = self.frontend;
         let step = format!("{frontend:?}, {step}");
-        Scenario::Conflict.check(&step, |case: Case| {
+        Table::ALL.check(&step, |case: Case| {
             if case.frontend == frontend {
                 let client = self.world.lab.from(&self.world.lab.client);
-                client.probe(case.protocol, case.address()?).times(3).reaches(&[claimant.server()]);
+                client.probe(case.protocol, case.address()).times(3).reaches(&[claimant.server()]);
             }
             Ok(())
         })
@@ -98,8 +99,8 @@ impl Contest<'_> {
 }
 
 #[test]
-fn the_older_service_has_what_two_want_and_the_other_takes_over() -> Result<()> {
-    let mut frontends: Vec<_> = Scenario::Conflict.cases().iter().map(|c| c.frontend).collect();
+fn older_service_wins_contested_frontend_until_it_is_gone() -> Result<()> {
+    let mut frontends: Vec<_> = Table::ALL.cases().iter().map(|c| c.frontend).collect();
     frontends.dedup();
     for frontend in frontends {
         for order in [[Older, Newer], [Newer, Older]] {
@@ -128,10 +129,10 @@ fn the_older_service_has_what_two_want_and_the_other_takes_over() -> Result<()> 
 
 /// Only what is contested is lost: other ports of the address, other frontends of the Service.
 #[test]
-fn the_loser_keeps_what_nobody_else_wants() -> Result<()> {
+fn losing_service_keeps_uncontested_frontends() -> Result<()> {
     let world = World::new()?;
     let changes = Changes::start(&world)?;
-    let contest = Contest { world: &world, changes, frontend: Frontend::Vip };
+    let contest = Contest { world: &world, changes, frontend: Frontend::LoadBalancer };
     contest.appears(Newer)?;
     contest.appears(Older)?;
     for (to, server) in [
@@ -155,8 +156,6 @@ enum Grab {
     Vip,
 }
 
-/// The port of the agent's metrics.
-const METRICS: u16 = 10_249;
 /// The ClusterIPs of a Service that others name as theirs.
 const CONTESTED: [&str; 2] = ["10.96.0.10", "fd00:96::10"];
 
@@ -221,7 +220,7 @@ fn cluster_ip_is_not_taken_by_an_older_service_that_names_it() -> Result<()> {
             all_reach(&world, &CONTESTED, "pod-1");
             let agent = changes.agent()?;
             agent.wait_for_log(&["default/a-grabber", "default/z-owner", grab.reason()])?;
-            agent.wait_for_answer(METRICS, "/metrics", |answer| {
+            agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
                 let scraped = Exposition::parse(&answer.body).ok()?;
                 let conflicts = scraped.value("shunt_frontend_conflicts", &[])?;
                 // Two addresses, three protocols.

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use shunt_testbed::Connection;
+use shunt_testbed::{Connection, Protocol};
 
-use super::table::{Case, Changes, READY, SERVING, Scenario, slices_of};
+use super::changes::{Changes, READY, SERVING, slices_of};
+use crate::table::{Case, Table};
 use crate::world::{World, cluster_ip_service, manifest, web};
+
+const TCP: Table = Table::ALL.on(&[Protocol::Tcp]);
 
 struct Connections(BTreeMap<Case, Connection>);
 
@@ -32,8 +35,8 @@ fn a_connection_flows_through_everything() -> Result<()> {
     write(&[(&lab.pod1, READY)])?;
     let mut changes = Changes::start(&world)?;
     let mut connections = Connections(BTreeMap::new());
-    for case in Scenario::Established.cases() {
-        connections.0.insert(case, lab.from(&lab.client).connect(case.address()?)?);
+    for case in TCP.cases() {
+        connections.0.insert(case, lab.from(&lab.client).connect(case.address())?);
     }
     connections.echo("opened")?;
 
@@ -46,8 +49,8 @@ fn a_connection_flows_through_everything() -> Result<()> {
 
     write(&[(&lab.pod1, SERVING), (&lab.pod2, READY), (&lab.pod3, READY)])?;
     changes.settle(&world)?;
-    for case in Scenario::Established.cases() {
-        lab.from(&lab.client).tcp(case.address()?).reaches(&["pod-2", "pod-3"]);
+    for case in TCP.cases() {
+        lab.from(&lab.client).tcp(case.address()).reaches(&["pod-2", "pod-3"]);
     }
     connections.echo("its endpoint is terminating")?;
 
@@ -77,11 +80,11 @@ fn a_connection_flows_through_everything() -> Result<()> {
     changes.kill()?;
     world.manifests.remove("web.yaml")?;
     changes.restart(&world)?;
-    for case in Scenario::Established.cases() {
+    for case in TCP.cases() {
         // The node itself refuses what no node port takes.
-        let client = lab.from(&lab.client).tcp(case.address()?);
+        let client = lab.from(&lab.client).tcp(case.address());
         match case.frontend {
-            super::table::Frontend::NodePort => client.refused(),
+            crate::table::Frontend::NodePort => client.refused(),
             _ => client.unhandled(),
         }
     }

@@ -11,8 +11,13 @@ use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use shunt_testbed::{Connection, Host, Protocol};
 
-use super::table::{Case, Changes, DYING, Frontend, READY, SERVING, Scenario, UNREADY, slices_of};
+use super::changes::{Changes, DYING, READY, SERVING, UNREADY, slices_of};
+use crate::table::{Case, Frontend, Table};
 use crate::world::{TARGET, World, cluster_ip_service, manifest, on_all_protocols, web};
+
+/// Connection tracking keeps flows alive that never end by themselves: UDP.
+const FLOWS: Table = Table::ALL.on(&[Protocol::Udp]);
+const CONNECTIONS: Table = Table::ALL.on(&[Protocol::Tcp, Protocol::Sctp]);
 
 const CONVERGENCE: Duration = Duration::from_secs(10);
 
@@ -101,29 +106,29 @@ fn from(server: &str) -> Answer {
     Answer::From(server.to_owned())
 }
 
-/// A sender for each cell of a scenario.
+/// A sender for each cell of a table.
 struct Senders<'a> {
     world: &'a World,
-    scenario: Scenario,
+    table: Table,
     senders: BTreeMap<Case, Sender>,
 }
 
 impl<'a> Senders<'a> {
-    fn new(world: &'a World, scenario: Scenario) -> Result<Self> {
-        let new = |case: Case| Ok((case, Sender::new(&world.lab.client, case.address()?)?));
-        let senders = scenario.cases().into_iter().map(new).collect::<Result<_>>()?;
-        Ok(Self { world, scenario, senders })
+    fn new(world: &'a World, table: Table) -> Result<Self> {
+        let new = |case: Case| Ok((case, Sender::new(&world.lab.client, case.address())?));
+        let senders = table.cases().into_iter().map(new).collect::<Result<_>>()?;
+        Ok(Self { world, table, senders })
     }
 
     #[track_caller]
     fn until(&self, step: &str, answer: &Answer) -> Result<()> {
-        self.scenario.check(step, |case| self.senders[&case].until(answer))
+        self.table.check(step, |case| self.senders[&case].until(answer))
     }
 
     /// The next datagram is answered by this server, without another try.
     #[track_caller]
     fn stay(&self, step: &str, server: &str) -> Result<()> {
-        self.scenario.check(step, |case| {
+        self.table.check(step, |case| {
             for _ in 0..3 {
                 let answer = self.senders[&case].ask(Duration::from_secs(5))?;
                 ensure!(answer == from(server), "{answer:?}");
@@ -174,7 +179,7 @@ fn a_flow_leaves_an_endpoint_that_is_gone() -> Result<()> {
     let world = on_pod1()?;
     let (pod1, pod2) = (&world.lab.pod1, &world.lab.pod2);
     let mut changes = Changes::start(&world)?;
-    let senders = Senders::new(&world, Scenario::FlowLeaves)?;
+    let senders = Senders::new(&world, FLOWS)?;
     senders.stay("one endpoint", "pod-1")?;
     endpoints(&world, &changes, &[(pod1, READY), (pod2, READY)])?;
     senders.stay("another one besides", "pod-1")?;
@@ -200,9 +205,9 @@ fn a_flow_that_was_there_first_reaches_the_service() -> Result<()> {
     let world = World::new()?;
     let pod1 = [(&world.lab.pod1, READY)];
     let changes = Changes::start(&world)?;
-    let senders = Senders::new(&world, Scenario::FlowFirst)?;
+    let senders = Senders::new(&world, FLOWS)?;
     let ask_in_vain = |step: &str| {
-        Scenario::FlowFirst.check(step, |case| {
+        FLOWS.check(step, |case| {
             let answer = senders.senders[&case].ask(Duration::from_millis(50))?;
             ensure!(!matches!(answer, Answer::From(_)), "{answer:?}");
             Ok(())
@@ -226,7 +231,7 @@ fn a_flow_that_was_there_first_reaches_the_service() -> Result<()> {
 fn a_flow_ends_with_the_last_endpoint() -> Result<()> {
     let world = on_pod1()?;
     let changes = Changes::start(&world)?;
-    let senders = Senders::new(&world, Scenario::FlowEnds)?;
+    let senders = Senders::new(&world, FLOWS)?;
     senders.stay("one endpoint", "pod-1")?;
     endpoints(&world, &changes, &[])?;
     senders.until_forgotten()?;
@@ -237,7 +242,7 @@ fn a_flow_ends_with_the_last_endpoint() -> Result<()> {
 fn a_flow_ends_with_its_service() -> Result<()> {
     let world = on_pod1()?;
     let mut changes = Changes::start(&world)?;
-    let senders = Senders::new(&world, Scenario::FlowEnds)?;
+    let senders = Senders::new(&world, FLOWS)?;
     senders.stay("one endpoint", "pod-1")?;
     world.manifests.remove("web.yaml")?;
     changes.settle(&world)?;
@@ -255,7 +260,7 @@ fn a_flow_ends_with_its_service() -> Result<()> {
 fn a_flow_ends_when_the_addresses_change() -> Result<()> {
     let world = on_pod1()?;
     let changes = Changes::start(&world)?;
-    let senders = Senders::new(&world, Scenario::FlowEnds)?;
+    let senders = Senders::new(&world, FLOWS)?;
     senders.stay("the old addresses", "pod-1")?;
     let moved = on_all_protocols(shunt_testbed::Service::new("web"), 80, Some(30081))
         .cluster_ips(&["10.96.0.11", "fd00:96::11"])
@@ -309,7 +314,7 @@ fn a_flow_stays_where_it_is_served() -> Result<()> {
     let world = on_pod1()?;
     let lab = &world.lab;
     let mut changes = Changes::start(&world)?;
-    let senders = Senders::new(&world, Scenario::FlowStays)?;
+    let senders = Senders::new(&world, FLOWS)?;
     senders.stay("one endpoint", "pod-1")?;
     let entries = senders.entries()?;
     assert!(entries.values().all(Option::is_some), "{entries:#?}");
@@ -318,8 +323,8 @@ fn a_flow_stays_where_it_is_served() -> Result<()> {
 
     endpoints(&world, &changes, &[(&lab.pod1, SERVING), (&lab.pod2, READY)])?;
     witness.looked_at(&changes)?;
-    for case in Scenario::FlowStays.cases() {
-        lab.from(&lab.client).udp(case.address()?).reaches(&["pod-2"]);
+    for case in FLOWS.cases() {
+        lab.from(&lab.client).udp(case.address()).reaches(&["pod-2"]);
     }
     senders.stay("its endpoint is terminating", "pod-1")?;
 
@@ -357,7 +362,7 @@ fn flow_stays_at_an_endpoint_that_is_not_ready_until_another_serves() -> Result<
     let world = on_pod1()?;
     let lab = &world.lab;
     let mut changes = Changes::start(&world)?;
-    let senders = Senders::new(&world, Scenario::FlowStays)?;
+    let senders = Senders::new(&world, FLOWS)?;
     senders.stay("ready", "pod-1")?;
     let entries = senders.entries()?;
     assert!(entries.values().all(Option::is_some), "{entries:#?}");
@@ -370,8 +375,8 @@ fn flow_stays_at_an_endpoint_that_is_not_ready_until_another_serves() -> Result<
         witness.looked_at(&changes)?;
         senders.stay(step, "pod-1")?;
     }
-    for case in Scenario::FlowStays.cases() {
-        lab.from(&lab.client).udp(case.address()?).refused();
+    for case in FLOWS.cases() {
+        lab.from(&lab.client).udp(case.address()).refused();
     }
     changes.kill()?;
     changes.restart(&world)?;
@@ -395,11 +400,11 @@ fn direct_flows_and_connections_are_left_alone() -> Result<()> {
     let world = on_pod1()?;
     let lab = &world.lab;
     let changes = Changes::start(&world)?;
-    let tcp: Result<Vec<(Case, Connection)>> = Scenario::ConnectionStays
+    let tcp: Result<Vec<(Case, Connection)>> = CONNECTIONS
         .cases()
         .into_iter()
         .filter(|case| case.protocol == Protocol::Tcp)
-        .map(|case| Ok((case, lab.from(&lab.client).connect(case.address()?)?)))
+        .map(|case| Ok((case, lab.from(&lab.client).connect(case.address())?)))
         .collect();
     let mut tcp = tcp?;
     let sctp = |node: &Host| -> Result<BTreeSet<String>> {
@@ -414,13 +419,13 @@ fn direct_flows_and_connections_are_left_alone() -> Result<()> {
     };
     // The testbed's associations end with their handshake; their entries shall stay for longer.
     lab.node.sysctl(&[("net/netfilter/nf_conntrack_sctp_timeout_cookie_wait", "600")])?;
-    for case in Scenario::ConnectionStays.cases() {
+    for case in CONNECTIONS.cases() {
         if case.protocol == Protocol::Sctp {
-            lab.from(&lab.client).sctp(case.address()?).times(1).reaches(&["pod-1"]);
+            lab.from(&lab.client).sctp(case.address()).times(1).reaches(&["pod-1"]);
         }
     }
     let associations = sctp(&lab.node)?;
-    assert_eq!(associations.len(), Scenario::ConnectionStays.cases().len() / 2);
+    assert_eq!(associations.len(), CONNECTIONS.cases().len() / 2);
 
     let mut direct = Vec::new();
     for host in [&lab.node, &lab.pod2, &lab.node2] {
@@ -432,7 +437,7 @@ fn direct_flows_and_connections_are_left_alone() -> Result<()> {
             direct.push((sender, entry));
         }
     }
-    let senders = Senders::new(&world, Scenario::FlowLeaves)?;
+    let senders = Senders::new(&world, FLOWS)?;
     senders.stay("one endpoint", "pod-1")?;
 
     let untouched = |tcp: &mut Vec<(Case, Connection)>, step: &str| -> Result<()> {
@@ -468,14 +473,14 @@ fn flows_of_the_node_and_of_pods_move_too() -> Result<()> {
     let lab = &world.lab;
     let changes = Changes::start(&world)?;
     let mut senders = Vec::new();
-    for case in Scenario::FlowLeaves.cases() {
+    for case in FLOWS.cases() {
         for host in [&lab.node, &lab.pod2] {
-            let sender = Sender::new(host, case.address()?)?;
+            let sender = Sender::new(host, case.address())?;
             sender.until(&from("pod-1"))?;
             senders.push((case, host, sender));
         }
         if case.frontend == Frontend::NodePort {
-            let sender = Sender::new(&lab.node2, case.address()?)?;
+            let sender = Sender::new(&lab.node2, case.address())?;
             sender.until(&from("pod-1"))?;
             senders.push((case, &lab.node2, sender));
         }

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use shunt_testbed::{EndpointSlice, Protocol, Service};
 
-use super::table::{Case, Changes, Frontend, Scenario};
+use super::changes::Changes;
+use crate::table::{Case, Frontend, Table};
 use crate::world::{TARGET, World, cluster_ip_service, manifest, on_all_protocols, slices, web};
 
 const CLUSTER_IPS: &[&str] = &["10.96.0.10", "fd00:96::10"];
@@ -11,8 +12,8 @@ const CLUSTER_IPS: &[&str] = &["10.96.0.10", "fd00:96::10"];
 /// What the client finds at a frontend.
 #[track_caller]
 fn expect(world: &World, step: &str, reached: &[Frontend], server: &str) -> Result<()> {
-    Scenario::Lifecycle.check(step, |case: Case| {
-        let probe = world.lab.from(&world.lab.client).probe(case.protocol, case.address()?);
+    Table::ALL.check(step, |case: Case| {
+        let probe = world.lab.from(&world.lab.client).probe(case.protocol, case.address());
         let probe = probe.times(2);
         if reached.contains(&case.frontend) {
             drop(probe.reaches(&[server]));
@@ -37,7 +38,7 @@ fn headless() -> Service {
 
 #[test]
 fn the_type_changes() -> Result<()> {
-    use Frontend::{ClusterIp, ExternalIp, NodePort, Vip};
+    use Frontend::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
     let world = World::new()?;
     world.manifests.write("slices.yaml", slices("web", &[&world.lab.pod1]))?;
     let changes = Changes::start(&world)?;
@@ -46,9 +47,9 @@ fn the_type_changes() -> Result<()> {
     let steps: [(&str, String, &[Frontend]); 9] = [
         ("ClusterIP", cluster_ip(), &[ClusterIp]),
         ("NodePort", node_port.to_string(), &[ClusterIp, NodePort]),
-        ("LoadBalancer", web().to_string(), &[ClusterIp, NodePort, Vip, ExternalIp]),
+        ("LoadBalancer", web().to_string(), &[ClusterIp, NodePort, LoadBalancer, ExternalIp]),
         ("ExternalName", external_name().to_owned(), &[]),
-        ("LoadBalancer again", web().to_string(), &[ClusterIp, NodePort, Vip, ExternalIp]),
+        ("LoadBalancer again", web().to_string(), &[ClusterIp, NodePort, LoadBalancer, ExternalIp]),
         ("headless", headless().to_string(), &[]),
         ("NodePort again", node_port.to_string(), &[ClusterIp, NodePort]),
         ("ClusterIP again", cluster_ip(), &[ClusterIp]),
@@ -62,7 +63,7 @@ fn the_type_changes() -> Result<()> {
 }
 
 const ALL: &[Frontend] =
-    &[Frontend::ClusterIp, Frontend::NodePort, Frontend::Vip, Frontend::ExternalIp];
+    &[Frontend::ClusterIp, Frontend::NodePort, Frontend::LoadBalancer, Frontend::ExternalIp];
 
 #[test]
 fn the_label_of_another_proxy_comes_and_goes() -> Result<()> {
@@ -98,8 +99,8 @@ fn the_service_and_its_slices_come_in_any_order() -> Result<()> {
 
     world.manifests.remove("slices.yaml")?;
     changes.settle(&world)?;
-    Scenario::Lifecycle.check("no slices", |case| {
-        world.lab.from(&world.lab.client).probe(case.protocol, case.address()?).refused();
+    Table::ALL.check("no slices", |case| {
+        world.lab.from(&world.lab.client).probe(case.protocol, case.address()).refused();
         Ok(())
     })?;
     changes.write(&world, "slices.yaml", slices("web", &[&world.lab.pod2]))?;
@@ -152,18 +153,17 @@ fn ports_are_renamed() -> Result<()> {
             .fold(service, |s, (protocol, name)| s.node_port(name, *protocol, 80, 30080))
     };
     let slices = |name, pod| {
-        let slice = |slice: EndpointSlice| {
+        EndpointSlice::pair("web", |slice| {
             let named = ports(name);
             named
                 .iter()
                 .fold(slice, |s, (protocol, name)| s.port(name, *protocol, TARGET))
                 .hosts(&[pod])
-        };
-        format!("{}{}", slice(EndpointSlice::v4("web")), slice(EndpointSlice::v6("web")))
+        })
     };
     let refused = |step: &str| {
-        Scenario::Lifecycle.check(step, |case| {
-            lab.from(&lab.client).probe(case.protocol, case.address()?).refused();
+        Table::ALL.check(step, |case| {
+            lab.from(&lab.client).probe(case.protocol, case.address()).refused();
             Ok(())
         })
     };

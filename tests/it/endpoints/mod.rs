@@ -2,11 +2,12 @@
 //! slices, hints, balance, flows that outlive their endpoint, conflicts and the life of a Service;
 //! the real agent and packets, as in `packets`.
 //!
-//! `table` names every scenario with the protocols and frontends it is tried on; both families
-//! always.
+//! Each scenario is tried on a [`Table`](crate::table::Table) of frontends and protocols, in both
+//! families.
 
 mod affinity;
 mod balance;
+mod changes;
 mod conflicts;
 mod established;
 mod flows;
@@ -14,4 +15,3 @@ mod half_open;
 mod lifecycle;
 mod rescue;
 mod slices;
-mod table;

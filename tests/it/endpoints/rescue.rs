@@ -15,10 +15,13 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getsockname, getsockopt, socket,
     sockopt,
 };
-use shunt_testbed::Host;
+use shunt_testbed::{Host, Protocol};
 
-use super::table::{Case, Changes, DYING, READY, SERVING, Scenario, UNREADY, slices_of};
+use super::changes::{Changes, DYING, READY, SERVING, UNREADY, slices_of};
+use crate::table::{Case, Table};
 use crate::world::{TARGET, World, cluster_ip_service, web};
+
+const TCP: Table = Table::ALL.on(&[Protocol::Tcp]);
 
 /// Linux sends a SYN again after 1, 3, 7 and 15 s, and connection tracking keeps an unanswered one
 /// for 120 s after the last: without the agent's help, no connection comes about within this.
@@ -38,7 +41,7 @@ struct Pending<'a> {
 
 impl<'a> Pending<'a> {
     fn begin(case: Case, host: &'a Host) -> Result<Self> {
-        Self::begin_to(case, host, case.address()?)
+        Self::begin_to(case, host, case.address())
     }
 
     fn begin_to(case: Case, host: &'a Host, to: SocketAddr) -> Result<Self> {
@@ -111,11 +114,11 @@ impl<'a> Pending<'a> {
     }
 }
 
-/// Begins a connection for every cell of the scenario from outside, from a pod and from the node.
-fn begin_all<'a>(world: &'a World, scenario: Scenario) -> Result<Vec<Pending<'a>>> {
+/// Begins a connection for every cell of the table from outside, from a pod and from the node.
+fn begin_all<'a>(world: &'a World, table: Table) -> Result<Vec<Pending<'a>>> {
     let lab = &world.lab;
     let mut all = Vec::new();
-    for case in scenario.cases() {
+    for case in table.cases() {
         for host in [&lab.client, &lab.pod2, &lab.node] {
             let begun = Pending::begin(case, host);
             all.push(begun.with_context(|| format!("{case} from {host}"))?);
@@ -229,7 +232,7 @@ fn half_open_connection_moves_when_its_backend_is_replaced() -> Result<()> {
     for gone in [None, Some(UNREADY), Some(DYING)] {
         let world = on_silent_pod()?;
         let changes = Changes::start(&world)?;
-        let all = begin_all(&world, Scenario::HalfOpen)?;
+        let all = begin_all(&world, TCP)?;
         half_open_entries(&world, &all)?;
         let mut listed = vec![(&world.lab.pod3, READY)];
         listed.extend(gone.map(|conditions| (&world.lab.pod1, conditions)));
@@ -244,7 +247,7 @@ fn half_open_connection_moves_when_its_backend_was_replaced_while_the_agent_was_
 {
     let world = on_silent_pod()?;
     let mut changes = Changes::start(&world)?;
-    let all = begin_all(&world, Scenario::HalfOpen)?;
+    let all = begin_all(&world, TCP)?;
     half_open_entries(&world, &all)?;
     changes.kill()?;
     let slices = slices_of("web", "all", &[(&world.lab.pod3, READY)]);
@@ -259,7 +262,7 @@ fn half_open_connection_from_before_the_service_reaches_it() -> Result<()> {
     let world = World::new()?;
     mute_surroundings(&world)?;
     let _changes = Changes::start(&world)?;
-    let all = begin_all(&world, Scenario::HalfOpen)?;
+    let all = begin_all(&world, TCP)?;
     half_open_entries(&world, &all)?;
     let slices = slices_of("web", "all", &[(&world.lab.pod3, READY)]);
     world.manifests.write("slices.yaml", slices)?;
@@ -275,7 +278,7 @@ fn connection_from_before_the_first_endpoint_reaches_it() -> Result<()> {
     deafen_clients(&world)?;
     world.manifests.write("web.yaml", web())?;
     let _changes = Changes::start(&world)?;
-    let all = begin_all(&world, Scenario::HalfOpen)?;
+    let all = begin_all(&world, TCP)?;
     for pending in &all {
         assert!(pending.is_unanswered()?, "{} from {}", pending.case, pending.host);
     }
@@ -288,7 +291,7 @@ fn connection_from_before_the_first_endpoint_reaches_it() -> Result<()> {
 fn half_open_connection_to_a_service_that_is_gone_ends() -> Result<()> {
     let world = on_silent_pod()?;
     let changes = Changes::start(&world)?;
-    let all = begin_all(&world, Scenario::HalfOpen)?;
+    let all = begin_all(&world, TCP)?;
     half_open_entries(&world, &all)?;
     endpoints(&world, &changes, &[])?;
     for pending in &all {
@@ -308,7 +311,7 @@ fn half_open_connection_to_a_terminating_backend_stays() -> Result<()> {
         // A SYN each second, where the kernel (6.5) can, so that the test does not wait for the next.
         let _ = host.sysctl(&[("net/ipv4/tcp_syn_linear_timeouts", "100")]);
     }
-    let all = begin_all(&world, Scenario::HalfOpen)?;
+    let all = begin_all(&world, TCP)?;
     let entries = half_open_entries(&world, &all)?;
 
     // A half-open connection that does move shows that the agent has looked.

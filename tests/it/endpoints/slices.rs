@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use shunt_testbed::{EndpointSlice, Host, Node, Protocol};
 
-use super::table::{
-    Case, Changes, DYING, Family, Frontend, PUBLISHED, READY, SERVING, Scenario, UNREADY, slices_of,
-};
-use crate::world::{TARGET, World, web};
+use super::changes::{Changes, DYING, PUBLISHED, READY, SERVING, UNREADY, slices_of};
+use crate::table::{Case, Family, Frontend, Table};
+use crate::world::{World, target_ports, web};
 
 /// What becomes of probes.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +36,9 @@ fn with_conditions(world: &World, conditions: [&'static str; 3]) -> String {
 }
 
 #[track_caller]
-fn expect(world: &World, scenario: Scenario, step: &str, from: &Host, goes: Goes) -> Result<()> {
-    scenario.check(step, |case: Case| {
-        let probe = world.lab.from(from).probe(case.protocol, case.address()?);
+fn expect(world: &World, table: Table, step: &str, from: &Host, goes: Goes) -> Result<()> {
+    table.check(step, |case: Case| {
+        let probe = world.lab.from(from).probe(case.protocol, case.address());
         match goes {
             To(servers) => drop(probe.reaches(servers)),
             Refused => probe.refused(),
@@ -76,7 +75,7 @@ fn under_policy_cluster_terminating_endpoints_are_the_last_resort() -> Result<()
     for (conditions, cluster, _) in FALLBACK {
         changes.write(&world, "slices.yaml", with_conditions(&world, conditions))?;
         let step = format!("{conditions:?}");
-        expect(&world, Scenario::FallbackCluster, &step, &world.lab.client, cluster)?;
+        expect(&world, Table::ALL, &step, &world.lab.client, cluster)?;
     }
     Ok(())
 }
@@ -90,9 +89,9 @@ fn under_policy_local_terminating_local_endpoints_are_the_last_resort() -> Resul
     for (conditions, cluster, local) in FALLBACK {
         changes.write(&world, "slices.yaml", with_conditions(&world, conditions))?;
         let step = format!("{conditions:?}");
-        expect(&world, Scenario::FallbackLocal, &step, &world.lab.client, local)?;
+        expect(&world, Table::ALL, &step, &world.lab.client, local)?;
         // The node itself uses external frontends as under policy Cluster.
-        expect(&world, Scenario::FallbackShortCircuit, &step, &world.lab.node, cluster)?;
+        expect(&world, Table::EXTERNAL, &step, &world.lab.node, cluster)?;
     }
     Ok(())
 }
@@ -108,7 +107,7 @@ fn slices_are_added_up_and_endpoints_move_between_them() -> Result<()> {
     let changes = Changes::start(&world)?;
     let settled = |step: &str, servers| {
         changes.settle(&world)?;
-        expect(&world, Scenario::Slices, step, &world.lab.client, To(servers))
+        expect(&world, Table::ALL, step, &world.lab.client, To(servers))
     };
 
     write("a", &[(pod1, READY)])?;
@@ -156,7 +155,7 @@ fn a_slice_that_names_another_service_moves_at_once() -> Result<()> {
     world.manifests.write("moving.yaml", moving("web"))?;
     let changes = Changes::start(&world)?;
     let step = |step: &str, of_web, of_other: &[&str]| {
-        expect(&world, Scenario::RelabelledSlice, step, &world.lab.client, To(of_web))?;
+        expect(&world, Table::ALL, step, &world.lab.client, To(of_web))?;
         for to in ["10.96.0.20:80", "[fd00:96::20]:80"] {
             for protocol in Protocol::ALL {
                 let client = world.lab.from(&world.lab.client);
@@ -188,9 +187,7 @@ fn many_endpoints(slices: std::ops::Range<u16>) -> Result<String> {
         for slice in [EndpointSlice::v4("web"), EndpointSlice::v6("web")] {
             let v4 = slice.to_string().contains("addressType: IPv4");
             let name = format!("web-{number}-{}", if v4 { "v4" } else { "v6" });
-            let slice = Protocol::ALL.into_iter().fold(slice.name(&name), |slice, protocol| {
-                slice.port(&protocol.to_string().to_lowercase(), protocol, TARGET)
-            });
+            let slice = target_ports(slice.name(&name));
             let places = number * PER_SLICE..(number + 1) * PER_SLICE;
             let slice = places.fold(slice, |slice, place| {
                 let v4_address = format!("10.245.{}.{}", place / 256, place % 256);
@@ -236,8 +233,8 @@ fn five_thousand_endpoints_are_all_in_use() -> Result<()> {
     for family in [Family::V4, Family::V6] {
         wait_for_pool(family, MANY)?;
     }
-    Scenario::ManyEndpoints.check("all", |case| {
-        let to = case.address()?;
+    Table::CLUSTER_IPS.check("all", |case| {
+        let to = case.address();
         lab.from(&lab.client).probe(case.protocol, to).times(200).reaches(&["pod-3"]);
         let client = lab.client.ip_like(to.ip()).context("a client without address")?;
         let family = case.family.of("ipv4", "ipv6");
@@ -259,7 +256,7 @@ fn five_thousand_endpoints_are_all_in_use() -> Result<()> {
     for family in [Family::V4, Family::V6] {
         wait_for_pool(family, MANY - PER_SLICE)?;
     }
-    expect(&world, Scenario::ManyEndpoints, "fewer", &lab.client, To(&["pod-3"]))
+    expect(&world, Table::CLUSTER_IPS, "fewer", &lab.client, To(&["pod-3"]))
 }
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -312,7 +309,7 @@ fn hints_for_zones_and_nodes_count_if_all_have_them() -> Result<()> {
             // The change of the label alone moves traffic.
             changes.write(&world, "node.yaml", node_in(&world, zone))?;
             let step = format!("{endpoints:?}, zone {zone:?}");
-            expect(&world, Scenario::Hints, &step, &world.lab.client, To(servers))?;
+            expect(&world, Table::ALL, &step, &world.lab.client, To(servers))?;
         }
     }
     Ok(())
@@ -328,10 +325,10 @@ fn hints_do_not_matter_under_policy_local() -> Result<()> {
     world.manifests.write("slices.yaml", with_conditions(&world, [READY_B, READY_B, READY_A]))?;
     let _changes = Changes::start(&world)?;
     let local = To(&["pod-1", "pod-2"]);
-    expect(&world, Scenario::HintsLocal, "zone a", &world.lab.client, local)?;
+    expect(&world, Table::ALL, "zone a", &world.lab.client, local)?;
     let to_external = |case: &Case| case.frontend != Frontend::ClusterIp;
-    for case in Scenario::HintsLocal.cases().into_iter().filter(to_external) {
-        let node = world.lab.from(&world.lab.node).probe(case.protocol, case.address()?);
+    for case in Table::ALL.cases().into_iter().filter(to_external) {
+        let node = world.lab.from(&world.lab.node).probe(case.protocol, case.address());
         node.reaches(&["pod-3"]);
     }
     Ok(())

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use shunt_testbed::Node;
 
-use super::table::{Expected, Frontend, Scenario, Sender, check, name, service};
+use crate::table::{Expected, Frontend, Scenario, Sender, check, name, service};
 use crate::world::{World, cluster_ip_service, manifest};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -151,7 +151,7 @@ fn the_answer_follows_the_endpoints_on_the_node() -> Result<()> {
 }
 
 #[test]
-fn it_is_told_where_node_ports_are() -> Result<()> {
+fn health_checks_listen_on_node_port_addresses() -> Result<()> {
     let [all, one] = ["[0.0.0.0/0, '::/0']", "[192.0.2.11/32, '2001:db8:2::11/128']"];
     for (addresses, primary, secondary) in
         [("", true, false), (all, true, true), (one, false, true)]

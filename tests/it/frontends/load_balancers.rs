@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Result;
 use shunt_testbed::{Protocol, Service};
 
-use super::table::{Expected, Family, Frontend, Scenario, Sender, check, ip, name, service};
+use crate::table::{Expected, Family, Frontend, Scenario, Sender, check, ip, name, service};
 use crate::world::{World, manifest, on_all_protocols};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,7 +274,7 @@ fn ranges_change_while_the_agent_runs() -> Result<()> {
     };
     write("")?;
     let _agent = world.start()?;
-    let vips = ["203.0.113.10:80", "[2001:db8:113::a]:80"];
+    let vips = ["203.0.113.10:80", "[2001:db8:113::10]:80"];
     for (ranges, admitted) in [
         ("10.0.0.0/8, 'fd99::/64'", [false, false]),
         ("10.0.0.0/8", [false, true]),

@@ -2,7 +2,7 @@
 //! can say about it, with the real agent.
 //!
 //! Each module has a table `expected` from a scenario, a frontend and a sender to what must happen;
-//! [`table::check`] sends the packets for both families and all protocols. A combination without a
+//! [`crate::table::check`] sends the packets for both families and all protocols. A combination without a
 //! row does not compile.
 
 mod cluster_ips;
@@ -11,4 +11,3 @@ mod health_checks;
 mod load_balancers;
 mod node_ports;
 mod policies;
-mod table;

@@ -103,7 +103,7 @@ impl NodePorts {
     fn wait_until_rules_forget(&self, ip: &str) -> Result<()> {
         let start = Instant::now();
         loop {
-            let rules = self.world.lab.node.output("nft", &["list", "ruleset"])?;
+            let rules = self.world.rules()?;
             if !rules.contains(&format!("{ip} ")) && !rules.contains(&format!("{ip},")) {
                 return Ok(());
             }

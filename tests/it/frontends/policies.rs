@@ -1,9 +1,9 @@
 //! `externalTrafficPolicy` and `internalTrafficPolicy`.
 
 use anyhow::Result;
-use shunt_testbed::{Echo, Protocol};
+use shunt_testbed::Echo;
 
-use super::table::{Expected, Family, Frontend, Scenario, Sender, address, check, name, service};
+use crate::table::{Expected, Frontend, Scenario, Sender, Table, check, name, service};
 use crate::world::{CLUSTER_CIDR, TARGET, World, cluster_ip_service, manifest};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,16 +221,12 @@ fn an_endpoint_on_the_node_may_reach_itself_from_outside_addresses() -> Result<(
     let scenario = Policies::LocalAndHere;
     world.manifests.write("web.yaml", content(&world, scenario, scenario))?;
     let _agent = world.start()?;
-    for frontend in [Frontend::ExternalIp, Frontend::LoadBalancer, Frontend::NodePort] {
-        for family in Family::ALL {
-            for protocol in Protocol::ALL {
-                let to = address(frontend, family, scenario);
-                let reached = world.lab.from(&world.lab.pod1).probe(protocol, to);
-                let reached = reached.reaches(&["pod-1", "pod-3"]);
-                reached.at("pod-1").source_masqueraded();
-                reached.not_at("pod-1").source_preserved();
-            }
-        }
-    }
-    Ok(())
+    Table::EXTERNAL.check("from an endpoint", |case| {
+        let to = case.address_of(scenario.number());
+        let reached = world.lab.from(&world.lab.pod1).probe(case.protocol, to);
+        let reached = reached.reaches(&["pod-1", "pod-3"]);
+        reached.at("pod-1").source_masqueraded();
+        reached.not_at("pod-1").source_preserved();
+        Ok(())
+    })
 }

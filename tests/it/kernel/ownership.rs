@@ -69,7 +69,7 @@ fn later() -> Instant {
 }
 
 #[test]
-fn nobody_else_can_change_what_an_agent_owns() -> Result<()> {
+fn owned_tables_refuse_other_writers() -> Result<()> {
     let owned = kernel_can()?;
     let ns = Netns::new()?;
     let mut running = owner(&ns)?;
@@ -125,7 +125,7 @@ fn unchanged_tables_are_listed_once_behind_a_foreign_commit() -> Result<()> {
 
 /// What the agent does once a second, wherever others can change its tables and where they cannot.
 #[test]
-fn as_long_as_nobody_writes_nothing_is_listed() -> Result<()> {
+fn nothing_is_listed_without_foreign_commits() -> Result<()> {
     for ownership in [Ownership::Own, Ownership::Share] {
         let ns = Netns::new()?;
         let (faults, kernel) = Faults::new(ns.run(|| Ok(Socket::open()?))?);
@@ -150,7 +150,7 @@ fn as_long_as_nobody_writes_nothing_is_listed() -> Result<()> {
 }
 
 #[test]
-fn what_others_do_to_their_own_tables_costs_no_look_at_ours() -> Result<()> {
+fn foreign_commits_to_other_tables_list_nothing_of_owned_tables() -> Result<()> {
     let ns = Netns::new()?;
     let mut running = owner(&ns)?;
     running.sync()?;
@@ -187,7 +187,7 @@ fn the_next_agent_takes_the_tables_over_and_writes_nothing_else() -> Result<()> 
 }
 
 #[test]
-fn what_was_done_to_tables_while_nobody_had_them_is_repaired() -> Result<()> {
+fn start_repairs_changes_to_tables_without_an_owner() -> Result<()> {
     for damage in [
         "flush map ip shunt service-ips",
         "delete table ip6 shunt",

@@ -161,7 +161,7 @@ fn a_deletion_that_is_refused_is_tried_again_in_time() -> Result<()> {
 }
 
 #[test]
-fn what_all_need_is_tried_again_as_a_whole_and_nothing_is_lost() -> Result<()> {
+fn refused_shared_object_is_retried_with_all_changes() -> Result<()> {
     let ns = Netns::new()?;
     let (faults, mut dataplane) = faulty(&ns)?;
     dataplane.apply_all(OTHERS.into_iter().flat_map(of_service));

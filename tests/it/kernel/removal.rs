@@ -159,7 +159,7 @@ fn chains_that_rules_of_others_go_to_stay_with_all_that_they_go_to() -> Result<(
 }
 
 #[test]
-fn what_is_not_asked_for_stays() -> Result<()> {
+fn removal_without_scope_removes_nothing() -> Result<()> {
     let ns = Netns::new()?;
     ns.nft(NFTABLES)?;
     dataplane(&ns, vec![Change::Service(service(1))])?.sync()?;

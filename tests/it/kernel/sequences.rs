@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt_core::model::Change;
 use shunt_fake_nftables::change;
-use shunt_testbed::Netns;
+use shunt_testbed::{Netns, seed};
 
 use super::cluster::dataplane;
 
@@ -16,9 +16,11 @@ fn rounds() -> impl Strategy<Value = Vec<Vec<Change>>> {
 }
 
 #[test]
-fn any_sequence_of_changes_ends_as_a_fresh_start_does() {
+fn any_sequence_of_changes_ends_as_a_fresh_start_does() -> Result<()> {
+    let seed = seed(None)?;
     // PROPTEST_CASES says how many; 256 without it.
-    let config = Config { failure_persistence: None, ..Config::default() };
+    let config =
+        Config { failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..Config::default() };
     let check = |rounds: Vec<Vec<Change>>| -> Result<()> {
         let ns = Netns::new()?;
         let mut running = dataplane(&ns, Vec::new())?;
@@ -40,5 +42,5 @@ fn any_sequence_of_changes_ends_as_a_fresh_start_does() {
         .run(&rounds(), |rounds| {
             check(rounds).map_err(|error| TestCaseError::fail(format!("{error:#}")))
         })
-        .unwrap_or_else(|failure| panic!("{failure}"));
+        .map_err(|failure| anyhow!("SHUNT_SEED={seed}: {failure}"))
 }

@@ -124,7 +124,7 @@ fn a_restart_after_changes_writes_only_these() -> Result<()> {
 }
 
 #[test]
-fn what_others_did_to_our_tables_is_found_and_repaired() -> Result<()> {
+fn foreign_changes_to_shared_tables_are_repaired() -> Result<()> {
     let ns = Netns::new()?;
     let mut running = dataplane(&ns, some_cluster())?;
     running.sync()?;

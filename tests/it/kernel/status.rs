@@ -1,10 +1,9 @@
 //! What the kernel refuses is the first thing that `shunt status` tells.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use nfnetlink::nft::Socket;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
@@ -17,6 +16,7 @@ use shunt_fake_nftables::{NODE, service, slice};
 use shunt_testbed::Netns;
 
 use super::faults::Faults;
+use crate::world::{status_json, status_text};
 
 fn health() -> HealthSource {
     Arc::new(|| Health {
@@ -26,18 +26,6 @@ fn health() -> HealthSource {
         node_eligible: true,
         families: Family::ALL.to_vec(),
     })
-}
-
-fn ask(ns: &Netns, arguments: &[&str]) -> Result<String> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shunt"));
-    let output = command.args(["status", "--netns"]).arg(ns.path()).args(arguments).output()?;
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(!told.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    let has_problems = told.contains("PROBLEM  ");
-    if !arguments.contains(&"--output=json") {
-        assert_eq!(output.status.code(), Some(i32::from(has_problems)), "{told}");
-    }
-    Ok(told)
 }
 
 #[test]
@@ -64,12 +52,12 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     dataplane.apply(Change::Synced);
     let wrote = dataplane.sync()?;
     known.synced(wrote, Duration::from_millis(3), Arc::new(dataplane.snapshot()));
-    let text = ask(&ns, &[])?;
+    let text = status_text(&ns)?;
     let first = text.lines().next().unwrap_or_default();
     assert!(first.starts_with("PROBLEM  the kernel refuses 10.96.0.7:80/tcp of "), "{text}");
     assert!(first.contains("(23)") && first.contains("; retry in "), "{text}");
     assert!(text.contains("in 3.0ms: "), "{text}");
-    let json: serde_json::Value = serde_json::from_str(&ask(&ns, &["--output=json"])?)?;
+    let json = status_json(&ns)?;
     assert_eq!(json["quarantined"].as_array().map(Vec::len), Some(1), "{json:#}");
     assert_eq!(json["problems"].as_array().map(Vec::len), Some(1), "{json:#}");
 
@@ -77,7 +65,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     dataplane.apply(Change::Slice(slice(7, Family::V4, &[7 * 64, 7 * 64 + 1])));
     let wrote = dataplane.sync()?;
     known.synced(wrote, Duration::from_millis(1), Arc::new(dataplane.snapshot()));
-    let text = ask(&ns, &[])?;
+    let text = status_text(&ns)?;
     assert!(text.starts_with("OK  "), "{text}");
     Ok(())
 }

@@ -15,9 +15,9 @@ use nix::sys::socket::sockopt::{RcvBuf, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket,
 };
-use shunt_testbed::{Agent, Host, Netns, Node, Protocol, Service};
+use shunt_testbed::{Agent, HEALTH_PORT, Host, METRICS_PORT, Netns, Node, Protocol, Service};
 
-use super::world::{HEALTH, METRICS, World, service, slices};
+use crate::world::{World, http_service, http_slices};
 
 const CROWD: usize = 2_000;
 /// The time for an answer: the kubelet's default.
@@ -27,7 +27,7 @@ const CHECKED: u16 = 31_007;
 const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 /// Where the agent listens.
 const SERVERS: [(Ipv4Addr, u16); 3] =
-    [(Ipv4Addr::LOCALHOST, HEALTH), (NODE, CHECKED), (Ipv4Addr::LOCALHOST, METRICS)];
+    [(Ipv4Addr::LOCALHOST, HEALTH_PORT), (NODE, CHECKED), (Ipv4Addr::LOCALHOST, METRICS_PORT)];
 
 fn local_service() -> String {
     let local = Service::new("local")
@@ -42,12 +42,12 @@ fn local_service() -> String {
 /// An agent that serves health, metrics and a `healthCheckNodePort` with one local endpoint.
 fn start(world: &World, wrapper: &[&str]) -> Result<Agent> {
     allow_files()?;
-    world.write("node.yaml", Node::of(&world.lab.node))?;
-    world.write(
+    world.manifests.write("node.yaml", Node::of(&world.lab.node))?;
+    world.manifests.write(
         "local.yaml",
-        format!("{}{}", local_service(), slices("local", &[&world.lab.pod1])),
+        format!("{}{}", local_service(), http_slices("local", &[&world.lab.pod1])),
     )?;
-    let agent = world.agent().wrapper(wrapper).start()?;
+    let agent = world.plain_agent().wrapper(wrapper).start()?;
     let start = Instant::now();
     while !ask(world, NODE, CHECKED).is_ok_and(|status| status == 200) {
         ensure!(start.elapsed() < Duration::from_secs(60), "{}", agent.log());
@@ -70,7 +70,7 @@ fn ask(world: &World, ip: Ipv4Addr, port: u16) -> Result<u16> {
 
 /// The same over a connection to the server of that port.
 fn get(mut stream: TcpStream, port: u16) -> Result<u16> {
-    let path = if port == METRICS { "/metrics" } else { "/livez" };
+    let path = if port == METRICS_PORT { "/metrics" } else { "/livez" };
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
@@ -154,7 +154,7 @@ fn assert_bounded(agent: &Agent, before: (usize, usize)) {
 
 #[test]
 fn idle_clients_delay_no_others() -> Result<()> {
-    let world = World::new()?;
+    let world = World::empty()?;
     let agent = start(&world, &[])?;
     let before = holdings(&agent)?;
     for count in [1, 40] {
@@ -170,13 +170,13 @@ fn idle_clients_delay_no_others() -> Result<()> {
 /// One of the crowd must not push out those of other addresses.
 #[test]
 fn a_crowd_from_one_address_closes_no_connection_from_another() -> Result<()> {
-    let world = World::new()?;
+    let world = World::empty()?;
     let agent = start(&world, &[])?;
-    let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, HEALTH);
+    let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, HEALTH_PORT);
     let [one, other] = [1, 2].map(|host| Ipv4Addr::new(127, 7, 7, host));
     let patient = world.lab.node.run(|| open(one, to, true))?;
     let _crowd = crowd(&world.lab.node, &[other], to)?;
-    assert_eq!(get(patient, HEALTH)?, 200);
+    assert_eq!(get(patient, HEALTH_PORT)?, 200);
     agent.stop()
 }
 
@@ -243,7 +243,7 @@ fn harassed(
 /// bytes again and again.
 #[track_caller]
 fn assert_withstands(port: u16, reads: bool, bytes: &[u8]) -> Result<()> {
-    let world = World::new()?;
+    let world = World::empty()?;
     let agent = start(&world, &[])?;
     let before = holdings(&agent)?;
     let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
@@ -261,24 +261,24 @@ fn assert_withstands(port: u16, reads: bool, bytes: &[u8]) -> Result<()> {
 
 #[test]
 fn clients_that_send_a_byte_now_and_then_delay_no_others() -> Result<()> {
-    assert_withstands(HEALTH, true, b"G")
+    assert_withstands(HEALTH_PORT, true, b"G")
 }
 
 #[test]
 fn clients_that_never_read_cost_a_bounded_amount_of_memory() -> Result<()> {
-    assert_withstands(METRICS, false, b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+    assert_withstands(METRICS_PORT, false, b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
 }
 
 /// The agent has other things to open: manifests, sockets.
 #[test]
 fn clients_leave_the_agent_enough_files() -> Result<()> {
-    let world = World::new()?;
+    let world = World::empty()?;
     let agent = start(&world, &["prlimit", "--nofile=128:128"])?;
-    let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, HEALTH);
+    let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, HEALTH_PORT);
     let _crowd = crowd(&world.lab.node, &sources(40), to)?;
     assert_answers(&world, &agent);
-    world.write("web.yaml", service("web", &["10.96.0.10"]))?;
-    super::world::wait_for_services(&agent, 2)?;
+    world.manifests.write("web.yaml", http_service("web", &["10.96.0.10"]))?;
+    super::exported::wait_for_services(&agent, 2)?;
     assert_answers(&world, &agent);
     agent.stop()
 }

@@ -1,13 +1,13 @@
 //! With an API server as source.
 
-use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Kind, Kubeconfig, Standin, TOKEN};
-use shunt_testbed::{Agent, Exposition, HttpAnswer, Node, Topology};
+use shunt_testbed::{Agent, Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT, Node, Topology};
 
-use super::world::{HEALTH, METRICS, SHUNT, scrape, service, wait_for_services};
+use super::exported::{scrape, wait_for_services};
+use crate::world::{SHUNT, http_service, status_text};
 
 /// An API server on the node's loopback, and an agent that follows it.
 struct Cluster {
@@ -40,41 +40,34 @@ fn containing(text: &str) -> impl Fn(&HttpAnswer) -> Option<HttpAnswer> {
 fn a_node_that_the_cluster_does_not_know_is_not_eligible() -> Result<()> {
     let Cluster { lab, api, agent, .. } = &Cluster::start()?;
     let programmed = r#""nodeEligible":false,"healthy":true,"status":{"IPv4""#;
-    let healthz = agent.wait_for_answer(HEALTH, "/healthz", containing(programmed))?;
+    let healthz = agent.wait_for_answer(HEALTH_PORT, "/healthz", containing(programmed))?;
     assert_eq!(healthz.status, 503);
-    assert_eq!(agent.http_get(HEALTH, "/livez")?.status, 200);
+    assert_eq!(agent.http_get(HEALTH_PORT, "/livez")?.status, 200);
     let missing = format!("the API has no Node {}", lab.node.name);
     agent.wait_for_log(&["ERROR", &missing, "hostnameOverride"])?;
 
     // Another sync is no news about the node.
-    api.put(&service("web", &["10.96.0.10"]).to_string())?;
+    api.put(&http_service("web", &["10.96.0.10"]).to_string())?;
     wait_for_services(agent, 1)?;
     assert_eq!(agent.log().matches(&missing).count(), 1, "{}", agent.log());
-    let told = status(lab)?;
+    let told = status_text(&lab.node)?;
     assert!(told.starts_with(&format!("PROBLEM  {missing}")), "{told}");
 
     api.put(&Node::of(&lab.node).to_string())?;
     let eligible =
-        agent.wait_for_answer(HEALTH, "/healthz", containing(r#""nodeEligible":true"#))?;
+        agent.wait_for_answer(HEALTH_PORT, "/healthz", containing(r#""nodeEligible":true"#))?;
     assert_eq!(eligible.status, 200);
     agent.wait_for_log(&["the Node has appeared", &lab.node.name])?;
-    let told = status(lab)?;
+    let told = status_text(&lab.node)?;
     assert!(told.starts_with("OK  "), "{told}");
     Ok(())
-}
-
-/// What `shunt status` tells on the node.
-fn status(lab: &Topology) -> Result<String> {
-    let mut command = Command::new(SHUNT);
-    let output = command.args(["status", "--netns"]).arg(lab.node.path()).output()?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[test]
 fn what_a_trigger_took_is_measured_once_and_broken_watches_are_counted() -> Result<()> {
     let Cluster { lab, api, agent, .. } = &Cluster::start()?;
     api.put(&Node::of(&lab.node).to_string())?;
-    api.put(&service("web", &["10.96.0.10"]).to_string())?;
+    api.put(&http_service("web", &["10.96.0.10"]).to_string())?;
     agent.wait_ready()?;
     let name = "kubeproxy_network_programming_duration_seconds_count";
     let measured = |scraped: &Exposition, family| scraped.value(name, &[("ip_family", family)]);
@@ -103,13 +96,13 @@ fn what_a_trigger_took_is_measured_once_and_broken_watches_are_counted() -> Resu
             (measured(&scraped, "IPv4") == Some(count)).then_some(())
         }
     };
-    agent.wait_for_answer(METRICS, "/metrics", counted(1.0))?;
+    agent.wait_for_answer(METRICS_PORT, "/metrics", counted(1.0))?;
     api.put(&slice("10.244.0.8"))?;
-    agent.wait_for_answer(METRICS, "/metrics", counted(2.0))?;
+    agent.wait_for_answer(METRICS_PORT, "/metrics", counted(2.0))?;
     assert_eq!(measured(&scrape(agent)?, "IPv6"), Some(0.0));
 
     api.break_watches(Kind::Service)?;
-    agent.wait_for_answer(METRICS, "/metrics", |answer| {
+    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
         let scraped = Exposition::parse(&answer.body).ok()?;
         let restarts = scraped.value("shunt_watch_restarts_total", &[("resource", "services")]);
         (restarts? >= 1.0).then_some(())

@@ -13,9 +13,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, mkfifo};
-use shunt_testbed::{Exposition, Netns, Occupier, Scratch, Service, http_get};
+use shunt_testbed::{
+    Exposition, HEALTH_PORT, METRICS_PORT, Netns, Occupier, Scratch, Service, http_get,
+};
 
-use super::world::{HEALTH, METRICS, SHUNT, World, service, slices, wait_for_services};
+use super::exported::wait_for_services;
+use crate::world::{SHUNT, World, http_service, http_slices};
 
 /// How long the agent may take to end.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -103,9 +106,11 @@ fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> Result<T> {
 
 /// A node with a Service.
 fn world_with_web() -> Result<World> {
-    let world = World::new()?;
-    let web = service("web", &["10.96.0.10", "fd00:96::10"]);
-    world.write("web.yaml", format!("{web}{}", slices("web", &[&world.lab.pod1])))?;
+    let world = World::empty()?;
+    let web = http_service("web", &["10.96.0.10", "fd00:96::10"]);
+    world
+        .manifests
+        .write("web.yaml", format!("{web}{}", http_slices("web", &[&world.lab.pod1])))?;
     Ok(world)
 }
 
@@ -117,7 +122,7 @@ fn as_any_process(test: impl Fn(bool) -> Result<()>) -> Result<()> {
 #[test]
 fn it_ends_while_it_waits_for_another_agent() -> Result<()> {
     let world = world_with_web()?;
-    let _first = world.agent().start()?;
+    let _first = world.plain_agent().start()?;
     let manifests = world.manifests.path().display().to_string();
     as_any_process(|is_first| {
         let agent = Process::start(&world.lab.node, is_first, &["--manifests", &manifests])?;
@@ -171,7 +176,7 @@ fn silent_server(world: &World) -> Result<(TcpListener, Scratch, String)> {
 fn it_ends_while_it_waits_for_the_api_server() -> Result<()> {
     as_any_process(|is_first| {
         for (once, code) in [(false, 0), (true, 1)] {
-            let world = World::new()?;
+            let world = World::empty()?;
             let (server, _scratch, kubeconfig) = silent_server(&world)?;
             let mut words = vec!["--kubeconfig", &kubeconfig];
             words.extend(once.then_some("--once"));
@@ -189,11 +194,11 @@ fn it_ends_while_it_waits_for_the_api_server() -> Result<()> {
 fn it_ends_while_it_reads_manifests() -> Result<()> {
     as_any_process(|is_first| {
         for (once, code) in [(false, 0), (true, 1)] {
-            let world = World::new()?;
+            let world = World::empty()?;
             let services: String = (0..20_000)
                 .map(|n| Service::new(&format!("s{n}")).cluster_ips(&["10.96.0.1"]).to_string())
                 .collect();
-            world.write("large.yaml", services)?;
+            world.manifests.write("large.yaml", services)?;
             let manifests = world.manifests.path().display().to_string();
             let mut words = vec!["--manifests", &manifests];
             words.extend(once.then_some("--once"));
@@ -215,7 +220,7 @@ fn it_ends_while_it_reads_manifests() -> Result<()> {
 fn it_ends_while_its_first_commit_fails() -> Result<()> {
     as_any_process(|is_first| {
         let world = world_with_web()?;
-        world.agent().arg("--own-tables=false").once()?;
+        world.plain_agent().arg("--own-tables=false").once()?;
         let _occupier = Occupier::enter(&world.lab.node)?;
         let manifests = world.manifests.path().display().to_string();
         let agent = Process::start(&world.lab.node, is_first, &["--manifests", &manifests])?;
@@ -227,7 +232,7 @@ fn it_ends_while_its_first_commit_fails() -> Result<()> {
 
 /// What collects the log may hang, or be gone.
 #[test]
-fn a_log_that_nobody_reads_keeps_it_neither_from_its_work_nor_from_its_end() -> Result<()> {
+fn unread_log_delays_neither_work_nor_end() -> Result<()> {
     let world = world_with_web()?;
     let manifests = world.manifests.path().display().to_string();
     let start = || -> Result<(Child, Pid)> {
@@ -240,7 +245,7 @@ fn a_log_that_nobody_reads_keeps_it_neither_from_its_work_nor_from_its_end() -> 
     };
     let ready = || {
         wait_for("answer", || {
-            let stream = world.lab.node.run(|| Ok(TcpStream::connect(("127.0.0.1", HEALTH))?));
+            let stream = world.lab.node.run(|| Ok(TcpStream::connect(("127.0.0.1", HEALTH_PORT))?));
             stream.ok()
         })
     };
@@ -250,9 +255,11 @@ fn a_log_that_nobody_reads_keeps_it_neither_from_its_work_nor_from_its_end() -> 
     drop(child.stderr.take());
     for count in [2, 3] {
         let name = format!("more-{count}");
-        world.write(&format!("{name}.yaml"), service(&name, &[&format!("10.96.0.{count}")]))?;
+        world
+            .manifests
+            .write(&format!("{name}.yaml"), http_service(&name, &[&format!("10.96.0.{count}")]))?;
         wait_for("sync", || {
-            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS));
+            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
             let answer = http_get(&world.lab.node, to, "/metrics").ok()?;
             let scraped = Exposition::parse(&answer.body).ok()?;
             (scraped.value("shunt_services", &[]) == Some(f64::from(count))).then_some(())
@@ -297,7 +304,7 @@ fn ended_at_once(child: &mut Child, pid: Pid) -> Result<()> {
 
 /// The library lets a call of the thread fail that never fails (see `tests/support/fault_preload`).
 #[test]
-fn a_dataplane_that_dies_is_the_end_and_the_log_says_so() -> Result<()> {
+fn panic_of_the_dataplane_thread_ends_the_process() -> Result<()> {
     let world = world_with_web()?;
     let scratch = Scratch::new()?;
     let stop = scratch.path().join("stop");
@@ -309,7 +316,7 @@ fn a_dataplane_that_dies_is_the_end_and_the_log_says_so() -> Result<()> {
     );
     let preload = format!("LD_PRELOAD={}", library.display());
     let file = format!("SHUNT_STOP_CLOCK={}", stop.display());
-    let agent = world.agent().wrapper(&["env", &preload, &file]).start()?;
+    let agent = world.plain_agent().wrapper(&["env", &preload, &file]).start()?;
     wait_for_services(&agent, 1)?;
     let rules = world.lab.node.output("nft", &["--stateless", "list", "ruleset"])?;
     fs::write(&stop, "")?;

@@ -1,9 +1,10 @@
 //! `/healthz` and `/livez`, as load balancers and probes see them.
 
 use anyhow::Result;
-use shunt_testbed::{Exposition, HttpAnswer, Node, Occupier};
+use shunt_testbed::{Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT, Node, Occupier};
 
-use super::world::{HEALTH, METRICS, World, scrape, service, wait_for_services};
+use super::exported::{scrape, wait_for_services};
+use crate::world::{World, http_service};
 
 /// An answer's body with `T` in place of each time.
 fn timeless(answer: &HttpAnswer) -> String {
@@ -19,29 +20,30 @@ const FAMILIES: &str = r#""status":{"IPv4":{"lastUpdated":"T","healthy":true},"I
 
 #[test]
 fn the_answers_are_kube_proxys() -> Result<()> {
-    let world = World::new()?;
-    let agent = world.agent().start()?;
+    let world = World::empty()?;
+    let agent = world.plain_agent().start()?;
     // Without a Node among the manifests, nothing speaks against it.
-    let healthz = agent.http_get(HEALTH, "/healthz")?;
+    let healthz = agent.http_get(HEALTH_PORT, "/healthz")?;
     let eligible = format!(
         r#"{{"lastUpdated":"T","currentTime":"T","nodeEligible":true,"healthy":true,{FAMILIES}}}"#
     );
     assert_eq!((healthz.status, timeless(&healthz)), (200, eligible.clone()));
-    let livez = agent.http_get(HEALTH, "/livez")?;
+    let livez = agent.http_get(HEALTH_PORT, "/livez")?;
     let live = format!(r#"{{"lastUpdated":"T","currentTime":"T","healthy":true,{FAMILIES}}}"#);
     assert_eq!((livez.status, timeless(&livez)), (200, live.clone()));
 
     // The autoscaler is about to remove the node: no new traffic, but no restart either.
     let doomed = "taints: [{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}]";
-    world.write("node.yaml", Node::of(&world.lab.node).spec(doomed))?;
+    world.manifests.write("node.yaml", Node::of(&world.lab.node).spec(doomed))?;
     let refused = |answer: &HttpAnswer| (answer.status == 503).then(|| timeless(answer));
-    let healthz = agent.wait_for_answer(HEALTH, "/healthz", refused)?;
+    let healthz = agent.wait_for_answer(HEALTH_PORT, "/healthz", refused)?;
     assert_eq!(healthz, eligible.replace("\"nodeEligible\":true", "\"nodeEligible\":false"));
-    let livez = agent.http_get(HEALTH, "/livez")?;
+    let livez = agent.http_get(HEALTH_PORT, "/livez")?;
     assert_eq!((livez.status, timeless(&livez)), (200, live));
 
-    world.write("node.yaml", Node::of(&world.lab.node))?;
-    agent.wait_for_answer(HEALTH, "/healthz", |answer| (answer.status == 200).then_some(()))?;
+    world.manifests.write("node.yaml", Node::of(&world.lab.node))?;
+    agent
+        .wait_for_answer(HEALTH_PORT, "/healthz", |answer| (answer.status == 200).then_some(()))?;
     let scraped = scrape(&agent)?;
     for (probe, code, least) in
         [("healthz", "200", 2.0), ("healthz", "503", 1.0), ("livez", "200", 2.0)]
@@ -56,10 +58,10 @@ fn the_answers_are_kube_proxys() -> Result<()> {
 /// As kube-proxy, which has no proxier for a family that is switched off.
 #[test]
 fn a_node_without_ipv6_says_nothing_of_it() -> Result<()> {
-    let world = World::new()?;
+    let world = World::empty()?;
     world.lab.node.sysctl(&[("net/ipv6/conf/all/disable_ipv6", "1")])?;
-    let agent = world.agent().start()?;
-    let livez = timeless(&agent.http_get(HEALTH, "/livez")?);
+    let agent = world.plain_agent().start()?;
+    let livez = timeless(&agent.http_get(HEALTH_PORT, "/livez")?);
     let status = r#""status":{"IPv4":{"lastUpdated":"T","healthy":true}}"#;
     assert!(livez.contains(status) && !livez.contains("IPv6"), "{livez}");
     let scraped = scrape(&agent)?;
@@ -71,23 +73,23 @@ fn a_node_without_ipv6_says_nothing_of_it() -> Result<()> {
 
 #[test]
 fn tables_that_cannot_be_written_make_it_unhealthy_once_they_are_late() -> Result<()> {
-    let world = World::new()?;
+    let world = World::empty()?;
     let config = "nftables: {syncPeriod: 500ms}\n";
-    let agent = world.agent().config(config)?.arg("--own-tables=false").start()?;
+    let agent = world.plain_agent().config(config)?.arg("--own-tables=false").start()?;
     // That the tables are not as planned is late by itself, without any change that waits.
     let occupier = Occupier::enter(&world.lab.node.ns)?;
     let late = |answer: &HttpAnswer| (answer.status == 503).then(|| timeless(answer));
     let expected = r#"{"lastUpdated":"T","currentTime":"T","nodeEligible":true,"healthy":false,"status":{"IPv4":{"lastUpdated":"T","healthy":false},"IPv6":{"lastUpdated":"T","healthy":false}}}"#;
-    assert_eq!(agent.wait_for_answer(HEALTH, "/healthz", late)?, expected);
-    agent.wait_for_answer(HEALTH, "/livez", late)?;
-    world.write("web.yaml", service("web", &["10.96.0.10"]))?;
+    assert_eq!(agent.wait_for_answer(HEALTH_PORT, "/healthz", late)?, expected);
+    agent.wait_for_answer(HEALTH_PORT, "/livez", late)?;
+    world.manifests.write("web.yaml", http_service("web", &["10.96.0.10"]))?;
     let pending = "kubeproxy_sync_proxy_rules_service_changes_pending";
-    agent.wait_for_answer(METRICS, "/metrics", |answer| {
+    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
         let scraped = Exposition::parse(&answer.body).ok()?;
         (scraped.value(pending, &[]) == Some(1.0)).then_some(())
     })?;
     // The metrics server only says that it is there.
-    assert_eq!(agent.http_get(METRICS, "/healthz")?.status, 200);
+    assert_eq!(agent.http_get(METRICS_PORT, "/healthz")?.status, 200);
 
     let scraped = scrape(&agent)?;
     let value = |name, labels: &[_]| scraped.value(name, labels).unwrap_or_default();
@@ -99,8 +101,9 @@ fn tables_that_cannot_be_written_make_it_unhealthy_once_they_are_late() -> Resul
 
     drop(occupier);
     // The next change is a reason to try again at once.
-    world.write("other.yaml", service("other", &["10.96.0.11"]))?;
-    agent.wait_for_answer(HEALTH, "/healthz", |answer| (answer.status == 200).then_some(()))?;
+    world.manifests.write("other.yaml", http_service("other", &["10.96.0.11"]))?;
+    agent
+        .wait_for_answer(HEALTH_PORT, "/healthz", |answer| (answer.status == 200).then_some(()))?;
     let scraped = wait_for_services(&agent, 2)?;
     assert_eq!(scraped.value(pending, &[]), Some(0.0));
     agent.stop()

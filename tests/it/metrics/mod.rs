@@ -3,8 +3,8 @@
 mod clients;
 mod cluster;
 mod ending;
+mod exported;
 mod health;
 mod names;
 mod ports;
 mod scrape;
-mod world;

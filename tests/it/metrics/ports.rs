@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::os::fd::AsRawFd;
-use std::process::Command;
 
 use anyhow::Result;
 use nix::errno::Errno;
@@ -10,9 +9,10 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen, setsockopt, socket,
     sockopt,
 };
-use shunt_testbed::{Exposition, HttpAnswer};
+use shunt_testbed::{Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT};
 
-use super::world::{HEALTH, METRICS, SHUNT, World, wait_for_services};
+use super::exported::wait_for_services;
+use crate::world::{World, status_text};
 
 /// Takes a port on the node.
 fn take(world: &World, port: u16) -> Result<TcpListener> {
@@ -21,29 +21,23 @@ fn take(world: &World, port: u16) -> Result<TcpListener> {
 
 #[test]
 fn a_taken_port_is_said_and_tried_again() -> Result<()> {
-    let world = World::new()?;
-    let taken = take(&world, METRICS)?;
-    let agent = world.agent().start()?;
+    let world = World::empty()?;
+    let taken = take(&world, METRICS_PORT)?;
+    let agent = world.plain_agent().start()?;
     agent.wait_for_log(&["metricsBindAddress", "127.0.0.1:10249", "retrying"])?;
     drop(taken);
-    agent.wait_for_answer(METRICS, "/healthz", |answer| (answer.body == "ok").then_some(()))?;
+    agent
+        .wait_for_answer(METRICS_PORT, "/healthz", |answer| (answer.body == "ok").then_some(()))?;
     agent.stop()
-}
-
-/// What `shunt status` tells on the node, and its exit code.
-fn status(world: &World) -> Result<(String, Option<i32>)> {
-    let mut command = Command::new(SHUNT);
-    let output = command.args(["status", "--netns"]).arg(world.lab.node.path()).output()?;
-    Ok((String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code()))
 }
 
 /// Another process answers the probes then, at one address or at all.
 #[test]
 fn a_port_that_another_process_has_is_a_problem_until_it_is_free() -> Result<()> {
     for address in ["127.0.0.1", "0.0.0.0"] {
-        let world = World::new()?;
-        let taken = world.lab.node.run(|| Ok(TcpListener::bind((address, HEALTH))?))?;
-        let agent = world.agent().spawn()?;
+        let world = World::empty()?;
+        let taken = world.lab.node.run(|| Ok(TcpListener::bind((address, HEALTH_PORT))?))?;
+        let agent = world.plain_agent().spawn()?;
         agent.wait_for_log(&["ERROR", "healthzBindAddress", "0.0.0.0:10256"])?;
         let unbound = |count| {
             move |answer: &HttpAnswer| {
@@ -52,18 +46,17 @@ fn a_port_that_another_process_has_is_a_problem_until_it_is_free() -> Result<()>
                 (found == count).then_some(())
             }
         };
-        agent.wait_for_answer(METRICS, "/metrics", unbound(1.0))?;
+        agent.wait_for_answer(METRICS_PORT, "/metrics", unbound(1.0))?;
         wait_for_services(&agent, 0)?;
-        let (told, code) = status(&world)?;
-        assert_eq!(code, Some(1));
+        let told = status_text(&world.lab.node)?;
         let problem = "PROBLEM  cannot listen on 0.0.0.0:10256 for /healthz and /livez";
         assert!(told.contains(problem), "{told}");
 
         drop(taken);
         agent.wait_ready()?;
-        agent.wait_for_answer(METRICS, "/metrics", unbound(0.0))?;
-        let (told, code) = status(&world)?;
-        assert_eq!(code, Some(0), "{told}");
+        agent.wait_for_answer(METRICS_PORT, "/metrics", unbound(0.0))?;
+        let told = status_text(&world.lab.node)?;
+        assert!(!told.contains("PROBLEM"), "{told}");
         agent.stop()?;
     }
     Ok(())
@@ -72,8 +65,8 @@ fn a_port_that_another_process_has_is_a_problem_until_it_is_free() -> Result<()>
 /// Options that let sockets share a port take the consent of both.
 #[test]
 fn another_process_cannot_listen_beside_the_agent() -> Result<()> {
-    let world = World::new()?;
-    let agent = world.agent().start()?;
+    let world = World::empty()?;
+    let agent = world.plain_agent().start()?;
     for ip in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST, Ipv4Addr::new(192, 0, 2, 10)] {
         for (reuse_address, reuse_port) in
             [(false, false), (true, false), (false, true), (true, true)]
@@ -83,7 +76,7 @@ fn another_process_cannot_listen_beside_the_agent() -> Result<()> {
                 let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
                 setsockopt(&socket, sockopt::ReuseAddr, &reuse_address)?;
                 setsockopt(&socket, sockopt::ReusePort, &reuse_port)?;
-                let address = SockaddrIn::from(SocketAddrV4::new(ip, HEALTH));
+                let address = SockaddrIn::from(SocketAddrV4::new(ip, HEALTH_PORT));
                 Ok(bind(socket.as_raw_fd(), &address)
                     .and_then(|()| listen(&socket, Backlog::new(1)?)))
             })?;
@@ -94,11 +87,12 @@ fn another_process_cannot_listen_beside_the_agent() -> Result<()> {
 }
 
 #[test]
-fn a_taken_port_is_the_end_if_that_is_asked_for() -> Result<()> {
-    for (port, field) in [(METRICS, "metricsBindAddress"), (HEALTH, "healthzBindAddress")] {
-        let world = World::new()?;
+fn taken_port_ends_the_agent_with_bind_address_hard_fail() -> Result<()> {
+    for (port, field) in [(METRICS_PORT, "metricsBindAddress"), (HEALTH_PORT, "healthzBindAddress")]
+    {
+        let world = World::empty()?;
         let _taken = take(&world, port)?;
-        let agent = world.agent().config("bindAddressHardFail: true\n")?.spawn()?;
+        let agent = world.plain_agent().config("bindAddressHardFail: true\n")?.spawn()?;
         assert_eq!(agent.wait_for_end()?.code(), Some(1), "{}", agent.log());
         let line = agent.wait_for_log(&["ERROR", field, &port.to_string()])?;
         assert_eq!(line.matches("(os error ").count(), 1, "{line}");
@@ -108,9 +102,9 @@ fn a_taken_port_is_the_end_if_that_is_asked_for() -> Result<()> {
 
 #[test]
 fn both_servers_listen_where_they_are_told() -> Result<()> {
-    let world = World::new()?;
+    let world = World::empty()?;
     let config = "healthzBindAddress: 127.0.0.1:9001\nmetricsBindAddress: 127.0.0.1:9002\n";
-    let agent = world.agent().config(config)?.spawn()?;
+    let agent = world.plain_agent().config(config)?.spawn()?;
     agent.wait_for_answer(9001, "/healthz", |answer| (answer.status == 200).then_some(()))?;
     assert_eq!(agent.http_get(9002, "/proxyMode")?.body, "nftables");
     agent.stop()

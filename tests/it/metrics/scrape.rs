@@ -1,9 +1,10 @@
 //! Values that move with what happens.
 
 use anyhow::Result;
-use shunt_testbed::{EndpointSlice, Exposition, Protocol, Service};
+use shunt_testbed::{EndpointSlice, Exposition, METRICS_PORT, Protocol, Service};
 
-use super::world::{METRICS, World, scrape, service, slices, wait_for_services};
+use super::exported::{scrape, wait_for_services};
+use crate::world::{World, http_service, http_slices};
 
 const V4: (&str, &str) = ("ip_family", "IPv4");
 const V6: (&str, &str) = ("ip_family", "IPv6");
@@ -18,8 +19,8 @@ fn value(scraped: &Exposition, name: &str, labels: &[(&str, &str)]) -> f64 {
 
 #[test]
 fn values_move_with_services() -> Result<()> {
-    let world = World::new()?;
-    let agent = world.agent().start()?;
+    let world = World::empty()?;
+    let agent = world.plain_agent().start()?;
     let empty = scrape(&agent)?;
     for (name, labels, expected) in [
         ("shunt_services", &[][..], 0.0),
@@ -32,9 +33,9 @@ fn values_move_with_services() -> Result<()> {
         assert_eq!(value(&empty, name, labels), expected, "{name} {labels:?}");
     }
 
-    let web = service("web", &["10.96.0.10", "fd00:96::10"]).external_ips(&["198.51.100.10"]);
+    let web = http_service("web", &["10.96.0.10", "fd00:96::10"]).external_ips(&["198.51.100.10"]);
     let hosts = [&world.lab.pod1, &world.lab.pod2];
-    world.write("web.yaml", format!("{web}{}", slices("web", &hosts)))?;
+    world.manifests.write("web.yaml", format!("{web}{}", http_slices("web", &hosts)))?;
     let one = wait_for_services(&agent, 1)?;
     for (name, labels, expected) in [
         ("shunt_endpoint_slices", &[][..], 2.0),
@@ -91,8 +92,8 @@ fn values_move_with_services() -> Result<()> {
 /// As kube-proxy counts: service ports with a policy that leaves them without endpoints here.
 #[test]
 fn services_without_local_endpoints_are_counted() -> Result<()> {
-    let world = World::new()?;
-    let agent = world.agent().start()?;
+    let world = World::empty()?;
+    let agent = world.plain_agent().start()?;
     let local = |name: &str, octet: u8, policy: &str| {
         let web = Service::new(name)
             .cluster_ips(&[&format!("10.96.0.{octet}")])
@@ -104,14 +105,14 @@ fn services_without_local_endpoints_are_counted() -> Result<()> {
     let remote = [&world.lab.pod3];
     let here = [&world.lab.pod1];
     let all = [
-        local("a", 1, internal) + &slices("a", &remote),
-        local("b", 2, external) + &slices("b", &remote),
-        local("c", 3, external) + &slices("c", &remote),
-        local("d", 4, external) + &slices("d", &here),
+        local("a", 1, internal) + &http_slices("a", &remote),
+        local("b", 2, external) + &http_slices("b", &remote),
+        local("c", 3, external) + &http_slices("c", &remote),
+        local("d", 4, external) + &http_slices("d", &here),
         // Without any endpoint, it is not the policy that is to blame.
-        local("e", 5, internal) + &slices("e", &[]),
+        local("e", 5, internal) + &http_slices("e", &[]),
     ];
-    world.write("all.yaml", all.concat())?;
+    world.manifests.write("all.yaml", all.concat())?;
     let scraped = wait_for_services(&agent, 5)?;
     let count = |scraped: &Exposition, policy, family| {
         let name = "kubeproxy_sync_proxy_rules_no_local_endpoints_total";
@@ -121,7 +122,7 @@ fn services_without_local_endpoints_are_counted() -> Result<()> {
     assert_eq!(count(&scraped, "external", V4), 2.0);
     assert_eq!(count(&scraped, "external", V6), 0.0);
 
-    world.write("all.yaml", all[2..].concat())?;
+    world.manifests.write("all.yaml", all[2..].concat())?;
     let scraped = wait_for_services(&agent, 3)?;
     assert_eq!(count(&scraped, "internal", V4), 0.0);
     assert_eq!(count(&scraped, "external", V4), 1.0);
@@ -130,19 +131,19 @@ fn services_without_local_endpoints_are_counted() -> Result<()> {
 
 #[test]
 fn conflicts_and_searches_for_stale_flows_are_counted() -> Result<()> {
-    let world = World::new()?;
-    let agent = world.agent().start()?;
+    let world = World::empty()?;
+    let agent = world.plain_agent().start()?;
     let dns = |name: &str| {
         let service =
             Service::new(name).cluster_ips(&["10.96.0.53"]).port("dns", Protocol::Udp, 53);
         let slice = EndpointSlice::v4(name).port("dns", Protocol::Udp, 53);
         format!("{service}{}", slice.hosts(&[&world.lab.pod1]))
     };
-    world.write("a.yaml", dns("a"))?;
-    world.write("b.yaml", dns("b"))?;
+    world.manifests.write("a.yaml", dns("a"))?;
+    world.manifests.write("b.yaml", dns("b"))?;
     let scraped = wait_for_services(&agent, 2)?;
     assert_eq!(value(&scraped, "shunt_frontend_conflicts", &[]), 1.0);
-    let swept = agent.wait_for_answer(METRICS, "/metrics", |answer| {
+    let swept = agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
         let scraped = Exposition::parse(&answer.body).ok()?;
         let name = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count";
         (scraped.value(name, &[V4])? > 0.0).then_some(scraped)
@@ -156,12 +157,12 @@ fn conflicts_and_searches_for_stale_flows_are_counted() -> Result<()> {
 
 #[test]
 fn repairs_are_counted() -> Result<()> {
-    let world = World::new()?;
-    let agent = world.agent().arg("--own-tables=false").start()?;
-    world.write("web.yaml", service("web", &["10.96.0.10", "fd00:96::10"]))?;
+    let world = World::empty()?;
+    let agent = world.plain_agent().arg("--own-tables=false").start()?;
+    world.manifests.write("web.yaml", http_service("web", &["10.96.0.10", "fd00:96::10"]))?;
     wait_for_services(&agent, 1)?;
     world.lab.node.nft("flush set ip shunt cluster-ips")?;
-    agent.wait_for_answer(METRICS, "/metrics", |answer| {
+    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
         let scraped = Exposition::parse(&answer.body).ok()?;
         (scraped.value("shunt_drift_repairs_total", &[])? > 0.0).then_some(())
     })?;
@@ -172,10 +173,10 @@ fn repairs_are_counted() -> Result<()> {
 
 #[test]
 fn the_other_pages_of_the_metrics_server() -> Result<()> {
-    let world = World::new()?;
-    let agent = world.agent().config("nftables: {syncPeriod: 90s}\n")?.start()?;
-    assert_eq!(agent.http_get(METRICS, "/healthz")?.body, "ok");
-    let configz = agent.http_get(METRICS, "/configz")?;
+    let world = World::empty()?;
+    let agent = world.plain_agent().config("nftables: {syncPeriod: 90s}\n")?.start()?;
+    assert_eq!(agent.http_get(METRICS_PORT, "/healthz")?.body, "ok");
+    let configz = agent.http_get(METRICS_PORT, "/configz")?;
     assert!(configz.headers.contains("Content-Type: application/json"), "{configz:?}");
     let configz: serde_json::Value = serde_json::from_str(&configz.body)?;
     let shown = &configz["kubeproxy.config.k8s.io"];
@@ -190,8 +191,8 @@ fn the_other_pages_of_the_metrics_server() -> Result<()> {
         let found = shown.pointer(field).and_then(serde_json::Value::as_str);
         assert_eq!(found, Some(value), "{field} in {configz}");
     }
-    assert_eq!(agent.http_get(METRICS, "/proxyMode")?.body, "nftables");
-    let slis = Exposition::parse(&agent.http_get(METRICS, "/metrics/slis")?.body)?;
+    assert_eq!(agent.http_get(METRICS_PORT, "/proxyMode")?.body, "nftables");
+    let slis = Exposition::parse(&agent.http_get(METRICS_PORT, "/metrics/slis")?.body)?;
     let ping = [("name", "ping"), ("type", "healthz")];
     assert_eq!(slis.value("kubernetes_healthcheck", &ping), Some(1.0));
     agent.stop()

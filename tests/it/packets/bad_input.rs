@@ -157,7 +157,7 @@ fn mistakes_that_come_later() -> Result<()> {
 
 /// All at once, and for a run that ends by itself.
 #[test]
-fn mistakes_do_not_add_up() -> Result<()> {
+fn many_bad_manifests_leave_good_ones_in_force() -> Result<()> {
     let world = World::with_web()?;
     for mistake in MISTAKES {
         world.manifests.write(&mistake.file(), (mistake.content)(&world.lab.pod2))?;

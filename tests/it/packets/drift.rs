@@ -56,10 +56,8 @@ fn what_is_owned_cannot_be_damaged() -> Result<()> {
     let world = World::with_web()?;
     let agent = world.start()?;
     let wanted = world.lab.node.ruleset()?;
-    // Before kernel 6.9 nobody can own tables in a way that outlives him; then they are repaired.
-    // Flags of the table are indented once, those of its sets twice.
-    let table = world.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
-    let owned = table.contains("\n\tflags ");
+    // Before kernel 6.9 no process can own tables in a way that outlives it; then they are repaired.
+    let owned = world.tables_are_owned()?;
     for damage in DAMAGE {
         let refused = world.lab.node.nft(damage).is_err();
         ensure!(refused == (owned && damage != "flush ruleset"), "{damage}");

@@ -15,7 +15,7 @@ use nix::sys::socket::{
 use shunt::presence::{FIRST_PORT, PORTS};
 use shunt_testbed::{Netns, patience};
 
-use crate::world::{CLUSTER_CIDR, SHUNT, World};
+use crate::world::{CLUSTER_CIDR, SHUNT, World, status_json};
 
 /// A port number of netlink, taken as any process can take it: in no multicast group.
 fn occupy(ns: &Netns, port: u32) -> Result<OwnedFd> {
@@ -50,13 +50,6 @@ fn as_nobody(ns: &Netns, words: &[&str]) -> Result<Option<Output>> {
     })
 }
 
-fn status(ns: &Netns) -> Result<serde_json::Value> {
-    let mut command = Command::new(SHUNT);
-    let output = command.args(["status", "--output=json", "--netns"]).arg(ns.path()).output()?;
-    ensure!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(serde_json::from_slice(&output.stdout)?)
-}
-
 /// With all names and some or all numbers taken by processes that may be no agents.
 #[test]
 fn processes_without_rights_delay_nothing_and_two_agents_still_exclude_each_other() -> Result<()> {
@@ -71,7 +64,7 @@ fn processes_without_rights_delay_nothing_and_two_agents_still_exclude_each_othe
         let start = Instant::now();
         let first = world.start()?;
         ensure!(start.elapsed() < patience(Duration::from_secs(5)), "{}", first.log());
-        assert_eq!(status(node)?["process"], first.pid());
+        assert_eq!(status_json(node)?["process"], first.pid());
         let second = world.agent(CLUSTER_CIDR)?.spawn()?;
         let held = format!("another shunt (process {})", first.pid());
         second.wait_for_log(&[&held, "waiting until it ends"])?;
@@ -98,7 +91,7 @@ fn processes_without_rights_delay_nothing_and_two_agents_still_exclude_each_othe
         let took = start.elapsed();
         ensure!(took < patience(Duration::from_secs(2)), "it took {took:?}");
         acts.wait_ready()?;
-        assert_eq!(status(node)?["process"], acts.pid());
+        assert_eq!(status_json(node)?["process"], acts.pid());
         world.assert_web_works();
     }
     Ok(())
@@ -139,7 +132,7 @@ fn of_many_agents_one_acts() -> Result<()> {
             std::thread::sleep(Duration::from_millis(2));
         };
         let agent = agents.swap_remove(acting);
-        assert_eq!(status(&world.lab.node)?["process"], agent.pid());
+        assert_eq!(status_json(&world.lab.node)?["process"], agent.pid());
         agent.kill()?;
     }
     Ok(())

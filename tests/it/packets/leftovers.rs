@@ -1,13 +1,13 @@
 //! kube-proxy beside the agent: what is found of it, and what `shunt cleanup --kube-proxy` does.
 
 use std::fs;
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use shunt_testbed::{Agent, Exposition};
+use shunt_testbed::{Agent, Exposition, METRICS_PORT};
 
-use crate::world::{CLUSTER_CIDR, SHUNT, World};
+use crate::world::{CLUSTER_CIDR, World, run_shunt};
 
 /// What kube-proxy leaves in nf_tables: the tables of its nftables mode, and a chain of its iptables
 /// mode beside one of the kubelet.
@@ -18,7 +18,6 @@ const RULES: &str = "
     add chain ip nat KUBE-SERVICES
     add chain ip nat KUBE-KUBELET-CANARY
 ";
-const METRICS: u16 = 10249;
 
 /// A process that ends with the test.
 struct Process(Child);
@@ -31,9 +30,7 @@ impl Drop for Process {
 }
 
 fn run(world: &World, arguments: &[&str]) -> Result<String> {
-    let mut command = Command::new(SHUNT);
-    command.args(arguments).arg("--netns").arg(world.lab.node.path());
-    let output = command.output()?;
+    let output = run_shunt(&world.lab.node, arguments)?;
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
     ensure!(output.status.success(), "{text}");
@@ -43,7 +40,7 @@ fn run(world: &World, arguments: &[&str]) -> Result<String> {
 /// Waits until the metric has these values, by kind.
 fn wait_for_metric(agent: &Agent, expected: &[(&str, f64)]) -> Result<()> {
     const NAME: &str = "shunt_kube_proxy_leftovers";
-    agent.wait_for_answer(METRICS, "/metrics", |answer| {
+    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
         let scraped = Exposition::parse(&answer.body).ok()?;
         let is =
             |(kind, value): &(&str, f64)| scraped.value(NAME, &[("kind", kind)]) == Some(*value);

@@ -150,7 +150,7 @@ fn only_the_configured_bit_of_the_mark_is_touched() -> Result<()> {
              add rule inet user leaving meta mark != 0x80000001 counter name damaged",
         )?;
         let _agent = world.agent(&format!("{CLUSTER_CIDR}{settings}"))?.start()?;
-        let rules = world.lab.node.output("nft", &["list", "ruleset"])?;
+        let rules = world.rules()?;
         let mark = format!("{:08x}", 1 << bit);
         assert!(rules.contains(&mark), "no rule knows the mark {mark}:\n{rules}");
         for to in PAIR {

@@ -6,42 +6,20 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 use shunt_testbed::{Netns, Occupier, Protocol, Service};
 
-use crate::world::{CLUSTER_CIDR, SHUNT, World, cluster_ip_service, manifest, web};
-
-fn command(ns: &Netns) -> Command {
-    let mut command = Command::new(SHUNT);
-    command.args(["status", "--netns"]).arg(ns.path());
-    command
-}
-
-/// What is told as text.
-fn text(ns: &Netns) -> Result<String> {
-    let output = command(ns).output()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(!text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(output.status.success(), !text.contains("PROBLEM  "), "{text}");
-    Ok(text)
-}
-
-/// What is told as JSON.
-fn json(ns: &Netns) -> Result<Value> {
-    let output = command(ns).args(["--output", "json"]).output()?;
-    ensure!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    let json: Value = serde_json::from_slice(&output.stdout).context("no JSON")?;
-    let problems = json["problems"].as_array().context("no problems")?;
-    assert_eq!(output.status.code(), Some(i32::from(!problems.is_empty())), "{json:#}");
-    Ok(json)
-}
+use crate::world::{
+    CLUSTER_CIDR, SHUNT, World, cluster_ip_service, manifest, run_shunt, status_json, status_text,
+    web,
+};
 
 /// Waits until the status is as `is_so` wants it.
 fn wait_for(ns: &Netns, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
     let start = Instant::now();
     loop {
-        let status = json(ns);
+        let status = status_json(ns);
         if let Some(status) = status.as_ref().ok().filter(|status| is_so(status)) {
             return Ok(status.clone());
         }
@@ -52,7 +30,7 @@ fn wait_for(ns: &Netns, is_so: impl Fn(&Value) -> bool) -> Result<Value> {
 
 #[test]
 fn without_an_agent_there_is_one_sentence() -> Result<()> {
-    let output = command(&Netns::new()?).output()?;
+    let output = run_shunt(&Netns::new()?, &["status"])?;
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -81,7 +59,7 @@ fn all_is_well_and_counted() -> Result<()> {
     assert_eq!(counts["frontends"], serde_json::json!({"IPv4": 12, "IPv6": 12}));
     assert_eq!(counts["elements"]["service-ips"]["IPv4"], 9);
 
-    let text = text(&world.lab.node)?;
+    let text = status_text(&world.lab.node)?;
     assert!(text.starts_with("OK  all changes are in the kernel\n"), "{text}");
     for part in [
         "on node node-1, process ",
@@ -121,7 +99,7 @@ fn conflicts_and_ports_that_somebody_else_has_are_told() -> Result<()> {
     assert_eq!(status["conflicts"][0]["loser"], "default/second");
     assert_eq!(status["unboundHealthPorts"][0]["service"], "default/local");
     assert_eq!(status["warnings"].as_array().map(Vec::len), Some(4), "{status:#}");
-    let told = text(&world.lab.node)?;
+    let told = status_text(&world.lab.node)?;
     let first: Vec<&str> = told.lines().take_while(|line| !line.is_empty()).collect();
     assert_eq!(first.len(), 4, "{told}");
     assert!(first.iter().all(|line| line.starts_with("WARNING  ")), "{told}");
@@ -143,7 +121,7 @@ fn repairs_are_counted_and_failures_come_first() -> Result<()> {
     world.lab.node.nft("flush map ip shunt service-ips")?;
     let status = wait_for(&world.lab.node, |status| status["driftRepairs"] == 1)?;
     assert_eq!(status["ownsTables"], false);
-    let told = text(&world.lab.node)?;
+    let told = status_text(&world.lab.node)?;
     assert!(told.contains("repairs      1, the last "), "{told}");
     assert!(told.starts_with("OK  "), "{told}");
 
@@ -151,7 +129,7 @@ fn repairs_are_counted_and_failures_come_first() -> Result<()> {
     let status = wait_for(&world.lab.node, |status| status["failure"].is_object())?;
     let problem = status["problems"][0].as_str().unwrap_or_default();
     assert!(problem.starts_with("the last sync failed "), "{status:#}");
-    let told = text(&world.lab.node)?;
+    let told = status_text(&world.lab.node)?;
     assert!(told.starts_with("PROBLEM  the last sync failed "), "{told}");
     drop(occupier);
     wait_for(&world.lab.node, |status| status["failure"].is_null())?;
@@ -166,7 +144,7 @@ fn the_agent_that_acts_is_the_one_that_answers() -> Result<()> {
     let first = world.start()?;
     let second = world.agent(CLUSTER_CIDR)?.spawn()?;
     second.wait_for_log(&["waiting until it ends"])?;
-    assert_eq!(json(&world.lab.node)?["process"], first.pid());
+    assert_eq!(status_json(&world.lab.node)?["process"], first.pid());
     first.kill()?;
     second.wait_ready()?;
     wait_for(&world.lab.node, |status| status["process"] == second.pid())?;
@@ -176,7 +154,7 @@ fn the_agent_that_acts_is_the_one_that_answers() -> Result<()> {
 }
 
 #[test]
-fn others_than_root_are_told_nothing() -> Result<()> {
+fn status_answers_root_only() -> Result<()> {
     let world = World::with_web()?;
     let _agent = world.start()?;
     wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;

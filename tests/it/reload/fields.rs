@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Result;
 use shunt_testbed::Occupier;
 
-use super::world::{HEALTH, METRICS, NODE_PORT, WEB, WEB_PODS, World, wait_until};
+use super::configured::{Configured, NODE_PORT, WEB, WEB_PODS, wait_until};
+use shunt_testbed::{HEALTH_PORT, METRICS_PORT};
 
 const CIDRS: &str = "clusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 
@@ -15,7 +16,7 @@ const CIDRS: &str = "clusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 #[test]
 fn masquerade_bit() -> Result<()> {
     let bit = |bit: u8| format!("{CIDRS}nftables: {{masqueradeBit: {bit}}}\n");
-    let world = World::new(&bit(14))?;
+    let world = Configured::new(&bit(14))?;
     let agent = world.agent().start()?;
     let over = AtomicBool::new(false);
     let client = world.lab.from(&world.lab.client);
@@ -45,7 +46,7 @@ fn masquerade_bit() -> Result<()> {
 
 #[test]
 fn masquerade_all() -> Result<()> {
-    let world = World::new(CIDRS)?;
+    let world = Configured::new(CIDRS)?;
     let agent = world.agent().start()?;
     let pod = || world.lab.from(&world.lab.pod1).tcp(WEB).reaches(&WEB_PODS).not_at("pod-1");
     pod().source_preserved();
@@ -57,7 +58,7 @@ fn masquerade_all() -> Result<()> {
 
 #[test]
 fn detection_of_local_traffic() -> Result<()> {
-    let world = World::new("")?;
+    let world = Configured::new("")?;
     let agent = world.agent().start()?;
     let client = || world.lab.from(&world.lab.client).tcp(WEB).reaches(&WEB_PODS);
     client().source_preserved();
@@ -81,7 +82,7 @@ fn detection_of_local_traffic() -> Result<()> {
 
 #[test]
 fn node_port_addresses_and_bind_address() -> Result<()> {
-    let world = World::new("mode: nftables\n")?;
+    let world = Configured::new("mode: nftables\n")?;
     let agent = world.agent().start()?;
     let client = world.lab.from(&world.lab.client);
     let [first, second] = [10, 11].map(|last| SocketAddr::from(([192, 0, 2, last], NODE_PORT)));
@@ -108,12 +109,12 @@ fn node_port_addresses_and_bind_address() -> Result<()> {
 #[test]
 fn min_sync_period() -> Result<()> {
     let slow = "nftables: {syncPeriod: 20m, minSyncPeriod: 10m}\n";
-    let world = World::new(slow)?;
+    let world = Configured::new(slow)?;
     let agent = world.agent().start()?;
     world.add("late", "10.96.0.20")?;
     let late = world.lab.from(&world.lab.client).tcp("10.96.0.20:80");
     // What was noticed waits.
-    agent.wait_for_answer(METRICS, "/metrics", |answer| {
+    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
         let pending = "kubeproxy_sync_proxy_rules_service_changes_pending 1";
         answer.body.contains(pending).then_some(())
     })?;
@@ -126,19 +127,19 @@ fn min_sync_period() -> Result<()> {
 /// Tables that cannot be written make the agent unhealthy after twice that time.
 #[test]
 fn sync_period() -> Result<()> {
-    let world = World::new("nftables: {syncPeriod: 20m}\n")?;
+    let world = Configured::new("nftables: {syncPeriod: 20m}\n")?;
     let agent = world.agent().arg("--own-tables=false").start()?;
     let _occupier = Occupier::enter(&world.lab.node.ns)?;
     agent.wait_for_log(&["ERROR", "nothing was programmed"])?;
     assert_eq!(agent.http_status("/livez")?, 200);
     world.config.write("nftables: {syncPeriod: 100ms}\n")?;
-    agent.wait_for_answer(HEALTH, "/livez", |answer| (answer.status == 503).then_some(()))?;
+    agent.wait_for_answer(HEALTH_PORT, "/livez", |answer| (answer.status == 503).then_some(()))?;
     agent.stop()
 }
 
 #[test]
 fn log_level_and_format() -> Result<()> {
-    let world = World::new("")?;
+    let world = Configured::new("")?;
     let agent = world.agent().start()?;
     assert!(!agent.log().contains("committed"), "{}", agent.log());
     world.config.write("logging: {verbosity: 2}\n")?;
@@ -161,7 +162,7 @@ fn log_level_and_format() -> Result<()> {
 
 #[test]
 fn conntrack_sysctls() -> Result<()> {
-    let world = World::new("conntrack: {udpTimeout: 31s}\n")?;
+    let world = Configured::new("conntrack: {udpTimeout: 31s}\n")?;
     let agent = world.agent().start()?;
     let value = || {
         world.lab.node.run(|| {
@@ -178,7 +179,7 @@ fn conntrack_sysctls() -> Result<()> {
 
 #[test]
 fn addresses_of_servers() -> Result<()> {
-    let world = World::new("")?;
+    let world = Configured::new("")?;
     let agent = world.agent().start()?;
     world
         .config
@@ -195,7 +196,7 @@ fn addresses_of_servers() -> Result<()> {
 
 #[test]
 fn oom_score_adj() -> Result<()> {
-    let world = World::new("oomScoreAdj: 500\n")?;
+    let world = Configured::new("oomScoreAdj: 500\n")?;
     let agent = world.agent().start()?;
     let score = || -> Result<String> {
         let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", agent.pid()))?;

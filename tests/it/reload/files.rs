@@ -2,7 +2,8 @@
 
 use anyhow::Result;
 
-use super::world::{World, reloads};
+use super::configured::{Configured, reloads};
+use crate::world::status_text;
 
 fn bit(bit: u8) -> String {
     format!("nftables: {{masqueradeBit: {bit}}}\n")
@@ -14,7 +15,7 @@ fn mark(bit: u8) -> String {
 
 #[test]
 fn a_file_may_be_written_replaced_and_removed_for_a_while() -> Result<()> {
-    let world = World::new(&bit(1))?;
+    let world = Configured::new(&bit(1))?;
     let agent = world.agent().start()?;
     world.config.write(&bit(2))?;
     world.wait_for_rules(&mark(2), true)?;
@@ -30,7 +31,7 @@ fn a_file_may_be_written_replaced_and_removed_for_a_while() -> Result<()> {
 
 #[test]
 fn a_mounted_config_map_is_followed() -> Result<()> {
-    let world = World::new("")?;
+    let world = Configured::new("")?;
     world.config.mount(1, &bit(1))?;
     let agent = world.agent().start()?;
     for version in 2..6 {
@@ -41,8 +42,8 @@ fn a_mounted_config_map_is_followed() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_used_changes_nothing_and_is_said() -> Result<()> {
-    let world = World::new(&bit(1))?;
+fn invalid_configuration_is_logged_and_changes_nothing() -> Result<()> {
+    let world = Configured::new(&bit(1))?;
     let agent = world.agent().start()?;
     assert_eq!(reloads(&agent)?, (0.0, 0.0, true));
 
@@ -52,7 +53,7 @@ fn what_cannot_be_used_changes_nothing_and_is_said() -> Result<()> {
     agent.wait_for_log(&["ERROR", "field=mode"])?;
     agent.wait_for_log(&["ERROR", "the one before stays", "3 of its values are wrong"])?;
     assert_eq!(reloads(&agent)?, (0.0, 1.0, false));
-    let told = world.status()?;
+    let told = status_text(&world.lab.node)?;
     assert!(told.starts_with("WARNING  the last written configuration is not in"), "{told}");
     assert!(world.rules()?.contains(&mark(1)));
 
@@ -66,14 +67,14 @@ fn what_cannot_be_used_changes_nothing_and_is_said() -> Result<()> {
     agent.wait_for_log(&["applied", "changed=\"nftables.masqueradeBit\""])?;
     assert_eq!(reloads(&agent)?, (2.0, 2.0, true));
     world.wait_for_rules(&mark(2), true)?;
-    let told = world.status()?;
+    let told = status_text(&world.lab.node)?;
     assert!(told.starts_with("OK  "), "{told}");
     agent.stop()
 }
 
 #[test]
-fn who_asks_has_it_read_again() -> Result<()> {
-    let world = World::new(&bit(1))?;
+fn sighup_reads_the_configuration_again() -> Result<()> {
+    let world = Configured::new(&bit(1))?;
     let agent = world.agent().start()?;
     agent.hang_up()?;
     agent.wait_for_log(&["read the configuration again; it says what is in force"])?;
@@ -81,7 +82,7 @@ fn who_asks_has_it_read_again() -> Result<()> {
     assert!(agent.is_running());
     agent.stop()?;
 
-    let agent = shunt_testbed::Agent::builder(super::world::SHUNT, &world.lab.node)
+    let agent = shunt_testbed::Agent::builder(crate::world::SHUNT, &world.lab.node)
         .manifests(&world.manifests)
         .start()?;
     agent.hang_up()?;

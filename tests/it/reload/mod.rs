@@ -1,7 +1,7 @@
 //! A configuration that changes while the agent runs, and what else is asked of its process.
 
+mod configured;
 mod fields;
 mod files;
 mod process;
 mod source;
-mod world;

@@ -6,11 +6,12 @@ use std::process::Command;
 use anyhow::Result;
 use shunt_testbed::Agent;
 
-use super::world::{SHUNT, WEB, WEB_PODS, World};
+use super::configured::{Configured, WEB, WEB_PODS};
+use crate::world::SHUNT;
 
 #[test]
-fn whoever_stops_it_leaves_the_rules() -> Result<()> {
-    let world = World::new("")?;
+fn rules_stay_after_sigterm_and_sigint() -> Result<()> {
+    let world = Configured::new("")?;
     for interrupt in [false, true] {
         let agent = world.agent().start()?;
         let before = world.rules()?;
@@ -38,7 +39,7 @@ const READ_ONLY: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bi
 /// A container that has the node's /proc/sys/net mounted needs no privilege but CAP_NET_ADMIN.
 #[test]
 fn sysctls_are_written_through_a_mounted_proc_sys_net() -> Result<()> {
-    let world = World::new("conntrack: {udpTimeout: 31s, maxPerCore: 0}\n")?;
+    let world = Configured::new("conntrack: {udpTimeout: 31s, maxPerCore: 0}\n")?;
     let mounted = tempfile::tempdir()?;
     let mount = format!("mount --bind /proc/sys/net {:?} && {READ_ONLY}", mounted.path());
     let output = world
@@ -73,7 +74,7 @@ fn sysctls_are_written_through_a_mounted_proc_sys_net() -> Result<()> {
 /// In most containers /proc/sys cannot be written: that is said once, and the rest works.
 #[test]
 fn a_read_only_proc_sys_costs_sysctls_only() -> Result<()> {
-    let world = World::new("conntrack: {udpTimeout: 31s, maxPerCore: 1000000}\n")?;
+    let world = Configured::new("conntrack: {udpTimeout: 31s, maxPerCore: 1000000}\n")?;
     let wrapper = ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh"];
     let agent = world.agent().wrapper(&wrapper).start()?;
     agent.wait_for_log(&["WARN", "nf_conntrack_udp_timeout", "Read-only", "--net-sysctls"])?;
@@ -88,7 +89,7 @@ fn a_read_only_proc_sys_costs_sysctls_only() -> Result<()> {
 /// As kubeadm's DaemonSet starts kube-proxy, but for where objects come from.
 #[test]
 fn kubeadms_file_and_arguments_start_it() -> Result<()> {
-    let world = World::new("")?;
+    let world = Configured::new("")?;
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/kubeadm-kube-proxy.yaml");
     let agent = Agent::builder(SHUNT, &world.lab.node)
         .manifests(&world.manifests)
@@ -103,8 +104,8 @@ fn kubeadms_file_and_arguments_start_it() -> Result<()> {
 }
 
 #[test]
-fn it_cleans_up_or_prepares_instead_of_running() -> Result<()> {
-    let world = World::new("conntrack: {udpTimeout: 31s}\n")?;
+fn cleanup_and_init_only_run_instead_of_the_agent() -> Result<()> {
+    let world = Configured::new("conntrack: {udpTimeout: 31s}\n")?;
     world.agent().start()?.stop()?;
     assert!(world.rules()?.contains("table ip shunt"));
     let netns = world.lab.node.path();

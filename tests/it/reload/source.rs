@@ -4,14 +4,15 @@ use anyhow::Result;
 use shunt_fake_apiserver::{Gate, Kubeconfig, Standin, TOKEN};
 use shunt_testbed::{Agent, Node, Protocol, Service};
 
-use super::world::{SHUNT, World, slices};
+use super::configured::Configured;
+use crate::world::{SHUNT, http_slices};
 
 /// A server with a Service of this ClusterIP, and a way to it from the node.
-fn server(world: &World, name: &str, ip: &str) -> Result<(Standin, Gate, Kubeconfig)> {
+fn server(world: &Configured, name: &str, ip: &str) -> Result<(Standin, Gate, Kubeconfig)> {
     let api = Standin::start_plain()?;
     let service = Service::new(name).cluster_ips(&[ip]).port("http", Protocol::Tcp, 80);
     let node = Node::of(&world.lab.node);
-    api.put(&format!("{node}{service}{}", slices(name, &[&world.lab.pod1])))?;
+    api.put(&format!("{node}{service}{}", http_slices(name, &[&world.lab.pod1])))?;
     let address = api.address();
     let gate = Gate::open(&world.lab.node.ns, move || std::net::TcpStream::connect(address))?;
     let kubeconfig = Kubeconfig::new(&format!("http://{}", gate.address()))?.token(TOKEN)?;
@@ -20,7 +21,7 @@ fn server(world: &World, name: &str, ip: &str) -> Result<(Standin, Gate, Kubecon
 
 #[test]
 fn another_kubeconfig_leads_to_another_server() -> Result<()> {
-    let world = World::new("")?;
+    let world = Configured::new("")?;
     let (first, second) =
         (server(&world, "one", "10.96.0.30")?, server(&world, "two", "10.96.0.31")?);
     let settings = |kubeconfig: &Kubeconfig| {
@@ -46,13 +47,13 @@ fn another_kubeconfig_leads_to_another_server() -> Result<()> {
 /// The node of another name has other pods.
 #[test]
 fn another_name_makes_other_endpoints_local() -> Result<()> {
-    let world = World::new("hostnameOverride: node-1\n")?;
+    let world = Configured::new("hostnameOverride: node-1\n")?;
     let service = Service::new("local")
         .cluster_ips(&["10.96.0.40"])
         .port("http", Protocol::Tcp, 80)
         .spec("internalTrafficPolicy: Local");
     let pods = [&world.lab.pod1, &world.lab.pod3];
-    world.manifests.write("local.yaml", format!("{service}{}", slices("local", &pods)))?;
+    world.manifests.write("local.yaml", format!("{service}{}", http_slices("local", &pods)))?;
     let agent = world.agent().name_from_configuration().start()?;
     let local = world.lab.from(&world.lab.pod2).tcp("10.96.0.40:80");
     local.clone().reaches(&["pod-1"]);

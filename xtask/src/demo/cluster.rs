@@ -6,10 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use shunt_testbed::{Echo, EndpointSlice, Host, ManifestDir, Protocol, Topology};
+use shunt_testbed::{Echo, EndpointSlice, Host, ManifestDir, Protocol, Tally, Topology};
 
 use super::page::Page;
-use super::traffic::Tally;
 use crate::command::repository;
 
 /// The manifests, from the root of the repository.
@@ -43,13 +42,7 @@ impl Cluster {
     pub(super) fn new() -> Result<Self> {
         let lab = Topology::new()?;
         let frontend = lab.add_pod(&lab.node, "frontend", [10, 244, 0, 10], "fd00:244::10")?;
-        let servers = [&lab.pod1, &lab.pod2, &lab.pod3].map(|pod| Echo::on(pod, TARGET_PORT));
-        Ok(Self {
-            frontend,
-            manifests: copy(EXAMPLE)?,
-            _servers: servers.into_iter().collect::<Result<_>>()?,
-            lab,
-        })
+        Ok(Self { frontend, manifests: copy(EXAMPLE)?, _servers: lab.serve(TARGET_PORT)?, lab })
     }
 
     /// The node that the agent runs on.
@@ -157,7 +150,7 @@ impl Target<'_> {
             Kind::ClusterIp => self.client.ip_like(self.address.ip()),
             Kind::NodePort => Some(self.address.ip()),
         };
-        tally.sources.iter().copied().eq(expected)
+        tally.sources().into_iter().eq(expected)
     }
 }
 

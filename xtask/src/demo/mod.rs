@@ -20,7 +20,7 @@ use shunt_testbed::Agent;
 
 use self::cluster::{BACKENDS, Cluster, ENDPOINTS, EXAMPLE, GONE, REMAINING, Target};
 use self::page::Page;
-use self::traffic::Tally;
+use self::traffic::Sent;
 use crate::command::run as run_command;
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
@@ -75,7 +75,7 @@ pub(crate) fn run(agent: &Path) -> Result<()> {
 fn spread(page: &mut Page, targets: &[Target<'_>]) -> Result<()> {
     page.section(format!("{CONNECTIONS} connections to each address of the Service"));
     for target in targets {
-        let tally = traffic::send(target.client, target.address, CONNECTIONS)?;
+        let tally = traffic::send(target.client, target.address, CONNECTIONS)?.tally;
         page.subject(target);
         page.bars(&tally, &BACKENDS);
         page.claim(
@@ -90,12 +90,12 @@ fn spread(page: &mut Page, targets: &[Target<'_>]) -> Result<()> {
 /// A backend goes away while connections are being opened.
 fn removal(page: &mut Page, cluster: &Cluster, targets: &[Target<'_>]) -> Result<()> {
     page.section(format!("{GONE} goes away: {ENDPOINTS} is replaced by one without it"));
-    let (removed, tallies) = remove_under_load(cluster, targets)?;
+    let (removed, sent) = remove_under_load(cluster, targets)?;
     let mut slowest = Some(Duration::ZERO);
-    for (target, tally) in targets.iter().zip(&tallies) {
+    for (target, sent) in targets.iter().zip(&sent) {
         page.subject(target);
         // Without a connection before the removal, its end would go unnoticed.
-        let Some(last) = tally.last_opened.get(GONE) else {
+        let Some(last) = sent.last_opened.get(GONE) else {
             page.claim(false, format!("{GONE} is reached before it goes away"));
             slowest = None;
             continue;
@@ -104,12 +104,12 @@ fn removal(page: &mut Page, cluster: &Cluster, targets: &[Target<'_>]) -> Result
         let over = late < AFTER / 2;
         slowest = slowest.filter(|_| over).map(|slowest| slowest.max(late));
         page.claim(over, moment_of_last(late));
-        let (total, lost) = (tally.total(), tally.lost());
+        let (total, lost) = (sent.tally.total(), sent.tally.lost());
         page.claim(lost == 0, format!("{lost} of {total} connections lost meanwhile"));
-        let tally = traffic::send(target.client, target.address, CONNECTIONS)?;
+        let more = traffic::send(target.client, target.address, CONNECTIONS)?;
         page.claim(
-            tally.is_even_among(&REMAINING),
-            format!("the others share {CONNECTIONS} more: {tally}"),
+            more.tally.is_even_among(&REMAINING),
+            format!("the others share {CONNECTIONS} more: {more}"),
         );
     }
     if let Some(slowest) = slowest {
@@ -133,7 +133,7 @@ fn moment_of_last(late: Duration) -> String {
 
 /// Take a backend away while all targets are connected to. When that was, and what became of the
 /// connections.
-fn remove_under_load(cluster: &Cluster, targets: &[Target<'_>]) -> Result<(Instant, Vec<Tally>)> {
+fn remove_under_load(cluster: &Cluster, targets: &[Target<'_>]) -> Result<(Instant, Vec<Sent>)> {
     let enough = AtomicBool::new(false);
     thread::scope(|scope| {
         let clients: Vec<_> = targets
@@ -150,12 +150,12 @@ fn remove_under_load(cluster: &Cluster, targets: &[Target<'_>]) -> Result<(Insta
         }
         // Whatever happened: the scope ends only when the clients do.
         enough.store(true, Ordering::Relaxed);
-        let tallies: Result<Vec<_>> = clients
+        let sent: Result<Vec<_>> = clients
             .into_iter()
             .map(|client| client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect();
         outcome?;
-        Ok((removed, tallies?))
+        Ok((removed, sent?))
     })
 }
 
@@ -183,8 +183,8 @@ fn departure(page: &mut Page, targets: &[Target<'_>], agent: Agent) -> Result<()
     page.section("The agent stops (SIGTERM); the rules stay");
     agent.stop()?;
     for target in targets {
-        let tally = traffic::send(target.client, target.address, CONNECTIONS)?;
-        page.claim(tally.is_even_among(&REMAINING), format!("{target}: {tally}"));
+        let sent = traffic::send(target.client, target.address, CONNECTIONS)?;
+        page.claim(sent.tally.is_even_among(&REMAINING), format!("{target}: {sent}"));
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use std::fmt::Display;
 
 use anyhow::{Result, bail};
+use shunt_testbed::Tally;
 
-use super::traffic::Tally;
 use crate::style::Style;
 
 /// The columns of a bar that has everything.
@@ -60,9 +60,9 @@ impl Page {
     /// A bar for each of `backends`, and a line for each way in which connections failed.
     pub(super) fn bars(&self, tally: &Tally, backends: &[&str]) {
         for backend in backends {
-            println!("     {}", bar(self.style, backend, tally.of(backend), tally.total()));
+            println!("     {}", bar(self.style, backend, tally.reached(backend), tally.total()));
         }
-        for (failure, count) in &tally.failed {
+        for (failure, count) in tally.failures() {
             println!("     {}", self.style.red(format!("{count} × {failure}")));
         }
     }

@@ -1,15 +1,15 @@
 //! Connections, and who answered them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use shunt_testbed::{Netns, Outcome, Protocol, probe};
+use shunt_testbed::{Netns, Outcome, Protocol, Tally, probe};
 
 /// Connections to one address under way at the same time.
 const PARALLEL: usize = 2;
@@ -26,74 +26,32 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What became of a number of connections.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
-    /// Connections by the backend that took them.
-    pub(super) reached: BTreeMap<String, usize>,
-    /// Connections that nobody took, by what happened to them.
-    pub(super) failed: BTreeMap<String, usize>,
-    /// The source addresses that backends saw.
-    pub(super) sources: BTreeSet<IpAddr>,
+pub(super) struct Sent {
+    pub(super) tally: Tally,
     /// When the last connection that each backend took was opened.
     pub(super) last_opened: BTreeMap<String, Instant>,
 }
 
-impl Tally {
-    /// All connections.
-    pub(super) fn total(&self) -> usize {
-        self.reached.values().sum::<usize>() + self.lost()
-    }
-
-    /// Those that nobody took.
-    pub(super) fn lost(&self) -> usize {
-        self.failed.values().sum()
-    }
-
-    /// How many `backend` took.
-    pub(super) fn of(&self, backend: &str) -> usize {
-        self.reached.get(backend).copied().unwrap_or(0)
-    }
-
-    /// Whether exactly these backends took connections, each about as many as the others.
-    ///
-    /// The agent promises each backend the same chance, so counts spread binomially. Six standard
-    /// deviations let one honest run in hundreds of millions fail.
-    pub(super) fn is_even_among(&self, backends: &[&str]) -> bool {
-        let reached: Vec<&str> = self.reached.keys().map(String::as_str).collect();
-        if reached != backends || self.lost() > 0 {
-            return false;
-        }
-        let (total, chance) = (self.total() as f64, 1.0 / backends.len() as f64);
-        let deviation = (total * chance * (1.0 - chance)).sqrt();
-        self.reached.values().all(|count| (*count as f64 - total * chance).abs() <= 6.0 * deviation)
-    }
-
+impl Sent {
     fn record(&mut self, outcome: Outcome, opened: Instant) {
-        match outcome {
-            Outcome::Reached { server, source } => {
-                self.sources.insert(source);
-                let last = self.last_opened.entry(server.clone()).or_insert(opened);
-                *last = opened.max(*last);
-                *self.reached.entry(server).or_default() += 1;
-            }
-            failure => *self.failed.entry(failure.to_string()).or_default() += 1,
+        if let Outcome::Reached { server, .. } = &outcome {
+            let last = self.last_opened.entry(server.clone()).or_insert(opened);
+            *last = opened.max(*last);
         }
+        self.tally.add(outcome);
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for Sent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts: Vec<String> = self
-            .reached
-            .iter()
-            .chain(&self.failed)
-            .map(|(what, count)| format!("{what} {count}"))
-            .collect();
-        f.write_str(&parts.join(", "))
+        let taken = self.tally.by_server().into_iter().map(|(name, n)| format!("{name} {n}"));
+        let failed = self.tally.failures().map(|(outcome, n)| format!("{outcome} {n}"));
+        f.write_str(&taken.chain(failed).collect::<Vec<_>>().join(", "))
     }
 }
 
 /// Open `count` connections to `to` from inside `client`, several at a time.
-pub(super) fn send(client: &Netns, to: SocketAddr, count: usize) -> Result<Tally> {
+pub(super) fn send(client: &Netns, to: SocketAddr, count: usize) -> Result<Sent> {
     let left = AtomicUsize::new(count);
     let take_one =
         || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
@@ -101,7 +59,7 @@ pub(super) fn send(client: &Netns, to: SocketAddr, count: usize) -> Result<Tally
 }
 
 /// Open connections to `to` from inside `client` until `enough` is set.
-pub(super) fn send_until(client: &Netns, to: SocketAddr, enough: &AtomicBool) -> Result<Tally> {
+pub(super) fn send_until(client: &Netns, to: SocketAddr, enough: &AtomicBool) -> Result<Sent> {
     let pause_unless_enough = || {
         thread::sleep(PAUSE);
         !enough.load(Ordering::Relaxed)
@@ -109,17 +67,17 @@ pub(super) fn send_until(client: &Netns, to: SocketAddr, enough: &AtomicBool) ->
     send_while(client, to, &pause_unless_enough)
 }
 
-fn send_while(client: &Netns, to: SocketAddr, more: &(dyn Fn() -> bool + Sync)) -> Result<Tally> {
-    let tally = Mutex::new(Tally::default());
+fn send_while(client: &Netns, to: SocketAddr, more: &(dyn Fn() -> bool + Sync)) -> Result<Sent> {
+    let sent = Mutex::new(Sent::default());
     let worker = || {
         client.run(|| {
             while more() {
                 let opened = Instant::now();
                 let outcome = probe(Protocol::Tcp, None, to, PATIENCE)?;
                 // Poisoned only when another worker panicked, and that ends the demo.
-                let mut tally = tally.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                tally.record(outcome, opened);
-                if tally.lost() >= LOST_LIMIT {
+                let mut sent = sent.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                sent.record(outcome, opened);
+                if sent.tally.lost() >= LOST_LIMIT {
                     break;
                 }
             }
@@ -132,52 +90,23 @@ fn send_while(client: &Netns, to: SocketAddr, more: &(dyn Fn() -> bool + Sync)) 
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     })?;
-    Ok(tally.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    Ok(sent.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tally(counts: &[(&str, usize)]) -> Tally {
-        Tally {
-            reached: counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
-            ..Tally::default()
-        }
-    }
-
-    #[test]
-    fn shares_may_differ_as_chance_has_it_and_no_more() {
-        let backends = ["a", "b", "c"];
-        assert!(tally(&[("a", 334), ("b", 350), ("c", 316)]).is_even_among(&backends));
-        assert!(!tally(&[("a", 500), ("b", 250), ("c", 250)]).is_even_among(&backends));
-    }
-
-    #[test]
-    fn a_backend_too_few_or_too_many_is_not_even() {
-        assert!(!tally(&[("a", 500), ("b", 500)]).is_even_among(&["a", "b", "c"]));
-        assert!(!tally(&[("a", 500), ("b", 499), ("c", 1)]).is_even_among(&["a", "b"]));
-        assert!(!tally(&[]).is_even_among(&["a"]));
-    }
-
-    #[test]
-    fn a_lost_connection_is_not_even() {
-        let mut tally = tally(&[("a", 500), ("b", 500)]);
-        tally.record(Outcome::Refused, Instant::now());
-        assert!(!tally.is_even_among(&["a", "b"]));
-        assert_eq!((tally.lost(), tally.total()), (1, 1001));
-    }
-
     #[test]
     fn the_last_connection_of_a_backend_is_the_one_opened_last() {
-        let mut tally = Tally::default();
+        let mut sent = Sent::default();
         let early = Instant::now();
         let late = early + Duration::from_secs(1);
         for opened in [late, early] {
             let source = "192.0.2.1".parse().unwrap();
-            tally.record(Outcome::Reached { server: "a".into(), source }, opened);
+            sent.record(Outcome::Reached { server: "a".into(), source }, opened);
         }
-        assert_eq!(tally.last_opened["a"], late);
-        assert_eq!(tally.of("a"), 2);
+        assert_eq!(sent.last_opened["a"], late);
+        assert_eq!(sent.tally.reached("a"), 2);
     }
 }

@@ -30,7 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(2);
 
 /// The port of `/healthz` and `/livez`.
-const HEALTH_PORT: u16 = 10_256;
+pub const HEALTH_PORT: u16 = 10_256;
+
+/// The port of `/metrics`.
+pub const METRICS_PORT: u16 = 10_249;
 
 /// How to start the agent; from [`Agent::builder`].
 pub struct AgentBuilder {

@@ -1,6 +1,6 @@
 //! Expectations about packets, written as one sentence, that explain themselves when they fail.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -116,6 +116,9 @@ impl<'a> Probe<'a> {
     pub fn reaches(self, servers: &[&str]) -> Reached<'a> {
         let expected: BTreeSet<&str> = servers.iter().copied().collect();
         let names: Vec<&str> = expected.iter().copied().collect();
+        if expected.is_empty() {
+            fail(&format!("{self}: no server is expected; use refused, dropped or unhandled"));
+        }
         let goal = format!("exactly these reached: {}", names.join(", "));
         let times = self.times.unwrap_or(25 * expected.len());
         let tally = self.expect(&goal, times, Awaited::Answer, |tally| {
@@ -187,7 +190,7 @@ impl<'a> Probe<'a> {
                 Ok(tally) => tally,
                 Err(error) => fail(&format!("{self}: cannot probe: {error:#}")),
             };
-            if good(&tally) {
+            if tally.total() > 0 && good(&tally) {
                 return tally;
             }
             if self.deadline.is_none_or(|deadline| start.elapsed() > deadline) {
@@ -301,6 +304,43 @@ impl Tally {
         hits.map(|(_, count)| count).sum()
     }
 
+    /// The number of probes that each server answered, by its name.
+    pub fn by_server(&self) -> BTreeMap<&str, usize> {
+        let mut by_server = BTreeMap::new();
+        for (outcome, count) in &self.counts {
+            if let Outcome::Reached { server, .. } = outcome {
+                *by_server.entry(server.as_str()).or_default() += count;
+            }
+        }
+        by_server
+    }
+
+    /// The outcomes of probes that no server answered.
+    pub fn failures(&self) -> impl Iterator<Item = (&Outcome, usize)> {
+        let failed = |outcome: &Outcome| !matches!(outcome, Outcome::Reached { .. });
+        self.counts.iter().filter(move |(o, _)| failed(o)).map(|(o, count)| (o, *count))
+    }
+
+    /// The number of probes that no server answered.
+    pub fn lost(&self) -> usize {
+        self.failures().map(|(_, count)| count).sum()
+    }
+
+    /// Whether exactly these servers answered, each about as often as the others, and nothing was lost.
+    ///
+    /// The agent promises each endpoint the same chance, so counts spread binomially. Six standard
+    /// deviations let one honest run in hundreds of millions fail.
+    pub fn is_even_among(&self, servers: &[&str]) -> bool {
+        let by_server = self.by_server();
+        let expected: BTreeSet<&str> = servers.iter().copied().collect();
+        if self.lost() > 0 || !by_server.keys().copied().eq(expected) {
+            return false;
+        }
+        let (total, chance) = (self.total() as f64, 1.0 / servers.len() as f64);
+        let deviation = (total * chance * (1.0 - chance)).sqrt();
+        by_server.values().all(|count| (*count as f64 - total * chance).abs() <= 6.0 * deviation)
+    }
+
     /// The servers reached, if every probe reached one.
     fn servers(&self) -> Option<BTreeSet<&str>> {
         self.counts
@@ -313,7 +353,7 @@ impl Tally {
     }
 
     /// The source addresses that servers saw.
-    fn sources(&self) -> BTreeSet<IpAddr> {
+    pub fn sources(&self) -> BTreeSet<IpAddr> {
         let sources = self.counts.iter().filter_map(|(outcome, _)| match outcome {
             Outcome::Reached { source, .. } => Some(*source),
             _ => None,
@@ -391,7 +431,9 @@ impl Reached<'_> {
 
     #[track_caller]
     fn source_among(self, allowed: &[IpAddr], goal: &str) -> Self {
-        if !self.tally.sources().iter().all(|source| allowed.contains(source)) {
+        let sources = self.tally.sources();
+        // Of no probe at all, anything would be true.
+        if sources.is_empty() || !sources.iter().all(|source| allowed.contains(source)) {
             self.probe.fail(&format!("{goal}, one of {allowed:?}"), &self.tally.to_string());
         }
         self
@@ -416,4 +458,37 @@ fn quote(text: &str) -> String {
 #[allow(clippy::panic, reason = "an expectation that is not met fails the test that states it")]
 fn fail(message: &str) -> ! {
     panic!("{message}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(counts: &[(&str, usize)]) -> Tally {
+        let source = IpAddr::from([192, 0, 2, 1]);
+        let reached = |server: &str| Outcome::Reached { server: server.to_owned(), source };
+        Tally { counts: counts.iter().map(|(name, count)| (reached(name), *count)).collect() }
+    }
+
+    #[test]
+    fn shares_may_differ_by_chance_and_no_more() {
+        let servers = ["a", "b", "c"];
+        assert!(tally(&[("b", 350), ("a", 334), ("c", 316)]).is_even_among(&servers));
+        assert!(!tally(&[("a", 500), ("b", 250), ("c", 250)]).is_even_among(&servers));
+    }
+
+    #[test]
+    fn a_server_too_few_or_too_many_is_not_even() {
+        assert!(!tally(&[("a", 500), ("b", 500)]).is_even_among(&["a", "b", "c"]));
+        assert!(!tally(&[("a", 500), ("b", 499), ("c", 1)]).is_even_among(&["a", "b"]));
+        assert!(!tally(&[]).is_even_among(&["a"]));
+    }
+
+    #[test]
+    fn a_lost_probe_is_not_even() {
+        let mut tally = tally(&[("a", 500), ("b", 500)]);
+        tally.add(Outcome::Refused);
+        assert!(!tally.is_even_among(&["a", "b"]));
+        assert_eq!((tally.lost(), tally.total()), (1, 1001));
+    }
 }

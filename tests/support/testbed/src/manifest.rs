@@ -191,6 +191,11 @@ impl EndpointSlice {
         Self::new(service, false)
     }
 
+    /// The manifests of an IPv4 slice and an IPv6 slice of the same Service, each as `fill` makes it.
+    pub fn pair(service: &str, fill: impl Fn(Self) -> Self) -> String {
+        format!("{}{}", fill(Self::v4(service)), fill(Self::v6(service)))
+    }
+
     fn new(service: &str, ipv4: bool) -> Self {
         let suffix = if ipv4 { "v4" } else { "v6" };
         let mut meta = Meta::new(&format!("{service}-{suffix}"));

@@ -1,6 +1,6 @@
 //! The live ruleset, as `nft` sees it.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use crate::Netns;
 use crate::foreign_writer::{ForeignWriter, TABLE};
@@ -9,7 +9,7 @@ impl Netns {
     /// The live ruleset in a form that can be compared: handles and counters are left out, and so are
     /// the places of backends within a pool, which depend on the order of events.
     pub fn ruleset(&self) -> Result<Vec<String>> {
-        let listing = self.output("nft", &["-j", "list", "ruleset"])?;
+        let listing = self.listing()?;
         let json: serde_json::Value = serde_json::from_str(&listing)
             .with_context(|| format!("nft lists the ruleset as {listing:?}"))?;
         let mut lines = Vec::new();
@@ -24,6 +24,19 @@ impl Netns {
         }
         lines.sort();
         Ok(lines)
+    }
+
+    /// The JSON of nft. For a flag of a table that it does not know, nft 1.0.6 prints what lies behind
+    /// its list of names; where that is no text, the listing ends there, and another process has
+    /// something else in that place.
+    fn listing(&self) -> Result<String> {
+        for _ in 0..10 {
+            let listing = self.output("nft", &["-j", "list", "ruleset"])?;
+            if !listing.trim_end().ends_with("\"flags\":") {
+                return Ok(listing);
+            }
+        }
+        bail!("nft cannot print the flags of the tables")
     }
 }
 

@@ -6,6 +6,7 @@ use std::ops::Deref;
 
 use anyhow::{Context, Result};
 
+use crate::echo::Echo;
 use crate::expect::Origin;
 use crate::netns::Netns;
 
@@ -61,6 +62,11 @@ impl fmt::Display for Host {
         f.write_str(&self.name)
     }
 }
+
+/// A configuration under which the agent knows the pods of the [`Topology`] by their addresses, and node
+/// ports are on the primary addresses of the node.
+pub const CLUSTER_CIDR: &str =
+    "mode: nftables\ndetectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 
 /// Addresses of Services that the client sends to the node; see [`Topology`].
 const SERVICE_NETWORKS: [&str; 6] = [
@@ -174,6 +180,11 @@ impl Topology {
             pods.iter().zip(pod_sides).try_for_each(|(pod, commands)| pod.ip(&commands))?;
         }
         Ok(())
+    }
+
+    /// Starts a server in each pod, on the same port.
+    pub fn serve(&self, port: u16) -> Result<Vec<Echo>> {
+        [&self.pod1, &self.pod2, &self.pod3].map(|pod| Echo::on(pod, port)).into_iter().collect()
     }
 
     /// Adds a pod to a node of this topology.

@@ -134,6 +134,7 @@ impl Drop for Traffic {
 impl Delivered {
     /// Fails unless everything was delivered.
     pub fn all(&self) -> Result<()> {
+        ensure!(self.new > 0, "nothing was sent");
         ensure!(self.failed == 0, "{} failures of {}: {:#?}", self.failed, self.new, self.failures);
         Ok(())
     }

@@ -306,14 +306,33 @@ fn a_failed_expectation_explains_itself() -> Result<()> {
     Ok(())
 }
 
+/// Of no packet at all, anything would be true.
 #[test]
-fn silence_is_neither_a_refusal() -> Result<()> {
+fn expectations_without_packets_fail() -> Result<()> {
+    let (lab, _servers) = lab()?;
+    let probe = || lab.from(&lab.client).tcp("10.96.0.10:80");
+    assert!(failure(|| drop(probe().reaches(&[])))?.contains("no server is expected"));
+    for nothing in [
+        failure(|| drop(probe().times(0).reaches(&["pod-1"]))),
+        failure(|| probe().times(0).refused()),
+        failure(|| probe().times(0).dropped()),
+        failure(|| probe().times(0).unhandled()),
+    ] {
+        assert!(nothing?.contains("from client to 10.96.0.10:80/TCP"));
+    }
+    let reached = || probe().reaches(&["pod-1", "pod-2", "pod-3"]);
+    assert!(failure(|| drop(reached().at("pod-4").source_masqueraded()))?.contains("expected"));
+    Ok(())
+}
+
+#[test]
+fn refused_fails_on_silence() -> Result<()> {
     let (lab, _servers) = lab()?;
     failure(|| lab.from(&lab.client).udp("10.96.0.10:84").refused()).map(drop)
 }
 
 #[test]
-fn nor_a_message_from_the_gateway() -> Result<()> {
+fn unhandled_fails_on_silence() -> Result<()> {
     let (lab, _servers) = lab()?;
     failure(|| lab.from(&lab.client).udp("10.96.0.10:84").unhandled()).map(drop)
 }

@@ -1,20 +1,15 @@
-//! The testbed, a Service on the node's pods, and a configuration file that can be changed.
+//! A node whose configuration file changes while the agent runs.
 
 use std::fs;
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use shunt_testbed::{
-    Agent, AgentBuilder, Echo, EndpointSlice, Exposition, Host, ManifestDir, Node, Protocol,
-    Service, Topology,
-};
+use anyhow::{Context, Result, bail};
+use shunt_testbed::{Agent, AgentBuilder, Exposition, METRICS_PORT, Protocol};
 use tempfile::TempDir;
 
-pub(crate) const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
-pub(crate) const HEALTH: u16 = 10_256;
-pub(crate) const METRICS: u16 = 10_249;
+use crate::world::{World, http_service, http_slices};
 
 /// The Service `web`: its ClusterIP and its node port, on port 80 of both pods of the node.
 pub(crate) const WEB: &str = "10.96.0.10:80";
@@ -26,38 +21,35 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-pub(crate) struct World {
-    pub(crate) lab: Topology,
-    pub(crate) manifests: ManifestDir,
+/// The world with a configuration file.
+pub(crate) struct Configured {
+    world: World,
     pub(crate) config: ConfigFile,
-    _servers: Vec<Echo>,
 }
 
-impl World {
+impl Deref for Configured {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl Configured {
     /// With a configuration of these settings.
-    pub(crate) fn new(settings: &str) -> Result<World> {
-        let lab = Topology::new()?;
-        let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
-        let servers = pods.iter().map(|pod| Echo::on(pod, 8080)).collect::<Result<_>>()?;
-        let manifests = ManifestDir::new()?;
-        manifests.write("node.yaml", Node::of(&lab.node))?;
-        let web = Service::new("web").cluster_ips(&["10.96.0.10", "fd00:96::10"]);
-        let web = web.node_port("http", Protocol::Tcp, 80, NODE_PORT);
-        manifests.write("web.yaml", format!("{web}{}", slices("web", &[&lab.pod1, &lab.pod2])))?;
-        Ok(World { lab, manifests, config: ConfigFile::new(settings)?, _servers: servers })
+    pub(crate) fn new(settings: &str) -> Result<Self> {
+        let world = World::new()?;
+        let web = shunt_testbed::Service::new("web")
+            .cluster_ips(&["10.96.0.10", "fd00:96::10"])
+            .node_port("http", Protocol::Tcp, 80, NODE_PORT);
+        let slices = http_slices("web", &[&world.lab.pod1, &world.lab.pod2]);
+        world.manifests.write("web.yaml", format!("{web}{slices}"))?;
+        Ok(Self { world, config: ConfigFile::new(settings)? })
     }
 
     /// The agent on the manifests and with the configuration file.
     pub(crate) fn agent(&self) -> AgentBuilder {
-        Agent::builder(SHUNT, &self.lab.node)
-            .manifests(&self.manifests)
-            .arg("--config")
-            .arg(self.config.path().display().to_string())
-    }
-
-    /// The rules of the node.
-    pub(crate) fn rules(&self) -> Result<String> {
-        self.lab.node.output("nft", &["list", "ruleset"])
+        self.plain_agent().arg("--config").arg(self.config.path().display().to_string())
     }
 
     /// Waits until the rules contain that text, or do not.
@@ -67,26 +59,12 @@ impl World {
         })
     }
 
-    /// What `shunt status` tells.
-    pub(crate) fn status(&self) -> Result<String> {
-        let output =
-            Command::new(SHUNT).args(["status", "--netns"]).arg(self.lab.node.path()).output()?;
-        ensure!(!output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    /// Adds a Service `NAME` on the first pod.
+    /// Adds a Service on the first pod.
     pub(crate) fn add(&self, name: &str, ip: &str) -> Result<()> {
-        let service = Service::new(name).cluster_ips(&[ip]).port("http", Protocol::Tcp, 80);
-        self.manifests
-            .write(&format!("{name}.yaml"), format!("{service}{}", slices(name, &[&self.lab.pod1])))
+        let slices = http_slices(name, &[&self.lab.pod1]);
+        let content = format!("{}{slices}", http_service(name, &[ip]));
+        self.manifests.write(&format!("{name}.yaml"), content)
     }
-}
-
-/// The slices of a Service on these pods.
-pub(crate) fn slices(service: &str, pods: &[&Host]) -> String {
-    let slice = |slice: EndpointSlice| slice.port("http", Protocol::Tcp, 8080).hosts(pods);
-    format!("{}{}", slice(EndpointSlice::v4(service)), slice(EndpointSlice::v6(service)))
 }
 
 /// A configuration in a directory of its own.
@@ -153,7 +131,7 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> Result<bool>) ->
 
 /// How many changed configurations were taken, how many refused, and whether the last one was taken.
 pub(crate) fn reloads(agent: &Agent) -> Result<(f64, f64, bool)> {
-    let scraped = Exposition::parse(&agent.http_get(METRICS, "/metrics")?.body)?;
+    let scraped = Exposition::parse(&agent.http_get(METRICS_PORT, "/metrics")?.body)?;
     let count = |result| {
         scraped.value("shunt_config_reloads_total", &[("result", result)]).unwrap_or_default()
     };
