@@ -104,16 +104,17 @@ fn apply(edit: &Edit, bytes: &mut Vec<u8>) {
 
 fn check((name, target): Target) {
     let soak = std::env::var("SHUNT_SOAK").ok().and_then(|times| times.parse::<u32>().ok());
-    let config = Config {
-        cases: CASES * soak.unwrap_or(1),
+    let seed = shunt_testbed::seed(soak.is_none().then_some(0)).expect("SHUNT_SEED");
+    let config = |cases| Config {
+        cases,
         failure_persistence: None,
-        rng_seed: if soak.is_some() { RngSeed::Random } else { RngSeed::Fixed(0) },
+        rng_seed: RngSeed::Fixed(seed),
         ..Config::default()
     };
     let seeds = seeds(name);
     seeds.iter().for_each(|seed| target(seed));
     let edits = (any::<Index>(), vec(edit(), 1..20));
-    TestRunner::new(config)
+    TestRunner::new(config(CASES * soak.unwrap_or(1)))
         .run(&edits, |(seed, edits)| {
             let mut bytes = seed.get(&seeds).clone();
             edits.iter().for_each(|edit| apply(edit, &mut bytes));
@@ -121,13 +122,13 @@ fn check((name, target): Target) {
                 TestCaseError::fail(format!("{name} fails on {}", bytes.escape_ascii()))
             })
         })
-        .unwrap_or_else(|failure| panic!("{failure}"));
-    TestRunner::new(Config { failure_persistence: None, ..Config::default() })
+        .unwrap_or_else(|failure| panic!("with SHUNT_SEED={seed}: {failure}"));
+    TestRunner::new(config(Config::default().cases))
         .run(&vec(any::<u8>(), 0..300), |bytes| {
             target(&bytes);
             Ok(())
         })
-        .unwrap_or_else(|failure| panic!("{failure}"));
+        .unwrap_or_else(|failure| panic!("with SHUNT_SEED={seed}: {failure}"));
 }
 
 #[test]

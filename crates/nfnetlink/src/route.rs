@@ -11,6 +11,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::IpAddr;
 
 use crate::attr::put_text;
@@ -21,6 +22,8 @@ use crate::{Error, attr};
 /// The sizes of `struct ifaddrmsg` and `struct ifinfomsg`.
 const ADDRESS_HEADER: usize = 8;
 const LINK_HEADER: usize = 16;
+/// How often a listing is tried that a change interrupts, or of which a part is lost.
+const ATTEMPTS: usize = 20;
 
 /// Events about addresses of interfaces.
 #[derive(Debug)]
@@ -53,16 +56,27 @@ impl AddressEvents {
 pub fn addresses() -> Result<BTreeSet<IpAddr>, Error> {
     let list =
         Request { name: "list addresses", kind: libc::RTM_GETADDR, flags: libc::NLM_F_DUMP as u16 };
-    let mut socket = Socket::open(Protocol::Route)?;
-    loop {
+    let list_once = || {
         let mut addresses = BTreeSet::new();
         let body = |body: &mut Vec<u8>| body.extend_from_slice(&[0; ADDRESS_HEADER]);
-        match socket.request(list, body, |message| addresses.extend(address(&message))) {
-            // Another change is needed to interrupt the next listing, too.
+        // Another socket each time: parts of an earlier listing may wait in this one.
+        let mut socket = Socket::open(Protocol::Route)?;
+        socket.request(list, body, |message| addresses.extend(address(&message)))?;
+        Ok(addresses)
+    };
+    for _ in 1..ATTEMPTS {
+        match list_once() {
             Err(Error::Interrupted) => {}
-            result => return result.map(|()| addresses),
+            Err(Error::Send { reason, .. } | Error::Receive(reason)) if is_loss(&reason) => {}
+            result => return result,
         }
     }
+    list_once()
+}
+
+/// True if the kernel had no room for the request or a part of its answer.
+fn is_loss(reason: &io::Error) -> bool {
+    reason.raw_os_error() == Some(libc::ENOBUFS)
 }
 
 /// Reads the interface's own address; on a point-to-point link `IFA_ADDRESS` is the peer's.

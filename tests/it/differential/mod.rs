@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt_fake_nftables::{Features, Listing, Namespace, soak};
-use shunt_testbed::Netns;
+use shunt_testbed::{Netns, seed};
 
 use self::operation::{Abilities, FAMILIES, Operation, TABLES, operation, usual, whole_tables};
 
@@ -307,10 +307,11 @@ fn takes(refusal: Errno, rules: &[Expr]) -> Result<bool> {
 fn tried(worker: u64, soak: Option<u32>, abilities: Abilities) -> Result<Counts> {
     let real = Side([Socket::open()?, Socket::open()?]);
     let tried = RefCell::new((real, Counts::default()));
+    let seed = seed(soak.is_none().then_some(0))?;
     let config = Config {
         cases: SEQUENCES * soak.unwrap_or(1),
         failure_persistence: None,
-        rng_seed: if soak.is_some() { RngSeed::Random } else { RngSeed::Fixed(worker) },
+        rng_seed: RngSeed::Fixed(seed ^ worker),
         ..Config::default()
     };
     let sequences = proptest::collection::vec(transaction(abilities), 1..LENGTH);
@@ -320,7 +321,7 @@ fn tried(worker: u64, soak: Option<u32>, abilities: Abilities) -> Result<Counts>
             try_sequence(real, &transactions, abilities.features, counts)
                 .map_err(|error| TestCaseError::fail(format!("{error:#}")))
         })
-        .map_err(|failure| anyhow!("{failure}"))?;
+        .map_err(|failure| anyhow!("with SHUNT_SEED={seed}: {failure}"))?;
     Ok(tried.into_inner().1)
 }
 

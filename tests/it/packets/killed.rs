@@ -133,16 +133,10 @@ fn an_agent_killed_before_or_after_a_system_call_leaves_all_or_nothing() -> Resu
             let generation = world.lab.node.nft_generation()?;
             let inject = format!("inject={call}:signal=SIGKILL:when={at}");
             let trace = fs::read_to_string(traced(&world, &["-e", &inject])?)?;
-            let killed = trace.contains("killed by SIGKILL");
-            // How often connection tracking is asked depends on time, so this run may have fewer calls.
-            ensure!(
-                killed || trace.matches(call).count() < at,
-                "not killed at {call} {at}:\n{trace}"
-            );
+            ensure!(trace.contains("killed by SIGKILL"), "not killed at {call} {at}:\n{trace}");
             let left = world.lab.node.ruleset()?;
             let committed = world.lab.node.nft_generation()? != generation;
-            ensure!(killed || committed, "nothing was written, and nothing killed the agent");
-            outcomes[usize::from(committed)] += usize::from(killed);
+            outcomes[usize::from(committed)] += 1;
             assert!(left == *if committed { &after } else { &before }, "{call} {at}: {left:?}");
             let servers = if committed { ["pod-2", "pod-3"] } else { ["pod-1", "pod-2"] };
             world.lab.from(&world.lab.client).tcp("10.96.0.10:80").reaches(&servers);

@@ -21,6 +21,7 @@ use shunt::dataplane::Ownership;
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
 use shunt_fake_nftables::soak;
+use shunt_testbed::seed;
 
 use damage::{Damage, damage};
 use trouble::{Trouble, trouble};
@@ -105,11 +106,12 @@ fn whatever_happens_it_ends_as_after_a_fresh_start() -> Result<()> {
 
 fn tried(worker: u64, count: &AtomicUsize, patient: &AtomicUsize) -> Result<()> {
     let soak = soak();
+    let seed = seed(soak.is_none().then_some(0))?;
     let config = Config {
         cases: SEQUENCES * soak.unwrap_or(1),
         failure_persistence: None,
         max_shrink_iters: 2_000,
-        rng_seed: if soak.is_some() { RngSeed::Random } else { RngSeed::Fixed(worker) },
+        rng_seed: RngSeed::Fixed(seed ^ worker),
         ..Config::default()
     };
     let check = |rounds: Vec<Round>| -> Result<()> {
@@ -128,5 +130,5 @@ fn tried(worker: u64, count: &AtomicUsize, patient: &AtomicUsize) -> Result<()> 
         .run(&vec(round(), 1..ROUNDS), |rounds| {
             check(rounds).map_err(|error| TestCaseError::fail(format!("{error:#}")))
         })
-        .map_err(|failure| anyhow!("{failure}"))
+        .map_err(|failure| anyhow!("with SHUNT_SEED={seed}: {failure}"))
 }
