@@ -8,6 +8,9 @@ use crate::object::parse;
 /// The chart as rendered with its defaults.
 const DEPLOYED: &str = include_str!("../../../../deploy/kustomize/base/shunt.yaml");
 
+/// The name of role and binding in kube-apiserver.
+const INSTALLED: &str = "shunt-in-tests";
+
 /// The ClusterRole of the chart, and the user whom it is bound to.
 #[derive(Clone, Debug)]
 pub(crate) struct Role {
@@ -37,7 +40,11 @@ impl Role {
             let position = objects.iter().position(|object| object["kind"] == kind);
             position.map(|at| objects.swap_remove(at)).with_context(|| format!("no {kind}"))
         };
-        let (role, binding) = (take("ClusterRole")?, take("ClusterRoleBinding")?);
+        let (mut role, mut binding) = (take("ClusterRole")?, take("ClusterRoleBinding")?);
+        // Under names of their own, so that tests can apply the manifests to the same server.
+        role["metadata"]["name"] = INSTALLED.into();
+        binding["metadata"]["name"] = INSTALLED.into();
+        binding["roleRef"]["name"] = INSTALLED.into();
         let rules = role["rules"].as_array().context("a role without rules")?;
         let rules = rules.iter().map(rule).collect::<Result<_>>()?;
         let subject = &binding["subjects"][0];
