@@ -315,8 +315,12 @@ fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) 
 
 /// Follows the addresses of the node's interfaces until the dataplane is gone.
 fn follow_addresses(interfaces: &Interfaces, commands: &Commands) {
+    let mut must_list = false;
     loop {
-        let addresses = interfaces.wait().and_then(|()| interface_addresses());
+        // After a failure the event is gone, and what it was about is not known yet.
+        let changed = if must_list { Ok(()) } else { interfaces.wait() };
+        let addresses = changed.and_then(|()| interface_addresses());
+        must_list = addresses.is_err();
         match addresses {
             Ok(change) => {
                 let batch = ChangeBatch::new(vec![change], Instant::now());

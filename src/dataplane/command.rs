@@ -37,7 +37,7 @@ pub struct Commands {
     noticed: Noticed,
 }
 
-/// Called with each batch of changes before it is sent, in the thread that sends it.
+/// Called with each command's number of changes before it is sent, in the thread that sends it.
 pub(super) type Noticed = Arc<dyn Fn(ChangeCounts) + Send + Sync>;
 
 /// The thread is gone: the command will not be followed.
@@ -72,9 +72,10 @@ impl Commands {
     /// # Errors
     /// [`Stopped`] if the thread is gone.
     pub fn send(&self, command: Command) -> Result<(), Stopped> {
-        if let Command::Changes(batch) = &command {
-            (self.noticed)(batch.counts());
-        }
+        (self.noticed)(match &command {
+            Command::Changes(batch) => batch.counts(),
+            Command::Configure(_) => ChangeCounts::default(),
+        });
         // The thread counts what it takes, so the commands must come in the order of this list.
         let mut waiting = self.backlog.lock();
         waiting.queued.push_back(Instant::now());

@@ -14,6 +14,7 @@ use shunt_core::plan::{NodeContext, TABLE};
 
 use super::codec::table_family;
 use super::fingerprint::{Fingerprint, Hashes};
+use super::listing::retried;
 use super::ownership::TableOwner;
 use super::reading::{Reader, Reading, read_structure};
 use super::state::Current;
@@ -74,6 +75,8 @@ pub(super) enum Found {
     OtherStructure,
     /// Elements are not: this is what there is.
     OtherElements(Box<Reading>),
+    /// They cannot be read, like tables that another process owns.
+    Unreadable(Error),
 }
 
 /// What a look works with.
@@ -98,9 +101,11 @@ impl Drift {
         Ok(())
     }
 
-    /// The record changes: a comparison with it starts over.
+    /// Notes that the record changes: a comparison with it starts over.
     pub(super) fn record_changes(&mut self) {
-        self.comparison = None;
+        if let Some(begun) = self.comparison.take() {
+            self.vain.add(begun.cost, begun.at);
+        }
     }
 
     /// When a comparison has to look again.
@@ -114,12 +119,14 @@ impl Drift {
         if !self.suspected {
             return Ok(Found::Nothing);
         }
-        if look.current.record.is_owned() && look.is_still_owner()? {
+        if look.current.record.is_owned() && retried(|| look.is_still_owner())? {
             self.suspected = false;
             return Ok(Found::Nothing);
         }
-        if !look.has_recorded_structure()? {
-            return Ok(Found::OtherStructure);
+        match look.has_recorded_structure() {
+            Ok(true) => {}
+            Ok(false) => return Ok(Found::OtherStructure),
+            Err(error) => return Ok(Found::Unreadable(error)),
         }
         let is_early = self.vain.at(now) > ADVANCE || self.repairs.at(now) > REPAIR_ADVANCE;
         if is_early || self.next_look().is_some_and(|at| at > now) {
@@ -127,7 +134,10 @@ impl Drift {
         }
         let before = self.comparison.as_ref().map_or(Duration::ZERO, |begun| begun.cost);
         let started = look.stopwatch.processor_time();
-        let found = self.compare(look, now)?;
+        let found = match self.compare(look, now) {
+            Ok(found) => found,
+            Err(error) => return Ok(Found::Unreadable(error)),
+        };
         let cost = before + look.stopwatch.processor_time().saturating_sub(started);
         if let Some(unfinished) = &mut self.comparison {
             unfinished.cost = cost;
@@ -143,6 +153,7 @@ impl Drift {
 
     /// Compares all elements with the record. A comparison that is not finished stays in `self`.
     fn compare(&mut self, look: &mut Look<'_>, now: Instant) -> Result<Found, Error> {
+        let started = look.stopwatch.elapsed();
         let record = &look.current.record;
         let mut comparison = match self.comparison.take() {
             Some(comparison) => comparison,
@@ -160,7 +171,7 @@ impl Drift {
             Ok(reading) if reading.record.holds_as(record) => Ok(Found::Nothing),
             Ok(reading) => Ok(Found::OtherElements(Box::new(reading))),
             Err(pause) => {
-                comparison.at = now + pause;
+                comparison.at = now + look.stopwatch.elapsed().saturating_sub(started) + pause;
                 self.comparison = Some(comparison);
                 Ok(Found::Nothing)
             }

@@ -195,24 +195,31 @@ impl Dataplane {
     pub fn reconcile(&mut self, now: Instant) -> Result<Progress, Error> {
         let started = self.stopwatch.elapsed();
         let result = self.attempts(now);
-        self.stats.took += self.stopwatch.elapsed().saturating_sub(started);
-        result
+        let took = self.stopwatch.elapsed().saturating_sub(started);
+        self.stats.took += took;
+        match result {
+            // The pause begins when the reading is over.
+            Ok(Progress::ReadAgain(at)) => Ok(Progress::ReadAgain(at + took)),
+            other => other,
+        }
     }
 
     fn attempts(&mut self, now: Instant) -> Result<Progress, Error> {
         let mut lessons = Lessons::default();
-        for _ in 1..ATTEMPTS {
-            match self.attempt(&mut lessons, now) {
-                Err(error) if self.finds_a_way_around(error.kernel(), &mut lessons, now)? => {}
-                Err(error) => {
-                    self.state.lose();
-                    self.reader = Reader::default();
-                    return Err(error);
-                }
+        let mut attempts = 1;
+        loop {
+            let error = match self.attempt(&mut lessons, now) {
+                Err(error) => error,
                 done => return done,
+            };
+            let is_last = attempts == ATTEMPTS;
+            if is_last || !self.finds_a_way_around(error.kernel(), &mut lessons, now)? {
+                self.state.lose();
+                self.reader = Reader::default();
+                return Err(error);
             }
+            attempts += 1;
         }
-        self.attempt(&mut lessons, now)
     }
 
     fn attempt(&mut self, lessons: &mut Lessons, now: Instant) -> Result<Progress, Error> {
@@ -221,7 +228,8 @@ impl Dataplane {
         }
         self.plan(now);
         if self.state.current().is_none() {
-            lessons.is_fresh = true;
+            // What a check has read may be old by now.
+            lessons.is_fresh = self.found.is_none();
             if let Some(at) = self.read(now)? {
                 return Ok(Progress::ReadAgain(at));
             }
@@ -423,7 +431,7 @@ impl Dataplane {
     /// When [`Dataplane::check`] has to look again, besides now and then.
     #[must_use]
     pub fn next_check(&self) -> Option<Instant> {
-        self.drift.next_look()
+        self.state.current().and_then(|_| self.drift.next_look())
     }
 
     /// Looks whether another process may have changed our tables: if so, the next sync repairs them.
@@ -439,14 +447,16 @@ impl Dataplane {
         };
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
         let mut look = Look { kernel, stopwatch, hashes: &self.hashes, node_context, current };
-        let found = self.drift.look(&mut look, now);
-        if matches!(found, Ok(Found::Nothing)) {
+        let found = self.drift.look(&mut look, now)?;
+        if matches!(found, Found::Nothing) {
             return Ok(false);
         }
-        // Tables that cannot be read, as those that another process owns, fail the next sync.
         self.state.lose();
-        if let Found::OtherElements(reading) = found? {
-            self.found = Some(*reading);
+        match found {
+            Found::OtherElements(reading) => self.found = Some(*reading),
+            // The next sync fails, too, and reports it.
+            Found::Unreadable(error) => return Err(error),
+            Found::Nothing | Found::OtherStructure => {}
         }
         Ok(true)
     }

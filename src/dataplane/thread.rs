@@ -48,6 +48,7 @@ fn run(mut worker: Worker<impl FnMut(Event<'_>)>, commands: &Receiver<Command>) 
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
+        worker.look(Instant::now());
         worker.work(Instant::now());
         worker.clean_up(Instant::now());
     }

@@ -105,6 +105,12 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         times.into_iter().flatten().min()
     }
 
+    /// When a comparison with the kernel goes on.
+    #[cfg(test)]
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.dataplane.next_check()
+    }
+
     /// Takes in a command; [`Worker::work`] acts on it.
     pub(super) fn take(&mut self, command: Command) {
         self.backlog.take();
@@ -137,16 +143,19 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         }
     }
 
-    /// Does what is due.
-    pub(super) fn work(&mut self, now: Instant) {
+    /// Finds out what is due without a command: also while changes come without a pause.
+    pub(super) fn look(&mut self, now: Instant) {
         if !self.dataplane.is_synced() {
             // These changes wait for the source, and not for us.
             self.backlog.finish();
             self.due = false;
             return;
         }
-        // Also while changes come without a pause.
-        self.work_periodically(now);
+        self.look_periodically(now);
+    }
+
+    /// Syncs if that is due. To be called behind [`Worker::look`], with the time after it.
+    pub(super) fn work(&mut self, now: Instant) {
         if self.commit_at(now).is_some_and(|at| at <= now) {
             self.due = false;
             self.sync(now);
@@ -156,6 +165,8 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
     /// Deletes what no frontend needs any more, for a few milliseconds at the most. To be called behind
     /// [`Worker::work`], with the time after it.
     pub(super) fn clean_up(&mut self, now: Instant) {
+        // A sync that goes on later reports its transactions itself.
+        let belong_to_a_sync = self.dataplane.stats().has_transactions();
         self.dataplane.sweep_affinity(now);
         if self.chains_at <= now {
             self.chains_at = now + CHAIN_PERIOD;
@@ -164,7 +175,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                 _ => KEEP_CHAINS,
             });
         }
-        if self.dataplane.stats().has_transactions() {
+        if !belong_to_a_sync && self.dataplane.stats().has_transactions() {
             (self.report)(Event::CleanedUp { stats: self.dataplane.take_stats() });
         }
     }
@@ -176,8 +187,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         self.due.then(|| self.pause_until.max(paced).unwrap_or(now))
     }
 
-    /// Notes what is due without a command.
-    fn work_periodically(&mut self, now: Instant) {
+    fn look_periodically(&mut self, now: Instant) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         self.due |= is_due(self.dataplane.next_trial());
         if is_due(self.check_at) || is_due(self.dataplane.next_check()) {

@@ -10,7 +10,7 @@ use shunt_core::plan::{Set, TABLE};
 use shunt_fake_nftables::{Call, Fault, Namespace, service, slice};
 
 use super::world::{PACE, What, World, cluster, elsewhere, foreign};
-use crate::dataplane::Ownership;
+use crate::dataplane::{Ownership, Pace};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -186,4 +186,44 @@ fn interrupted_listings_do_not_hold_up_a_start() {
     world.send(cluster(&[11]));
     world.pass(SECOND);
     assert!(world.events().iter().any(|event| matches!(event, What::Wrote { .. })));
+}
+
+/// A comparison that has to look again is over when the record is lost: the thread rests in the pause after a
+/// failure.
+#[test]
+fn unfinished_comparison_does_not_keep_the_thread_busy() {
+    let mut world = shared();
+    world.foreign(&elsewhere("other"));
+    world.on_call(|call| match call {
+        Call::List => Some(Fault::Torn),
+        Call::Commit(_) => {
+            let lost = io::Error::from_raw_os_error(Errno::ENOBUFS as i32);
+            Some(Fault::Before(Error::Receive(lost)))
+        }
+        _ => None,
+    });
+    // Until the check has begun to compare, and not until it has ended.
+    while world.next_check().is_none() {
+        world.pass(Duration::from_millis(1));
+    }
+    world.send(vec![Change::Slice(slice(1, Family::V4, &[13]))]);
+    world.pass(60 * SECOND);
+    assert!(world.events().iter().all(|event| matches!(event, What::Failed { .. })));
+}
+
+/// A repair may be delayed. What the check has read for it may not be true any more then.
+#[test]
+fn delayed_repair_blames_nothing_on_innocent_frontends() {
+    let pace = Pace { min_period: 20 * SECOND, ..PACE };
+    let mut world = World::with(Namespace::new(), Ownership::Share, pace);
+    world.send(cluster(&[11, 12]));
+    world.settle();
+    let before = world.listing();
+    world.foreign(&delete_endpoint(&world));
+    world.pass(5 * SECOND);
+    // The check has seen the damage above, but not this one.
+    world.foreign(&delete_endpoint(&world));
+    world.pass(30 * SECOND);
+    assert!(world.snapshot().quarantined.is_empty(), "{:?}", world.events());
+    assert_eq!(world.listing(), before);
 }

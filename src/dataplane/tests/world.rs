@@ -175,6 +175,7 @@ impl World {
         for _ in 0..1_000_000 {
             let now = self.start + self.shared.lock().now;
             self.queue.try_iter().for_each(|command| self.worker.take(command));
+            self.worker.look(now);
             self.worker.work(now);
             self.worker.clean_up(now);
             let wake = self.worker.next_wake(now).map(|at| at - self.start);
@@ -191,6 +192,11 @@ impl World {
     /// Lets the worker do what is due now.
     pub(super) fn settle(&mut self) {
         self.pass(Duration::ZERO);
+    }
+
+    /// When a comparison with the kernel goes on.
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.worker.next_check()
     }
 
     /// What happened since the last call.
