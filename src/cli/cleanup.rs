@@ -21,12 +21,12 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
         .map_err(|error| super::kernel_errors::explain(&error))
         .context("nothing was removed")?;
     let ipvs = if scope.kube_proxy {
-        remove_ipvs().context("what kube-proxy's IPVS mode left was not all removed")?
+        remove_ipvs().context("cannot remove all leftovers of kube-proxy's IPVS mode")?
     } else {
         RemovedIpvs::default()
     };
     if removed.is_nothing() && ipvs == RemovedIpvs::default() {
-        tracing::info!("there was nothing to remove in this network namespace");
+        tracing::info!("nothing to remove in this network namespace");
     } else {
         tracing::info!(
             shunt_tables = removed.own_tables,
@@ -41,7 +41,7 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
         for chain in &removed.kept {
             tracing::warn!(
                 chain,
-                "left in place: rules of somebody else go to this chain of kube-proxy; delete \
+                "left in place: rules of another program jump to this chain of kube-proxy; delete \
                  these rules and run this again"
             );
         }
@@ -55,12 +55,12 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
 fn warn_of_what_is_left() {
     let left = match Socket::open().and_then(|mut socket| find(&mut socket)) {
         Ok(left) => left,
-        Err(error) => return tracing::warn!(%error, "cannot look for what is left of kube-proxy"),
+        Err(error) => return tracing::warn!(%error, "cannot check for leftovers of kube-proxy"),
     };
     if !left.processes.is_empty() {
         tracing::warn!(
             processes = ?left.processes,
-            "kube-proxy runs on this node and writes its rules anew; stop it and run this again"
+            "kube-proxy runs on this node and rewrites its rules; stop it and run this again"
         );
     }
     if left.legacy_iptables_chains > 0 {

@@ -43,7 +43,7 @@ pub(super) fn end_when_asked(work: Work) -> anyhow::Result<()> {
                     tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
                 }),
                 Work::Once => end(1, move || {
-                    tracing::error!("ended by {signal} before the work was done");
+                    tracing::error!("stopped by {signal} before the work was done");
                 }),
             }
         }

@@ -15,8 +15,8 @@ use crate::kube_proxy::Found;
 const PROGRAM: &str = "ProgramService";
 
 /// What to do about a frontend that the kernel refuses.
-pub(super) const WHAT_TO_DO: &str = "change the Service or mend the reason (it is tried again when \
-     it changes, and now and then)";
+pub(super) const WHAT_TO_DO: &str = "fix the Service; the agent retries when it changes, and \
+     periodically";
 
 /// The agent starts.
 pub(super) fn starting() -> Notice {
@@ -38,7 +38,7 @@ pub(super) fn conflict(conflict: &Conflict) -> Notice {
         reason: "FrontendConflict",
         action: PROGRAM,
         note: format!(
-            "{frontend} belongs to Service {winner} until that one gives it up: {reason}"
+            "{frontend} belongs to Service {winner} until that Service releases it: {reason}"
         ),
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn refused(quarantined: &Quarantined) -> Notice {
         reason: "FrontendRefused",
         action: PROGRAM,
         note: format!(
-            "the kernel refuses {}, so it stays as it was on this node while all else is programmed; \
+            "the kernel refuses {}; on this node it stays as it was, all else is programmed; \
              {WHAT_TO_DO}: {}",
             quarantined.what, quarantined.reason
         ),
@@ -66,7 +66,8 @@ pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
         reason: "DriftRepaired",
         action: "RepairTables",
         note: format!(
-            "somebody else had changed shunt's tables in {repaired} places; writers: {writers}"
+            "another process modified shunt's tables in {repaired} places; they are repaired; \
+             writers: {writers}"
         ),
     }
 }
@@ -78,7 +79,7 @@ pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
         is_warning: true,
         reason: "KubeProxyFound",
         action: "LookForKubeProxy",
-        note: format!("found on this node of kube-proxy: {found}; {what_to_do}"),
+        note: format!("kube-proxy or its leftovers found on this node: {found}; {what_to_do}"),
     }
 }
 
@@ -95,7 +96,7 @@ pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Noti
         action: "StartKubeProxy",
         note: format!(
             "cannot listen on {address} for {purpose} ({field}): {error}; if another process has the \
-             port, that one answers"
+             port, it answers the requests"
         ),
     }
 }

@@ -53,6 +53,6 @@ fn why(error: io::Error) -> anyhow::Error {
         Some(Errno::EPERM | Errno::EACCES) => not_allowed(),
         Some(Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT) => explain(&nft::Error::Open(error)),
         _ => anyhow::Error::from(error)
-            .context("cannot find out whether another shunt runs in this network namespace"),
+            .context("cannot check whether another shunt runs in this network namespace"),
     }
 }

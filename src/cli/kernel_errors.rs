@@ -17,13 +17,13 @@ pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
              {source}"
         ),
         owned @ nft::Error::Owned { .. } => anyhow!("{owned}"),
-        other => anyhow!("nf_tables does not answer as it should: {other}"),
+        other => anyhow!("unexpected answer of nf_tables: {other}"),
     }
 }
 
 pub(super) fn not_allowed() -> anyhow::Error {
     anyhow!(
-        "nf_tables may not be changed: CAP_NET_ADMIN is missing (run as root, or give the container \
-         the capability NET_ADMIN)"
+        "no permission to modify nf_tables: CAP_NET_ADMIN is missing (run as root, or give the \
+         container the capability NET_ADMIN)"
     )
 }

@@ -22,7 +22,7 @@ pub(super) struct Reports {
 pub(super) fn look(period: Duration, reports: &Reports) {
     let mut kernel = match Socket::open() {
         Ok(kernel) => kernel,
-        Err(error) => return tracing::warn!("cannot look for rules of kube-proxy: {error}"),
+        Err(error) => return tracing::warn!("cannot check for rules of kube-proxy: {error}"),
     };
     let mut watch = Watch::default();
     loop {
@@ -47,7 +47,7 @@ impl Watch {
         let found = match find(kernel) {
             Ok(found) => found,
             // Tables changed meanwhile, for example. The next look will tell.
-            Err(error) => return tracing::debug!(%error, "cannot look for rules of kube-proxy"),
+            Err(error) => return tracing::debug!(%error, "cannot check for rules of kube-proxy"),
         };
         reports.metrics.kube_proxy_found(&found.counts());
         reports.known.found_kube_proxy(&found);
@@ -56,7 +56,7 @@ impl Watch {
         self.were_removed |= had_rules && !found.has_rules();
         if kinds(&found) != kinds(&self.last) {
             match found.is_nothing() {
-                true => tracing::info!("nothing is left of kube-proxy on this node"),
+                true => tracing::info!("kube-proxy and its rules are gone from this node"),
                 false => report(&found, came_back, reports),
             }
         }
@@ -74,8 +74,8 @@ fn report(found: &Found, came_back: bool, reports: &Reports) {
     let what_to_do = if came_back || !found.processes.is_empty() {
         "kube-proxy runs beside shunt: stop it, then run `shunt cleanup --kube-proxy --keep-own`"
     } else {
-        "nothing keeps these rules up to date: run `shunt cleanup --kube-proxy --keep-own`"
+        "no kube-proxy updates these rules: run `shunt cleanup --kube-proxy --keep-own`"
     };
-    tracing::warn!("found on this node of kube-proxy: {found}; {what_to_do}");
+    tracing::warn!("kube-proxy or its leftovers found on this node: {found}; {what_to_do}");
     reports.events.record(events::kube_proxy_found(found, what_to_do));
 }

@@ -17,14 +17,14 @@ pub(super) fn enter(namespace: Option<&Path>) -> Result<()> {
     };
     let file = File::open(&path).with_context(|| {
         format!(
-            "there is no network namespace {} ({}); `ip netns list` shows those with names",
+            "network namespace {} not found ({}); `ip netns list` shows the named ones",
             namespace.display(),
             path.display()
         )
     })?;
     setns(file, CloneFlags::CLONE_NEWNET).with_context(|| {
         format!(
-            "cannot enter {}: it is no network namespace, or we lack CAP_SYS_ADMIN",
+            "cannot enter {}: not a network namespace, or CAP_SYS_ADMIN is missing",
             path.display()
         )
     })

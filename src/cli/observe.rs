@@ -81,7 +81,10 @@ impl Observer {
                 self.metrics.sync_succeeded(sync, &state(&snapshot));
             }
             Event::Failed { error, retry_in, stats, node_is_eligible } => {
-                tracing::error!(?retry_in, "nothing was programmed, what was there stays: {error}");
+                tracing::error!(
+                    ?retry_in,
+                    "nothing was programmed, the previous rules stay: {error}"
+                );
                 self.note_health(node_is_eligible, false);
                 self.known.failed(error);
                 self.count(&stats);
@@ -96,14 +99,14 @@ impl Observer {
             Event::Repaired { repaired, writers } => {
                 self.metrics.drift_repaired();
                 let writers = if writers.is_empty() {
-                    "not known yet, the kernel is asked to tell for some seconds".to_owned()
+                    "unknown, the agent now traces them for some seconds".to_owned()
                 } else {
                     let named = writers.iter().map(|w| format!("{} (pid {})", w.process, w.pid));
                     named.collect::<Vec<_>>().join(", ")
                 };
                 tracing::warn!(
                     repaired, %writers,
-                    "somebody else changed shunt's tables; they are as planned again"
+                    "another process modified shunt's tables; they are repaired"
                 );
                 self.known.repaired(&writers);
                 self.events.record(events::repaired(repaired, &writers));
@@ -218,8 +221,8 @@ pub(super) fn log_node_ports(snapshot: &Snapshot) {
     if primary && node_ports == NodePorts::default() {
         tracing::warn!(
             node = node_context.node_name,
-            "node ports answer on {node_ports}: nodePortAddresses is primary, and there is no Node \
-             object that has primary addresses"
+            "node ports answer on {node_ports}: nodePortAddresses is primary, and no Node object \
+             has primary addresses"
         );
     } else {
         tracing::info!("node ports answer on {node_ports}");
@@ -269,7 +272,7 @@ fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
 pub(super) fn report_refused(quarantined: &Quarantined, next: &str) {
     tracing::error!(
         frontend = %quarantined.what,
-        "the kernel refuses it, so it stays as it was while all else is programmed; {next}: {}",
+        "the kernel refuses this frontend; it stays as it was, all else is programmed; {next}: {}",
         quarantined.reason
     );
 }
@@ -283,7 +286,7 @@ pub(super) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
     };
     let reason = format!(
         "{frontend} belongs to Service {owner}: {reason}; it is left out here until that Service \
-         gives it up; change one of them"
+         releases it; change one of them"
     );
     let mut problem = Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
         .of_object(format_args!("Service {loser}"))
@@ -311,7 +314,7 @@ pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, snapshot: &S
             frontends,
             refused_service_ports = snapshot.quarantined_service_ports,
             ?took,
-            "nothing to write: the kernel holds what is planned, but for what it refuses"
+            "nothing to write: the kernel holds all planned rules, except for refused frontends"
         ),
     }
 }

@@ -43,10 +43,10 @@ pub(super) fn with_settings(arguments: &Run, settings: &Effective) -> Option<Res
     arguments.init_only.then(|| {
         // On a node that has just been booted, the files come with the module.
         if let Err(error) = Conntrack::open().and_then(|mut conntrack| conntrack.load()) {
-            tracing::debug!(%error, "cannot have connection tracking loaded");
+            tracing::debug!(%error, "cannot load connection tracking");
         }
         sysctl::apply(&settings.config.conntrack, &arguments.net_sysctls);
-        tracing::info!("did what only root may do (--init-only)");
+        tracing::info!("set the sysctls (--init-only)");
         Ok(())
     })
 }
@@ -54,8 +54,7 @@ pub(super) fn with_settings(arguments: &Run, settings: &Effective) -> Option<Res
 fn write_configuration(path: &Path, full: &Configuration) -> Result<(), Failure> {
     // A JSON value has its fields in order, as kube-proxy writes them.
     let yaml = serde_json::to_value(full).map(|value| serde_saphyr::to_string(&value));
-    let yaml =
-        yaml.context("the configuration is no JSON")?.context("the configuration is no YAML")?;
+    let yaml = yaml.context("cannot write it as JSON")?.context("cannot write it as YAML")?;
     std::fs::write(path, yaml).with_context(|| format!("cannot write {}", path.display()))?;
     tracing::info!(file = %path.display(), "wrote the configuration");
     Ok(())

@@ -20,7 +20,7 @@ pub(super) fn set_oom_score_adj(score: i16) {
         Ok(()) => tracing::debug!(score, "set {FILE}"),
         // The default is what is wanted of an agent, but nobody asked for it.
         Err(error) if score == OOM_SCORE_ADJ => {
-            tracing::info!(score, "{FILE} stays as it is: {error}");
+            tracing::info!(score, "cannot set {FILE}, it keeps its value: {error}");
         }
         Err(error) => tracing::warn!(
             value = score,
@@ -37,7 +37,7 @@ pub(super) fn allow_files() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
     if let Err(error) = raised {
-        tracing::debug!(%error, "the number of open files stays limited as it is");
+        tracing::debug!(%error, "cannot raise the limit of open files");
     }
 }
 

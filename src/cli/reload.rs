@@ -86,7 +86,7 @@ impl Reload {
     /// the source has to be started anew.
     pub(super) fn reload(&mut self, occasion: Occasion) -> bool {
         let Some(path) = &self.arguments.settings.config else {
-            tracing::info!("asked to read the configuration again, but there is no --config");
+            tracing::info!("SIGHUP has no effect: there is no --config to reload");
             return false;
         };
         let content = match std::fs::read(path) {
@@ -126,7 +126,7 @@ impl Reload {
         problems.iter().for_each(Diagnostic::log);
         let changed = changed_fields(&old, new);
         if changed.is_empty() {
-            tracing::info!("read the configuration again; it says what is in force");
+            tracing::info!("reloaded the configuration; nothing has changed");
         } else {
             self.reach.apply(&old, new);
             tracing::info!(changed = changed.join(", "), "applied the changed configuration");
@@ -140,7 +140,7 @@ impl Reload {
 
     /// Says that a changed configuration cannot be used.
     pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
-        tracing::error!("the changed configuration is not used, the one before stays: {error}");
+        tracing::error!("the changed configuration is rejected, the previous one stays: {error}");
         self.reach.metrics.config_reloaded(false);
         self.reach.known.reconfigured(Some(error.to_string()));
     }
@@ -152,7 +152,7 @@ impl Reload {
             Some(Unreadable::Said) if occasion == Occasion::Noticed => {}
             _ => {
                 self.unreadable = Some(Unreadable::Said);
-                self.refuse(&format_args!("the file cannot be read: {error}"));
+                self.refuse(&format_args!("cannot read the file: {error}"));
             }
         }
     }
@@ -269,8 +269,8 @@ pub(super) fn watch_configuration(
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!(
-                        "changes of the configuration file are not noticed any more: {error}; send \
-                         SIGHUP to have it read"
+                        "cannot watch the configuration file any longer: {error}; send SIGHUP to \
+                         reload it"
                     );
                     return;
                 }

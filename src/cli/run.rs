@@ -101,7 +101,7 @@ fn once(
     let snapshot = dataplane.snapshot();
     snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
     for quarantined in &snapshot.quarantined {
-        report_refused(quarantined, "change the Service or mend the reason, and run this again");
+        report_refused(quarantined, "fix the Service and run this again");
     }
     log_synced(report, dataplane.stats().took, &snapshot);
     log_node_ports(&snapshot);
@@ -109,7 +109,7 @@ fn once(
     let flows = dataplane.take_flows();
     if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &snapshot)) {
         for family in Family::ALL {
-            conntrack.sweep(family, &sweep).context("stale flows could not be deleted")?;
+            conntrack.sweep(family, &sweep).context("cannot delete stale flows")?;
         }
     }
     let now = Instant::now();
@@ -121,7 +121,9 @@ fn once(
     }
     match snapshot.quarantined.len() {
         0 => Ok(()),
-        count => Err(anyhow!("not all is programmed: the kernel refuses {count} frontends").into()),
+        count => {
+            Err(anyhow!("the kernel refuses {count} frontends; all else is programmed").into())
+        }
     }
 }
 
@@ -140,8 +142,8 @@ fn keep_running(
     let families = families();
     if !families.contains(&Family::V6) {
         tracing::info!(
-            "this node has no IPv6: its kernel was built or booted without it, or it is switched off \
-             (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
+            "this node has no IPv6: its kernel was built or booted without it, or a sysctl disables \
+             it (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
         );
     }
     let metrics = Metrics::new(&families);
@@ -256,7 +258,7 @@ fn keep_running(
                 match follow(&configuration) {
                     Ok(other) => source = other,
                     Err(error) => configuration.refuse(&format_args!(
-                        "objects still come from where they came from before: {error:#}"
+                        "objects still come from the previous source: {error:#}"
                     )),
                 }
             }
@@ -287,7 +289,9 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
     let conntrack = match Conntrack::open() {
         Ok(conntrack) => conntrack,
         Err(error) => {
-            tracing::warn!("stale flows will not be deleted: {error}");
+            tracing::warn!(
+                "stale flows will not be deleted, connection tracking is not available: {error}"
+            );
             return Ok(None);
         }
     };
@@ -309,7 +313,7 @@ fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) 
         object = %format_args!("Service {service}"), field = "spec.healthCheckNodePort",
         value = %address,
         "cannot listen for health checks: {error}; load balancers will not send traffic to this \
-         node; free the port or give the Service another one (trying again)"
+         node; free the port or give the Service another one; the agent retries"
     );
 }
 
@@ -325,7 +329,7 @@ fn follow_addresses(interfaces: &Interfaces, commands: &Commands) {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "cannot follow the node's addresses; trying again");
+                tracing::error!(%error, "cannot follow the node's addresses; retrying");
                 std::thread::sleep(Duration::from_secs(1));
             }
         }

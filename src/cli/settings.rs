@@ -50,7 +50,7 @@ pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effect
             Ok(content) => load(settings, logging, Some(content)),
             Err(error) => {
                 logging::start_with(logging);
-                let reason = format!("{} cannot be read: {error}", path.display());
+                let reason = format!("cannot read {}: {error}", path.display());
                 return Err(Failure::Configuration(reason));
             }
         },
@@ -65,7 +65,7 @@ pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effect
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
     /// Values are wrong.
-    #[error("{} of its values are wrong, see above", errors(.0).count())]
+    #[error("{} invalid values, see above", errors(.0).count())]
     Values(Vec<Diagnostic>),
     /// There is something that they do not say and that cannot be found out.
     #[error("{0:#}")]

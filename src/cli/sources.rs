@@ -99,7 +99,8 @@ impl Objects {
                 });
                 tokio::time::timeout(ONCE, listing).await.map_err(|_| {
                     let trouble = api_status.trouble().map(|(reason, _)| reason);
-                    let why = trouble.unwrap_or_else(|| "it takes its time".to_owned());
+                    let why =
+                        trouble.unwrap_or_else(|| "the lists are not complete yet".to_owned());
                     anyhow!("the API server has not listed everything within {ONCE:?}: {why}")
                 })
             }),
@@ -131,8 +132,8 @@ impl Objects {
                 Ok(Box::pin(async move {
                     let _stop = stop;
                     end.await
-                        .context("the thread that watches the manifests is gone")?
-                        .context("the manifests cannot be watched any more")
+                        .context("the thread that watches the manifests has ended")?
+                        .context("cannot watch the manifests any longer")
                 }))
             }
             Objects::Api(access) => {

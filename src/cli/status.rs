@@ -16,7 +16,7 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
         StatusOutput::Text => status.to_string(),
         StatusOutput::Json => {
             let json = serde_json::to_string_pretty(&status);
-            json.context("the status cannot be written as JSON")? + "\n"
+            json.context("cannot write the status as JSON")? + "\n"
         }
     };
     super::print(&text)?;

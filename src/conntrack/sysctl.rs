@@ -152,9 +152,8 @@ pub fn apply(settings: &Settings, net: &Path) {
         let remedies: String =
             remedies.into_iter().map(|remedy| format!("{remedy}, or ")).collect();
         warn!(
-            "conntrack settings that could not be made: {}. Connection tracking goes on with the \
-             values it has; {remedies}set 0 in the configuration's conntrack section to leave them \
-             alone",
+            "cannot set conntrack sysctls: {}; they keep their values; {remedies}set 0 in the \
+             configuration's conntrack section to leave them alone",
             failures.join("; ")
         );
     }

@@ -97,8 +97,8 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
                 Err(error) => warn!(
                     %family,
                     %error,
-                    "stale flows could not be deleted: clients of a removed endpoint may go on \
-                     sending to it"
+                    "cannot delete stale flows: clients of a removed endpoint may continue to send \
+                     to it"
                 ),
             }
         }

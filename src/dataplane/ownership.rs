@@ -97,7 +97,7 @@ pub(super) fn can_own(kernel: &mut dyn Kernel) -> Result<bool, Error> {
             refusal.table != PROBE || !unknown
         })),
         Err(error) => Err(error),
-        Ok(()) => Err(Error::Malformed("a table that there is not was deleted")),
+        Ok(()) => Err(Error::Malformed("success for the deletion of a missing table")),
     }
 }
 

@@ -49,7 +49,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.reason)?;
         if !self.refused.is_empty() {
-            write!(f, "; concerned: {}", self.refused.join(", "))?;
+            write!(f, "; affected: {}", self.refused.join(", "))?;
         }
         Ok(())
     }

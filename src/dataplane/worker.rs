@@ -117,7 +117,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                 tracing::trace!(
                     services = counts.services,
                     endpoint_slices = counts.slices,
-                    "took changes"
+                    "received changes"
                 );
                 let mut is_news = false;
                 for change in std::mem::take(&mut batch.changes) {
@@ -130,7 +130,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                 self.batches.push(batch);
             }
             Command::Configure(Configure { options, node_name, min_period }) => {
-                tracing::trace!("took a changed configuration");
+                tracing::trace!("received a changed configuration");
                 self.dataplane.configure(options, &node_name);
                 self.pace.min_period = min_period;
             }

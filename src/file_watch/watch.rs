@@ -177,7 +177,7 @@ impl Paths {
                 if !std::mem::replace(&mut root.unwatchable, true) {
                     tracing::warn!(
                         path = %root.path.display(),
-                        "cannot be watched: {error}; looking at it every second instead; if there \
+                        "cannot watch the path: {error}; checking it every second instead; if there \
                          are too many watches, raise the sysctl fs.inotify.max_user_watches"
                     );
                 }
@@ -201,7 +201,7 @@ impl Paths {
     /// Notes where an event says to look.
     fn note(&self, event: &InotifyEvent, todo: &mut Todo) {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-            tracing::warn!("too many changes at once to be told of each; looking at all files");
+            tracing::warn!("inotify queue overflowed, checking all files");
             todo.roots.extend(0..self.roots.len());
         }
         for (number, root) in self.roots.iter().enumerate() {

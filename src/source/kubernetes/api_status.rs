@@ -62,11 +62,11 @@ impl ApiStatus {
         let mut troubles = self.troubles();
         let known = |(other, trouble): (&Kind, &Trouble)| *other == kind || trouble.text == text;
         if lasting && troubles.told.insert(text.clone()) {
-            tracing::warn!("{text}; what is programmed stays, trying again");
+            tracing::warn!("{text}; the rules stay, retrying");
         } else if lasting || troubles.of.iter().any(known) {
             tracing::debug!("{text}");
         } else {
-            tracing::info!("{text}; connecting again");
+            tracing::info!("{text}; reconnecting");
         }
         let since = troubles.of.get(&kind).map_or_else(Instant::now, |trouble| trouble.since);
         troubles.of.insert(kind, Trouble { since, text });

@@ -163,7 +163,9 @@ impl Connection {
         match (self.make)() {
             Ok(client) => *current = (failed + 1, client),
             // Half-written files; what we have may still do.
-            Err(error) => tracing::debug!("keeping the old credentials: {error}"),
+            Err(error) => {
+                tracing::debug!("cannot reload the credentials, keeping the old ones: {error}")
+            }
         }
     }
 }

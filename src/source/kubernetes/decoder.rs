@@ -148,7 +148,7 @@ impl Decoder {
             });
         let (field, reason) = match error {
             Some(error) => (error.field, error.reason),
-            None => (FieldPath::default(), "a field has another type than it should".to_owned()),
+            None => (FieldPath::default(), "a field has the wrong type".to_owned()),
         };
         let reason = format!("{reason} (the {} is left out)", self.kind);
         let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
@@ -186,7 +186,7 @@ fn read<T: DeserializeOwned>(
 
 fn bare(json: &RawValue) -> Result<raw::Metadata, String> {
     let Bare { metadata } = serde_json::from_str(json.get())
-        .map_err(|error| format!("an object that does not say which one it is ({error})"))?;
+        .map_err(|error| format!("an object without valid metadata ({error})"))?;
     let BareMetadata { name, namespace, resource_version } = metadata;
     Ok(raw::Metadata { name, namespace, resource_version, ..raw::Metadata::default() })
 }

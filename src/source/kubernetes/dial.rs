@@ -61,7 +61,7 @@ impl Dialer {
 
     async fn dial(&self, host: String, port: u16) -> io::Result<tokio::net::TcpStream> {
         let (answer, answered) = oneshot::channel();
-        let gone = || io::Error::other("the thread that makes connections is gone");
+        let gone = || io::Error::other("the thread that makes connections has ended");
         self.0.send(Call { host, port, answer }).map_err(|_| gone())?;
         tokio::net::TcpStream::from_std(answered.await.map_err(|_| gone())??)
     }

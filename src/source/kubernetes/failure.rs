@@ -92,19 +92,19 @@ impl Failure {
             Failure::Ended => format!("the API server ends the watch of {kind} objects"),
             Failure::Silent => format!("the watch of {kind} objects is silent"),
             Failure::Expired => {
-                format!("the API server has forgotten our version of {kind} objects")
+                format!("resource version expired for {}", kind.resource())
             }
             Failure::TooNew => {
-                format!("the API server does not have our version of {kind} objects yet")
+                format!("the API server does not have the known version of {kind} objects yet")
             }
             Failure::NoStreaming => "the API server does not stream lists".to_owned(),
             Failure::Absent => format!("the API server has no {kind} objects"),
             Failure::Refused { code: 401, message, .. } => {
-                format!("the API server does not accept our credentials: {message} (401)")
+                format!("the API server rejects the agent's credentials: {message} (401)")
             }
             Failure::Refused { code: 403, message, .. } => format!(
-                "the API server does not let us list and watch {kind} objects: {message} (403); \
-                 bind us to the ClusterRole system:node-proxier, or add the rule {} to ours",
+                "the API server does not let the agent list and watch {kind} objects: {message} \
+                 (403); bind its user to the ClusterRole system:node-proxier, or add the rule {}",
                 rule(kind)
             ),
             Failure::Refused { code, message, .. } => {
@@ -114,7 +114,7 @@ impl Failure {
                 format!("the connection to the API server broke: {reason}")
             }
             Failure::Unreachable(reason) => format!("the API server cannot be reached: {reason}"),
-            Failure::Garbage(what) => format!("the API server sends what makes no sense: {what}"),
+            Failure::Garbage(what) => format!("the API server sent an invalid response: {what}"),
         }
     }
 }

@@ -194,7 +194,7 @@ impl Reader<'_> {
         let has = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
         let basic = has(&user.username) || has(&user.password);
         if basic && (has(&user.token) || has(&user.token_file)) {
-            let reason = "stands beside a token; give the user one of the two";
+            let reason = "set together with a token; give the user one of the two";
             return Err(self.wrong(at_user.field("username"), reason));
         }
         let tls = has(&cluster.certificate_authority)

@@ -84,7 +84,7 @@ impl Source {
         on_restart: impl Fn(Kind) + Send + Sync + 'static,
         observer: RequestObserver,
     ) -> Result<Source, AccessError> {
-        tracing::info!(server = access.server()?, "taking objects from an API server");
+        tracing::info!(server = access.server()?, "reading objects from the API server");
         let connection = Connection::open(access, observer)?;
         Ok(Source::with(connection, node_name, on_restart))
     }
@@ -149,8 +149,8 @@ async fn hand_on(
             () = &mut rest, if !synced && !missing.iter().any(|kind| kind.is_namespaced()) => {
                 let names: Vec<&str> = missing.iter().map(|kind| kind.as_str()).collect();
                 tracing::warn!(
-                    "programming begins without having seen: {}; they count as soon as the API \
-                     server lists them",
+                    "programming without the lists of: {}; the agent applies them as soon as the \
+                     API server sends them",
                     names.join(", ")
                 );
                 missing.clear();

@@ -67,7 +67,7 @@ where
     S: Read + Write + Unpin + Send + 'static,
 {
     let broken = |error: hyper::Error| {
-        NoTunnel(format!("the proxy breaks the connection: {}", innermost(&error)))
+        NoTunnel(format!("the proxy broke the connection: {}", innermost(&error)))
     };
     let request =
         request(proxy, server).ok_or_else(|| NoTunnel("the server has no host".into()))?;
@@ -90,7 +90,7 @@ where
     let upgraded = hyper::upgrade::on(answer).await.map_err(broken)?;
     match upgraded.downcast::<S>() {
         Ok(parts) if parts.read_buf.is_empty() => Ok(parts.io),
-        _ => Err(NoTunnel("the proxy sends bytes before the server is asked for any".to_owned())),
+        _ => Err(NoTunnel("the proxy sent data before the first request to the server".to_owned())),
     }
 }
 

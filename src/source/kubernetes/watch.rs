@@ -192,7 +192,7 @@ impl Watch {
                 }
             }
             Failure::NoStreaming => {
-                tracing::debug!(%kind, "the API server does not stream this list; asking for pages");
+                tracing::debug!(%kind, "the API server does not stream this list; requesting pages");
                 self.pages = true;
                 return Ok(());
             }
@@ -210,7 +210,7 @@ impl Watch {
                 return Ok(());
             }
             Failure::Expired | Failure::TooNew => {
-                tracing::info!("{}; listing them again", failure.told(kind));
+                tracing::info!("{}, relisting", failure.told(kind));
                 if self.relist.failures() >= SHORT_LIVED {
                     self.api_status.lost(kind, &failure, true);
                 }
@@ -276,7 +276,7 @@ impl Watch {
         if self.resource.next_version() {
             return Ok(());
         }
-        tracing::debug!(kind = %self.resource.kind, "the API server has no such objects");
+        tracing::debug!(kind = %self.resource.kind, "the API server does not serve this resource");
         self.deliver_list(List::default()).await?;
         self.api_status.well(self.resource.kind);
         sleep(ABSENT.mul_f64(1.0 + jitter::fraction())).await;
@@ -289,7 +289,7 @@ impl Watch {
         let kind = self.resource.kind;
         if !std::mem::replace(&mut self.forbidden, true) {
             tracing::warn!(
-                "{}; until then connections to ClusterIPs that no Service has are not refused",
+                "{}; until then, connections to ClusterIPs without a Service are not refused",
                 failure.told(kind)
             );
         }
@@ -506,7 +506,7 @@ impl Watch {
                 list.0.insert(decoded.name, decoded.change);
             }
             Ok(None) => {}
-            Err(reason) => tracing::warn!("ignoring an object that the API server lists: {reason}"),
+            Err(reason) => tracing::warn!("ignoring an object from the API server: {reason}"),
         }
     }
 
@@ -526,7 +526,7 @@ impl Watch {
     /// The connection works.
     fn settled(&mut self) {
         if std::mem::take(&mut self.forbidden) {
-            tracing::info!(kind = %self.resource.kind, "the API server lets us list and watch");
+            tracing::info!(kind = %self.resource.kind, "the API server permits list and watch");
         }
         self.backoff.reset();
         self.stuck = 0;

@@ -104,7 +104,7 @@ impl Reader<'_> {
             Recognised::Ours(kind) => self.object(kind, node),
             Recognised::List(kind) if list.is_none() => self.list(node, kind),
             Recognised::List(_) => {
-                self.warn(node, At::top("kind"), None, "a list within a list is not read");
+                self.warn(node, At::top("kind"), None, "a list within a list is ignored");
             }
             Recognised::NotUsed => {
                 if let Some(kind) = text("kind").filter(|kind| kind.len() < 100)

@@ -84,7 +84,7 @@ impl Scanner {
             {
                 problem.log();
             } else if self.log {
-                tracing::info!(path = %self.roots[root].display(), "manifests are back");
+                tracing::info!(path = %self.roots[root].display(), "manifests can be read again");
             }
             self.root_problems[root] = problem;
             self.root_problems_changed = true;
@@ -149,7 +149,7 @@ impl Scanner {
                 self.collection.set(file, manifest);
             }
             Err(mut problem) => {
-                problem.reason.push_str(" (what the file said before stays)");
+                problem.reason.push_str(" (the previous content of the file stays in effect)");
                 self.log_new(&file, std::slice::from_ref(&*problem));
                 self.collection.keep(file, *problem);
             }
@@ -201,7 +201,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return match fs::symlink_metadata(path) {
-                Ok(_) => Err("a symbolic link to something that is not there".into()),
+                Ok(_) => Err("a symbolic link to a missing file".into()),
                 Err(_) => Ok(None),
             };
         }

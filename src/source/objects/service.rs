@@ -196,7 +196,7 @@ fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpN
     findings.nets(
         &spec.load_balancer_source_ranges,
         &SPEC.field("loadBalancerSourceRanges"),
-        "this range is ignored; addresses of a family without a valid one stay closed",
+        "this range is ignored; addresses of a family without a valid range stay closed",
     )
 }
 
@@ -228,7 +228,7 @@ fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> 
     if valid.is_none() {
         let at = SPEC.field("sessionAffinityConfig");
         let at = at.field("clientIP");
-        let reason = format!("not a time-out; write 1 to {AFFINITY_LONGEST} seconds");
+        let reason = format!("not a timeout; write 1 to {AFFINITY_LONGEST} seconds");
         findings.error(at.field("timeoutSeconds"), seconds, reason);
     }
     valid

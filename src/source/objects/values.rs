@@ -70,7 +70,7 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, &'static str> {
         "UDP" => Ok(Protocol::Udp),
         "SCTP" => Ok(Protocol::Sctp),
         _ if matches!(&*text.to_ascii_uppercase(), "TCP" | "UDP" | "SCTP") => {
-            Err("protocols are written in capitals")
+            Err("protocols are uppercase")
         }
         _ => Err("not a protocol of Services; write TCP, UDP or SCTP"),
     }
@@ -102,7 +102,7 @@ fn label_characters(label: &str) -> Result<(), String> {
     {
         Ok(())
     } else {
-        Err("not a DNS name: small letters, digits and '-' in between".into())
+        Err("not a DNS name: lowercase letters, digits and '-' in between".into())
     }
 }
 

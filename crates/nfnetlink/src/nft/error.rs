@@ -37,7 +37,7 @@ pub enum Error {
     #[error("cannot read the answer of nf_tables: {0}")]
     Receive(io::Error),
     /// The answer makes no sense.
-    #[error("nf_tables answered with something that is not understood: {0}")]
+    #[error("invalid answer of nf_tables: {0}")]
     Malformed(&'static str),
     /// A request other than a transaction was refused.
     #[error("nf_tables refused to {request}: {errno}")]
@@ -52,7 +52,7 @@ pub enum Error {
     Interrupted,
     /// The rules of the namespace are not those of the expected generation any more. Nothing was
     /// applied.
-    #[error("somebody else changed the rules since they were last looked at")]
+    #[error("another process modified the rules since they were last read")]
     StaleGeneration,
     /// A table belongs to another socket, which alone may change it.
     #[error(
