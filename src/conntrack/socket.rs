@@ -11,12 +11,12 @@ use shunt_core::model::{Family, Protocol};
 use super::{Error, Sweep};
 
 /// Up to how many ports are asked for one by one: a Service has one, and a node port. Each dump
-/// walks the whole hash table (9 ms for 262 144 buckets), an entry that is listed costs 1.4 µs. With
-/// two ports, asking for each is the slower way below 10 000 UDP flows, by 9 ms at most, and twice
-/// as fast with 100 000; from four ports on it never pays.
-const MOST_FILTERED_DUMPS: usize = 2;
-/// How long a half-open connection has for an answer that is on its way. Packets need less time from
-/// anywhere in a cluster, and a client that gets no answer sends its SYN again after a second.
+/// walks the whole hash table (9 ms for 262 144 buckets), an entry that is listed costs 1.4 µs.
+/// With two ports, asking for each is the slower way below 10 000 UDP flows, by 9 ms at most, and
+/// twice as fast with 100 000; from four ports on it never pays.
+const MAX_FILTERED_DUMPS: usize = 2;
+/// How long a half-open connection has for an answer that is on its way. Packets need less time
+/// from anywhere in a cluster, and a client that gets no answer sends its SYN again after a second.
 const ON_THE_WAY: Duration = Duration::from_millis(20);
 
 /// What a sweep of one family did.
@@ -56,8 +56,8 @@ impl Conntrack {
 
     /// Deletes the stale entries of a family.
     ///
-    /// Half-open connections to former backends are listed twice: what is answered meanwhile stays. So
-    /// nobody loses a connection to a backend that was taken out of use a moment ago and works.
+    /// Half-open connections to former backends are listed twice: what is answered meanwhile stays.
+    /// So nobody loses a connection to a backend that was taken out of use a moment ago and works.
     ///
     /// # Errors
     /// If entries could not be listed or, other than because they are gone already, deleted. Some
@@ -110,10 +110,11 @@ impl Conntrack {
     }
 }
 
-/// Returns the filters for entries of a protocol to these ports, of TCP only those without an answer.
+/// Returns the filters for entries of a protocol to these ports, of TCP only those without an
+/// answer.
 fn filters(protocol: Protocol, ports: &BTreeSet<u16>) -> Vec<Filter> {
     // Of TCP there is little to list: walking the hash table is most of the work.
-    let most = if protocol == Protocol::Tcp { 1 } else { MOST_FILTERED_DUMPS };
+    let most = if protocol == Protocol::Tcp { 1 } else { MAX_FILTERED_DUMPS };
     if ports.len() > most {
         return vec![filter(protocol, None)];
     }

@@ -12,7 +12,7 @@ use super::codec::decode_key;
 use super::quarantine::Suspect;
 
 /// How many refused frontends are named in a message.
-const NAMED: usize = 20;
+const MAX_NAMED: usize = 20;
 
 /// Why a sync failed. The kernel holds what it held before, and the next sync tries again.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Error {
                 .flat_map(suspects)
                 .collect::<BTreeSet<_>>()
                 .into_iter()
-                .take(NAMED)
+                .take(MAX_NAMED)
                 .map(|suspect| describe(suspect, desired))
                 .collect(),
             _ => Vec::new(),

@@ -26,8 +26,9 @@ use super::tunnel::Tunnel;
 use super::{Access, AccessError};
 
 /// How long a TCP connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(10);
-/// HTTP/2: the server is asked for a sign of life when it was silent for this long (client-go: 30 s) …
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/2: the server is asked for a sign of life when it was silent for this long (client-go: 30
+/// s) …
 const PING_AFTER: Duration = Duration::from_secs(20);
 /// … and the connection is given up when none comes (client-go: 15 s).
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,7 +51,7 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT));
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     tcp.set_keepalive(Some(KEEPALIVE_AFTER));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
@@ -164,7 +165,7 @@ impl Connection {
             Ok(client) => *current = (failed + 1, client),
             // Half-written files; what we have may still do.
             Err(error) => {
-                tracing::debug!("cannot reload the credentials, keeping the old ones: {error}")
+                tracing::debug!("cannot reload the credentials, keeping the old ones: {error}");
             }
         }
     }

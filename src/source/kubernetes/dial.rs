@@ -23,7 +23,7 @@ pub(super) const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
 pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) const KEEPALIVE_PROBES: u32 = 3;
 /// How long the namespace of the start is tried.
-const PATIENCE: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Call {
     host: String,
@@ -70,7 +70,7 @@ impl Dialer {
 fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut failure = io::Error::from(io::ErrorKind::NotFound);
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(stream) => {
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;

@@ -9,7 +9,7 @@ use kube::core::Status;
 use crate::source::objects::Kind;
 
 /// Long enough for a sentence about what is forbidden to whom.
-const MESSAGE_CHARS: usize = 300;
+const MAX_MESSAGE_CHARS: usize = 300;
 
 /// Why a request or a watch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,5 +142,5 @@ pub(super) fn innermost(mut error: &(dyn Error + 'static)) -> String {
 fn one_line(text: &str) -> String {
     // rustls refers to its manual.
     let text = text.split(": https://docs.rs").next().unwrap_or_default().trim();
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MESSAGE_CHARS).collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE_CHARS).collect()
 }

@@ -6,9 +6,9 @@ use kube::client::Body;
 use super::failure::Failure;
 
 /// No object is larger than this: etcd takes 1.5 MiB.
-const LONGEST: usize = 16 << 20;
+const MAX_LINE_BYTES: usize = 16 << 20;
 /// More than this is given back once it is not needed.
-const KEPT: usize = 256 << 10;
+const MAX_KEPT_BYTES: usize = 256 << 10;
 
 /// Splits a body into lines.
 pub(super) struct Lines {
@@ -39,11 +39,13 @@ impl Lines {
             self.buffer.drain(..self.start);
             self.start = 0;
             self.searched = self.buffer.len();
-            if self.buffer.len() > LONGEST {
-                return Err(Failure::Garbage(format!("a line of more than {LONGEST} bytes")));
+            if self.buffer.len() > MAX_LINE_BYTES {
+                return Err(Failure::Garbage(format!(
+                    "a line of more than {MAX_LINE_BYTES} bytes"
+                )));
             }
             if self.buffer.is_empty() {
-                self.buffer.shrink_to(KEPT);
+                self.buffer.shrink_to(MAX_KEPT_BYTES);
             }
             match self.body.frame().await {
                 None => return Ok(None),

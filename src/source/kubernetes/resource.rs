@@ -8,7 +8,7 @@ use crate::source::objects::Kind;
 
 /// Objects per page of a list: few enough that a page of large EndpointSlices does not need much
 /// memory.
-const PAGE: u32 = 250;
+const PAGE_LIMIT: u32 = 250;
 /// The server ends a watch after this many seconds, and up to `SPREAD` more, so that after its
 /// restart the watches of all nodes do not end at once for ever.
 const WATCH_SECONDS: u32 = 240;
@@ -90,7 +90,7 @@ impl Resource {
             label_selector: self.labels.map(str::to_owned),
             field_selector: self.fields.clone(),
             // kube leaves the version 0 out beside a limit.
-            limit: (limit && !cached).then_some(PAGE),
+            limit: (limit && !cached).then_some(PAGE_LIMIT),
             continue_token: page,
             resource_version: match from {
                 RelistFrom::Cache => Some("0".to_owned()),
@@ -100,7 +100,7 @@ impl Resource {
             ..ListParams::default()
         })?;
         if limit && cached {
-            let uri = format!("{}&limit={PAGE}", request.uri());
+            let uri = format!("{}&limit={PAGE_LIMIT}", request.uri());
             *request.uri_mut() = uri.parse().map_err(|error| {
                 kube::core::request::Error::BuildRequest(hyper::http::Error::from(error))
             })?;

@@ -33,24 +33,24 @@ use crate::jitter;
 use crate::source::objects::Kind;
 use crate::spanned_yaml::excerpt;
 
-/// How long an answer may take to begin: a busy server lets requests wait for up to a minute, and one
-/// that is sent again waits anew. (Pings find a dead connection earlier.)
-const ANSWER: Duration = Duration::from_secs(60);
+/// How long an answer may take to begin: a busy server lets requests wait for up to a minute, and
+/// one that is sent again waits anew. (Pings find a dead connection earlier.)
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a page of a list may take to be there.
-const PAGE: Duration = Duration::from_secs(60);
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much a page may be.
-const PAGE_BYTES: usize = 256 << 20;
+const MAX_PAGE_BYTES: usize = 256 << 20;
 /// How much of the reason for a refusal is read.
-const REFUSAL_BYTES: usize = 64 << 10;
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
 /// A streamed list that pauses for this long, or takes this long as a whole, may be one of a server
 /// that does not know how to end it (before Kubernetes 1.27): then pages are asked for, this time.
-const STREAM_PAUSE: Duration = Duration::from_secs(10);
-const STREAM_TIME: Duration = Duration::from_secs(120);
+const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(120);
 /// A watch that lasts for this long is one that works.
-const SETTLED: Duration = Duration::from_secs(1);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server that is alive sends a bookmark each minute. One that sends none is asked again at this
 /// interval, which costs little.
-const SILENCE: Duration = Duration::from_secs(90);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 /// After so many attempts to go on from a version that fail for no reason that would pass, all is
 /// listed anew.
 const STUCK: u32 = 8;
@@ -58,12 +58,12 @@ const STUCK: u32 = 8;
 const SHORT_LIVED: u32 = 4;
 /// How often we look whether a server without ServiceCIDRs has learned about them: not earlier than
 /// after this time, nor later than after twice of it.
-const ABSENT: Duration = Duration::from_secs(600);
-/// How often we try again to list ServiceCIDRs that we may not list: not earlier than after this time,
-/// nor later than after twice of it.
-const FORBIDDEN: Duration = Duration::from_secs(300);
+const ABSENT_RETRY_INTERVAL: Duration = Duration::from_secs(600);
+/// How often we try again to list ServiceCIDRs that we may not list: not earlier than after this
+/// time, nor later than after twice of it.
+const FORBIDDEN_RETRY_INTERVAL: Duration = Duration::from_secs(300);
 /// A server cannot send us away for longer than this.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// Follows one kind of objects.
 pub(super) struct Watch {
@@ -246,7 +246,7 @@ impl Watch {
         }
         let pause = self.backoff.next();
         if let Failure::Refused { retry_after: Some(asked), .. } = failure {
-            sleep(pause.max(asked.min(LONGEST_RETRY_AFTER))).await;
+            sleep(pause.max(asked.min(MAX_RETRY_AFTER))).await;
             return Ok(());
         }
         tokio::select! {
@@ -279,12 +279,12 @@ impl Watch {
         tracing::debug!(kind = %self.resource.kind, "the API server does not serve this resource");
         self.deliver_list(List::default()).await?;
         self.api_status.well(self.resource.kind);
-        sleep(ABSENT.mul_f64(1.0 + jitter::fraction())).await;
+        sleep(ABSENT_RETRY_INTERVAL.mul_f64(1.0 + jitter::fraction())).await;
         Ok(())
     }
 
-    /// The role is one of before Kubernetes 1.33, which knew no ServiceCIDRs. They are not needed for
-    /// any Service to work, so nothing waits for them.
+    /// The role is one of before Kubernetes 1.33, which knew no ServiceCIDRs. They are not needed
+    /// for any Service to work, so nothing waits for them.
     async fn do_without(&mut self, failure: &Failure) -> Result<(), NobodyListens> {
         let kind = self.resource.kind;
         if !std::mem::replace(&mut self.forbidden, true) {
@@ -298,7 +298,7 @@ impl Watch {
             self.deliver_list(List::default()).await?;
         }
         self.api_status.well(kind);
-        sleep(FORBIDDEN.mul_f64(1.0 + jitter::fraction())).await;
+        sleep(FORBIDDEN_RETRY_INTERVAL.mul_f64(1.0 + jitter::fraction())).await;
         Ok(())
     }
 
@@ -340,9 +340,9 @@ impl Watch {
         request: Result<Request, kube::core::request::Error>,
     ) -> Result<Response<Body>, Failure> {
         let request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
-        let answer = match timeout(ANSWER, client.send(request.map(Body::from))).await {
+        let answer = match timeout(RESPONSE_TIMEOUT, client.send(request.map(Body::from))).await {
             Err(_) => {
-                let reason = format!("no answer within {} s", ANSWER.as_secs());
+                let reason = format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs());
                 return Err(Failure::Unreachable(reason));
             }
             Ok(Err(error)) => return Err(Failure::unreachable(&error)),
@@ -371,10 +371,11 @@ impl Watch {
                 }
                 answer => answer?,
             };
-            let body = timeout(PAGE, Limited::new(answer.into_body(), PAGE_BYTES).collect());
+            let body =
+                timeout(PAGE_TIMEOUT, Limited::new(answer.into_body(), MAX_PAGE_BYTES).collect());
             let body = match body.await {
                 Err(_) => {
-                    let reason = format!("no whole list within {} s", PAGE.as_secs());
+                    let reason = format!("no whole list within {} s", PAGE_TIMEOUT.as_secs());
                     return Err(Failure::Unreachable(reason).into());
                 }
                 Ok(Err(error)) => return Err(Failure::broken(&*error).into()),
@@ -405,10 +406,10 @@ impl Watch {
 
     /// The list at the beginning of a watch that streams it.
     async fn follow_list(&mut self, lines: &mut Lines) -> Result<(), End> {
-        let deadline = tokio::time::Instant::now() + STREAM_TIME;
+        let deadline = tokio::time::Instant::now() + STREAM_TIMEOUT;
         let mut list = List::default();
         let version = loop {
-            let pause = (tokio::time::Instant::now() + STREAM_PAUSE).min(deadline);
+            let pause = (tokio::time::Instant::now() + STREAM_IDLE_TIMEOUT).min(deadline);
             let Ok(line) = timeout_at(pause, lines.next()).await else {
                 return Err(Failure::NoStreaming.into());
             };
@@ -437,14 +438,14 @@ impl Watch {
 
     /// The events of a watch, to its end.
     async fn follow_events(&mut self, mut lines: Lines) -> Result<(), End> {
-        let mut patience = SETTLED;
+        let mut silence_timeout = SETTLE_TIMEOUT;
         loop {
-            let line = match timeout(patience, lines.next()).await {
+            let line = match timeout(silence_timeout, lines.next()).await {
                 Ok(line) => line?,
-                Err(_) if patience == SETTLED => {
+                Err(_) if silence_timeout == SETTLE_TIMEOUT => {
                     self.settled();
                     self.relist.reset();
-                    patience = SILENCE;
+                    silence_timeout = SILENCE_TIMEOUT;
                     continue;
                 }
                 Err(_) => return Err(Failure::Silent.into()),
@@ -473,10 +474,10 @@ impl Watch {
                 self.deliver(None, batch).await?;
                 self.version = Some(version);
             }
-            if patience == SETTLED {
+            if silence_timeout == SETTLE_TIMEOUT {
                 self.settled();
                 self.relist.reset();
-                patience = SILENCE;
+                silence_timeout = SILENCE_TIMEOUT;
             }
         }
     }
@@ -547,7 +548,8 @@ async fn refusal(answer: Response<Body>) -> Failure {
     let code = answer.status().as_u16();
     let retry_after = answer.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let body = timeout(ANSWER, Limited::new(answer.into_body(), REFUSAL_BYTES).collect());
+    let body =
+        timeout(RESPONSE_TIMEOUT, Limited::new(answer.into_body(), MAX_REFUSAL_BYTES).collect());
     let body = match body.await {
         Ok(Ok(body)) => body.to_bytes(),
         _ => Default::default(),

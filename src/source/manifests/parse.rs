@@ -15,10 +15,10 @@ use crate::spanned_yaml::{
 use super::kinds::{Recognised, recognise};
 
 /// A file with more problems than this is told about the first ones only.
-const PROBLEM_LIMIT: usize = 100;
+const MAX_PROBLEMS: usize = 100;
 
 /// Kinds that are not used are named up to this number.
-const NAMED_KINDS: usize = 20;
+const MAX_NAMED_KINDS: usize = 20;
 
 /// What all files have in common.
 #[derive(Debug, Default)]
@@ -51,8 +51,8 @@ pub struct Object {
     pub change: Option<Change>,
 }
 
-/// Reads the objects in a file. An error means that it is not YAML or JSON: nothing is known of what
-/// it should say.
+/// Reads the objects in a file. An error means that it is not YAML or JSON: nothing is known of
+/// what it should say.
 pub fn parse(
     file: &Arc<Path>,
     bytes: &[u8],
@@ -108,7 +108,7 @@ impl Reader<'_> {
             }
             Recognised::NotUsed => {
                 if let Some(kind) = text("kind").filter(|kind| kind.len() < 100)
-                    && self.manifest.not_used.len() < NAMED_KINDS
+                    && self.manifest.not_used.len() < MAX_NAMED_KINDS
                 {
                     self.manifest.not_used.insert(kind.to_owned());
                 }
@@ -197,7 +197,7 @@ impl Reader<'_> {
     }
 
     fn report(&mut self, problem: Diagnostic, line: u32) {
-        if self.manifest.problems.len() < PROBLEM_LIMIT {
+        if self.manifest.problems.len() < MAX_PROBLEMS {
             self.manifest.problems.push(problem.in_file(self.file, Some(line)));
         } else {
             self.unlisted += 1;

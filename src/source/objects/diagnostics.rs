@@ -10,7 +10,7 @@ use crate::spanned_yaml::{At, Diagnostic, Severity, parse_net};
 use super::{Converted, Key, Names, raw, values};
 
 /// An object with more problems than this is told about the first ones only.
-const LIMIT: usize = 50;
+const MAX_PROBLEMS: usize = 50;
 
 /// Collects problems; a conversion goes on after each, so that all are named at once.
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl Diagnostics {
         value: Option<&dyn fmt::Display>,
         reason: String,
     ) {
-        if self.problems.len() >= LIMIT {
+        if self.problems.len() >= MAX_PROBLEMS {
             self.beyond_limit += 1;
             return;
         }

@@ -70,7 +70,7 @@ pub(super) fn protocol(text: &str) -> Result<Protocol, &'static str> {
         "UDP" => Ok(Protocol::Udp),
         "SCTP" => Ok(Protocol::Sctp),
         _ if matches!(&*text.to_ascii_uppercase(), "TCP" | "UDP" | "SCTP") => {
-            Err("protocols are uppercase")
+            Err("protocols are written in uppercase")
         }
         _ => Err("not a protocol of Services; write TCP, UDP or SCTP"),
     }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(port(65535), Ok(65535));
         assert_eq!(protocol(""), Ok(Protocol::Tcp));
         assert_eq!(protocol("SCTP"), Ok(Protocol::Sctp));
-        assert!(protocol("udp").unwrap_err().contains("capitals"));
+        assert!(protocol("udp").unwrap_err().contains("uppercase"));
         assert!(protocol("ICMP").is_err());
     }
 

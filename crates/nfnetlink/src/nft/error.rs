@@ -94,11 +94,11 @@ impl From<Error> for io::Error {
 
 fn join(refusals: &[Refusal]) -> String {
     /// One cause can make many messages fail; the first say it all.
-    const SHOWN: usize = 3;
+    const MAX_SHOWN: usize = 3;
     let mut text =
-        refusals.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    if refusals.len() > SHOWN {
-        text.push_str(&format!("; and {} more", refusals.len() - SHOWN));
+        refusals.iter().take(MAX_SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if refusals.len() > MAX_SHOWN {
+        text.push_str(&format!("; and {} more", refusals.len() - MAX_SHOWN));
     }
     text
 }
