@@ -1,4 +1,4 @@
-//! `shunt cleanup`: takes away what the agent leaves in the kernel, and what kube-proxy left.
+//! `shunt cleanup`: removes what shunt has programmed, and the leftovers of kube-proxy.
 
 use anyhow::Context;
 use nfnetlink::nft::Socket;
@@ -14,7 +14,7 @@ pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
     clean(Scope { own: !arguments.keep_own, kube_proxy: arguments.kube_proxy })
 }
 
-/// Removes what is in scope from the network namespace of this thread.
+/// Removes everything in scope from the network namespace of this thread.
 pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     let removed = Socket::open()
         .and_then(|mut socket| remove(&mut socket, scope))
@@ -50,8 +50,8 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Names what is left of kube-proxy: a process, and chains of legacy iptables, which keeps its rules
-/// outside of nf_tables.
+/// Logs leftovers of kube-proxy that shunt does not remove: a process, and chains of legacy
+/// iptables, which keeps its rules outside of nf_tables.
 fn warn_of_what_is_left() {
     let left = match Socket::open().and_then(|mut socket| find(&mut socket)) {
         Ok(left) => left,

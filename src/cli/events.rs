@@ -1,4 +1,4 @@
-//! What people are told by Events. Reasons and actions are names that programs may rely on.
+//! The texts of Events. Reasons and actions are names that programs may rely on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,14 +11,14 @@ use crate::events::{Notice, Regarding};
 use crate::http::{HEALTH_PURPOSE, PortReport};
 use crate::kube_proxy::Found;
 
-/// What is done to Services.
+/// The action of Events about Services.
 const PROGRAM: &str = "ProgramService";
 
-/// What to do about a frontend that the kernel refuses.
+/// The remedy for a frontend that the kernel refuses.
 pub(super) const WHAT_TO_DO: &str = "fix the Service; the agent retries when it changes, and \
      periodically";
 
-/// The agent starts.
+/// Returns the Event for the start of the agent.
 pub(super) fn starting() -> Notice {
     Notice {
         regarding: Regarding::Node,
@@ -29,7 +29,7 @@ pub(super) fn starting() -> Notice {
     }
 }
 
-/// A Service goes without a frontend that another one has.
+/// Returns the Event for a Service that lost a conflict over a frontend.
 pub(super) fn conflict(conflict: &Conflict) -> Notice {
     let Conflict { frontend, winner, loser, reason } = conflict;
     Notice {
@@ -43,7 +43,7 @@ pub(super) fn conflict(conflict: &Conflict) -> Notice {
     }
 }
 
-/// The kernel refuses a frontend.
+/// Returns the Event for a frontend that the kernel refuses.
 pub(super) fn refused(quarantined: &Quarantined) -> Notice {
     Notice {
         regarding: quarantined.service.clone().map_or(Regarding::Node, Regarding::Service),
@@ -58,7 +58,7 @@ pub(super) fn refused(quarantined: &Quarantined) -> Notice {
     }
 }
 
-/// Somebody else changed our tables.
+/// Returns the Event for a repair after another process modified shunt's tables.
 pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
     Notice {
         regarding: Regarding::Node,
@@ -72,7 +72,7 @@ pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
     }
 }
 
-/// There is something of kube-proxy on this node.
+/// Returns the Event for a kube-proxy, or leftovers of it, on this node.
 pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
     Notice {
         regarding: Regarding::Node,
@@ -83,7 +83,8 @@ pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
     }
 }
 
-/// Probes or scrapes are not answered. Reasons and action are kube-proxy's.
+/// Returns the Event for a server of probes or metrics without a port. Reasons and action are
+/// kube-proxy's.
 pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Notice {
     let PortReport { purpose, field, address, .. } = report;
     Notice {
@@ -101,7 +102,8 @@ pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Noti
     }
 }
 
-/// Load balancers cannot be told about a Service. Reason and action are kube-proxy's.
+/// Returns the Event for a health check of a Service without a port. Reason and action are
+/// kube-proxy's.
 pub(super) fn unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) -> Notice {
     Notice {
         regarding: Regarding::Service(service.clone()),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
 
-/// Moves this thread, and all threads it will start, into the namespace. A name without a slash is
-/// one of `ip netns` (iproute2 keeps them in `/run/netns`).
+/// Moves this thread, and all threads that it starts later, into the namespace. A name without a
+/// slash is a name of `ip netns` (iproute2 keeps them in `/run/netns`).
 pub(super) fn enter(namespace: Option<&Path>) -> Result<()> {
     let Some(namespace) = namespace else { return Ok(()) };
     let path = if namespace.components().count() == 1 {

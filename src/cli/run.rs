@@ -1,4 +1,4 @@
-//! `shunt run`: sources feed the dataplane, until a signal.
+//! `shunt run`: a source feeds the dataplane until a signal ends the process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -72,11 +72,11 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     };
     let mut dataplane = Dataplane::open(settings.options(), &settings.node_name, ownership)
         .map_err(|error| explain(&error))?;
-    // Subscribed before the first look, so that no change falls between the two.
+    // Subscribed before the first listing, so that no change is lost between the two.
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     dataplane.apply(interface_addresses().context("cannot list the node's addresses")?);
     if arguments.once {
-        // It tells no status, but keeps the lock.
+        // `--once` serves no status, but keeps the lock.
         drop(presence.listener);
         once(dataplane, &objects, &settings, &arguments.net_sysctls)
     } else {
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     }
 }
 
-/// Programs what is there now.
+/// Programs the current objects once.
 fn once(
     mut dataplane: Dataplane,
     objects: &Objects,
@@ -180,7 +180,7 @@ fn keep_running(
     };
     let commands = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
         .context("cannot start a thread for the dataplane")?;
-    // So the thread ends no sooner than the process.
+    // Keeps a sender, so that the thread runs as long as the process.
     std::mem::forget(commands.clone());
     start_thread("addresses", {
         let commands = commands.clone();
@@ -264,12 +264,13 @@ fn keep_running(
             }
         }
     });
-    // A name that is being looked up is no reason to wait.
+    // Does not wait for a DNS lookup in progress.
     runtime.shutdown_background();
     result
 }
 
-/// Takes reports of the ports for probes and metrics. The log is the server's own.
+/// Returns the handler for failures of the ports for probes and metrics. The server itself logs
+/// them.
 fn on_port(events: Recorder, metrics: Metrics, known: AgentState) -> OnPort {
     Arc::new(move |report| {
         let server = match report.purpose {
@@ -284,7 +285,7 @@ fn on_port(events: Recorder, metrics: Metrics, known: AgentState) -> OnPort {
     })
 }
 
-/// Starts the thread that deletes stale flows. Without it the agent goes on.
+/// Starts the thread that deletes stale flows. Without connection tracking, returns `None`.
 fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
     let conntrack = match Conntrack::open() {
         Ok(conntrack) => conntrack,
@@ -307,7 +308,7 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
     Ok(Some(sender.context("cannot start a thread for connection tracking")?))
 }
 
-/// Says that load balancers cannot be told about a Service.
+/// Logs that the health check of a Service has no port.
 fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) {
     tracing::error!(
         object = %format_args!("Service {service}"), field = "spec.healthCheckNodePort",
@@ -317,7 +318,7 @@ fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) 
     );
 }
 
-/// Follows the addresses of the node's interfaces until the dataplane is gone.
+/// Sends the addresses of the node's interfaces to the dataplane whenever they change.
 fn follow_addresses(interfaces: &Interfaces, commands: &Commands) {
     loop {
         let addresses = interfaces.wait().and_then(|()| interface_addresses());

@@ -1,4 +1,4 @@
-//! The command line, with its help. Names of flags are kube-proxy's where it has them.
+//! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
 
 mod kube_proxy;
 
@@ -16,7 +16,7 @@ pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 #[derive(Debug, Parser)]
 #[command(version, about, disable_help_subcommand = true, max_term_width = 100)]
 pub struct Arguments {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -77,7 +77,8 @@ pub struct Run {
     /// start.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
-    /// Write sysctls below this directory: the mount point of the node's /proc/sys/net in a container.
+    /// Write sysctls below this directory: the mount point of the node's /proc/sys/net in a
+    /// container.
     #[arg(long, value_name = "DIRECTORY", default_value = "/proc/sys/net")]
     pub net_sysctls: PathBuf,
     #[command(flatten)]
@@ -92,14 +93,14 @@ fn period(text: &str) -> Result<Duration, String> {
     GoDuration::parse(text)?.get().ok_or_else(|| "negative; write 0 or more".to_owned())
 }
 
-/// How to print the version.
+/// The form of the version that `--version` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// Not at all.
+    /// The agent runs as without the flag.
     No,
-    /// In a line.
+    /// One line for people.
     Short,
-    /// With all that is known of the build.
+    /// JSON with the details of the build.
     Raw,
 }
 
@@ -145,7 +146,7 @@ pub struct Status {
     pub logging: HiddenLogging,
 }
 
-/// How `shunt status` prints.
+/// The output format of `shunt status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StatusOutput {
     /// Text for people.
@@ -172,7 +173,7 @@ pub struct Cleanup {
     pub logging: HiddenLogging,
 }
 
-/// How `shunt render` prints.
+/// The output format of `shunt render`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// The syntax of nft.
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_taken_as_kube_proxy_takes_them() {
+    fn flags_are_parsed_like_kube_proxys() {
         for words in [
             "--masquerade-all --cluster-cidr=10.0.0.0/8 --hostname-override n -v 4",
             "--masquerade-all=false --v=2",
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_flag_or_no_value_is_said() {
+    fn unknown_flags_and_invalid_values_are_named() {
         for (words, expected) in [
             ("--no-such-flag", "unexpected argument '--no-such-flag'"),
             ("--hostname-overide=x", "a similar argument exists: '--hostname-override'"),
