@@ -16,12 +16,12 @@ use tower::{BoxError, Service, ServiceExt};
 use super::failure::innermost;
 use super::proxy::Proxy;
 
-/// The proxy makes no connection to the server, for this reason.
+/// The reason why the proxy makes no connection to the server.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NoTunnel(String);
 
-/// Asks a proxy for connections.
+/// A connector through an HTTP proxy.
 #[derive(Clone)]
 pub(super) struct Tunnel<C> {
     proxy: Arc<Proxy>,
@@ -29,7 +29,7 @@ pub(super) struct Tunnel<C> {
 }
 
 impl<C> Tunnel<C> {
-    /// `inner` connects to the proxy.
+    /// Makes a connector; `inner` connects to the proxy.
     pub(super) fn new(proxy: Proxy, inner: C) -> Tunnel<C> {
         Tunnel { proxy: Arc::new(proxy), inner }
     }
@@ -73,7 +73,7 @@ where
         request(proxy, server).ok_or_else(|| NoTunnel("the server has no host".into()))?;
     let (mut sender, driver) =
         hyper::client::conn::http1::handshake(connection).await.map_err(broken)?;
-    // It ends when the connection is handed over.
+    // The task ends with the upgrade of the connection.
     tokio::spawn(driver.with_upgrades());
     let answer = sender.send_request(request).await.map_err(broken)?;
     match answer.status() {
