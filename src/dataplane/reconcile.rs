@@ -74,7 +74,7 @@ impl Dataplane {
     /// Opens nf_tables in the network namespace of this thread. Writes nothing.
     ///
     /// # Errors
-    /// If the kernel has no nf_tables, or does not let us use it.
+    /// If the kernel has no nf_tables, or denies its use.
     pub fn open(
         options: Options,
         node_name: &str,

@@ -1,4 +1,4 @@
-//! What can go wrong between us and the kernel, in words that name the object.
+//! The errors of calls to nf_tables, with the names of the objects.
 
 use std::io;
 
@@ -13,7 +13,7 @@ pub enum Error {
     /// No socket to nf_tables.
     #[error("cannot open a netlink socket to nf_tables: {0}")]
     Open(io::Error),
-    /// The kernel took no message at all.
+    /// The kernel accepted no message at all.
     #[error("cannot send {bytes} bytes to nf_tables: {reason}")]
     Send {
         /// The size of the message or transaction.
@@ -21,7 +21,7 @@ pub enum Error {
         /// Why.
         reason: io::Error,
     },
-    /// The transaction is larger than the socket may send, and it may not be made larger.
+    /// The transaction exceeds the send buffer, and the kernel refuses a larger buffer.
     #[error(
         "a transaction of {bytes} bytes exceeds the socket's send buffer, and raising it was \
          refused ({reason}): CAP_NET_ADMIN is needed in the initial user namespace, or a larger \
@@ -30,24 +30,24 @@ pub enum Error {
     TooLarge {
         /// The size of the transaction.
         bytes: usize,
-        /// What the kernel answered when asked for a larger buffer.
+        /// The kernel's answer to the request for a larger buffer.
         reason: io::Error,
     },
     /// No answer could be read.
     #[error("cannot read the answer of nf_tables: {0}")]
     Receive(io::Error),
-    /// The answer makes no sense.
+    /// The answer is malformed.
     #[error("invalid answer of nf_tables: {0}")]
     Malformed(&'static str),
-    /// A request other than a transaction was refused.
+    /// The kernel refused a request other than a transaction.
     #[error("nf_tables refused to {request}: {errno}")]
     Request {
-        /// What was asked for.
+        /// The request.
         request: &'static str,
         /// The kernel's answer.
         errno: Errno,
     },
-    /// The rules changed while they were being listed.
+    /// Another process modified the rules during the listing.
     #[error("the rules changed while they were being listed")]
     Interrupted,
     /// The rules of the namespace are not those of the expected generation any more. Nothing was
@@ -67,7 +67,7 @@ pub enum Error {
         /// The netlink port of the owner.
         port: u32,
     },
-    /// The transaction was refused as a whole; nothing was applied.
+    /// The kernel refused the whole transaction; nothing was applied.
     #[error("nf_tables refused the transaction, nothing was applied: {}", join(.0))]
     Refused(Vec<Refusal>),
 }
@@ -93,7 +93,7 @@ impl From<Error> for io::Error {
 }
 
 fn join(refusals: &[Refusal]) -> String {
-    /// One cause can make many messages fail; the first say it all.
+    /// The number of refusals in an error: one cause can make many messages fail.
     const MAX_SHOWN: usize = 3;
     let mut text =
         refusals.iter().take(MAX_SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");

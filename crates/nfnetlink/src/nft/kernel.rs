@@ -3,14 +3,14 @@
 use super::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch};
 use crate::Family;
 
-/// The generation of the rules in a network namespace, and who made it.
+/// The generation of the rules in a network namespace, with the requesting process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
-    /// Its number. Every commit to any table of the namespace adds one.
+    /// The number, which every commit to any table of the namespace increments.
     pub id: u32,
-    /// The process that is asking now, as the kernel sees it: 0 where it is not told.
+    /// The requesting process, in the kernel's view; 0 if the kernel does not send it.
     pub pid: u32,
-    /// That process's name.
+    /// The name of that process.
     pub process: String,
 }
 
@@ -19,51 +19,51 @@ pub trait Kernel: Send {
     /// Commits a transaction as a whole. After success the namespace's generation is one higher.
     ///
     /// # Errors
-    /// On any error nothing was applied. [`Error::StaleGeneration`] and [`Error::Refused`] are the
-    /// kernel's judgement, the others say that it could not be asked.
+    /// After any error, nothing was applied. [`Error::StaleGeneration`] and [`Error::Refused`] are
+    /// refusals of the kernel, the others are failures of the request.
     fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error>;
 
-    /// The current generation.
+    /// Returns the current generation.
     ///
     /// # Errors
-    /// [`Error::Request`] if the kernel has no nf_tables (`EINVAL`) or forbids us (`EPERM`).
+    /// [`Error::Request`] if the kernel lacks nf_tables (`EINVAL`) or denies permission (`EPERM`).
     fn generation(&mut self) -> Result<Generation, Error>;
 
-    /// Our netlink port: what the kernel writes down as the owner of a table.
+    /// Returns the netlink port of the socket, which the kernel records as the owner of a table.
     fn port(&self) -> u32;
 
-    /// Starts over with a new connection to the kernel, as a new process would: what was owned by
-    /// the old one is owned no more.
+    /// Replaces the connection to the kernel. The tables of the old connection have no owner after
+    /// that.
     ///
     /// # Errors
-    /// [`Error::Open`] if there is none to be had.
+    /// [`Error::Open`] if the kernel refuses a socket.
     fn reconnect(&mut self) -> Result<(), Error>;
 
-    /// The table of that name, if there is one.
+    /// Returns the table of that name, if it exists.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn table(&mut self, family: Family, table: &str) -> Result<Option<DumpedTable>, Error>;
 
-    /// The chains of a table.
+    /// Returns the chains of a table.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn chains(&mut self, family: Family, table: &str) -> Result<Vec<DumpedChain>, Error>;
 
-    /// The sets and maps of a table.
+    /// Returns the sets and maps of a table.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn sets(&mut self, family: Family, table: &str) -> Result<Vec<DumpedSet>, Error>;
 
-    /// The rules of a table, chain by chain in their order.
+    /// Returns the rules of a table, chain by chain in their order.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn rules(&mut self, family: Family, table: &str) -> Result<Vec<DumpedRule>, Error>;
 
-    /// Hands every element of a set or map to `each`.
+    /// Calls `each` with every element of a set or map.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
@@ -82,8 +82,9 @@ pub trait Kernel: Send {
     /// If the kernel cannot be asked.
     fn start_listing(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error>;
 
-    /// Hands the next some hundred elements of the listing to `each`. False if it was the last part.
-    /// What is added or deleted between two parts can make the listing leave out others.
+    /// Calls `each` with the next part of the listing, some hundred elements. Returns false after
+    /// the last part. Additions and deletions between two parts can make the listing omit other
+    /// elements.
     ///
     /// # Errors
     /// The listing is over then.

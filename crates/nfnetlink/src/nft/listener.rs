@@ -1,4 +1,4 @@
-//! Who writes to nf_tables? The kernel tells, but only those who listen.
+//! Finds the processes that write to nf_tables, by the kernel's notifications to listeners.
 
 use super::uapi::kind;
 use super::{Error, Generation, Kernel, Socket};
@@ -7,7 +7,7 @@ use crate::socket::{self, Protocol};
 /// A process that wrote to nf_tables.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Writer {
-    /// Its process id, in the view of the host.
+    /// The process id, in the view of the host.
     pub pid: u32,
     /// Its name.
     pub process: String,
@@ -18,15 +18,15 @@ pub struct Writer {
 #[derive(Debug)]
 pub struct Listener {
     socket: socket::Socket,
-    /// Ourselves.
+    /// The id of this process.
     own_pid: u32,
 }
 
 impl Listener {
-    /// Begins to listen in the network namespace of this thread.
+    /// Opens a listener in the network namespace of this thread.
     ///
     /// # Errors
-    /// If the kernel lets us not.
+    /// If the kernel refuses the socket.
     pub fn open() -> Result<Listener, Error> {
         const GROUPS: u32 = 1 << (libc::NFNLGRP_NFTABLES - 1);
         let own_pid = Socket::open()?.generation()?.pid;
@@ -34,11 +34,11 @@ impl Listener {
         Ok(Listener { socket, own_pid })
     }
 
-    /// Returns the processes that have written since the last call, without this one. Those about
-    /// which the kernel had no room to notify are missing.
+    /// Returns the processes that have written since the last call, without this one. The result
+    /// lacks those of notifications that the kernel dropped.
     pub fn writers(&mut self) -> Vec<Writer> {
         let mut writers = Vec::new();
-        // A socket that cannot be read any more has nothing to say.
+        // An unreadable socket returns no further notifications.
         let _ = self.socket.drain(|message| {
             if message.kind == kind(libc::NFT_MSG_NEWGEN)
                 && let Some(Generation { pid, process, .. }) = Generation::parse(&message.attrs())
