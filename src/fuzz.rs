@@ -1,8 +1,8 @@
-//! What must hold for any bytes that come from outside: the bodies of the targets in `fuzz/`, which
-//! the tests here drive with seeds, parts of them and random changes.
+//! The bodies of the fuzz targets in `fuzz/`, which take arbitrary bytes. The tests here run them
+//! with seeds, parts of seeds and random changes.
 //!
-//! Besides that nothing crashes: what is planned does not depend on when it was planned, and a
-//! configuration that we write is read as what it was.
+//! They assert the absence of crashes, and two more properties. The plan does not depend on the
+//! grouping of changes, and a written configuration is read back unchanged.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use shunt_core::plan::{Desired, Options};
 use crate::config::{self, Flags};
 use crate::source::{kubernetes, manifests};
 
-/// The name of our Node in the seeds.
+/// The name of the agent's Node in the seeds.
 const NODE: &str = "node-1";
 
-/// A target: its name, and what is done with the bytes.
+/// A target: its name and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 4] = [
     ("manifests", manifests),
     ("configuration", configuration),
@@ -27,7 +27,7 @@ pub const TARGETS: [Target; 4] = [
     ("netlink", netlink),
 ];
 
-/// A file of manifests.
+/// Fuzzes a file of manifests.
 pub fn manifests(bytes: &[u8]) {
     let file: Arc<Path> = Path::new("file").into();
     let mut context = manifests::Context { node_name: NODE.into(), ..Default::default() };
@@ -38,7 +38,7 @@ pub fn manifests(bytes: &[u8]) {
     plan(manifest.objects.into_iter().filter_map(|object| object.change));
 }
 
-/// A `KubeProxyConfiguration`.
+/// Fuzzes a `KubeProxyConfiguration`.
 pub fn configuration(bytes: &[u8]) {
     let load = |bytes| config::load(Some((Path::new("file"), bytes)), &Flags::default());
     let Ok(loaded) = load(bytes) else { return };
@@ -49,17 +49,17 @@ pub fn configuration(bytes: &[u8]) {
     assert_eq!(again.ok(), Some(&loaded.config), "written as\n{written}");
 }
 
-/// An answer of the API server: the events of a watch, line by line, or a page of a list.
+/// Fuzzes an answer of the API server: the events of a watch, line by line, or a page of a list.
 pub fn objects(bytes: &[u8]) {
     kubernetes::fuzz(bytes, NODE).into_iter().for_each(plan);
 }
 
-/// An answer of the kernel: a dump of nf_tables or of connection tracking, or refusals.
+/// Fuzzes an answer of the kernel: a dump of nf_tables or of connection tracking, or refusals.
 pub fn netlink(bytes: &[u8]) {
     nfnetlink::fuzz(bytes);
 }
 
-/// Plans what follows from changes, one after the other, and all at once.
+/// Plans changes one after the other, and all at once, and compares the results.
 fn plan(changes: impl IntoIterator<Item = Change>) {
     let (mut store, mut dirty) = (Store::new(), Dirty::default());
     let (mut all, mut all_dirty) = (Store::new(), Dirty::default());

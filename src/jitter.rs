@@ -1,9 +1,9 @@
-//! Chance, so that the agents of a cluster do not do things all at once.
+//! Random numbers, so that the agents of a cluster do not act all at once.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Returns a number from 0 to 1, different in each process and each time. Keys of hash tables are random
-/// enough for this.
+/// Returns a number from 0 to 1, different in each process and each call. The keys of hash tables
+/// are random enough for this.
 #[must_use]
 pub(crate) fn fraction() -> f64 {
     let bits = RandomState::new().hash_one(0_u8);

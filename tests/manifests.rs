@@ -200,12 +200,8 @@ fn commands_tell_people_what_is_wrong() {
         (&["render", "--manifests", "/nowhere"][..], 1, "error: cannot read the manifests: "),
         (&["render"], 2, "error: "),
         (&["status", "--no-such-flag"], 2, "error: unexpected argument '--no-such-flag'"),
-        (&["status", "--netns=nowhere"], 1, "error: there is no network namespace nowhere "),
-        (
-            &["cleanup", "--netns=nowhere", "-v=4"],
-            1,
-            "error: there is no network namespace nowhere ",
-        ),
+        (&["status", "--netns=nowhere"], 1, "error: network namespace nowhere not found "),
+        (&["cleanup", "--netns=nowhere", "-v=4"], 1, "error: network namespace nowhere not found "),
         (&["run", "--masquerade-all=yes"], 2, "error: invalid value 'yes'"),
     ] {
         let output = shunt(words);

@@ -1,4 +1,4 @@
-//! `shunt cleanup`: takes away what the agent leaves in the kernel, and what kube-proxy left.
+//! `shunt cleanup`: removes what shunt has programmed, and the leftovers of kube-proxy.
 
 use anyhow::Context;
 use nfnetlink::nft::Socket;
@@ -14,19 +14,19 @@ pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
     clean(Scope { own: !arguments.keep_own, kube_proxy: arguments.kube_proxy })
 }
 
-/// Removes what is in scope from the network namespace of this thread.
+/// Removes everything in scope from the network namespace of this thread.
 pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     let removed = Socket::open()
         .and_then(|mut socket| remove(&mut socket, scope))
         .map_err(|error| super::kernel_errors::explain(&error))
         .context("nothing was removed")?;
     let ipvs = if scope.kube_proxy {
-        remove_ipvs().context("what kube-proxy's IPVS mode left was not all removed")?
+        remove_ipvs().context("cannot remove all leftovers of kube-proxy's IPVS mode")?
     } else {
         RemovedIpvs::default()
     };
     if removed.is_nothing() && ipvs == RemovedIpvs::default() {
-        tracing::info!("there was nothing to remove in this network namespace");
+        tracing::info!("nothing to remove in this network namespace");
     } else {
         tracing::info!(
             shunt_tables = removed.own_tables,
@@ -41,7 +41,7 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
         for chain in &removed.kept {
             tracing::warn!(
                 chain,
-                "left in place: rules of somebody else go to this chain of kube-proxy; delete \
+                "left in place: rules of another program jump to this chain of kube-proxy; delete \
                  these rules and run this again"
             );
         }
@@ -50,17 +50,17 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Names what is left of kube-proxy: a process, and chains of legacy iptables, which keeps its rules
-/// outside of nf_tables.
+/// Logs leftovers of kube-proxy that shunt does not remove: a process, and chains of legacy
+/// iptables, which keeps its rules outside of nf_tables.
 fn warn_of_what_is_left() {
     let left = match Socket::open().and_then(|mut socket| find(&mut socket)) {
         Ok(left) => left,
-        Err(error) => return tracing::warn!(%error, "cannot look for what is left of kube-proxy"),
+        Err(error) => return tracing::warn!(%error, "cannot check for leftovers of kube-proxy"),
     };
     if !left.processes.is_empty() {
         tracing::warn!(
             processes = ?left.processes,
-            "kube-proxy runs on this node and writes its rules anew; stop it and run this again"
+            "kube-proxy runs on this node and rewrites its rules; stop it and run this again"
         );
     }
     if left.legacy_iptables_chains > 0 {

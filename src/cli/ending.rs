@@ -1,6 +1,6 @@
-//! How the agent's process ends: at once and in every phase when it is asked to (SIGTERM, SIGINT), and
-//! with exit code 1 when one of its threads dies. Rules stay in any case, and a commit is one system
-//! call, so there is nothing that an end could interrupt halfway.
+//! How the agent's process ends: at once on SIGTERM and SIGINT, in every phase, and with exit code
+//! 1 when one of its threads dies. Rules stay in any case. A commit is one system call, so the end
+//! of the process cannot interrupt it halfway.
 
 use std::panic;
 use std::process::exit;
@@ -11,46 +11,46 @@ use std::time::Duration;
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 
-/// The time for the last log line: standard error may be a pipe that is full.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long the last log line may take: standard error may be a full pipe.
+const LAST_LINE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the process does.
+/// The kind of work that a signal ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
-    /// It runs until it is asked to end, which is a success then.
+    /// The process runs until a signal ends it, which is a success.
     Unending,
-    /// It has something to finish.
+    /// The process has a task to finish; a signal before that is a failure.
     Once,
 }
 
-/// Ends the process when it is asked to. To be called before any other thread is started.
+/// Ends the process on SIGTERM or SIGINT. Must be called before any other thread is started.
 ///
 /// # Errors
-/// If the system gives us no thread.
+/// If the system refuses to start a thread.
 pub(super) fn end_when_asked(work: Work) -> anyhow::Result<()> {
     let mut asked = SigSet::empty();
     asked.add(Signal::SIGTERM);
     asked.add(Signal::SIGINT);
-    // The kernel ignores signals to the first process of a container, which are neither handled nor
-    // blocked. All threads inherit this.
+    // To the first process of a container, the kernel delivers only signals that the process
+    // handles or blocks. All threads inherit the mask.
     asked.thread_block().context("cannot block signals")?;
     super::process::start_thread("signals", move || {
         loop {
-            // It fails only for a set without signals.
+            // `sigwait` fails only for an empty set.
             let Ok(signal) = asked.wait() else { continue };
             match work {
                 Work::Unending => end(0, || {
                     tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
                 }),
                 Work::Once => end(1, move || {
-                    tracing::error!("ended by {signal} before the work was done");
+                    tracing::error!("stopped by {signal} before the work was done");
                 }),
             }
         }
     })
 }
 
-/// Ends the process when a thread panics: what that one did is missing, and a new process does it.
+/// Ends the process when a thread panics: its work would be missing. A new process takes it up.
 pub(super) fn end_when_a_thread_panics() {
     panic::set_hook(Box::new(|panic| {
         let thread = thread::current().name().unwrap_or("without a name").to_owned();
@@ -69,7 +69,7 @@ pub(super) fn end_when_a_thread_panics() {
     }));
 }
 
-/// Ends the process when it is dropped: held by a thread that must not end.
+/// A guard of a thread that must not end: its drop ends the process.
 #[derive(Debug)]
 pub(super) struct Vital(pub(super) &'static str);
 
@@ -85,16 +85,16 @@ impl Drop for Vital {
     }
 }
 
-/// Ends the process with this exit code, after a last log line if that can be written.
+/// Ends the process with this exit code, after a last log line, if standard error accepts it.
 fn end(code: i32, last_words: impl FnOnce() + Send + 'static) {
     let (said, done) = mpsc::channel();
-    // In a thread of its own: this one may be in the midst of a log line.
+    // In a thread of its own: this one may hold the lock of the log.
     let speaker = thread::Builder::new().name("end".to_owned()).spawn(move || {
         last_words();
         let _ = said.send(());
     });
     if speaker.is_ok() {
-        let _ = done.recv_timeout(LAST_WORDS);
+        let _ = done.recv_timeout(LAST_LINE_TIMEOUT);
     }
     exit(code);
 }

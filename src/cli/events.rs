@@ -1,4 +1,4 @@
-//! What people are told by Events. Reasons and actions are names that programs may rely on.
+//! The texts of Events. Reasons and actions are names that programs may rely on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,14 +11,14 @@ use crate::events::{Notice, Regarding};
 use crate::http::{HEALTH_PURPOSE, PortReport};
 use crate::kube_proxy::Found;
 
-/// What is done to Services.
+/// The action of Events about Services.
 const PROGRAM: &str = "ProgramService";
 
-/// What to do about a frontend that the kernel refuses.
-pub(super) const WHAT_TO_DO: &str = "change the Service or mend the reason (it is tried again when \
-     it changes, and now and then)";
+/// The remedy for a frontend that the kernel refuses.
+pub(super) const WHAT_TO_DO: &str = "fix the Service; the agent retries when it changes, and \
+     periodically";
 
-/// The agent starts.
+/// Returns the Event for the start of the agent.
 pub(super) fn starting() -> Notice {
     Notice {
         regarding: Regarding::Node,
@@ -29,7 +29,7 @@ pub(super) fn starting() -> Notice {
     }
 }
 
-/// A Service goes without a frontend that another one has.
+/// Returns the Event for a Service that lost a conflict over a frontend.
 pub(super) fn conflict(conflict: &Conflict) -> Notice {
     let Conflict { frontend, winner, loser, reason } = conflict;
     Notice {
@@ -38,12 +38,12 @@ pub(super) fn conflict(conflict: &Conflict) -> Notice {
         reason: "FrontendConflict",
         action: PROGRAM,
         note: format!(
-            "{frontend} belongs to Service {winner} until that one gives it up: {reason}"
+            "{frontend} belongs to Service {winner} until that Service releases it: {reason}"
         ),
     }
 }
 
-/// The kernel refuses a frontend.
+/// Returns the Event for a frontend that the kernel refuses.
 pub(super) fn refused(quarantined: &Quarantined) -> Notice {
     Notice {
         regarding: quarantined.service.clone().map_or(Regarding::Node, Regarding::Service),
@@ -51,14 +51,14 @@ pub(super) fn refused(quarantined: &Quarantined) -> Notice {
         reason: "FrontendRefused",
         action: PROGRAM,
         note: format!(
-            "the kernel refuses {}, so it stays as it was on this node while all else is programmed; \
+            "the kernel refuses {}; on this node it stays as it was, all else is programmed; \
              {WHAT_TO_DO}: {}",
             quarantined.what, quarantined.reason
         ),
     }
 }
 
-/// Somebody else changed our tables.
+/// Returns the Event for a repair after another process modified shunt's tables.
 pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
     Notice {
         regarding: Regarding::Node,
@@ -66,23 +66,25 @@ pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
         reason: "DriftRepaired",
         action: "RepairTables",
         note: format!(
-            "somebody else had changed shunt's tables in {repaired} places; writers: {writers}"
+            "another process modified shunt's tables in {repaired} places; they are repaired; \
+             writers: {writers}"
         ),
     }
 }
 
-/// There is something of kube-proxy on this node.
+/// Returns the Event for a kube-proxy, or leftovers of it, on this node.
 pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
     Notice {
         regarding: Regarding::Node,
         is_warning: true,
         reason: "KubeProxyFound",
         action: "LookForKubeProxy",
-        note: format!("found on this node of kube-proxy: {found}; {what_to_do}"),
+        note: format!("kube-proxy or its leftovers found on this node: {found}; {what_to_do}"),
     }
 }
 
-/// Probes or scrapes are not answered. Reasons and action are kube-proxy's.
+/// Returns the Event for a server of probes or metrics without a port. Reasons and action are
+/// kube-proxy's.
 pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Notice {
     let PortReport { purpose, field, address, .. } = report;
     Notice {
@@ -95,12 +97,13 @@ pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Noti
         action: "StartKubeProxy",
         note: format!(
             "cannot listen on {address} for {purpose} ({field}): {error}; if another process has the \
-             port, that one answers"
+             port, it answers the requests"
         ),
     }
 }
 
-/// Load balancers cannot be told about a Service. Reason and action are kube-proxy's.
+/// Returns the Event for a health check of a Service without a port. Reason and action are
+/// kube-proxy's.
 pub(super) fn unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) -> Notice {
     Notice {
         regarding: Regarding::Service(service.clone()),

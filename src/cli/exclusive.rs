@@ -10,21 +10,21 @@ use nix::errno::Errno;
 use super::kernel_errors::{explain, not_allowed};
 use crate::presence::{Presence, connect_to_agent};
 
-/// The pause between two attempts of an agent that waits.
+/// The pause between two attempts to take the lock.
 const RETRY: Duration = Duration::from_millis(50);
-/// The time to find out which process works here.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long the query for the process that holds the lock may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Takes the right to work here.
+/// Takes the lock of this network namespace.
 ///
 /// # Errors
-/// If another agent has it.
+/// If another agent holds it.
 pub(super) fn try_hold() -> anyhow::Result<Presence> {
     let taken = Presence::take().map_err(why)?;
     taken.ok_or_else(|| anyhow!("{}: leave the work to it, or stop it first", other()))
 }
 
-/// Takes the right to work here, or waits until it is free.
+/// Takes the lock of this network namespace, or waits until it is free.
 pub(super) fn hold() -> anyhow::Result<Presence> {
     let mut is_waiting = false;
     loop {
@@ -38,9 +38,9 @@ pub(super) fn hold() -> anyhow::Result<Presence> {
     }
 }
 
-/// Names the agent that has the right.
+/// Returns a description of the agent that holds the lock.
 fn other() -> String {
-    match connect_to_agent(PATIENCE) {
+    match connect_to_agent(CONNECT_TIMEOUT) {
         Ok(Some((_, process, _))) => {
             format!("another shunt (process {process}) programs this network namespace")
         }
@@ -53,6 +53,6 @@ fn why(error: io::Error) -> anyhow::Error {
         Some(Errno::EPERM | Errno::EACCES) => not_allowed(),
         Some(Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT) => explain(&nft::Error::Open(error)),
         _ => anyhow::Error::from(error)
-            .context("cannot find out whether another shunt runs in this network namespace"),
+            .context("cannot check whether another shunt runs in this network namespace"),
     }
 }

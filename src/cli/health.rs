@@ -1,4 +1,4 @@
-//! How the agent is: what the observer found out, and what waits.
+//! The health of the agent: the results of its syncs, and the age of its backlog.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use tokio::sync::watch;
 use crate::dataplane::Backlog;
 use crate::http::{Health, HealthSource};
 
-/// What has been found out so far.
+/// The observed part of the health.
 #[derive(Debug, Clone)]
 pub(super) struct HealthState {
-    /// When a sync last succeeded.
+    /// The time of the last successful sync.
     pub(super) last_updated: Option<SystemTime>,
-    /// How long a change may wait.
+    /// How long a change may wait before the agent counts as unhealthy.
     pub(super) patience: Duration,
     /// False if load balancers should not send new traffic to this node.
     pub(super) node_eligible: bool,
 }
 
-/// Puts together what was found out and what waits, whenever somebody asks. A thread that hangs
-/// reports nothing, but its backlog gets old.
+/// Returns a source that combines the observed state and the backlog on each request. A thread that
+/// hangs reports nothing, but its backlog ages.
 pub(super) fn health_source(
     state: watch::Receiver<HealthState>,
     backlog: Backlog,
@@ -35,8 +35,8 @@ pub(super) fn health_source(
     })
 }
 
-/// The families that the node has, in the network namespace of this thread: kube-proxy, too, does
-/// without IPv6 where the kernel has none or where it is switched off as a whole.
+/// Returns the IP families of this thread's network namespace. Like kube-proxy, without IPv6 if the
+/// kernel lacks it or a sysctl disables it as a whole.
 pub(super) fn families() -> Vec<Family> {
     let switched_off = || {
         std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6")

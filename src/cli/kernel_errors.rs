@@ -1,10 +1,10 @@
-//! Errors of the kernel in words that say what is missing.
+//! Messages for errors of the kernel that name the missing module or capability.
 
 use anyhow::anyhow;
 use nfnetlink::nft;
 use nix::errno::Errno;
 
-/// Says in one sentence what is missing, where it is one of the usual things.
+/// Returns an error that names the missing module or capability for the usual causes.
 pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
     match error {
         nft::Error::Request { errno: Errno::EPERM | Errno::EACCES, .. } => not_allowed(),
@@ -17,13 +17,13 @@ pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
              {source}"
         ),
         owned @ nft::Error::Owned { .. } => anyhow!("{owned}"),
-        other => anyhow!("nf_tables does not answer as it should: {other}"),
+        other => anyhow!("unexpected answer of nf_tables: {other}"),
     }
 }
 
 pub(super) fn not_allowed() -> anyhow::Error {
     anyhow!(
-        "nf_tables may not be changed: CAP_NET_ADMIN is missing (run as root, or give the container \
-         the capability NET_ADMIN)"
+        "no permission to modify nf_tables: CAP_NET_ADMIN is missing (run as root, or give the \
+         container the capability NET_ADMIN)"
     )
 }

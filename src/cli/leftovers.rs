@@ -1,5 +1,5 @@
-//! Looks for kube-proxy on this node, at the start and while the agent runs: rules that nobody keeps
-//! up to date send traffic to endpoints that are gone, and two agents undo each other's work.
+//! Checks for kube-proxy on this node, at the start and while the agent runs: its stale rules send
+//! traffic to endpoints that are gone, and a running kube-proxy and shunt undo each other's work.
 
 use std::time::Duration;
 
@@ -11,18 +11,19 @@ use crate::kube_proxy::{Found, find};
 use crate::metrics::Metrics;
 use crate::status::AgentState;
 
-/// Where to report what was found.
+/// The destinations of a report.
 pub(super) struct Reports {
     pub(super) events: Recorder,
     pub(super) metrics: Metrics,
     pub(super) known: AgentState,
 }
 
-/// Looks now and after each period, in the network namespace of this thread; once if it is zero.
+/// Checks this thread's network namespace now and after each period; only once if the period is
+/// zero.
 pub(super) fn look(period: Duration, reports: &Reports) {
     let mut kernel = match Socket::open() {
         Ok(kernel) => kernel,
-        Err(error) => return tracing::warn!("cannot look for rules of kube-proxy: {error}"),
+        Err(error) => return tracing::warn!("cannot check for rules of kube-proxy: {error}"),
     };
     let mut watch = Watch::default();
     loop {
@@ -34,11 +35,11 @@ pub(super) fn look(period: Duration, reports: &Reports) {
     }
 }
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Default)]
 struct Watch {
     last: Found,
-    /// Rules were there and went.
+    /// Rules of kube-proxy existed earlier and were removed.
     were_removed: bool,
 }
 
@@ -46,8 +47,8 @@ impl Watch {
     fn look(&mut self, kernel: &mut dyn Kernel, reports: &Reports) {
         let found = match find(kernel) {
             Ok(found) => found,
-            // Tables changed meanwhile, for example. The next look will tell.
-            Err(error) => return tracing::debug!(%error, "cannot look for rules of kube-proxy"),
+            // For example, tables changed during the listing. The next check repeats it.
+            Err(error) => return tracing::debug!(%error, "cannot check for rules of kube-proxy"),
         };
         reports.metrics.kube_proxy_found(&found.counts());
         reports.known.found_kube_proxy(&found);
@@ -56,7 +57,7 @@ impl Watch {
         self.were_removed |= had_rules && !found.has_rules();
         if kinds(&found) != kinds(&self.last) {
             match found.is_nothing() {
-                true => tracing::info!("nothing is left of kube-proxy on this node"),
+                true => tracing::info!("kube-proxy and its rules are gone from this node"),
                 false => report(&found, came_back, reports),
             }
         }
@@ -64,7 +65,7 @@ impl Watch {
     }
 }
 
-/// Which kinds there are. How many chains a running kube-proxy has changes all the time.
+/// Returns the kinds of leftovers. Their counts change all the time while kube-proxy runs.
 fn kinds(found: &Found) -> Vec<&'static str> {
     let counts = found.counts().into_iter();
     counts.filter(|(_, count)| *count > 0).map(|(kind, _)| kind).collect()
@@ -74,8 +75,8 @@ fn report(found: &Found, came_back: bool, reports: &Reports) {
     let what_to_do = if came_back || !found.processes.is_empty() {
         "kube-proxy runs beside shunt: stop it, then run `shunt cleanup --kube-proxy --keep-own`"
     } else {
-        "nothing keeps these rules up to date: run `shunt cleanup --kube-proxy --keep-own`"
+        "no kube-proxy updates these rules: run `shunt cleanup --kube-proxy --keep-own`"
     };
-    tracing::warn!("found on this node of kube-proxy: {found}; {what_to_do}");
+    tracing::warn!("kube-proxy or its leftovers found on this node: {found}; {what_to_do}");
     reports.events.record(events::kube_proxy_found(found, what_to_do));
 }

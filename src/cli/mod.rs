@@ -1,4 +1,4 @@
-//! The command line: what a person types, and what the commands do with the parts of the agent.
+//! The command line, and the commands, which connect the parts of the agent.
 
 pub mod args;
 mod cleanup;
@@ -32,13 +32,13 @@ const BAD_CONFIGURATION: u8 = 64;
 /// Why a command failed, with the exit code for it.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    /// The configuration cannot be used; the problems have been reported.
+    /// The configuration cannot be used; its problems are logged already.
     #[error("the configuration cannot be used: {0}")]
     Configuration(String),
-    /// The agent has problems, which have been printed.
+    /// The agent has problems; `shunt status` has printed them.
     #[error("the agent has problems")]
     Problems,
-    /// Anything else.
+    /// Any other failure.
     #[error("{0:#}")]
     Other(#[from] anyhow::Error),
 }
@@ -72,7 +72,7 @@ pub fn main() -> ExitCode {
 /// Writes data to stdout.
 fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough.
+        // The reader of the pipe has closed it.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to stdout"),
     }

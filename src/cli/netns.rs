@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nix::sched::{CloneFlags, setns};
 
-/// Moves this thread, and all threads it will start, into the namespace. A name without a slash is
-/// one of `ip netns` (iproute2 keeps them in `/run/netns`).
+/// Moves this thread, and all threads that it starts later, into the namespace. A name without a
+/// slash is a name of `ip netns` (iproute2 keeps them in `/run/netns`).
 pub(super) fn enter(namespace: Option<&Path>) -> Result<()> {
     let Some(namespace) = namespace else { return Ok(()) };
     let path = if namespace.components().count() == 1 {
@@ -17,14 +17,14 @@ pub(super) fn enter(namespace: Option<&Path>) -> Result<()> {
     };
     let file = File::open(&path).with_context(|| {
         format!(
-            "there is no network namespace {} ({}); `ip netns list` shows those with names",
+            "network namespace {} not found ({}); `ip netns list` shows the named ones",
             namespace.display(),
             path.display()
         )
     })?;
     setns(file, CloneFlags::CLONE_NEWNET).with_context(|| {
         format!(
-            "cannot enter {}: it is no network namespace, or we lack CAP_SYS_ADMIN",
+            "cannot enter {}: not a network namespace, or CAP_SYS_ADMIN is missing",
             path.display()
         )
     })

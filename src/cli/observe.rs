@@ -1,4 +1,4 @@
-//! What follows from what the dataplane reports: logs, health, metrics, checks for load balancers,
+//! Handles the events of the dataplane: logs, health, metrics, health checks of load balancers,
 //! sweeps of connection tracking.
 
 use std::collections::BTreeSet;
@@ -24,14 +24,14 @@ use crate::source::manifests::{Location, Locations};
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 use crate::status::{AgentState, NodePorts, missing_node};
 
-/// Sysctls that are to be set after the first commit; none once that was done.
+/// Sysctls to set after the first commit; `None` once they are set.
 pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
 
-/// Hands on what the dataplane reports.
+/// The handler of the dataplane's events.
 pub(super) struct Observer {
     pub(super) health: watch::Sender<HealthState>,
-    /// Whether a node counts as eligible as long as nothing is known of it: manifests may do without
-    /// one, in a cluster each has one.
+    /// Whether an unknown Node counts as eligible: manifests may define none, in a cluster each
+    /// node has one.
     pub(super) unknown_node_is_eligible: bool,
     pub(super) metrics: Metrics,
     pub(super) events: Recorder,
@@ -39,17 +39,17 @@ pub(super) struct Observer {
     pub(super) service_healths: watch::Sender<ServiceHealths>,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sender<Sweep>>,
-    /// On which addresses node ports answer, as of the last log line about it.
+    /// The addresses of node ports in the last log line about them.
     pub(super) node_ports: Option<NodePorts>,
-    /// To be set after the first commit: connection tracking may be a module that comes with it.
+    /// Set after the first commit, which may load the module of connection tracking.
     pub(super) sysctls: PendingSysctls,
-    /// Where they are: `/proc/sys/net`, or where a container has it mounted.
+    /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
     pub(super) net_sysctls: PathBuf,
-    /// The name of our Node, if the API has none of that name.
+    /// The name of the agent's Node, if the API has no Node of that name.
     pub(super) missing_node: Option<String>,
-    /// Where manifests define Services.
+    /// The file and line of each Service in the manifests.
     pub(super) locations: Locations,
-    /// The thread of the dataplane has this, and no other.
+    /// Ends the process with the thread of the dataplane, which owns the observer.
     pub(super) _vital: Vital,
 }
 
@@ -60,7 +60,7 @@ impl Observer {
                 log_synced(wrote, stats.took, &snapshot);
                 self.note_node_ports(&snapshot);
                 self.set_sysctls();
-                // Before others learn of it: an agent that is ready has said so.
+                // First, so that the status of an agent that is ready includes this sync.
                 self.known.synced(wrote, stats.took, snapshot.clone());
                 self.note_node(&snapshot);
                 self.note_health(snapshot.node_is_eligible, true);
@@ -76,12 +76,15 @@ impl Observer {
                 let changes =
                     Changes { services: changes.services, endpoint_slices: changes.slices };
                 self.metrics.changes_synced(changes);
-                // Last: whoever sees gauges move finds the sync counted with the next scrape.
+                // Last, so that a scrape with the new gauges also has the counters.
                 let sync = Sync { took: stats.took, full: stats.full };
                 self.metrics.sync_succeeded(sync, &state(&snapshot));
             }
             Event::Failed { error, retry_in, stats, node_is_eligible } => {
-                tracing::error!(?retry_in, "nothing was programmed, what was there stays: {error}");
+                tracing::error!(
+                    ?retry_in,
+                    "nothing was programmed, the previous rules stay: {error}"
+                );
                 self.note_health(node_is_eligible, false);
                 self.known.failed(error);
                 self.count(&stats);
@@ -96,14 +99,14 @@ impl Observer {
             Event::Repaired { repaired, writers } => {
                 self.metrics.drift_repaired();
                 let writers = if writers.is_empty() {
-                    "not known yet, the kernel is asked to tell for some seconds".to_owned()
+                    "unknown, the agent now traces them for some seconds".to_owned()
                 } else {
                     let named = writers.iter().map(|w| format!("{} (pid {})", w.process, w.pid));
                     named.collect::<Vec<_>>().join(", ")
                 };
                 tracing::warn!(
                     repaired, %writers,
-                    "somebody else changed shunt's tables; they are as planned again"
+                    "another process modified shunt's tables; they are repaired"
                 );
                 self.known.repaired(&writers);
                 self.events.record(events::repaired(repaired, &writers));
@@ -144,8 +147,8 @@ impl Observer {
         });
     }
 
-    /// Says once that our Node does not exist, and once that it does. There may be no Event about a
-    /// Node that does not exist.
+    /// Logs once that the agent's Node does not exist, and once that it does. An Event cannot
+    /// regard a missing Node.
     fn note_node(&mut self, snapshot: &Snapshot) {
         let is_missing = !self.unknown_node_is_eligible && snapshot.node_is_eligible.is_none();
         let missing = is_missing.then(|| self.known.node());
@@ -170,7 +173,7 @@ impl Observer {
         self.metrics.commits_refused(stats.refused);
     }
 
-    /// Counts how long it took from the triggers of a sync to the kernel.
+    /// Records the latency from the triggers of a sync to its commit.
     fn count_triggers(&self, batches: &[ChangeBatch], wrote: bool) {
         let (now, today) = (Instant::now(), SystemTime::now());
         for batch in batches {
@@ -178,7 +181,7 @@ impl Observer {
                 self.metrics.event_committed(now.saturating_duration_since(batch.received));
             }
             for (family, trigger) in &batch.triggers {
-                // The clock of the node that wrote it may be ahead of ours.
+                // The clock of the node that wrote the trigger may be ahead of this one.
                 let after = today.duration_since(*trigger).unwrap_or_default();
                 self.metrics.network_programmed(*family, after);
             }
@@ -194,7 +197,7 @@ impl Observer {
     }
 }
 
-/// What there is, for gauges.
+/// Returns the values of the gauges.
 fn state(snapshot: &Snapshot) -> State {
     let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
     let elements = |set: Set| snapshot.elements.map(|elements| elements[set as usize]);
@@ -210,7 +213,7 @@ fn state(snapshot: &Snapshot) -> State {
     }
 }
 
-/// Logs on which addresses node ports answer.
+/// Logs the addresses of node ports.
 pub(super) fn log_node_ports(snapshot: &Snapshot) {
     let Some(node_context) = &snapshot.node_context else { return };
     let node_ports = NodePorts::of(node_context);
@@ -218,21 +221,21 @@ pub(super) fn log_node_ports(snapshot: &Snapshot) {
     if primary && node_ports == NodePorts::default() {
         tracing::warn!(
             node = node_context.node_name,
-            "node ports answer on {node_ports}: nodePortAddresses is primary, and there is no Node \
-             object that has primary addresses"
+            "node ports answer on {node_ports}: nodePortAddresses is primary, and no Node object \
+             has primary addresses"
         );
     } else {
         tracing::info!("node ports answer on {node_ports}");
     }
 }
 
-/// The sweep that follows from changed flows.
+/// Returns the sweep for changed flows, or `None` without a node context.
 pub(super) fn sweep(flows: Flows, snapshot: &Snapshot) -> Option<Sweep> {
     let node_context = snapshot.node_context.as_ref()?;
     Some(Sweep::new(flows, node_addresses(node_context)))
 }
 
-/// Every address on which NodePorts are offered.
+/// Returns all addresses with node ports.
 fn node_addresses(node_context: &NodeContext) -> BTreeSet<IpAddr> {
     let of = |family| match node_context.node_port_addresses(family) {
         Some(addresses) => addresses,
@@ -244,7 +247,7 @@ fn node_addresses(node_context: &NodeContext) -> BTreeSet<IpAddr> {
     Family::ALL.into_iter().flat_map(of).collect()
 }
 
-/// Where load balancers are told what: on the addresses of NodePorts.
+/// Returns the health checks of load balancers by their sockets: the addresses of node ports.
 fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
     let mut healths = ServiceHealths::new();
     let Some(node_context) = &snapshot.node_context else { return healths };
@@ -255,7 +258,7 @@ fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
         };
         let addresses = node_context.node_port_addresses(check.family);
         for address in addresses.unwrap_or_else(|| BTreeSet::from([all])) {
-            // Two Services with one port: the first by name keeps it, the API allows no second.
+            // Of two Services with one port, the first by name keeps it. The API allows only one.
             healths.entry(SocketAddr::new(address, check.port)).or_insert_with(|| ServiceHealth {
                 service: check.service.clone(),
                 local_endpoints: check.local_endpoints,
@@ -265,16 +268,16 @@ fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
     healths
 }
 
-/// Says what the kernel refuses, and what to do.
+/// Logs a refused frontend and the remedy.
 pub(super) fn report_refused(quarantined: &Quarantined, next: &str) {
     tracing::error!(
         frontend = %quarantined.what,
-        "the kernel refuses it, so it stays as it was while all else is programmed; {next}: {}",
+        "the kernel refuses this frontend; it stays as it was, all else is programmed; {next}: {}",
         quarantined.reason
     );
 }
 
-/// Logs which Service goes without a frontend, and where to mend it.
+/// Logs the conflict of two Services, with their places in the manifests.
 pub(super) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
     let SpecConflict { conflict: Conflict { frontend, winner, loser, reason }, field } = conflict;
     let owner = match locations.of(winner) {
@@ -283,7 +286,7 @@ pub(super) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
     };
     let reason = format!(
         "{frontend} belongs to Service {owner}: {reason}; it is left out here until that Service \
-         gives it up; change one of them"
+         releases it; change one of them"
     );
     let mut problem = Diagnostic::new(Severity::Warning, FieldPath::dotted(field), reason)
         .of_object(format_args!("Service {loser}"))
@@ -311,7 +314,7 @@ pub(super) fn log_synced(wrote: Option<SyncReport>, took: Duration, snapshot: &S
             frontends,
             refused_service_ports = snapshot.quarantined_service_ports,
             ?took,
-            "nothing to write: the kernel holds what is planned, but for what it refuses"
+            "nothing to write: the kernel holds all planned rules, except for refused frontends"
         ),
     }
 }

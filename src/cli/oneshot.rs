@@ -1,4 +1,4 @@
-//! What `shunt run` can be asked to do instead of running, as kube-proxy can.
+//! The tasks that `shunt run` can do in place of running, by kube-proxy's flags.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::config::raw::Configuration;
 use crate::conntrack::{Conntrack, sysctl};
 use crate::dataplane::Scope;
 
-/// Prints the version, if it was asked for.
+/// Prints the version if `--version` is set.
 pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
     let text = match arguments.version? {
         Version::No => return None,
@@ -31,8 +31,8 @@ pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
     Some(written.context("cannot print the version").map_err(Failure::from))
 }
 
-/// Does what takes a configuration, if anything of it was asked for. The thread is in the network
-/// namespace already.
+/// Does the tasks that need a configuration, if a flag requests one of them. The thread must be in
+/// the network namespace already.
 pub(super) fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Failure>> {
     if let Some(path) = &arguments.write_config_to {
         return Some(write_configuration(path, &settings.full));
@@ -41,12 +41,12 @@ pub(super) fn with_settings(arguments: &Run, settings: &Effective) -> Option<Res
         return Some(cleanup::clean(Scope { own: true, kube_proxy: false }));
     }
     arguments.init_only.then(|| {
-        // On a node that has just been booted, the files come with the module.
+        // After a boot, the sysctls appear only with the module.
         if let Err(error) = Conntrack::open().and_then(|mut conntrack| conntrack.load()) {
-            tracing::debug!(%error, "cannot have connection tracking loaded");
+            tracing::debug!(%error, "cannot load connection tracking");
         }
         sysctl::apply(&settings.config.conntrack, &arguments.net_sysctls);
-        tracing::info!("did what only root may do (--init-only)");
+        tracing::info!("set the sysctls (--init-only)");
         Ok(())
     })
 }
@@ -54,8 +54,7 @@ pub(super) fn with_settings(arguments: &Run, settings: &Effective) -> Option<Res
 fn write_configuration(path: &Path, full: &Configuration) -> Result<(), Failure> {
     // A JSON value has its fields in order, as kube-proxy writes them.
     let yaml = serde_json::to_value(full).map(|value| serde_saphyr::to_string(&value));
-    let yaml =
-        yaml.context("the configuration is no JSON")?.context("the configuration is no YAML")?;
+    let yaml = yaml.context("cannot write it as JSON")?.context("cannot write it as YAML")?;
     std::fs::write(path, yaml).with_context(|| format!("cannot write {}", path.display()))?;
     tracing::info!(file = %path.display(), "wrote the configuration");
     Ok(())

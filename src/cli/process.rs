@@ -1,4 +1,4 @@
-//! What the agent asks of the system for its own process.
+//! Limits and threads of the agent's own process.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::config::OOM_SCORE_ADJ;
 
-/// Sets how readily the kernel kills this process when memory is short: less so below 0, which only
-/// root may ask for.
+/// Sets how readily the kernel kills this process when memory is short. Only root may lower the
+/// value.
 pub(super) fn set_oom_score_adj(score: i16) {
     // Not /proc/thread-self: the score belongs to the process (`proc_oom_score_adj_operations`).
     const FILE: &str = "/proc/self/oom_score_adj";
@@ -18,9 +18,9 @@ pub(super) fn set_oom_score_adj(score: i16) {
     }
     match fs::write(FILE, &wanted) {
         Ok(()) => tracing::debug!(score, "set {FILE}"),
-        // The default is what is wanted of an agent, but nobody asked for it.
+        // The default is not an explicit request, so this is no warning.
         Err(error) if score == OOM_SCORE_ADJ => {
-            tracing::info!(score, "{FILE} stays as it is: {error}");
+            tracing::info!(score, "cannot set {FILE}, it keeps its value: {error}");
         }
         Err(error) => tracing::warn!(
             value = score,
@@ -31,20 +31,20 @@ pub(super) fn set_oom_score_adj(score: i16) {
     }
 }
 
-/// Raises the number of files that this process may open to the most that it is allowed, as programs
-/// in Go do: a listener and a connection are files, too.
+/// Raises the soft limit of open files to the hard limit, like Go's runtime: listeners and
+/// connections are files, too.
 pub(super) fn allow_files() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
     if let Err(error) = raised {
-        tracing::debug!(%error, "the number of open files stays limited as it is");
+        tracing::debug!(%error, "cannot raise the limit of open files");
     }
 }
 
 /// Starts a thread of that name.
 ///
 /// # Errors
-/// If the system gives us no thread.
+/// If the system refuses to start a thread.
 pub(super) fn start_thread(name: &str, body: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name(name.to_owned())

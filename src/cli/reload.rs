@@ -1,4 +1,4 @@
-//! A configuration that changes while the agent runs: what changed is applied in place, at once.
+//! Reloads of the configuration while the agent runs: changed fields take effect in place, at once.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use crate::spanned_yaml::Diagnostic;
 use crate::status::AgentState;
 
-/// What a change of the configuration has to reach.
+/// The parts of the agent that a reload updates.
 pub(super) struct Reach {
     pub(super) commands: Commands,
     pub(super) health: watch::Sender<HealthState>,
@@ -31,36 +31,36 @@ pub(super) struct Reach {
     pub(super) metrics_bind: watch::Sender<Bind>,
     pub(super) configz: watch::Sender<String>,
     pub(super) sysctls: PendingSysctls,
-    /// Where they are: `/proc/sys/net`, or where a container has it mounted.
+    /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
     pub(super) net_sysctls: PathBuf,
     pub(super) metrics: Metrics,
     pub(super) known: AgentState,
 }
 
-/// Why the configuration is looked at again.
+/// The reason for a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Occasion {
     /// The file may have changed.
     Noticed,
-    /// Somebody asked for it (SIGHUP).
+    /// The agent received SIGHUP.
     Asked,
 }
 
-/// What is in force, and how to replace it.
+/// The effective configuration, and the means to replace it.
 pub(super) struct Reload {
     arguments: Run,
     current: Effective,
     objects: Objects,
     reach: Reach,
-    /// The content that was looked at last, whether it could be used or not.
+    /// The content of the file at the last reload, valid or not.
     seen: Option<Vec<u8>>,
-    /// The file could not be read, last time.
+    /// Set if the file could not be read at the last reload.
     unreadable: Option<Unreadable>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unreadable {
-    /// It may be on its way: an editor may move the old one aside first.
+    /// A new file may follow: an editor may move the old one aside first.
     NotSaid,
     Said,
 }
@@ -76,17 +76,17 @@ impl Reload {
         Reload { arguments, current, objects, reach, seen, unreadable: None }
     }
 
-    /// What is in force.
+    /// Returns the effective configuration and the source of objects.
     pub(super) fn current(&self) -> (&Effective, &Objects) {
         (&self.current, &self.objects)
     }
 
-    /// Reads the configuration again and applies what changed; what cannot be used changes nothing.
-    /// True if objects come from another source from now on, or are those of another node: for that,
-    /// the source has to be started anew.
+    /// Reads the configuration again and applies the changes; an invalid one changes nothing.
+    /// Returns true if the source of objects or the name of the node has changed: then the caller
+    /// must restart the source.
     pub(super) fn reload(&mut self, occasion: Occasion) -> bool {
         let Some(path) = &self.arguments.settings.config else {
-            tracing::info!("asked to read the configuration again, but there is no --config");
+            tracing::info!("SIGHUP has no effect: there is no --config to reload");
             return false;
         };
         let content = match std::fs::read(path) {
@@ -126,7 +126,7 @@ impl Reload {
         problems.iter().for_each(Diagnostic::log);
         let changed = changed_fields(&old, new);
         if changed.is_empty() {
-            tracing::info!("read the configuration again; it says what is in force");
+            tracing::info!("reloaded the configuration; nothing has changed");
         } else {
             self.reach.apply(&old, new);
             tracing::info!(changed = changed.join(", "), "applied the changed configuration");
@@ -138,9 +138,9 @@ impl Reload {
         other_source
     }
 
-    /// Says that a changed configuration cannot be used.
+    /// Reports that a changed configuration is rejected: log, metric and status.
     pub(super) fn refuse(&self, error: &dyn std::fmt::Display) {
-        tracing::error!("the changed configuration is not used, the one before stays: {error}");
+        tracing::error!("the changed configuration is rejected, the previous one stays: {error}");
         self.reach.metrics.config_reloaded(false);
         self.reach.known.reconfigured(Some(error.to_string()));
     }
@@ -152,7 +152,7 @@ impl Reload {
             Some(Unreadable::Said) if occasion == Occasion::Noticed => {}
             _ => {
                 self.unreadable = Some(Unreadable::Said);
-                self.refuse(&format_args!("the file cannot be read: {error}"));
+                self.refuse(&format_args!("cannot read the file: {error}"));
             }
         }
     }
@@ -166,7 +166,7 @@ impl Reach {
             min_period: of.config.min_sync_period,
         };
         if configure(old) != configure(new) {
-            // The dataplane is gone only when the process is ending.
+            // The dataplane ends only with the process.
             let _ = self.commands.send(Command::Configure(configure(new)));
         }
         let patience = patience(&new.config);
@@ -197,22 +197,22 @@ impl Reach {
     }
 }
 
-/// How long a change may wait before the agent counts as unhealthy.
+/// Returns how long a change may wait before the agent counts as unhealthy.
 pub(super) fn patience(config: &Config) -> std::time::Duration {
     2 * config.sync_period
 }
 
-/// Where to serve health.
+/// Returns the address of the server for probes.
 pub(super) fn health_bind(config: &Config) -> Bind {
     Bind { address: config.healthz_bind_address, hard_fail: config.bind_address_hard_fail }
 }
 
-/// Where to serve metrics.
+/// Returns the address of the server for metrics.
 pub(super) fn metrics_bind(config: &Config) -> Bind {
     Bind { address: config.metrics_bind_address, hard_fail: config.bind_address_hard_fail }
 }
 
-/// The fields that say something else than before.
+/// Returns the paths of the fields with a new value.
 fn changed_fields(old: &Effective, new: &Effective) -> Vec<String> {
     let (Ok(old), Ok(new)) = (serde_json::to_value(&old.full), serde_json::to_value(&new.full))
     else {
@@ -247,8 +247,8 @@ fn compare(
     }
 }
 
-/// Tells whenever the configuration file may have changed, in a thread of its own; for ever, if there
-/// is none.
+/// Starts a thread that sends a message whenever the configuration file may have changed. Without a
+/// file, the channel stays silent.
 pub(super) fn watch_configuration(
     arguments: &Run,
 ) -> anyhow::Result<(mpsc::UnboundedReceiver<()>, Option<Stop>)> {
@@ -269,8 +269,8 @@ pub(super) fn watch_configuration(
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!(
-                        "changes of the configuration file are not noticed any more: {error}; send \
-                         SIGHUP to have it read"
+                        "cannot watch the configuration file any longer: {error}; send SIGHUP to \
+                         reload it"
                     );
                     return;
                 }

@@ -1,4 +1,4 @@
-//! `shunt run`: sources feed the dataplane, until a signal.
+//! `shunt run`: a source feeds the dataplane until a signal ends the process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -72,11 +72,11 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     };
     let mut dataplane = Dataplane::open(settings.options(), &settings.node_name, ownership)
         .map_err(|error| explain(&error))?;
-    // Subscribed before the first look, so that no change falls between the two.
+    // Subscribed before the first listing, so that no change is lost between the two.
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     dataplane.apply(interface_addresses().context("cannot list the node's addresses")?);
     if arguments.once {
-        // It tells no status, but keeps the lock.
+        // `--once` serves no status, but keeps the lock.
         drop(presence.listener);
         once(dataplane, &objects, &settings, &arguments.net_sysctls)
     } else {
@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     }
 }
 
-/// Programs what is there now.
+/// Programs the current objects once.
 fn once(
     mut dataplane: Dataplane,
     objects: &Objects,
@@ -101,7 +101,7 @@ fn once(
     let snapshot = dataplane.snapshot();
     snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
     for quarantined in &snapshot.quarantined {
-        report_refused(quarantined, "change the Service or mend the reason, and run this again");
+        report_refused(quarantined, "fix the Service and run this again");
     }
     log_synced(report, dataplane.stats().took, &snapshot);
     log_node_ports(&snapshot);
@@ -109,7 +109,7 @@ fn once(
     let flows = dataplane.take_flows();
     if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &snapshot)) {
         for family in Family::ALL {
-            conntrack.sweep(family, &sweep).context("stale flows could not be deleted")?;
+            conntrack.sweep(family, &sweep).context("cannot delete stale flows")?;
         }
     }
     let now = Instant::now();
@@ -121,7 +121,9 @@ fn once(
     }
     match snapshot.quarantined.len() {
         0 => Ok(()),
-        count => Err(anyhow!("not all is programmed: the kernel refuses {count} frontends").into()),
+        count => {
+            Err(anyhow!("the kernel refuses {count} frontends; all else is programmed").into())
+        }
     }
 }
 
@@ -140,8 +142,8 @@ fn keep_running(
     let families = families();
     if !families.contains(&Family::V6) {
         tracing::info!(
-            "this node has no IPv6: its kernel was built or booted without it, or it is switched off \
-             (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
+            "this node has no IPv6: its kernel was built or booted without it, or a sysctl disables \
+             it (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
         );
     }
     let metrics = Metrics::new(&families);
@@ -178,7 +180,7 @@ fn keep_running(
     };
     let commands = dataplane::spawn(dataplane, pace, noticed, move |event| observer.observe(event))
         .context("cannot start a thread for the dataplane")?;
-    // So the thread ends no sooner than the process.
+    // Keeps a sender, so that the thread runs as long as the process.
     std::mem::forget(commands.clone());
     start_thread("addresses", {
         let commands = commands.clone();
@@ -256,18 +258,19 @@ fn keep_running(
                 match follow(&configuration) {
                     Ok(other) => source = other,
                     Err(error) => configuration.refuse(&format_args!(
-                        "objects still come from where they came from before: {error:#}"
+                        "objects still come from the previous source: {error:#}"
                     )),
                 }
             }
         }
     });
-    // A name that is being looked up is no reason to wait.
+    // Does not wait for a DNS lookup in progress.
     runtime.shutdown_background();
     result
 }
 
-/// Takes reports of the ports for probes and metrics. The log is the server's own.
+/// Returns the handler for failures of the ports for probes and metrics. The server itself logs
+/// them.
 fn on_port(events: Recorder, metrics: Metrics, known: AgentState) -> OnPort {
     Arc::new(move |report| {
         let server = match report.purpose {
@@ -282,12 +285,14 @@ fn on_port(events: Recorder, metrics: Metrics, known: AgentState) -> OnPort {
     })
 }
 
-/// Starts the thread that deletes stale flows. Without it the agent goes on.
+/// Starts the thread that deletes stale flows. Without connection tracking, returns `None`.
 fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
     let conntrack = match Conntrack::open() {
         Ok(conntrack) => conntrack,
         Err(error) => {
-            tracing::warn!("stale flows will not be deleted: {error}");
+            tracing::warn!(
+                "stale flows will not be deleted, connection tracking is not available: {error}"
+            );
             return Ok(None);
         }
     };
@@ -303,17 +308,17 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
     Ok(Some(sender.context("cannot start a thread for connection tracking")?))
 }
 
-/// Says that load balancers cannot be told about a Service.
+/// Logs that the health check of a Service has no port.
 fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) {
     tracing::error!(
         object = %format_args!("Service {service}"), field = "spec.healthCheckNodePort",
         value = %address,
         "cannot listen for health checks: {error}; load balancers will not send traffic to this \
-         node; free the port or give the Service another one (trying again)"
+         node; free the port or give the Service another one; the agent retries"
     );
 }
 
-/// Follows the addresses of the node's interfaces until the dataplane is gone.
+/// Sends the addresses of the node's interfaces to the dataplane whenever they change.
 fn follow_addresses(interfaces: &Interfaces, commands: &Commands) {
     let mut must_list = false;
     loop {
@@ -329,7 +334,7 @@ fn follow_addresses(interfaces: &Interfaces, commands: &Commands) {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "cannot follow the node's addresses; trying again");
+                tracing::error!(%error, "cannot follow the node's addresses; retrying");
                 std::thread::sleep(Duration::from_secs(1));
             }
         }

@@ -1,4 +1,4 @@
-//! What the flags and the configuration file together ask for.
+//! The effective configuration: flags and configuration file combined.
 
 use anyhow::Context;
 use shunt_core::plan::Options;
@@ -9,19 +9,19 @@ use crate::config::raw::Configuration;
 use crate::config::{self, Config, Loaded};
 use crate::spanned_yaml::{Diagnostic, Severity};
 
-/// What the agent needs to know.
+/// The effective configuration.
 #[derive(Debug)]
 pub(super) struct Effective {
     pub(super) config: Config,
-    /// The same as a file would say it.
+    /// The same in the form of a file, with a value for every field.
     pub(super) full: Configuration,
     pub(super) node_name: String,
-    /// What the configuration file says, if there is one.
+    /// The content of the configuration file, if there is one.
     pub(super) content: Option<Vec<u8>>,
 }
 
 impl Effective {
-    /// What of it is about planning.
+    /// Returns the options of the plan.
     pub(super) fn options(&self) -> Options {
         Options {
             masquerade_bit: self.config.masquerade_bit,
@@ -32,17 +32,17 @@ impl Effective {
         }
     }
 
-    /// What `/configz` shows: all of it as JSON.
+    /// Returns the whole configuration as JSON, for `/configz`.
     pub(super) fn configz(&self) -> String {
         serde_json::json!({ GROUP: self.full }).to_string()
     }
 }
 
-/// The group of a KubeProxyConfiguration, under which kube-proxy shows it.
+/// The API group of a KubeProxyConfiguration: its key in `/configz`.
 const GROUP: &str = "kubeproxy.config.k8s.io";
 
-/// Reads the configuration file, if there is one, starts logging as it and the flags say, and
-/// reports what is wrong with it.
+/// Reads the configuration file, if there is one, starts the log in the configured format, and logs
+/// the problems of the configuration.
 pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effective, Failure> {
     let loaded = match &settings.config {
         None => load(settings, logging, None),
@@ -50,7 +50,7 @@ pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effect
             Ok(content) => load(settings, logging, Some(content)),
             Err(error) => {
                 logging::start_with(logging);
-                let reason = format!("{} cannot be read: {error}", path.display());
+                let reason = format!("cannot read {}: {error}", path.display());
                 return Err(Failure::Configuration(reason));
             }
         },
@@ -61,13 +61,13 @@ pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effect
     Ok(effective)
 }
 
-/// Why settings cannot be used.
+/// The reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
-    /// Values are wrong.
-    #[error("{} of its values are wrong, see above", errors(.0).count())]
+    /// Fields have invalid values.
+    #[error("{} invalid values, see above", errors(.0).count())]
     Values(Vec<Diagnostic>),
-    /// There is something that they do not say and that cannot be found out.
+    /// A value that the configuration leaves open cannot be determined.
     #[error("{0:#}")]
     Other(#[from] anyhow::Error),
 }
@@ -77,7 +77,7 @@ fn errors(problems: &[Diagnostic]) -> impl Iterator<Item = &Diagnostic> {
 }
 
 impl From<Unusable> for Failure {
-    /// Logs what is wrong.
+    /// Logs the problems on the way.
     fn from(unusable: Unusable) -> Failure {
         unusable.log();
         match unusable {
@@ -88,7 +88,7 @@ impl From<Unusable> for Failure {
 }
 
 impl Unusable {
-    /// Logs the values that are wrong.
+    /// Logs each invalid value.
     pub(super) fn log(&self) {
         if let Unusable::Values(problems) = self {
             problems.iter().for_each(Diagnostic::log);
@@ -96,8 +96,8 @@ impl Unusable {
     }
 }
 
-/// Makes settings out of flags and the content of the configuration file, if there is one. They come
-/// with warnings and notes.
+/// Combines the flags and the content of the configuration file, if there is one. Returns the
+/// warnings and notes about them, too.
 pub(super) fn load(
     settings: &Settings,
     logging: &Logging,
@@ -115,7 +115,7 @@ pub(super) fn load(
     Ok((Effective { config, full, node_name, content }, problems))
 }
 
-/// The host's name as Kubernetes names its Node by default.
+/// Returns the host's name in the form that Kubernetes uses as the default name of its Node.
 fn host_name() -> anyhow::Result<String> {
     let name = nix::unistd::gethostname().context("the host has no name")?;
     let name = name.to_string_lossy().trim().to_lowercase();

@@ -1,4 +1,4 @@
-//! Where `shunt run` gets its objects from.
+//! The sources of objects for `shunt run`: manifests or an API server.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -24,7 +24,7 @@ use crate::source::objects::Kind;
 use crate::status::{AgentState, Following};
 
 /// How long `--once` waits for the API server to list everything.
-const ONCE: Duration = Duration::from_secs(60);
+const LISTING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A source of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,13 +35,13 @@ pub(super) enum Objects {
     Api(Access),
 }
 
-/// A source at work. It ends only if it cannot go on, or if the dataplane is gone.
+/// A running source. It ends only on a permanent error, or when the dataplane has ended.
 pub(super) type Work = Pin<Box<dyn Future<Output = anyhow::Result<()>>>>;
 
 impl Objects {
-    /// The source that was asked for: manifests, or a kubeconfig on the command line or in the
-    /// configuration; without any, the API server of the cluster that we run in.
-    /// `dialer` makes connections from where the agent was started, if it works elsewhere.
+    /// Returns the configured source: manifests, or the API server of a kubeconfig on the command
+    /// line or in the configuration. The default is the API server of the surrounding cluster.
+    /// `dialer` connects from the agent's original network namespace, if it works in another one.
     pub(super) fn chosen(
         arguments: &Run,
         config: &Config,
@@ -55,12 +55,12 @@ impl Objects {
             master: config.master.clone(),
             dialer: dialer.cloned(),
         };
-        // What is wrong with it is better said before anything is started.
+        // Its problems fail the command before anything is started.
         access.check()?;
         Ok(Objects::Api(access))
     }
 
-    /// What it was chosen with.
+    /// Returns the dialer of an API server's source.
     pub(super) fn dialer(&self) -> Option<&Dialer> {
         match self {
             Objects::Manifests(_) => None,
@@ -68,13 +68,13 @@ impl Objects {
         }
     }
 
-    /// Whether nothing may ever be said about our Node. In a cluster, each node has one; manifests
-    /// may do without.
+    /// Returns true if the source may define no Node for this node: manifests may, a cluster has
+    /// one for each.
     pub(super) fn may_lack_a_node(&self) -> bool {
         matches!(self, Objects::Manifests(_))
     }
 
-    /// Reads everything once.
+    /// Reads all objects once.
     pub(super) fn load(
         &self,
         node_name: &str,
@@ -97,18 +97,21 @@ impl Objects {
                     apply(batch.changes);
                     if synced { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 });
-                tokio::time::timeout(ONCE, listing).await.map_err(|_| {
+                tokio::time::timeout(LISTING_TIMEOUT, listing).await.map_err(|_| {
                     let trouble = api_status.trouble().map(|(reason, _)| reason);
-                    let why = trouble.unwrap_or_else(|| "it takes its time".to_owned());
-                    anyhow!("the API server has not listed everything within {ONCE:?}: {why}")
+                    let why =
+                        trouble.unwrap_or_else(|| "the lists are not complete yet".to_owned());
+                    anyhow!(
+                        "the API server has not listed everything within {LISTING_TIMEOUT:?}: {why}"
+                    )
                 })
             }),
         }
     }
 
-    /// Sends what there is and what changes to the dataplane, and notices to an API server, where
-    /// there is one. To be called where tokio runs; what
-    /// comes back has to be polled, and stops the source when it is dropped.
+    /// Sends all objects and their changes to the dataplane, and Events to the API server, if there
+    /// is one. Must be called within a tokio runtime. The caller polls the returned future; its
+    /// drop stops the source.
     pub(super) fn follow(
         &self,
         node_name: &str,
@@ -131,8 +134,8 @@ impl Objects {
                 Ok(Box::pin(async move {
                     let _stop = stop;
                     end.await
-                        .context("the thread that watches the manifests is gone")?
-                        .context("the manifests cannot be watched any more")
+                        .context("the thread that watches the manifests has ended")?
+                        .context("cannot watch the manifests any longer")
                 }))
             }
             Objects::Api(access) => {
@@ -147,7 +150,7 @@ impl Objects {
                 locations.clear();
                 let sink = commands.sink();
                 Ok(Box::pin(async move {
-                    // Both end only with the process.
+                    // Both run until the process ends.
                     tokio::select! {
                         () = source.run(sink) => {}
                         () = events => {}
@@ -159,7 +162,7 @@ impl Objects {
     }
 }
 
-/// Counts the requests to an API server.
+/// Returns an observer that counts the requests to an API server.
 fn count_requests(metrics: Metrics) -> RequestObserver {
     Arc::new(move |asked: &ObservedRequest<'_>| {
         let status = asked.status.map(|status| status.as_u16());
@@ -167,7 +170,7 @@ fn count_requests(metrics: Metrics) -> RequestObserver {
     })
 }
 
-/// The runtime for all that waits: requests, health checks, signals.
+/// Starts the runtime for requests, health checks and signals.
 pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime for requests, health checks and signals")

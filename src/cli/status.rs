@@ -1,4 +1,4 @@
-//! `shunt status`: what the running agent tells of itself.
+//! `shunt status`: shows the state of the running agent.
 
 use anyhow::Context;
 
@@ -6,7 +6,7 @@ use super::args::{Status as Arguments, StatusOutput};
 use super::{Failure, logging, netns};
 use crate::status::ask;
 
-/// Asks the agent and prints what it tells. Fails if that has problems.
+/// Requests the agent's status and prints it. Fails if the agent has problems.
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     logging::start_with(&arguments.logging.0);
     netns::enter(arguments.netns.as_deref())?;
@@ -16,7 +16,7 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
         StatusOutput::Text => status.to_string(),
         StatusOutput::Json => {
             let json = serde_json::to_string_pretty(&status);
-            json.context("the status cannot be written as JSON")? + "\n"
+            json.context("cannot write the status as JSON")? + "\n"
         }
     };
     super::print(&text)?;

@@ -1,4 +1,4 @@
-//! One sweep: which entries are listed, and when those that are stale are deleted.
+//! One sweep: lists entries, and deletes the stale ones.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -10,31 +10,31 @@ use shunt_core::model::{Family, Protocol};
 
 use super::{Error, Sweep};
 
-/// Up to how many ports are asked for one by one: a Service has one, and a node port. Each dump
-/// walks the whole hash table (9 ms for 262 144 buckets), an entry that is listed costs 1.4 µs. With
-/// two ports, asking for each is the slower way below 10 000 UDP flows, by 9 ms at most, and twice
-/// as fast with 100 000; from four ports on it never pays.
-const MOST_FILTERED_DUMPS: usize = 2;
-/// How long a half-open connection has for an answer that is on its way. Packets need less time from
-/// anywhere in a cluster, and a client that gets no answer sends its SYN again after a second.
+/// Up to this number of ports, each gets a filtered dump: a Service has one, and a node port. Each
+/// dump walks the whole hash table (9 ms for 262 144 buckets), a listed entry costs 1.4 µs. With
+/// two ports, two dumps are slower below 10 000 UDP flows, by 9 ms at most, and twice as fast with
+/// 100 000. With four ports, they are never faster.
+const MAX_FILTERED_DUMPS: usize = 2;
+/// How long the sweep waits for an answer in flight to a half-open connection. Packets need less
+/// time from anywhere in a cluster, and a client without an answer repeats its SYN after a second.
 const ON_THE_WAY: Duration = Duration::from_millis(20);
 
-/// What a sweep of one family did.
+/// The result of a sweep of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The family.
+    /// The family of the deleted entries.
     pub family: Family,
-    /// How many entries the kernel listed.
+    /// Number of entries that the kernel listed.
     pub listed: usize,
-    /// How many of them were deleted.
+    /// Number of deleted entries.
     pub deleted: usize,
-    /// How many of these were half-open connections of TCP.
+    /// Number of half-open TCP connections among the deleted entries.
     pub half_open: usize,
-    /// How long it took, without the pause in which half-open connections may be answered.
+    /// The duration, without the pause for answers to half-open connections.
     pub took: Duration,
 }
 
-/// Connection tracking in a network namespace: in the one that the thread was in which opened it.
+/// A socket to connection tracking, in the network namespace of the thread that opened it.
 pub struct Conntrack(conntrack::Conntrack);
 
 impl Conntrack {
@@ -46,7 +46,7 @@ impl Conntrack {
         conntrack::Conntrack::open().map(Conntrack)
     }
 
-    /// Asks a question, so that the kernel loads the modules of connection tracking if it has not.
+    /// Sends a request, so that the kernel loads the modules of connection tracking.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -56,12 +56,12 @@ impl Conntrack {
 
     /// Deletes the stale entries of a family.
     ///
-    /// Half-open connections to former backends are listed twice: what is answered meanwhile stays. So
-    /// nobody loses a connection to a backend that was taken out of use a moment ago and works.
+    /// Lists half-open connections to former backends twice: those answered in between stay. So no
+    /// client loses a connection to a working backend that was just removed.
     ///
     /// # Errors
-    /// If entries could not be listed or, other than because they are gone already, deleted. Some
-    /// may have been deleted nevertheless.
+    /// If entries could not be listed or deleted. Missing entries are no error. Some entries may have
+    /// been deleted nevertheless.
     pub fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error> {
         let started = Instant::now();
         let (mut listed, mut waited) = (0, Duration::ZERO);
@@ -110,10 +110,11 @@ impl Conntrack {
     }
 }
 
-/// Returns the filters for entries of a protocol to these ports, of TCP only those without an answer.
+/// Returns the filters for entries of a protocol to these ports; for TCP, only for entries without
+/// an answer.
 fn filters(protocol: Protocol, ports: &BTreeSet<u16>) -> Vec<Filter> {
-    // Of TCP there is little to list: walking the hash table is most of the work.
-    let most = if protocol == Protocol::Tcp { 1 } else { MOST_FILTERED_DUMPS };
+    // TCP has few such entries: the walk of the hash table is most of the work.
+    let most = if protocol == Protocol::Tcp { 1 } else { MAX_FILTERED_DUMPS };
     if ports.len() > most {
         return vec![filter(protocol, None)];
     }

@@ -1,4 +1,4 @@
-//! Which entries are stale: the decision, without the kernel.
+//! Decides which entries are stale, without the kernel.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -7,28 +7,28 @@ use nfnetlink::conntrack::Entry;
 use shunt_core::model::{ArrivalMap, Backend, Family, Protocol};
 use shunt_core::plan::{Flow, Flows, FrontendKey};
 
-/// Frontends whose entries are looked at, with the backends that these may lead to.
+/// The frontends of a sweep, with the backends that their flows may use.
 ///
-/// An entry is stale if its client sent to one of the frontends and its answers come from something
-/// that does not serve it, be it an endpoint that is gone or, for want of address translation when
-/// the flow began, the frontend's own address. UDP: a datagram socket that keeps sending would keep
-/// such an entry alive for ever. TCP: only as long as nothing was answered, so that the client's next
-/// SYN is balanced anew. Connections end by themselves and may finish on an endpoint that takes no
-/// new ones.
+/// An entry is stale if its client sent to one of the frontends and its answers come from another
+/// address than those of its backends. That is a removed endpoint or, without address translation
+/// at the start of the flow, the frontend's own address. A UDP socket that keeps sending would keep
+/// such an entry alive for ever. TCP entries are stale only while unanswered, so that the client's
+/// next SYN is balanced anew. Answered connections end by themselves, and may finish on a draining
+/// endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
-    /// For each frontend where its flows may stay.
+    /// The backends of each frontend to which its flows may stay.
     flows: ArrivalMap<FrontendKey, Flow>,
-    /// On which addresses the node ports are offered: in every sweep, for the latest counts when
-    /// sweeps are merged. If such an address is given up, name its
-    /// former frontends as [`FrontendKey::Address`]: these are looked up first, as in the rules.
-    /// For the same reason a sweep of a node port must name the frontends that hide it on one of
-    /// these addresses, such as an ExternalIP that is the node's own, with the same port number.
+    /// The addresses of node ports. Every sweep has them, and a merge keeps the latest. For an
+    /// address that loses its node ports, name its former frontends as [`FrontendKey::Address`]:
+    /// the lookup tries these first, like the rules. For the same reason, a sweep of a node port
+    /// must name the frontends that hide it on one of these addresses, such as an ExternalIP that
+    /// is the node's own, with the same port number.
     node_addresses: BTreeSet<IpAddr>,
 }
 
 impl Sweep {
-    /// Sweeps these frontends.
+    /// Makes a sweep of these frontends.
     #[must_use]
     pub fn new(flows: Flows, node_addresses: BTreeSet<IpAddr>) -> Sweep {
         let mut sweep = Sweep { flows: ArrivalMap::default(), node_addresses };
@@ -42,13 +42,13 @@ impl Sweep {
         }
     }
 
-    /// Adds what is known later: it replaces what was said of the same frontends before.
+    /// Merges a later sweep, which replaces the backends of frontends in both.
     pub fn merge(&mut self, later: Sweep) {
         self.add(later.flows);
         self.node_addresses = later.node_addresses;
     }
 
-    /// True if the entry is to be deleted.
+    /// Returns true if the entry must be deleted.
     #[must_use]
     pub fn is_stale(&self, entry: &Entry) -> bool {
         let protocol = match Protocol::from_number(entry.protocol) {
@@ -62,8 +62,8 @@ impl Sweep {
         flow.is_some_and(|flow| flow.serving.binary_search(&answers_from).is_err())
     }
 
-    /// Where flows to the frontend that is reached under this address may stay; `None` if it is none
-    /// of those to be looked at.
+    /// Returns the backends of the frontend with this address; `None` if the sweep does not include
+    /// the frontend.
     fn flow(&self, protocol: Protocol, destination: SocketAddr) -> Option<&Flow> {
         let (address, port) = (destination.ip(), destination.port());
         let by_address = FrontendKey::Address(address, protocol, port);
@@ -74,12 +74,12 @@ impl Sweep {
         self.flows.get(&by_address).or_else(by_node_port)
     }
 
-    /// True if entries of a family have to be searched.
+    /// Returns true if a family's entries must be searched.
     pub(super) fn searches(&self, family: Family) -> bool {
         self.flows.iter().any(|(key, flow)| flow.search && key.family() == family)
     }
 
-    /// The ports of the frontends of a family and protocol for which entries have to be searched.
+    /// Returns the ports of a family's frontends with a protocol whose entries must be searched.
     pub(super) fn ports(&self, family: Family, protocol: Protocol) -> BTreeSet<u16> {
         self.flows
             .iter()
@@ -102,7 +102,7 @@ mod tests {
     const TCP: u8 = 6;
     const UDP: u8 = 17;
 
-    /// An entry as from a dump: who sent to where, and who answers.
+    /// Returns an entry like from a dump, with its client, destination and answering address.
     fn entry_of(protocol: u8, client: &str, destination: &str, endpoint: &str) -> Entry {
         let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
         let original = Tuple { source: parse(client), destination: parse(destination) };
@@ -135,7 +135,8 @@ mod tests {
                 (at("[fd00:96::10]:53", Protocol::Udp), v6.clone()),
                 (FrontendKey::NodePort(Family::V4, Protocol::Udp, 30053), v4),
                 (FrontendKey::NodePort(Family::V6, Protocol::Udp, 30054), v6),
-                // Given up, or an ExternalIP of another service port on the same port number.
+                // A former node port, or an ExternalIP of another service port with the same
+                // number.
                 (at("192.0.2.11:30053", Protocol::Udp), backends(&["10.244.0.9:1"])),
             ]),
             ["192.0.2.10", "192.0.2.11", "2001:db8::10"]

@@ -1,9 +1,9 @@
-//! The sysctls that the `conntrack` section of the configuration asks for, as kube-proxy sets them.
+//! The sysctls of the `conntrack` section of the configuration, set like kube-proxy does.
 //!
 //! From kube-proxy 1.36 (`pkg/proxy/conntrack/sysctls.go`): the size of the table follows the CPUs
-//! and is only ever raised, and so are the hash buckets, to a quarter of it; the other values are
-//! written if they differ, in either direction; what is zero in the configuration is left alone.
-//! Unlike there, a value that cannot be written is no reason to stop.
+//! and only grows, and so do the hash buckets, to a quarter of it. Other values are written if they
+//! differ, in either direction. Zero in the configuration leaves a value alone. Unlike in
+//! kube-proxy, a value that cannot be written does not end the process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,22 +13,23 @@ use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
-/// The table is not made larger than this, unless `min` asks for it on a machine of few CPUs.
+/// The upper bound of the table's size by CPUs. `min` may exceed it only on a machine with few
+/// CPUs.
 const LARGEST_SCALED_TABLE: u64 = 1 << 20;
 
-/// The `conntrack` section. The default is that of kube-proxy.
+/// The `conntrack` section. The defaults are kube-proxy's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// `maxPerCore`: entries that the table may have for each CPU. 0 leaves its size alone.
+    /// `maxPerCore`: maximum entries of the table per CPU. 0 leaves the size alone.
     pub max_per_core: u32,
-    /// `min`: entries that the table may have at least.
+    /// `min`: lower bound for the size of the table.
     pub min: u32,
-    /// `tcpEstablishedTimeout`. Zero leaves it alone, as for all durations.
+    /// `tcpEstablishedTimeout`. Zero leaves the value alone, like for all durations.
     pub tcp_established_timeout: Duration,
     /// `tcpCloseWaitTimeout`.
     pub tcp_close_wait_timeout: Duration,
-    /// `tcpBeLiberal`: packets outside of the window are no reason to call them invalid. False
-    /// leaves it alone.
+    /// `tcpBeLiberal`: packets outside of the window do not count as invalid. False leaves the
+    /// value alone.
     pub tcp_be_liberal: bool,
     /// `udpTimeout`: for flows without an answer.
     pub udp_timeout: Duration,
@@ -50,7 +51,7 @@ impl Default for Settings {
     }
 }
 
-/// A value that can be set.
+/// A sysctl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "each has the name of its file")]
 pub enum Sysctl {
@@ -64,17 +65,16 @@ pub enum Sysctl {
 }
 
 impl Sysctl {
-    /// Returns the file. What is below `/proc/sys/net` belongs to the network namespace of the
-    /// thread that opens it, wherever that directory is mounted. CAP_NET_ADMIN in the user namespace
-    /// that owns it is enough to write (`net_ctl_permissions`). The first two exist once for the
-    /// machine: in other namespaces than the first one they can be read only
-    /// (`nf_conntrack_standalone_init_sysctl`).
+    /// Returns the file. A file below `/proc/sys/net` belongs to the network namespace of the
+    /// thread that opens it, wherever that directory is mounted. CAP_NET_ADMIN in the owning user
+    /// namespace permits writes (`net_ctl_permissions`). The first two exist once for the machine:
+    /// they are read-only except in the initial namespace (`nf_conntrack_standalone_init_sysctl`).
     #[must_use]
     pub fn file(self, net: &Path) -> PathBuf {
         net.join("netfilter").join(match self {
             Sysctl::Max => "nf_conntrack_max",
-            // As /sys/module/nf_conntrack/parameters/hashsize, which only privileged containers may
-            // write.
+            // The same value as /sys/module/nf_conntrack/parameters/hashsize, which only privileged
+            // containers may write.
             Sysctl::Buckets => "nf_conntrack_buckets",
             Sysctl::TcpTimeoutEstablished => "nf_conntrack_tcp_timeout_established",
             Sysctl::TcpTimeoutCloseWait => "nf_conntrack_tcp_timeout_close_wait",
@@ -89,17 +89,17 @@ impl Sysctl {
     }
 }
 
-/// A value to be written.
+/// A value to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Write {
-    /// What.
+    /// The sysctl to write.
     pub sysctl: Sysctl,
     /// The new value.
     pub value: u64,
 }
 
-/// What is to be written on a machine of so many CPUs. `current` tells the values of now, `None` for
-/// one that cannot be read: that is written, to find out why.
+/// Returns the values to write on a machine with this number of CPUs. `current` returns a current
+/// value, or `None` for an unreadable one: it is written, too, so that the error gives the reason.
 #[must_use]
 pub fn plan(settings: &Settings, cpus: u64, current: impl Fn(Sysctl) -> Option<u64>) -> Vec<Write> {
     let max = table_size(settings, cpus);
@@ -120,7 +120,7 @@ pub fn plan(settings: &Settings, cpus: u64, current: impl Fn(Sysctl) -> Option<u
         .collect()
 }
 
-/// How many entries the table may have; 0 to leave it alone.
+/// Returns the size of the table; 0 to leave it alone.
 fn table_size(settings: &Settings, cpus: u64) -> u64 {
     match u64::from(settings.max_per_core) * cpus {
         0 => 0,
@@ -129,10 +129,10 @@ fn table_size(settings: &Settings, cpus: u64) -> u64 {
     }
 }
 
-/// Writes what the settings ask for, in the network namespace of this thread, and logs what could
-/// not be written. Connection tracking must be loaded by then: after the first commit it is.
+/// Writes the configured values in the network namespace of this thread, and logs the failures.
+/// Connection tracking must be loaded, which the first commit ensures.
 ///
-/// `net` is the directory `/proc/sys/net`, or where a container has it mounted.
+/// `net` is the directory `/proc/sys/net`, or its mount point in a container.
 pub fn apply(settings: &Settings, net: &Path) {
     let mut failures = Vec::new();
     let mut remedies = BTreeSet::new();
@@ -152,15 +152,14 @@ pub fn apply(settings: &Settings, net: &Path) {
         let remedies: String =
             remedies.into_iter().map(|remedy| format!("{remedy}, or ")).collect();
         warn!(
-            "conntrack settings that could not be made: {}. Connection tracking goes on with the \
-             values it has; {remedies}set 0 in the configuration's conntrack section to leave them \
-             alone",
+            "cannot set conntrack sysctls: {}; they keep their values; {remedies}set 0 in the \
+             configuration's conntrack section to leave them alone",
             failures.join("; ")
         );
     }
 }
 
-/// Returns what to do about an error.
+/// Returns the remedy for an error.
 fn remedy(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::EROFS => Some(
@@ -176,14 +175,15 @@ fn remedy(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// The CPUs of the machine, not those that we may use: the table serves the machine.
+/// Returns the number of CPUs of the machine, also those outside of the agent's CPU set: the table
+/// serves the machine.
 fn online_cpus() -> u64 {
     let online = fs::read_to_string("/sys/devices/system/cpu/online");
     let count = online.ok().and_then(|list| count_cpus(list.trim()));
     count.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u64))
 }
 
-/// Counts a list such as `0-3,8` (Documentation/admin-guide/cputopology.rst).
+/// Counts the CPUs in a list such as `0-3,8` (Documentation/admin-guide/cputopology.rst).
 fn count_cpus(list: &str) -> Option<u64> {
     list.split(',')
         .map(|range| {

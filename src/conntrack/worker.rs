@@ -1,4 +1,4 @@
-//! The thread that sweeps, so that commits never wait for it.
+//! The thread for sweeps, so that commits never wait for them.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -9,25 +9,25 @@ use tracing::warn;
 
 use super::{Conntrack, Error, Report, Sweep};
 
-/// How long after the last sweep all is looked at again.
+/// The pause between the last sweep and its repetition.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
-/// The pause after a sweep, in terms of the time that it took: searching takes a fifth of a core at
-/// most, however often endpoints change. What comes meanwhile is one sweep.
+/// The pause after a sweep, as a multiple of its duration: sweeps take a fifth of a core at most,
+/// however often endpoints change. Sweeps that arrive during the pause are merged.
 const REST: u32 = 4;
 
-/// Starts the thread. It ends once all senders are gone.
+/// Starts the thread. It ends when all senders are dropped.
 ///
-/// A sweep is sent after each commit that changes what serves a frontend, **additions too**: a sweep
-/// that waits is corrected by those that come after it, and must not delete what a later commit
-/// allows. After a start, one with all frontends. What waits is merged, so that a busy thread falls
-/// behind by one sweep and no more. Additions alone search nothing.
+/// The caller sends a sweep after each commit that changes the backends of a frontend, **also for
+/// additions**. They correct a waiting sweep, which must not delete flows that a later commit
+/// allows. After a start, the sweep has all frontends. Waiting sweeps are merged, so that a busy
+/// thread lags behind by one sweep only. A sweep with additions alone searches nothing.
 ///
-/// Everything is looked at twice: at once, and when no sweep has come for a moment. By then, packets
-/// that were on their way through the old rules during the commit have made their entries; and a
-/// sweep that failed gets its second chance.
+/// Each sweep runs twice: at once, and again after a moment without sweeps. By then, packets that
+/// passed the old rules during the commit have made their entries. The repetition also retries
+/// failed sweeps.
 ///
 /// # Errors
-/// If the system gives us no thread.
+/// If the system refuses to start a thread.
 pub fn spawn(
     conntrack: Conntrack,
     report: impl FnMut(Report) + Send + 'static,
@@ -38,7 +38,7 @@ pub fn spawn(
     Ok(sender)
 }
 
-/// What [`Worker`] needs of [`Conntrack`].
+/// The part of [`Conntrack`] that [`Worker`] uses, for tests without a kernel.
 trait Sweeper {
     fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error>;
 }
@@ -83,7 +83,7 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
         }
     }
 
-    /// Searches what there is to search, and rests. False if that is nothing.
+    /// Runs a sweep, then pauses. Returns false if the sweep searches nothing.
     fn sweep(&mut self, sweep: &Sweep) -> bool {
         let mut searches = false;
         let mut took = Duration::ZERO;
@@ -97,8 +97,8 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
                 Err(error) => warn!(
                     %family,
                     %error,
-                    "stale flows could not be deleted: clients of a removed endpoint may go on \
-                     sending to it"
+                    "cannot delete stale flows: clients of a removed endpoint may continue to send \
+                     to it"
                 ),
             }
         }

@@ -1,15 +1,16 @@
-//! Session affinity: deletes the entries of clients whose backend is gone.
+//! Session affinity: deletes the entries of clients with a removed backend.
 //!
-//! Rules store the backend of each client in the map `affinity`, and entries expire. Until then the
-//! kernel would go on sending clients to a backend that is gone. So a transaction that takes a backend
-//! away from a frontend with session affinity also deletes the entries that name it.
+//! Rules store the backend of each client in the map `affinity`, and entries expire. Until then,
+//! the kernel would continue to send clients to a removed backend. So a transaction that removes a
+//! backend from a frontend with session affinity also deletes the entries with that backend.
 //!
-//! They are found by listing the map. Where that takes long, the transaction does not wait for it: the
-//! map is listed part by part behind the commit, and other commits go between two parts.
+//! A listing of the map finds them. The transaction does not wait for a long listing: then the
+//! agent lists the map part by part after the commit, with other commits between two parts.
 //!
-//! While the kernel resizes the hash table of the map, as it does behind the deletion of many entries, a
-//! listing has some of them twice and others not at all, and no sign of it (`nft_rhash_walk`). So the
-//! map is listed until nothing stale is found. Rules store backends of the record only, so that this ends.
+//! The kernel resizes the hash table of the map after the deletion of many entries. Meanwhile, a
+//! listing has some entries twice and lacks others, without a sign of it (`nft_rhash_walk`). So the
+//! agent lists the map until it finds no stale entry. This ends, because rules store only backends
+//! of the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -26,17 +27,17 @@ use super::state::Current;
 use super::stats::CommitStats;
 use super::stopwatch::Stopwatch;
 
-/// How many entries a transaction waits for. 4 000 are listed within 3 ms (Linux 6.18).
+/// The largest map whose listing a transaction waits for. 4 000 entries take 3 ms (Linux 6.18).
 const LISTED_AT_ONCE: usize = 4_000;
-/// How many entries one transaction behind the commit deletes: 2 ms.
+/// The number of entries that one transaction after the commit deletes: 2 ms.
 const DELETED_AT_ONCE: usize = 1_000;
-/// When the map is looked at again: by then each packet that was between the hooks during the commit
-/// has stored its entry, and the kernel has resized the hash table.
+/// The pause before the repetition of a listing. By then, each packet that was between the hooks
+/// during the commit has stored its entry, and the kernel has resized the hash table.
 const NEXT_LOOK: Duration = Duration::from_millis(500);
-/// How often deletions of one listing may be refused before they wait for the next look.
+/// The number of refused deletions of one listing before the rest waits for the next listing.
 const ATTEMPTS: u8 = 5;
 
-/// The deletions that no transaction waits for.
+/// The deletions after commits, for which no transaction waits.
 #[derive(Default)]
 pub(super) struct Sweep {
     waiting: Stale,
@@ -44,15 +45,16 @@ pub(super) struct Sweep {
     running: Option<Running>,
 }
 
-/// When a family's map is listed again, and which frontends have lost backends to the short circuit.
+/// The time of the next listing of a family's map, and the frontends that lost backends to the
+/// short circuit.
 #[derive(Default)]
 struct NextLook {
-    /// `None`: the time runs from the next step.
+    /// `None`: the pause begins with the next step.
     at: Option<Instant>,
     narrowed: BTreeSet<FrontendKey>,
 }
 
-/// What a step works with.
+/// The context of a step.
 pub(super) struct Step<'a> {
     pub(super) kernel: &'a mut dyn Kernel,
     pub(super) stopwatch: &'a dyn Stopwatch,
@@ -60,7 +62,7 @@ pub(super) struct Step<'a> {
     pub(super) current: &'a mut Current,
 }
 
-/// One family's map that is being listed, or whose stale entries are being deleted.
+/// A sweep of one family's map: a listing, then deletions.
 struct Running {
     family: Family,
     narrowed: BTreeSet<FrontendKey>,
@@ -71,31 +73,32 @@ struct Running {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The kernel was not asked yet.
+    /// The listing has not begun.
     Start,
     /// The listing has more parts.
     List,
-    /// Stale entries are being deleted.
+    /// The sweep deletes stale entries.
     Delete,
 }
 
-/// The backends to which a frontend with session affinity sends clients, in order: all clients, and those
-/// of the short circuit.
+/// The backends of a frontend with session affinity, in order: for all clients, and for those of
+/// the short circuit.
 pub(super) type OrderedPools<'a> = [&'a [Backend]; 2];
 
 /// Key and data of an entry.
 type Entry = (Vec<u8>, Vec<u8>);
 
-/// What a transaction can delete.
+/// The stale entries that a transaction can delete.
 pub(super) enum Found {
     /// All stale entries.
     All(Elements),
-    /// Not known yet: the map is too large, or another listing goes on. To be swept after the commit.
+    /// Unknown: the map is too large, or another listing is in progress. A sweep follows the
+    /// commit.
     Later,
 }
 
 impl Sweep {
-    /// Lists the map of a family if that does not take long.
+    /// Lists the map of a family if it is small enough.
     pub(super) fn find<'a>(
         &mut self,
         kernel: &mut dyn Kernel,
@@ -104,7 +107,7 @@ impl Sweep {
         narrowed: &BTreeSet<FrontendKey>,
     ) -> Result<Found, Error> {
         if let Some(running) = self.running.take() {
-            // It is to be listed again from the start, and that soon where the map is small.
+            // The listing starts over, soon if the map is small.
             self.waiting.families.insert(running.family);
             self.waiting.narrowed.extend(&running.narrowed);
             let mut skipped = 0;
@@ -135,23 +138,23 @@ impl Sweep {
         Ok(Found::Later)
     }
 
-    /// A transaction took backends away.
+    /// Schedules a sweep after a transaction that removed backends.
     pub(super) fn committed(&mut self, stale: &Stale, later: &Stale) {
-        // What is being listed was asked for by this very transaction, or will be looked at again.
+        // The current listing belongs to this transaction, or another one follows it.
         self.waiting.merge(later);
         for family in &stale.families {
             self.look_again(*family, &stale.narrowed);
         }
     }
 
-    /// Lists the map of a family again later: also one that was to be listed sooner.
+    /// Postpones the listing of a family's map, also an earlier one.
     fn look_again(&mut self, family: Family, narrowed: &BTreeSet<FrontendKey>) {
         let look = self.next_looks.entry(family).or_default();
         look.at = None;
         look.narrowed.extend(narrowed);
     }
 
-    /// Starts the listing anew that goes on: the kernel has forgotten it with the connection.
+    /// Restarts the current listing after the socket was replaced.
     pub(super) fn restart(&mut self) {
         if let Some(mut running) = self.running.take() {
             self.waiting.families.insert(running.family);
@@ -159,7 +162,7 @@ impl Sweep {
         }
     }
 
-    /// Takes the next family that waits, if no other is being swept.
+    /// Starts the sweep of the next waiting family, unless another sweep is in progress.
     fn take_next(&mut self) -> Option<Running> {
         if self.running.is_some() {
             return self.running.take();
@@ -172,13 +175,13 @@ impl Sweep {
         Some(Running { family, narrowed, stage: Stage::Start, stale: Vec::new(), refused: 0 })
     }
 
-    /// True if there is something to do, now or later.
+    /// Returns true if a sweep is due, now or later.
     pub(super) fn has_work(&self) -> bool {
         let waits = !self.waiting.families.is_empty() || !self.next_looks.is_empty();
         waits || self.running.is_some()
     }
 
-    /// When there is something to do; `None` if there is nothing.
+    /// Returns the time of the next step; `None` without a sweep.
     pub(super) fn next_step(&self, now: Instant) -> Option<Instant> {
         if self.running.is_some() || !self.waiting.families.is_empty() {
             return Some(now);
@@ -186,7 +189,7 @@ impl Sweep {
         self.next_looks.values().map(|look| look.at.unwrap_or(now)).min()
     }
 
-    /// Goes on with the deletion of stale entries, for a few milliseconds at the most.
+    /// Runs the next step of the sweep, for a few milliseconds at most.
     pub(super) fn step(&mut self, step: Step<'_>, now: Instant) {
         for look in self.next_looks.values_mut() {
             look.at.get_or_insert(now + NEXT_LOOK);
@@ -207,7 +210,7 @@ impl Sweep {
             Stage::Delete => self.delete_some(step, running),
         };
         if result.is_err() {
-            // What is wrong with the kernel, the next transaction will say.
+            // The next transaction reports a failing kernel.
             self.look_again(family, &narrowed);
         }
     }
@@ -222,7 +225,8 @@ impl Sweep {
         Ok(())
     }
 
-    /// Looks at what rules store now, and not at what is planned, which may not be committed.
+    /// Compares with the record, which rules use, and not with the plan, which may not be
+    /// committed.
     fn list_part(&mut self, step: Step<'_>, mut running: Running) -> Result<(), Error> {
         let Running { family, narrowed, stale, .. } = &mut running;
         let record = &step.current.record;
@@ -240,7 +244,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// Deletes after the listing and not during it: a deletion makes the kernel leave out others.
+    /// Deletes after the listing, not during it: a deletion makes the kernel omit other entries.
     fn delete_some(&mut self, step: Step<'_>, mut running: Running) -> Result<(), Error> {
         let rest = running.stale.len().saturating_sub(DELETED_AT_ONCE);
         let gone = elements(&running.stale.split_off(rest));
@@ -248,13 +252,14 @@ impl Sweep {
         delete(running.family, &gone, &mut batch);
         match step.stats.commit(step.kernel, step.stopwatch, &batch.finish()) {
             Ok(()) => step.current.advance(),
-            // An entry expired and was stored anew with other data: it has to be listed again.
+            // An entry expired and was stored anew with other data, so the map must be listed
+            // again.
             Err(Error::Refused(_)) if running.refused < ATTEMPTS => running.refused += 1,
             Err(error) => return Err(error),
         }
         if running.stale.is_empty() {
-            // Entries that local pods and the node have stored since are no longer told from those of
-            // clients outside, so that lost backends count in the look after the commit only.
+            // New entries of local pods and the node cannot be distinguished from those of clients
+            // outside. So lost backends count only in the first listing after the commit.
             self.look_again(running.family, &BTreeSet::new());
         } else {
             self.running = Some(running);
@@ -265,17 +270,17 @@ impl Sweep {
 
 /// Adds the deletion of entries to a batch.
 ///
-/// An entry can expire between the listing and the commit, and deleting an entry that is not there
-/// fails the transaction (DESTROYSETELEM, which would not, came with kernel 6.3). So every entry is
-/// added first, which does nothing if it is there, and then deleted.
+/// An entry can expire between the listing and the commit, and the deletion of a missing entry
+/// fails the transaction (DESTROYSETELEM, which would not, came with kernel 6.3). So the batch
+/// first adds every entry, which has no effect on an existing one, and then deletes it.
 pub(super) fn delete(family: Family, entries: &Elements, batch: &mut Batch) {
     let (table, set) = (table_family(family), Set::Affinity.name());
     batch.add_elements(table, TABLE, set, entries);
     batch.delete_elements(table, TABLE, set, entries);
 }
 
-/// The entries of a table that is replaced, also by another version of the agent, with their age:
-/// only those that still hold.
+/// Returns the valid entries of a table that is replaced, with their age. The table may be that of
+/// another version of the agent.
 pub(super) fn kept(
     kernel: &mut dyn Kernel,
     family: Family,
@@ -310,7 +315,7 @@ fn elements(entries: &[Entry]) -> Elements {
     elements
 }
 
-/// The second deletion of an entry would fail the transaction.
+/// Removes duplicates: the second deletion of an entry would fail the transaction.
 fn keep_one_of_each(entries: &mut Vec<Entry>) {
     entries.sort_unstable();
     entries.dedup();
@@ -326,7 +331,7 @@ fn stale_entry<'a>(
     (!is_kept(family, pools, narrowed, entry)).then(|| (entry.key.to_vec(), data.to_vec()))
 }
 
-/// True if the frontend still has the backend that an entry names.
+/// Returns true if the frontend still has the backend of an entry.
 fn is_kept<'a>(
     family: Family,
     pools: impl Fn(FrontendKey) -> Option<OrderedPools<'a>>,
@@ -343,7 +348,7 @@ fn is_kept<'a>(
     })
 }
 
-/// The pools of a planned frontend with session affinity; `None` for another one.
+/// Returns the pools of a planned frontend with session affinity; `None` for other frontends.
 pub(super) fn ordered_with_affinity(frontend: &Frontend) -> Option<OrderedPools<'_>> {
     let [main, short_circuit] = frontend.all_pools();
     frontend.affinity.is_some().then_some([main, short_circuit])

@@ -1,4 +1,4 @@
-//! Our sets, keys and values as the bytes that nf_tables holds, both ways.
+//! Encodes and decodes the sets, keys and values of shunt's tables.
 //!
 //! Each field of a concatenation fills whole registers of four bytes, with trailing zeros.
 //! Addresses and ports are in network order, the index of a pool in host order, because that is
@@ -13,7 +13,7 @@ use shunt_core::plan::{
     AFFINITY_SIZE, ChainName, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value,
 };
 
-/// The table family of an IP family.
+/// Returns the table family of an IP family.
 pub(super) fn table_family(family: Family) -> TableFamily {
     match family {
         Family::V4 => TableFamily::Ip,
@@ -65,7 +65,7 @@ impl Bytes {
     }
 }
 
-/// A key as bytes.
+/// Encodes a key.
 pub(super) fn encode_key(key: Key) -> Bytes {
     let mut bytes = Bytes::new();
     match key {
@@ -87,13 +87,13 @@ pub(super) fn encode_key(key: Key) -> Bytes {
     bytes
 }
 
-/// The end of the range that a key stands for, if it stands for one.
+/// Encodes the end of a key's range, if the key is a range.
 pub(super) fn encode_key_end(key: Key) -> Option<Bytes> {
     let Key::Source(frontend, SourceRange { last, .. }) = key else { return None };
     Some(encode_key(Key::Source(frontend, SourceRange { first: last, last })))
 }
 
-/// A backend as bytes.
+/// Encodes a backend.
 pub(super) fn encode_backend(backend: Backend) -> Bytes {
     let mut bytes = Bytes::new();
     bytes.push_address(backend.address);
@@ -101,7 +101,7 @@ pub(super) fn encode_backend(backend: Backend) -> Bytes {
     bytes
 }
 
-/// Hands the value of an element to `then` in nf_tables' form.
+/// Encodes the value of an element and calls `then` with it.
 pub(super) fn with_data<R>(
     value: Option<&Value>,
     chain_names: &mut ChainNames,
@@ -120,7 +120,7 @@ pub(super) fn with_data<R>(
     }
 }
 
-/// Names of chains, written once instead of for every element.
+/// A cache of the names of chains.
 #[derive(Debug, Default)]
 pub(super) struct ChainNames {
     names: HashMap<ChainName, String>,
@@ -132,7 +132,7 @@ impl ChainNames {
     }
 }
 
-/// Reads bytes from the front.
+/// A reader of bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -141,7 +141,7 @@ impl Reader<'_> {
         let (field, rest) = self.0.split_at_checked(padded)?;
         self.0 = rest;
         let (field, padding) = field.split_at_checked(N)?;
-        // To the kernel keys with something else there are others.
+        // Padding other than zeros makes another key for the kernel.
         padding.iter().all(|byte| *byte == 0).then(|| field.try_into().ok()).flatten()
     }
 
@@ -162,8 +162,8 @@ impl Reader<'_> {
     }
 }
 
-/// Reads a key of one of our sets, with the end of its range in a set of ranges; `None` if it is
-/// none that we write.
+/// Decodes a key of one of shunt's sets, with the end of its range in a set of ranges. Returns
+/// `None` for a key that shunt would not write.
 pub(super) fn decode_key(
     family: Family,
     set: Set,
@@ -214,8 +214,8 @@ fn decode_plain_key(family: Family, set: Set, bytes: &[u8]) -> Option<Key> {
     reader.0.is_empty().then_some(key)
 }
 
-/// The frontends that an entry of the affinity map may be about: one by address or, where there is
-/// none, one by node port.
+/// Returns the frontends to which an entry of the affinity map may belong: the frontend of the
+/// address or, without one, that of the node port.
 pub(super) fn decode_affinity_key(family: Family, bytes: &[u8]) -> Option<[FrontendKey; 2]> {
     let mut reader = Reader(bytes);
     let _client = reader.address(family)?;
@@ -227,7 +227,7 @@ pub(super) fn decode_affinity_key(family: Family, bytes: &[u8]) -> Option<[Front
     ])
 }
 
-/// Reads the value of a map element; `None` if it is none that we write.
+/// Decodes the value of a map element. Returns `None` for a value that shunt would not write.
 pub(super) fn decode_value(family: Family, data: ElementData<'_>) -> Option<Value> {
     match data {
         ElementData::Verdict(VerdictCode::Drop, None) => Some(Value::Drop),
@@ -243,7 +243,7 @@ pub(super) fn decode_value(family: Family, data: ElementData<'_>) -> Option<Valu
     }
 }
 
-/// nft's numbers of the types that fields have (`include/datatype.h`), and their padded lengths.
+/// Returns nft's number for the type of a field (`include/datatype.h`), and the padded length.
 fn field_type(family: Family, field: Field) -> (u32, u32) {
     match (field, family) {
         (Field::Source | Field::Destination, Family::V4) => (7, 4),
@@ -254,7 +254,7 @@ fn field_type(family: Family, field: Field) -> (u32, u32) {
     }
 }
 
-/// The length of a field without padding, in bytes.
+/// Returns the length of a field without padding, in bytes.
 fn field_length(family: Family, field: Field) -> u8 {
     match (field, family) {
         (Field::Source | Field::Destination, Family::V4) | (Field::Index, _) => 4,
@@ -264,7 +264,7 @@ fn field_length(family: Family, field: Field) -> u8 {
     }
 }
 
-/// Six bits per field, the first in the highest place.
+/// Returns the type number of a concatenation: six bits per field, the first in the highest place.
 fn concatenate(family: Family, fields: &[Field]) -> (u32, u32) {
     fields.iter().fold((0, 0), |(types, length), field| {
         let (type_id, field_length) = field_type(family, *field);
@@ -272,7 +272,7 @@ fn concatenate(family: Family, fields: &[Field]) -> (u32, u32) {
     })
 }
 
-/// The definition of one of our sets.
+/// Returns the definition of one of shunt's sets.
 pub(super) fn set_type(family: Family, set: Set) -> SetType {
     const POOL_VALUE: &[SetField] = &[SetField::Address, SetField::Port];
     let (key_type, key_length) = concatenate(family, set.key());

@@ -1,4 +1,4 @@
-//! The channel to the dataplane's thread: what waits in it, and since when.
+//! The channel to the dataplane's thread, and the age of the commands in it.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -9,27 +9,27 @@ use std::time::{Duration, Instant};
 use shunt_core::model::{ChangeBatch, ChangeCounts};
 use shunt_core::plan::Options;
 
-/// What the thread is to do.
+/// A command to the dataplane's thread.
 #[derive(Debug)]
 pub enum Command {
-    /// Take in changed objects.
+    /// Apply changed objects.
     Changes(ChangeBatch),
-    /// Take in a changed configuration.
+    /// Apply a changed configuration.
     Configure(Configure),
 }
 
-/// The part of the configuration that the dataplane goes by.
+/// The part of the configuration that the dataplane uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configure {
-    /// How to plan.
+    /// The options of the plan.
     pub options: Options,
-    /// The name of our node.
+    /// The name of the agent's node.
     pub node_name: String,
-    /// The least time between two commits.
+    /// The minimum time between two commits.
     pub min_period: Duration,
 }
 
-/// The sending end. Clones lead to the same thread.
+/// The sending end of the channel. Clones send to the same thread.
 #[derive(Clone)]
 pub struct Commands {
     sender: Sender<Command>,
@@ -40,26 +40,26 @@ pub struct Commands {
 /// Called with each command's number of changes before it is sent, in the thread that sends it.
 pub(super) type Noticed = Arc<dyn Fn(ChangeCounts) + Send + Sync>;
 
-/// The thread is gone: the command will not be followed.
+/// The error for a command to a thread that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the dataplane has stopped")]
 pub struct Stopped;
 
-/// Since when commands have been waiting: for a thread that is busy, that hangs, or that cannot commit.
-/// Clones show the same.
+/// The age of the waiting commands: the thread may be busy, hang, or be unable to commit. Clones
+/// share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Backlog(Arc<Mutex<Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// When each command was sent that the thread has not taken yet.
+    /// The times of the commands in the channel.
     queued: VecDeque<Instant>,
-    /// When the oldest was sent of those that it has taken, but that are not in the kernel yet; or
-    /// when it failed to repair what another process had changed.
+    /// The time of the oldest command that the thread has received, but not committed; or the time
+    /// of a failed repair.
     taken: Option<Instant>,
 }
 
-/// Both ends of a channel, and what waits in between.
+/// Returns both ends of a channel, and its backlog.
 pub(super) fn channel(noticed: Noticed) -> (Commands, Receiver<Command>, Backlog) {
     let (sender, commands) = mpsc::channel();
     let backlog = Backlog::default();
@@ -70,7 +70,7 @@ impl Commands {
     /// Sends a command.
     ///
     /// # Errors
-    /// [`Stopped`] if the thread is gone.
+    /// [`Stopped`] if the thread has ended.
     pub fn send(&self, command: Command) -> Result<(), Stopped> {
         (self.noticed)(match &command {
             Command::Changes(batch) => batch.counts(),
@@ -82,8 +82,7 @@ impl Commands {
         self.sender.send(command).map_err(|_| Stopped)
     }
 
-    /// Returns what a source hands its batches to. It breaks once the thread is gone, as when the process
-    /// ends.
+    /// Returns a sink for the batches of a source. It returns `Break` after the end of the thread.
     pub fn sink(&self) -> impl Fn(ChangeBatch) -> ControlFlow<()> + Send + 'static {
         let commands = self.clone();
         move |batch| match commands.send(Command::Changes(batch)) {
@@ -92,7 +91,7 @@ impl Commands {
         }
     }
 
-    /// Shows what waits.
+    /// Returns the backlog of this channel.
     #[must_use]
     pub fn backlog(&self) -> Backlog {
         self.backlog.clone()
@@ -100,33 +99,33 @@ impl Commands {
 }
 
 impl Backlog {
-    /// When the oldest command was sent that the kernel does not reflect yet, or since when it holds
-    /// something else than is planned.
+    /// Returns the time of the oldest command that is not committed, or the time since which the
+    /// kernel differs from the plan.
     #[must_use]
     pub fn oldest(&self) -> Option<Instant> {
         let waiting = self.lock();
         waiting.taken.or_else(|| waiting.queued.front().copied())
     }
 
-    /// The thread took the next command.
+    /// Notes that the thread has received the next command.
     pub(super) fn take(&self) {
         let mut waiting = self.lock();
         let next = waiting.queued.pop_front();
         waiting.taken = waiting.taken.or(next);
     }
 
-    /// The kernel does not hold what is planned, and cannot be brought to.
+    /// Notes a failed sync: the kernel differs from the plan.
     pub(super) fn fail(&self, now: Instant) {
         self.lock().taken.get_or_insert(now);
     }
 
-    /// Nothing of what was taken has to wait any more.
+    /// Notes that all received commands are committed.
     pub(super) fn finish(&self) {
         self.lock().taken = None;
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // What was noted stays true, whoever panicked.
+        // The state stays valid after a panic of another thread.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -156,7 +155,7 @@ mod tests {
         backlog.finish();
         let third = backlog.oldest().expect("one that came meanwhile");
         assert!(third > first);
-        // That one is taken and cannot be committed, and more come.
+        // The thread receives this command and cannot commit it, and more commands arrive.
         backlog.take();
         send(&commands).expect("a receiver");
         backlog.take();

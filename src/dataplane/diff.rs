@@ -1,4 +1,4 @@
-//! What has to be written so that the kernel holds what is planned.
+//! The difference between the record and the plan, as elements to write.
 
 use std::collections::BTreeSet;
 
@@ -15,37 +15,37 @@ use super::slots::Slotted;
 
 const SETS: usize = Set::ALL.len();
 
-/// Where entries of session affinity may name backends that are gone.
+/// The maps and frontends whose affinity entries may have removed backends.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stale {
-    /// Families in which a frontend with session affinity loses a backend, or itself goes.
+    /// Families in which a frontend with session affinity loses a backend, or is removed.
     pub(super) families: BTreeSet<Family>,
-    /// Frontends whose main pool lost a backend to the short circuit, as when the policy becomes
-    /// Local: a client from outside may not keep it. An entry does not say which kind its client
-    /// is, so here only the main pool counts.
+    /// Frontends whose main pool lost a backend to the short circuit, for example when the policy
+    /// becomes Local: clients outside must lose it. An entry does not contain the kind of its
+    /// client, so only the main pool counts here.
     pub(super) narrowed: BTreeSet<FrontendKey>,
 }
 
 impl Stale {
-    /// Both families.
+    /// Returns the value for both families, without frontends.
     pub(super) fn everywhere() -> Stale {
         Stale { families: Family::ALL.into(), narrowed: BTreeSet::new() }
     }
 
-    /// Adds what another one names.
+    /// Merges another value into this one.
     pub(super) fn merge(&mut self, other: &Stale) {
         self.families.extend(&other.families);
         self.narrowed.extend(&other.narrowed);
     }
 }
 
-/// Elements to delete and to add, encoded, and what the record will say once they are record.
+/// Encoded elements to delete and to add, and the new state of the record after their commit.
 pub(super) struct Delta {
     deletions: [[Elements; SETS]; 2],
     additions: [[Elements; SETS]; 2],
-    /// Chains on demand that the changed frontends need.
+    /// The on-demand chains of the changed frontends.
     pub(super) chains: BTreeSet<(Family, ChainName)>,
-    /// Where entries of session affinity may be stale.
+    /// The affinity entries that may be stale.
     pub(super) stale: Stale,
     frontends: Vec<(FrontendKey, Option<Slotted>)>,
     members: Vec<(SetMember, bool)>,
@@ -73,8 +73,8 @@ impl Delta {
         }
     }
 
-    /// Compares what was touched with the record, but for what is in quarantine. With `isolated`
-    /// every element gets a message of its own, so that a refusal names just one.
+    /// Compares the touched frontends and members with the record, except those in quarantine. With
+    /// `isolated`, every element gets a message of its own, so that a refusal names just one.
     pub(super) fn between(
         record: &KernelRecord,
         desired: &Desired,
@@ -203,20 +203,20 @@ impl Delta {
         }
     }
 
-    /// How many elements are added and deleted.
+    /// Returns the numbers of added and deleted elements.
     pub(super) fn counts(&self) -> (usize, usize) {
         let sum = |sets: &[[Elements; SETS]; 2]| sets.iter().flatten().map(Elements::len).sum();
         (sum(&self.additions), sum(&self.deletions))
     }
 
-    /// How many frontends and members change that are not named there.
+    /// Returns the number of changed frontends and members outside of the given delta.
     pub(super) fn beside(&self, named: &PlanDelta) -> usize {
         let frontends = self.frontends.iter().filter(|(key, _)| !named.has_frontend(*key));
         let members = self.members.iter().filter(|(member, _)| !named.has_member(*member));
         frontends.count() + members.count()
     }
 
-    /// Brings the record up to date after the commit.
+    /// Updates the record after the commit.
     pub(super) fn enter(self, record: &mut KernelRecord) {
         record.strays.clear();
         record.reserve(

@@ -1,10 +1,9 @@
-//! Finds out whether another process has changed our tables.
+//! Detects modifications of shunt's tables by other processes.
 //!
-//! A commit by any process, to any table of the network namespace, makes a new generation. Most are none
-//! of our business: CNI plugins, kubelet and iptables-nft commit all the time. So a new generation
-//! leads to a look at tables, chains and rules, which is cheap, and to a comparison of all elements
-//! at most so often that, in the long run, it takes a thirtieth of a core; repairs have a thirtieth of
-//! their own.
+//! A commit by any process, to any table of the network namespace, makes a new generation. Most do
+//! not concern shunt: CNI plugins, kubelet and iptables-nft commit all the time. So a new
+//! generation causes a cheap comparison of tables, chains and rules. Comparisons of all elements
+//! are rarer: in the long run, they take a thirtieth of a core. Repairs have another thirtieth.
 
 use std::time::{Duration, Instant};
 
@@ -20,39 +19,39 @@ use super::reading::{Reader, Reading, read_structure};
 use super::state::Current;
 use super::stopwatch::Stopwatch;
 
-/// The time between comparisons of all elements, as a multiple of what they take: 0.2 s for 100 000
-/// elements, nearly all of it the kernel's.
+/// The time between comparisons of all elements, as a multiple of their duration: 0.2 s for 100 000
+/// elements, nearly all of it in the kernel.
 const PAUSE_PER_COST: u32 = 30;
-/// How much processor time comparisons may take in advance, so that a repair does not wait for the
-/// pause as long as others commit rarely.
+/// The processor time that comparisons may take in advance, so that a repair comes without a pause
+/// as long as other processes commit rarely.
 const ADVANCE: Duration = Duration::from_millis(500);
-/// The same for comparisons that found damage: some repairs come at once, but another process that undoes
-/// each of them does not keep a core busy.
+/// The same for comparisons that found damage: some repairs come at once, but a process that undoes
+/// each of them cannot keep a core busy.
 const REPAIR_ADVANCE: Duration = Duration::from_secs(10);
 
-/// What is known of changes by other processes.
+/// The state of the detection of drift.
 #[derive(Default)]
 pub(super) struct Drift {
-    /// Another process has committed since all elements were compared.
+    /// Another process has committed since the last comparison of all elements.
     suspected: bool,
-    /// A comparison that has to look again.
+    /// A comparison that needs another listing.
     comparison: Option<Comparison>,
-    /// What comparisons took that found nothing.
+    /// The processor time of comparisons without a difference.
     vain: Debt,
-    /// What those took that found damage.
+    /// The processor time of comparisons with a difference.
     repairs: Debt,
 }
 
-/// A listing differs from the record; others have to agree with it.
+/// A comparison whose listing differs from the record, which further listings must confirm.
 struct Comparison {
     reader: Reader,
-    /// When the next one is due.
+    /// The time of the next listing.
     at: Instant,
-    /// The processor time that it took so far.
+    /// The processor time so far.
     cost: Duration,
 }
 
-/// Processor time that was taken in advance, at that moment.
+/// The processor time taken in advance, as of a moment.
 #[derive(Debug, Default)]
 struct Debt(Option<(Duration, Instant)>);
 
@@ -67,19 +66,19 @@ impl Debt {
     }
 }
 
-/// What a look found.
+/// The result of a check.
 pub(super) enum Found {
-    /// The tables are as recorded, as far as is known.
+    /// No difference is known.
     Nothing,
-    /// Tables, sets, chains or rules are not.
+    /// Tables, sets, chains or rules differ from the record.
     OtherStructure,
-    /// Elements are not: this is what there is.
+    /// Elements differ from the record: the listed ones.
     OtherElements(Box<Reading>),
     /// They cannot be read, like tables that another process owns.
     Unreadable(Error),
 }
 
-/// What a look works with.
+/// The context of a check.
 pub(super) struct Look<'a> {
     pub(super) kernel: &'a mut dyn Kernel,
     pub(super) stopwatch: &'a dyn Stopwatch,
@@ -108,12 +107,12 @@ impl Drift {
         }
     }
 
-    /// When a comparison has to look again.
+    /// Returns the time of the next listing of a comparison.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.comparison.as_ref().map(|comparison| comparison.at)
     }
 
-    /// Looks whether another process has changed our tables, as far as that is due.
+    /// Checks for modifications by other processes, as far as a check is due.
     pub(super) fn look(&mut self, look: &mut Look<'_>, now: Instant) -> Result<Found, Error> {
         self.note_generation(look.kernel, look.current)?;
         if !self.suspected {

@@ -1,4 +1,4 @@
-//! What the dataplane's thread reports.
+//! The events of the dataplane's thread.
 
 use std::time::Duration;
 
@@ -8,51 +8,52 @@ use shunt_core::plan::Flows;
 
 use super::{CommitStats, Error, Quarantined, Snapshot, SpecConflict, SyncReport};
 
-/// What the dataplane's thread reports.
+/// An event of the dataplane's thread.
 pub enum Event<'a> {
-    /// The kernel holds what is planned. `wrote` is `None` if there was nothing to write.
+    /// A sync succeeded: the kernel holds the plan. `wrote` is `None` without a difference.
     Synced {
-        /// What was written.
+        /// The result of the transaction.
         wrote: Option<SyncReport>,
-        /// Frontends for which it changed where flows may stay.
+        /// Frontends with a change of the backends to which flows may stay.
         flows: Flows,
-        /// What led to it: the batches since the sync before, without their changes.
+        /// The batches since the previous sync, without their changes.
         batches: Vec<ChangeBatch>,
-        /// How many changes these brought.
+        /// The number of changes in these batches.
         changes: ChangeCounts,
-        /// What became of transactions since the last event.
+        /// The transactions since the last event.
         stats: CommitStats,
-        /// What there is now.
+        /// The state after the sync.
         snapshot: std::sync::Arc<Snapshot>,
     },
-    /// A sync failed; it is tried again after the pause, whatever changes meanwhile.
+    /// A sync failed; the retry follows after the pause, whatever changes meanwhile.
     Failed {
-        /// Why.
+        /// The reason.
         error: &'a Error,
-        /// The pause.
+        /// The pause before the retry.
         retry_in: Duration,
         /// What became of transactions since the last event.
         stats: CommitStats,
-        /// Whether load balancers may send traffic to our Node; `None` if there is no such Node.
+        /// Whether load balancers may send traffic to the agent's Node; `None` if it does not
+        /// exist.
         node_is_eligible: Option<bool>,
     },
-    /// Unused chains, or stale entries of session affinity, were to be deleted behind the syncs.
+    /// The thread deleted unused chains or stale affinity entries after a sync, or tried to.
     CleanedUp {
         /// What became of transactions since the last event.
         stats: CommitStats,
     },
-    /// Another process had changed our tables; they are as planned again.
+    /// Another process had modified shunt's tables; they are repaired.
     Repaired {
-        /// How many frontends, members and chains were not as committed.
+        /// The number of modified frontends, members and chains.
         repaired: usize,
-        /// Who writes to nf_tables, as far as the kernel tells: it names writers only while it is
-        /// listened to, which it is for some seconds after the first repair.
+        /// The processes that write to nf_tables. The kernel names them only to a listener, and the
+        /// agent listens only for some seconds after the first repair.
         writers: &'a [Writer],
     },
-    /// The kernel refuses a frontend; it is left out, the others are committed.
+    /// The kernel refuses a frontend; the agent commits the others without it.
     Quarantined(&'a Quarantined),
-    /// The kernel has taken it, or it is not wanted any more.
+    /// The kernel has accepted a refused frontend, or the plan no longer has it.
     Released(&'a Quarantined),
-    /// Two Services want one frontend.
+    /// Two Services claim one frontend.
     Conflict(&'a SpecConflict),
 }

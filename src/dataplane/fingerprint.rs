@@ -1,8 +1,8 @@
-//! A number that stands for all elements of both tables.
+//! A fingerprint of all elements of both tables.
 //!
-//! It is the sum of the hashes of all elements: their order does not count, but how often each one is
-//! listed does. Whether the kernel holds what the record says can be told by it in one listing, without
-//! putting frontends together from elements; so can whether two listings agree.
+//! It is the sum of the hashes of all elements: their order has no influence, duplicates have. One
+//! listing is enough to compare the kernel with the record, without decoding elements into
+//! frontends. The same holds for the comparison of two listings.
 
 use std::hash::BuildHasher as _;
 
@@ -15,16 +15,16 @@ use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, with_data};
 use super::listing::list;
 use super::record::KernelRecord;
 
-/// Hashes elements with a seed of this process, so that two tables look equal only by chance.
+/// A hasher with a random seed of this process, so that no input can provoke collisions.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hashes(RandomState);
 
-/// The sum of the hashes of elements.
+/// A sum of the hashes of elements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint(u64);
 
 impl Fingerprint {
-    /// Adds an element in nf_tables' form, with the end of its key if it is a range.
+    /// Adds an encoded element, with the end of its key if it is a range.
     pub(super) fn add(
         &mut self,
         hashes: &Hashes,
@@ -52,8 +52,8 @@ impl Fingerprint {
         fingerprint
     }
 
-    /// Returns the fingerprint of the elements that the kernel lists, of the tables that the record has.
-    /// Elements that rules add do not count.
+    /// Returns the fingerprint of the elements that the kernel lists, of the tables that the record
+    /// has. Elements that rules add do not count.
     ///
     /// # Errors
     /// If the kernel does not answer.

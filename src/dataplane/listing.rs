@@ -1,4 +1,4 @@
-//! Lists what the kernel has, whatever other processes commit meanwhile.
+//! Listings that tolerate concurrent commits of other processes.
 
 use nfnetlink::nft::{DumpedElement, Error, Kernel};
 use shunt_core::model::Family;
@@ -6,11 +6,11 @@ use shunt_core::plan::{Set, TABLE};
 
 use super::codec::table_family;
 
-/// How often a listing is tried again because the rules changed under it.
+/// The number of attempts at a listing that commits of other processes interrupt.
 const ATTEMPTS: usize = 20;
 
-/// Lists a set. True if another process has committed meanwhile. That is nearly always to a table of
-/// its own, and changes nothing here.
+/// Lists a set. Returns true if another process has committed meanwhile, nearly always to a table
+/// of its own.
 pub(super) fn list(
     kernel: &mut dyn Kernel,
     family: Family,
@@ -24,7 +24,7 @@ pub(super) fn list(
     }
 }
 
-/// Repeats a listing that must be whole until no other process commits meanwhile.
+/// Repeats a listing that must be complete until no other process commits meanwhile.
 pub(super) fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 1..ATTEMPTS {
         match attempt() {

@@ -1,11 +1,11 @@
-//! Keeps the kernel equal to the plan: what was committed, what differs, one transaction for it.
+//! Keeps the kernel equal to the plan: the record, the difference, and one transaction for it.
 //!
 //! Owns: the translation of the plan's elements and rules into those of nf_tables (`codec`,
-//! `translate`), the record of what the kernel holds (`committed`, `places`), the difference
+//! `translate`), the record of what the kernel holds (`record`, `slots`), the difference
 //! between both, and the thread that commits ([`spawn`]).
 //!
-//! Must not know: Kubernetes, files, HTTP. It is handed [`Change`](shunt_core::model::Change)s and
-//! reports what became of them.
+//! Must not know: Kubernetes, files, HTTP. It receives [`Change`](shunt_core::model::Change)s and
+//! reports events.
 
 mod affinity;
 mod codec;

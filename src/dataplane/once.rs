@@ -1,15 +1,15 @@
-//! A sync for those that have nothing to do meanwhile.
+//! A blocking sync, for `--once` and tests.
 
 use std::time::Instant;
 
 use super::{Dataplane, Error, Progress, SyncReport};
 
 impl Dataplane {
-    /// Brings the kernel up to the objects that are known, and waits as long as what it lists cannot be
-    /// trusted: less than a second. `None` if there was nothing to write.
+    /// Commits the plan of the known objects. Waits, less than a second, until a listing can be
+    /// trusted. Returns `None` if there was nothing to write.
     ///
     /// # Errors
-    /// Nothing was written then; what differs stays noted for the next sync.
+    /// Nothing was written then; the next sync handles the difference.
     pub fn sync(&mut self) -> Result<Option<SyncReport>, Error> {
         loop {
             match self.reconcile(Instant::now())? {

@@ -1,7 +1,7 @@
-//! Whose tables they are.
+//! The ownership of shunt's tables.
 //!
-//! Where the kernel can (6.9 and later), a running agent owns its tables: nobody else may change
-//! them, so what was committed stays. They outlive the agent, and the next one takes them over.
+//! On Linux 6.9 and later, a running agent owns its tables, so that no other process can modify
+//! them. The tables persist after the agent, and the next agent takes them over.
 
 use nfnetlink::nft::{Batch, Error, Kernel, Refusal, TABLE_OWNER, TABLE_PERSIST, TableFamily};
 use nix::errno::Errno;
@@ -10,54 +10,54 @@ use shunt_core::plan::{LAYOUT_COMMENT, Set, TABLE};
 
 use super::codec::{set_type, table_family};
 
-/// The flags of an owned table. Never the owner alone: then the table would end with the agent.
+/// The flags of an owned table. Without persistence, the table would end with the agent.
 pub(super) const OWNED: u32 = TABLE_OWNER | TABLE_PERSIST;
 
-/// What the dataplane makes of its tables.
+/// The policy for the ownership of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
-    /// They are ours alone, as long as we run.
+    /// The agent owns its tables while it runs.
     Own,
-    /// They are left for the next agent to own: for a process that ends after its commit.
+    /// The next agent can own the tables: for a process that ends after its commit.
     Leave,
-    /// Everybody may change them, as on kernels before 6.9.
+    /// Any process can modify the tables, like on kernels before 6.9.
     Share,
 }
 
-/// Who is to own the tables, and whether the kernel can have them owned.
+/// The ownership policy, and the kernel's support for it.
 #[derive(Debug)]
 pub(super) struct OwnershipPolicy {
     pub(super) wanted: Ownership,
-    /// `None`: it has not been tried yet.
+    /// `None`: unknown.
     pub(super) kernel_can: Option<bool>,
 }
 
 impl OwnershipPolicy {
-    /// True if new tables are made as owned ones, as far as is known.
+    /// Returns true if new tables are created as owned ones, as far as is known.
     pub(super) fn creates_owned_tables(&self) -> bool {
         self.wanted != Ownership::Share && self.kernel_can != Some(false)
     }
 
-    /// True if tables that no process owns become ours.
+    /// Returns true if the agent takes over tables without an owner.
     pub(super) fn takes_over(&self) -> bool {
         self.wanted == Ownership::Own
     }
 }
 
-/// How a table is held.
+/// The owner of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TableOwner {
-    /// By us.
+    /// This socket.
     Ours,
-    /// By nobody at the moment.
+    /// None at the moment.
     Orphan,
-    /// By nobody ever: its flags cannot be set later.
+    /// None, for good: the flags of a table cannot be set later.
     Shared,
 }
 
 impl TableOwner {
-    /// What the flags and the owner of a table mean to the socket with that port. `None` for flags
-    /// that we do not set.
+    /// Returns the owner by a table's flags and port, seen from the socket with that port. `None`
+    /// for flags that shunt does not set.
     pub(super) fn of(
         family: TableFamily,
         flags: u32,
@@ -67,7 +67,7 @@ impl TableOwner {
         match (owner, flags) {
             (Some(owner), OWNED) if owner == port => Ok(Some(TableOwner::Ours)),
             (Some(port), _) => Err(Error::Owned { family, table: TABLE.to_owned(), port }),
-            // The kernel takes the owner's flag away when it goes.
+            // The kernel clears the flag when the owner ends.
             (None, TABLE_PERSIST) => Ok(Some(TableOwner::Orphan)),
             (None, 0) => Ok(Some(TableOwner::Shared)),
             (None, _) => Ok(None),
@@ -75,16 +75,16 @@ impl TableOwner {
     }
 }
 
-/// True if the kernel refused a table of ours because of flags that it does not know.
+/// Returns true if the kernel refused one of shunt's tables because of unknown flags.
 pub(super) fn is_about_flags(refusal: &Refusal) -> bool {
     let about_table = refusal.table == TABLE && refusal.object.is_empty();
     about_table && matches!(refusal.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
 }
 
-/// True if the kernel lets tables be owned and outlive their owner. It is asked by a transaction
-/// that fails in any case, since it deletes a table that there is not. That takes some milliseconds
-/// (the kernel waits for an RCU grace period), so it is done only before tables are replaced; where
-/// there are none, the first transaction finds out.
+/// Returns true if the kernel supports tables that are owned and persist. The probe is a
+/// transaction that always fails, since it deletes a missing table. It takes some milliseconds (the
+/// kernel waits for an RCU grace period), so the agent probes only before it replaces tables.
+/// Without tables, the first transaction shows the support.
 pub(super) fn can_own(kernel: &mut dyn Kernel) -> Result<bool, Error> {
     const PROBE: &str = "shunt-probe";
     const NOWHERE: &str = "shunt-probe-nowhere";
@@ -97,7 +97,7 @@ pub(super) fn can_own(kernel: &mut dyn Kernel) -> Result<bool, Error> {
             refusal.table != PROBE || !unknown
         })),
         Err(error) => Err(error),
-        Ok(()) => Err(Error::Malformed("a table that there is not was deleted")),
+        Ok(()) => Err(Error::Malformed("success for the deletion of a missing table")),
     }
 }
 

@@ -1,7 +1,7 @@
-//! What the kernel refuses: set aside, so that it costs nothing but itself.
+//! The quarantine of refused frontends and members, so that a refusal affects no others.
 //!
-//! A frontend in quarantine keeps what the kernel has of it. It is tried again when its plan changes
-//! and after a pause, which grows with each refusal.
+//! A frontend in quarantine keeps its elements in the kernel. The agent retries it when its plan
+//! changes and after a pause, which grows with each refusal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use shunt_core::plan::{FrontendKey, PlanDelta, SetMember};
 
-/// The pause before something refused is tried again: doubled with each refusal, up to the longest.
+/// The pause before a retry, which doubles with each refusal, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// Something that is set aside.
+/// A frontend or member that the kernel may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Suspect {
     /// A frontend with all of its elements.
@@ -27,18 +27,18 @@ struct Entry {
     reason: Arc<str>,
     pause: Duration,
     until: Instant,
-    /// It takes part again, to see whether the kernel still refuses it.
+    /// On trial: the next transaction includes it again.
     on_trial: bool,
 }
 
-/// What is set aside, and why.
+/// The refused frontends and members, with the reasons.
 #[derive(Debug, Default)]
 pub(super) struct Quarantine {
     entries: BTreeMap<Suspect, Entry>,
 }
 
 impl Quarantine {
-    /// Sets something aside.
+    /// Puts a suspect in quarantine.
     pub(super) fn add(&mut self, suspect: Suspect, reason: &Arc<str>, now: Instant) {
         let pause = self
             .entries
@@ -49,12 +49,12 @@ impl Quarantine {
         self.entries.insert(suspect, entry);
     }
 
-    /// True if it must be left out of the transaction.
+    /// Returns true if the transaction must leave the suspect out.
     pub(super) fn holds(&self, suspect: Suspect) -> bool {
         self.entries.get(&suspect).is_some_and(|entry| !entry.on_trial)
     }
 
-    /// Lets go what is planned anew.
+    /// Releases suspects with a changed plan.
     pub(super) fn release(&mut self, changed: &PlanDelta) {
         if !self.entries.is_empty() {
             self.entries.retain(|suspect, _| match suspect {
@@ -64,7 +64,7 @@ impl Quarantine {
         }
     }
 
-    /// Puts on trial what has waited long enough; it has to be compared again.
+    /// Puts suspects on trial after their pause. They must be compared again.
     pub(super) fn try_again(&mut self, now: Instant) -> PlanDelta {
         let (mut frontends, mut members) = (Vec::new(), Vec::new());
         for (suspect, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.until <= now) {
@@ -77,17 +77,17 @@ impl Quarantine {
         PlanDelta::new(frontends, members, false)
     }
 
-    /// The kernel took everything that took part.
+    /// Releases all suspects on trial after a commit.
     pub(super) fn committed(&mut self) {
         self.entries.retain(|_, entry| !entry.on_trial);
     }
 
-    /// When something is to be tried again.
+    /// Returns the time of the next trial.
     pub(super) fn next_trial(&self) -> Option<Instant> {
         self.entries.values().filter(|entry| !entry.on_trial).map(|entry| entry.until).min()
     }
 
-    /// Everything that is set aside, with the kernel's reason and when it is tried again.
+    /// Returns all suspects in quarantine, with the kernel's reason and the time of the retry.
     pub(super) fn entries(&self) -> impl Iterator<Item = (Suspect, &Arc<str>, Instant)> {
         self.entries.iter().map(|(suspect, entry)| (*suspect, &entry.reason, entry.until))
     }

@@ -1,4 +1,4 @@
-//! Reads what the kernel holds: at the start, and whenever another process may have changed it.
+//! Reads the kernel's state: at the start, and when another process may have modified it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use super::record::{KernelRecord, Stray, TableState};
 use super::slots::Slotted;
 use super::translate::{base_chain, expressions};
 
-/// While the kernel resizes the hash table of a large set, behind a commit, it lists some elements
-/// twice and others not at all, and no sign of it (`nft_rhash_walk`). So a reading that looks odd is
-/// repeated after these pauses, in milliseconds, until two readings agree.
+/// The pauses between readings, in milliseconds. While the kernel resizes the hash table of a large
+/// set after a commit, a listing has some elements twice and lacks others, without a sign of it
+/// (`nft_rhash_walk`). So a suspicious reading is repeated until two readings agree.
 const PAUSES: [u64; 5] = [5, 20, 80, 200, 400];
 
-/// Reads the tables of both families until a reading can be trusted.
+/// A reader of the tables of both families, which repeats readings until one can be trusted.
 #[derive(Default)]
 pub(super) struct Reader {
-    /// What was listed or recorded before: a reading that agrees with one of these is right. Without any, a
-    /// first reading in which nothing is odd is enough.
+    /// Earlier readings or records: a reading that agrees with one of them is right. Without any, a
+    /// first reading without suspicious elements is enough.
     seen: Vec<Fingerprint>,
-    /// How many readings were odd.
+    /// The number of suspicious readings.
     odd: usize,
 }
 
 impl Reader {
-    /// A reader that has seen these.
+    /// Makes a reader with these earlier readings.
     pub(super) fn having_seen(seen: [Fingerprint; 2]) -> Reader {
         Reader { seen: seen.into(), odd: 0 }
     }
@@ -60,7 +60,7 @@ impl Reader {
     }
 }
 
-/// Reads everything but elements: a few hundred messages.
+/// Reads everything except elements: a few hundred messages.
 pub(super) fn read_structure(
     kernel: &mut dyn Kernel,
     node_context: &NodeContext,
@@ -69,14 +69,14 @@ pub(super) fn read_structure(
     retried(|| read_table(kernel, node_context, family))
 }
 
-/// What was read at once.
+/// The result of one reading.
 pub(super) struct Reading {
     pub(super) generation: u32,
     pub(super) record: KernelRecord,
     fingerprint: Fingerprint,
-    /// An element was listed more than once.
+    /// The listing has an element more than once.
     repeated: bool,
-    /// Another process committed meanwhile.
+    /// Another process committed during the reading.
     interrupted: bool,
 }
 
@@ -105,8 +105,8 @@ impl Reading {
         Ok(reading)
     }
 
-    /// There are elements that no agent would have written, or an element was listed twice, or another
-    /// process committed during the listing.
+    /// Returns true for a suspicious reading: with elements that no agent would write, with
+    /// duplicates, or with a commit of another process during the listing.
     fn is_odd(&self) -> bool {
         self.repeated || self.interrupted || !self.record.strays.is_empty()
     }
@@ -160,7 +160,7 @@ fn read_table(
     Ok(TableState::Ours { chains, owner })
 }
 
-/// True if both are regular chains, or base chains in the same slot.
+/// Returns true if both are regular chains, or base chains at the same hook and priority.
 fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
     match (&found.base, wanted.base) {
         (None, None) => true,
@@ -175,8 +175,8 @@ fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
     }
 }
 
-/// True if the kernel's rules are those of the chain. The kernel is not asked what it means by its
-/// rules: ours are encoded, and its must say all that ours say.
+/// Returns true if the kernel's rules are those of the chain. The kernel's rules are not decoded:
+/// the chain's rules are encoded, and the kernel's must contain all their attributes.
 fn implements(family: Family, chain: &Chain, live: &[DumpedRule]) -> bool {
     let mut batch = Batch::new(None);
     let name = chain.name.to_string();
@@ -189,10 +189,10 @@ fn implements(family: Family, chain: &Chain, live: &[DumpedRule]) -> bool {
     wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| w.is_implemented_by(l))
 }
 
-/// What is found of a frontend.
+/// The elements of a frontend in a reading.
 #[derive(Default)]
 struct Found {
-    /// The slots of its pools: most of what there is.
+    /// The slots of the pools, which are most of the elements.
     slots: Vec<(Pools, u32, Backend)>,
     /// All other elements.
     others: Vec<FoundElement>,
@@ -267,7 +267,7 @@ impl Reading {
 }
 
 impl Found {
-    /// Brings everything in order, each element once. True if one was there more than once.
+    /// Sorts the elements and removes duplicates. Returns true if there were any.
     fn sort(&mut self) -> bool {
         let count = self.slots.len() + self.others.len();
         self.slots.sort_unstable();
@@ -277,14 +277,14 @@ impl Found {
         self.slots.len() + self.others.len() < count
     }
 
-    /// Where its elements are.
+    /// Returns the range of the frontend's elements.
     fn keys(&self, key: FrontendKey) -> impl Iterator<Item = (Set, Key)> {
         let slots = self.slots.iter();
         let slots = slots.map(move |(pools, index, _)| (pools.endpoints(), Key::Pool(key, *index)));
         slots.chain(self.others.iter().map(|(set, key, ..)| (*set, *key)))
     }
 
-    /// One of its pools, as far as there is no gap.
+    /// Returns one of the pools, up to the first gap.
     fn pool(&self, pools: Pools) -> Arc<[Backend]> {
         let slots = self.slots.iter().filter(|(of, ..)| *of == pools).zip(0..);
         let slots = slots.take_while(|((_, index, _), slot)| index == slot);
@@ -292,8 +292,8 @@ impl Found {
     }
 }
 
-/// Puts a frontend together from its elements, in order; `None` if they are not exactly those that
-/// we would have written for it.
+/// Decodes a frontend from its elements, in order. Returns `None` unless they are exactly those
+/// that shunt would write for it.
 fn assemble(key: FrontendKey, found: &Found) -> Option<Frontend> {
     let (main, short_circuit) = Frontend::pools_of(key);
     let others = &found.others;

@@ -1,4 +1,4 @@
-//! Brings the kernel up to the objects that are known.
+//! Reconciles the kernel with the plan of the known objects.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use super::stopwatch::{Stopwatch, SystemClocks};
 use super::transaction::{Inputs, Prepared, SyncReport};
 use super::unused_chains::UnusedChains;
 
-/// How often a sync starts over because the kernel refused it.
+/// The number of attempts of a sync that the kernel refuses.
 const ATTEMPTS: usize = 50;
 
 /// The dataplane of one network namespace. The time comes in as an argument: nothing in here waits.
@@ -33,9 +33,9 @@ pub struct Dataplane {
     dirty: Dirty,
     desired: Desired,
     state: State,
-    /// Reads the kernel where the state says nothing of it.
+    /// The reader, while the state is unknown.
     reader: Reader,
-    /// What a look for drift has read already.
+    /// The reading of a check for drift.
     found: Option<Reading>,
     policy: OwnershipPolicy,
     quarantine: Quarantine,
@@ -43,26 +43,26 @@ pub struct Dataplane {
     hashes: Hashes,
     sweep: Sweep,
     unused_chains: UnusedChains,
-    /// Frontends whose flows have to be looked at once the kernel holds what is planned.
+    /// Frontends whose flows need a sweep after the next successful sync.
     flows: Flows,
     stats: CommitStats,
 }
 
-/// How far a sync came.
+/// The progress of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// The kernel holds what is planned, and did before.
+    /// The kernel holds the plan, without a transaction.
     Unchanged,
-    /// The kernel holds what is planned since this transaction.
+    /// The kernel holds the plan after this transaction.
     Wrote(SyncReport),
-    /// What the kernel lists cannot be trusted at the moment: to be tried again then.
+    /// The kernel's listing cannot be trusted at the moment; retry at this time.
     ReadAgain(Instant),
 }
 
-/// What refusals have taught in a sync.
+/// The consequences of refusals within a sync.
 #[derive(Default)]
 struct Lessons {
-    /// The kernel was read since the sync began.
+    /// The sync has read the kernel.
     is_fresh: bool,
     /// Every element gets a message of its own.
     isolated: bool,
@@ -74,7 +74,7 @@ impl Dataplane {
     /// Opens nf_tables in the network namespace of this thread. Writes nothing.
     ///
     /// # Errors
-    /// If the kernel has no nf_tables, or does not let us use it.
+    /// If the kernel has no nf_tables, or denies its use.
     pub fn open(
         options: Options,
         node_name: &str,
@@ -83,7 +83,7 @@ impl Dataplane {
         Dataplane::with_kernel(Box::new(Socket::open()?), options, node_name, ownership)
     }
 
-    /// As [`Dataplane::open`], with another kernel.
+    /// Opens a dataplane with another kernel, for tests.
     ///
     /// # Errors
     /// If it does not answer.
@@ -114,84 +114,85 @@ impl Dataplane {
         })
     }
 
-    /// Measures what work costs with another stopwatch than the system's clocks.
+    /// Replaces the system's clocks that measure the cost of work, for tests.
     #[must_use]
     pub fn measured_with(mut self, stopwatch: Box<dyn Stopwatch>) -> Dataplane {
         self.stopwatch = stopwatch;
         self
     }
 
-    /// Takes in a change; the next sync acts on it. False if the store had it already.
+    /// Applies a change, which the next sync programs. Returns false if the store had it already.
     pub fn apply(&mut self, change: Change) -> bool {
         self.store.apply(change, &mut self.dirty)
     }
 
-    /// Takes in changes.
+    /// Applies changes, which the next sync programs.
     pub fn apply_all(&mut self, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
             self.apply(change);
         }
     }
 
-    /// Plans with other options or for another node; the next sync acts on it, with one transaction
-    /// of what differs.
+    /// Changes the options or the name of the node. The next sync programs the difference in one
+    /// transaction.
     pub fn configure(&mut self, options: Options, node_name: &str) {
         self.desired.configure(options, node_name);
         self.dirty.node_context = true;
     }
 
-    /// The frontends for which it changed where flows may stay; to be called after a sync that
-    /// went well.
+    /// Takes the frontends with changed backends for existing flows. Call it after a successful
+    /// sync.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)
     }
 
-    /// What became of transactions since they were taken.
+    /// Returns the statistics of transactions since they were last taken.
     #[must_use]
     pub fn stats(&self) -> &CommitStats {
         &self.stats
     }
 
-    /// Takes what became of transactions since the last call.
+    /// Takes the statistics of transactions since the last call.
     pub fn take_stats(&mut self) -> CommitStats {
         std::mem::take(&mut self.stats)
     }
 
-    /// True once the source has listed everything: before that, nothing is programmed.
+    /// Returns true once the source has listed everything: before that, nothing is programmed.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.store.is_synced()
     }
 
-    /// Whether load balancers may send traffic to our Node; `None` if there is no such Node.
+    /// Returns whether load balancers may send traffic to the agent's Node; `None` if it does not
+    /// exist.
     #[must_use]
     pub fn node_is_eligible(&self) -> Option<bool> {
         self.store.node().map(|node| node.eligible)
     }
 
-    /// What is planned, as of the last sync.
+    /// Returns the plan as of the last sync.
     #[must_use]
     pub fn desired(&self) -> &Desired {
         &self.desired
     }
 
-    /// Looks at everything as of the last sync.
+    /// Returns a snapshot as of the last sync.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let (current, is_sweeping) = (self.state.current(), self.sweep.has_work());
         Snapshot::of(&self.store, &self.desired, current, &self.quarantine, is_sweeping)
     }
 
-    /// When something in quarantine is to be tried again by a sync.
+    /// Returns the time of the next retry of a refused frontend.
     #[must_use]
     pub fn next_trial(&self) -> Option<Instant> {
         self.quarantine.next_trial()
     }
 
-    /// Brings the kernel up to the objects that are known.
+    /// Reconciles the kernel with the plan of the known objects.
     ///
     /// # Errors
-    /// Nothing was written then; what differs stays noted for the next sync.
+    /// Nothing was written then; the next sync handles the difference.
     pub fn reconcile(&mut self, now: Instant) -> Result<Progress, Error> {
         let started = self.stopwatch.elapsed();
         let result = self.attempts(now);
@@ -240,11 +241,11 @@ impl Dataplane {
         }
     }
 
-    /// Plans what is dirty and makes the transaction for it, without committing it. `None` if there is
-    /// nothing to write, or if the kernel cannot be read for the moment.
+    /// Updates the plan and makes the transaction for it, without a commit. Returns `None` if there
+    /// is nothing to write, or if the kernel cannot be read at the moment.
     ///
     /// # Errors
-    /// If the kernel's state has to be read and cannot be.
+    /// If the kernel's state is unknown and cannot be read.
     pub fn prepare(&mut self, now: Instant) -> Result<Option<Prepared>, Error> {
         if !self.store.is_synced() {
             return Ok(None);
@@ -259,7 +260,7 @@ impl Dataplane {
     /// Commits a prepared transaction.
     ///
     /// # Errors
-    /// Nothing was written then; what differs stays noted for the next sync.
+    /// Nothing was written then; the next sync handles the difference.
     pub fn commit(&mut self, prepared: Prepared) -> Result<SyncReport, Error> {
         let (kernel, stopwatch) = (&mut *self.kernel, &*self.stopwatch);
         if let Err(source) = self.stats.commit(kernel, stopwatch, prepared.batch()) {
@@ -275,7 +276,7 @@ impl Dataplane {
         Ok(report)
     }
 
-    /// Plans what is dirty, and puts on trial what the kernel refused.
+    /// Updates the plan for dirty objects, and puts refused frontends on trial.
     fn plan(&mut self, now: Instant) {
         self.desired.update(&self.store, &std::mem::take(&mut self.dirty));
         let touched = self.desired.take_delta();
@@ -286,8 +287,8 @@ impl Dataplane {
         self.flows.merge(self.desired.take_flows());
     }
 
-    /// Reads what the kernel holds, to be compared with all that is planned. Returns when to try again if
-    /// what it lists cannot be trusted.
+    /// Reads the kernel's state for a comparison with the whole plan. Returns the time of a retry
+    /// if the listing cannot be trusted.
     fn read(&mut self, now: Instant) -> Result<Option<Instant>, Error> {
         let Some(node_context) = self.desired.node_context() else { return Ok(None) };
         let read = match self.found.take() {
@@ -300,7 +301,7 @@ impl Dataplane {
         };
         self.reader = Reader::default();
         let record = &mut reading.record;
-        // Frontends that went while no agent ran: no flow may stay there.
+        // Frontends that were removed while no agent ran: no flow may stay there.
         let gone = record.frontend_keys().filter(|key| self.desired.frontend(*key).is_none());
         gone.for_each(|key| self.flows.end(key));
         let is_shared = |family: &Family| record.owner(*family) == Some(TableOwner::Shared);
@@ -312,10 +313,10 @@ impl Dataplane {
         let is_unusable = |family: &Family| *record.table(*family) == TableState::Unusable;
         let mut replaced: Vec<Family> = Family::ALL.into_iter().filter(is_unusable).collect();
         if upgrade && self.policy.kernel_can == Some(true) {
-            // Its flags cannot be set later, so it is replaced.
+            // The flags of a table cannot be set later, so it is replaced.
             replaced.extend(shared);
         }
-        // What is in the table is written anew, and session affinity moves over.
+        // All elements are written anew, and the affinity entries move over.
         let mut moved_affinity = Vec::new();
         for family in replaced {
             moved_affinity.push((family, kept(&mut *self.kernel, family, &self.desired)?));
@@ -326,7 +327,8 @@ impl Dataplane {
         Ok(None)
     }
 
-    /// Makes the transaction from the record to the plan. `None` if there is nothing to write.
+    /// Makes the transaction from the record to the plan. Returns `None` if there is nothing to
+    /// write.
     fn compare(&mut self, isolated: bool) -> Result<Option<Prepared>, Error> {
         let (Some(node_context), Some(current)) =
             (self.desired.node_context(), self.state.current_mut())
@@ -352,7 +354,7 @@ impl Dataplane {
         Ok(None)
     }
 
-    /// The kernel holds what is planned.
+    /// Notes that the kernel holds the plan.
     fn settled(&mut self) {
         if let Some(current) = self.state.current_mut() {
             current.settled();
@@ -360,7 +362,7 @@ impl Dataplane {
         self.quarantine.committed();
     }
 
-    /// Looks for a way around what the kernel said. False if there is none.
+    /// Handles a refusal. Returns false if another attempt would not help.
     fn finds_a_way_around(
         &mut self,
         error: &nft::Error,
@@ -376,7 +378,7 @@ impl Dataplane {
             }
             nft::Error::Refused(refusals) => Ok(self.mend(refusals, lessons, now)),
             error if is_disconnected(error) && !lessons.reconnected => {
-                // What the old socket owned is an orphan now.
+                // The tables of the old socket have no owner now.
                 lessons.reconnected = true;
                 self.state.lose();
                 self.sweep.restart();
@@ -392,7 +394,7 @@ impl Dataplane {
         if refusals.iter().all(is_about_affinity) {
             return true;
         }
-        // The kernel may hold something else than the record says.
+        // The kernel may differ from the record.
         let surprised = |refusal: &Refusal| {
             matches!(refusal.errno, Errno::EEXIST | Errno::ENOENT | Errno::EBUSY)
         };
@@ -416,7 +418,7 @@ impl Dataplane {
         }
     }
 
-    /// The planned frontends that wait to be committed and need a chain.
+    /// Returns the uncommitted frontends that need a chain.
     fn users(&self, family: Family, chain: ChainName) -> Vec<FrontendKey> {
         let Some(current) = self.state.current() else { return Vec::new() };
         let uses = |key: &FrontendKey| {
@@ -428,14 +430,14 @@ impl Dataplane {
         of_family.filter(uses).collect()
     }
 
-    /// When [`Dataplane::check`] has to look again, besides now and then.
+    /// Returns the time of the next [`Dataplane::check`] beside the periodic ones.
     #[must_use]
     pub fn next_check(&self) -> Option<Instant> {
         self.state.current().and_then(|_| self.drift.next_look())
     }
 
-    /// Looks whether another process may have changed our tables: if so, the next sync repairs them.
-    /// Costs a microsecond as long as no other process commits.
+    /// Checks for modifications of shunt's tables by other processes; the next sync repairs them.
+    /// Takes a microsecond as long as no other process commits.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -461,14 +463,13 @@ impl Dataplane {
         Ok(true)
     }
 
-    /// When [`Dataplane::sweep_affinity`] has something to do; `None` if it has nothing.
+    /// Returns the time of the next [`Dataplane::sweep_affinity`]; `None` without stale entries.
     #[must_use]
     pub fn next_sweep(&self, now: Instant) -> Option<Instant> {
         self.state.current().and_then(|_| self.sweep.next_step(now))
     }
 
-    /// Goes on with the deletion of stale entries of session affinity, for a few milliseconds at the
-    /// most.
+    /// Continues the deletion of stale affinity entries, for a few milliseconds at most.
     pub fn sweep_affinity(&mut self, now: Instant) {
         let is_due = self.next_sweep(now).is_some_and(|at| at <= now);
         let Some(current) = self.state.current_mut().filter(|_| is_due) else { return };
@@ -476,9 +477,9 @@ impl Dataplane {
         self.sweep.step(Step { kernel, stopwatch, stats: &mut self.stats, current }, now);
     }
 
-    /// Deletes the chains that no frontend has needed for so long: in a transaction of their own,
-    /// since before kernel 6.2 a chain counts as referred to for a moment after the element was
-    /// deleted. To be called now and then.
+    /// Deletes the chains that have been unused for the given time. The transaction is a separate
+    /// one: before kernel 6.2, a chain counts as used for a moment after the deletion of its
+    /// element. Call it periodically.
     pub fn remove_unused_chains(&mut self, now: Instant, keep: impl Fn(ChainName) -> Duration) {
         let Some(current) = self.state.current_mut() else { return };
         let Some(due) = self.unused_chains.due(&current.record, now, keep) else { return };
@@ -489,21 +490,21 @@ impl Dataplane {
                 self.drift.record_changes();
                 self.unused_chains.deleted(due, &mut current.record);
             }
-            // An unused chain does no harm, and is tried again.
+            // An unused chain does no harm; the next call retries its deletion.
             Err(nft::Error::Refused(_)) => {}
-            // Nothing says whether they are gone.
+            // It is unknown whether the chains are deleted.
             Err(_) => self.state.lose(),
         }
     }
 
-    /// True if there are chains that no frontend needs.
+    /// Returns true if there are unused chains.
     #[must_use]
     pub fn has_unused_chains(&self) -> bool {
         self.state.current().is_some_and(|current| !current.record.unused_chains().is_empty())
     }
 }
 
-/// True if the socket is of no use any more.
+/// Returns true if the error makes the socket unusable.
 fn is_disconnected(error: &nft::Error) -> bool {
     let (nft::Error::Send { reason, .. } | nft::Error::Receive(reason)) = error else {
         return false;

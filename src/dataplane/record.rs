@@ -11,40 +11,40 @@ use shunt_core::plan::{
 use super::ownership::TableOwner;
 use super::slots::Slotted;
 
-/// One family's table, as far as the kernel has it.
+/// The known state of one family's table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum TableState {
-    /// There is none.
+    /// The table does not exist.
     #[default]
     Absent,
-    /// There is one of that name, but not as we lay it out: it has to be replaced.
+    /// The table has another layout and must be replaced.
     Unusable,
-    /// It is as we lay it out, but for rules and elements that may differ.
+    /// The table has shunt's layout; rules and elements may differ.
     Ours {
-        /// Its chains; `None` for one whose rules are not known to be right.
+        /// The chains; `None` for a chain whose rules may differ.
         chains: BTreeMap<ChainName, Option<Chain>>,
-        /// How it is held.
+        /// The owner of the table.
         owner: TableOwner,
     },
 }
 
-/// What the kernel holds.
+/// The record of tables, frontends and members in the kernel.
 #[derive(Debug, Default)]
 pub(super) struct KernelRecord {
     tables: [TableState; 2],
     counts: [Counts; 2],
     frontends: ArrivalMap<FrontendKey, Slotted>,
     members: HashSet<SetMember>,
-    /// How many frontends need a chain that is there on demand.
+    /// The number of frontends that need each on-demand chain.
     users: HashMap<(Family, ChainName), usize>,
     pub(super) strays: BTreeSet<Stray>,
 }
 
-/// How much of it is in one family's table.
+/// The counts of one family's table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) frontends: usize,
-    /// Elements per set, without those that the kernel adds by itself.
+    /// Elements per set, without those that rules add.
     pub(super) elements: [usize; Set::ALL.len()],
 }
 
@@ -57,7 +57,7 @@ impl KernelRecord {
         self.tables[family as usize] = state;
     }
 
-    /// How a table is held; `None` if it is not there or has to be replaced.
+    /// Returns the owner of a table; `None` if the table is missing or must be replaced.
     pub(super) fn owner(&self, family: Family) -> Option<TableOwner> {
         match self.table(family) {
             TableState::Ours { owner, .. } => Some(*owner),
@@ -65,7 +65,7 @@ impl KernelRecord {
         }
     }
 
-    /// The table is replaced by an empty one: nothing of it counts as there.
+    /// Notes that an empty table replaces this one.
     pub(super) fn forget_table(&mut self, family: Family) {
         self.set_table(family, TableState::Unusable);
         self.counts[family as usize] = Counts::default();
@@ -81,13 +81,13 @@ impl KernelRecord {
         }
     }
 
-    /// True if nobody else can have changed anything.
+    /// Returns true if no other process can have modified the tables.
     pub(super) fn is_owned(&self) -> bool {
         Family::ALL.into_iter().all(|family| self.owner(family) == Some(TableOwner::Ours))
     }
 
-    /// The chain as the kernel has it: `None` if it does not exist, `Some(None)` if it does but
-    /// its rules are not known.
+    /// Returns the chain in the kernel: `None` if it does not exist, `Some(None)` if its rules are
+    /// unknown.
     pub(super) fn chain(&self, family: Family, name: ChainName) -> Option<Option<&Chain>> {
         match self.table(family) {
             TableState::Ours { chains, .. } => chains.get(&name).map(Option::as_ref),
@@ -131,7 +131,7 @@ impl KernelRecord {
         }
     }
 
-    /// Adds what a frontend has to the counts, or takes it away.
+    /// Adds the elements of a frontend to the counts, or subtracts them.
     fn count(&mut self, key: FrontendKey, frontend: &Frontend, change: fn(&mut usize, usize)) {
         let counts = &mut self.counts[key.family() as usize];
         change(&mut counts.frontends, 1);
@@ -143,7 +143,7 @@ impl KernelRecord {
         }
     }
 
-    /// True if both hold the same.
+    /// Returns true if both records have the same content.
     pub(super) fn holds_as(&self, other: &KernelRecord) -> bool {
         let same = |key, slotted: &Slotted| {
             other.frontends.get(key).is_some_and(|other| other.frontend == slotted.frontend)
@@ -155,7 +155,7 @@ impl KernelRecord {
             && self.frontends.iter().all(|(key, frontend)| same(key, frontend))
     }
 
-    /// How much there is in a family's table.
+    /// Returns the counts of a family's table.
     pub(super) fn counts(&self, family: Family) -> &Counts {
         &self.counts[family as usize]
     }
@@ -174,7 +174,7 @@ impl KernelRecord {
         }
     }
 
-    /// Makes room for so many more frontends and members.
+    /// Reserves capacity for more frontends and members.
     pub(super) fn reserve(&mut self, frontends: usize, members: usize) {
         self.frontends.reserve(frontends);
         self.members.reserve(members);
@@ -192,7 +192,7 @@ impl KernelRecord {
         self.frontends.keys().copied()
     }
 
-    /// The chains on demand of a family whose rules are not known to be right.
+    /// Returns the on-demand chains of a family whose rules may differ.
     pub(super) fn doubtful_chains(&self, family: Family) -> impl Iterator<Item = ChainName> {
         let chains = match self.table(family) {
             TableState::Ours { chains, .. } => Some(chains),
@@ -202,12 +202,12 @@ impl KernelRecord {
         chains.filter(|(name, chain)| name.is_on_demand() && chain.is_none()).map(|(name, _)| *name)
     }
 
-    /// The number of frontends.
+    /// Returns the number of frontends.
     pub(super) fn frontend_count(&self) -> usize {
         self.frontends.len()
     }
 
-    /// Chains on demand that no frontend needs any more.
+    /// Returns the unused on-demand chains.
     pub(super) fn unused_chains(&self) -> BTreeSet<(Family, ChainName)> {
         let mut unused = BTreeSet::new();
         for family in Family::ALL {
@@ -224,19 +224,19 @@ impl KernelRecord {
         unused
     }
 
-    /// Everything that is there: for comparing all of it with the plan.
+    /// Returns a delta with the whole record, for a comparison with the plan.
     pub(super) fn everything(&self) -> PlanDelta {
         let (frontends, members) = (self.frontends.keys(), self.members.iter());
         PlanDelta::new(frontends.copied().collect(), members.copied().collect(), true)
     }
 }
 
-/// The chains that a frontend needs on demand.
+/// Returns the on-demand chains of a frontend.
 fn on_demand(key: FrontendKey, frontend: &Frontend) -> impl Iterator<Item = (Family, ChainName)> {
     frontend.chains(key).map(move |name| (key.family(), name))
 }
 
-/// An element that makes no sense: to be deleted.
+/// An invalid element, which the next transaction deletes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stray {
     pub(super) family: Family,

@@ -1,4 +1,4 @@
-//! Failed syncs in the words of the cluster: which frontend is it that the kernel refuses?
+//! Attributes a refusal of the kernel to frontends, and describes it by their Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,14 +11,14 @@ use shunt_core::plan::{ChainName, Desired, FrontendKey, Key, Set, SetMember};
 use super::codec::decode_key;
 use super::quarantine::Suspect;
 
-/// How many refused frontends are named in a message.
-const NAMED: usize = 20;
+/// The number of refused frontends that a message names.
+const MAX_NAMED: usize = 20;
 
-/// Why a sync failed. The kernel holds what it held before, and the next sync tries again.
+/// The error of a failed sync. The kernel is unchanged, and the next sync retries.
 #[derive(Debug)]
 pub struct Error {
     reason: nft::Error,
-    /// The refused frontends in the words of the cluster.
+    /// Descriptions of the refused frontends.
     refused: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl Error {
                 .flat_map(suspects)
                 .collect::<BTreeSet<_>>()
                 .into_iter()
-                .take(NAMED)
+                .take(MAX_NAMED)
                 .map(|suspect| describe(suspect, desired))
                 .collect(),
             _ => Vec::new(),
@@ -38,7 +38,7 @@ impl Error {
         Error { reason, refused }
     }
 
-    /// What nf_tables said.
+    /// Returns the error of nf_tables.
     #[must_use]
     pub fn kernel(&self) -> &nft::Error {
         &self.reason
@@ -49,13 +49,13 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.reason)?;
         if !self.refused.is_empty() {
-            write!(f, "; concerned: {}", self.refused.join(", "))?;
+            write!(f, "; affected: {}", self.refused.join(", "))?;
         }
         Ok(())
     }
 }
 
-// Without a source, which the text has already.
+// Without a source: the text contains it already.
 impl std::error::Error for Error {}
 
 impl From<nft::Error> for Error {
@@ -64,7 +64,7 @@ impl From<nft::Error> for Error {
     }
 }
 
-/// The frontend or member, with the service port where there is one.
+/// Returns a description of the frontend or member, with its service port, if any.
 pub(super) fn describe(suspect: Suspect, desired: &Desired) -> String {
     match suspect {
         Suspect::Frontend(key) => match desired.frontend(key) {
@@ -75,7 +75,7 @@ pub(super) fn describe(suspect: Suspect, desired: &Desired) -> String {
     }
 }
 
-/// What a refused message is about. Empty where it is about something that all frontends share.
+/// Returns the suspects of a refused message. Empty for objects that all frontends share.
 fn suspects(refusal: &Refusal) -> Vec<Suspect> {
     let Some(family) = family_of(refusal) else { return Vec::new() };
     let Some(set) = Set::from_name(&refusal.object) else { return Vec::new() };
@@ -99,24 +99,24 @@ fn family_of(refusal: &Refusal) -> Option<Family> {
     })
 }
 
-/// True if the kernel refused an entry of session affinity.
+/// Returns true if the kernel refused an affinity entry.
 pub(super) fn is_about_affinity(refusal: &Refusal) -> bool {
     // A chain, too, could have that name.
     !refusal.keys.is_empty() && refusal.object == Set::Affinity.name()
 }
 
-/// What a refused transaction is to blame on.
+/// The cause of a refused transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// These alone, with the kernel's reasons.
+    /// These suspects, with the kernel's reasons.
     Suspects(BTreeMap<Suspect, Arc<str>>),
     /// One or some of the elements of a message.
     SomeElement,
-    /// Something that all of it needs.
+    /// An object that all frontends need.
     Everything,
 }
 
-/// Finds out what is to blame. `users` names the frontends that need a chain on demand.
+/// Returns the cause of a refusal. `users` returns the frontends that need an on-demand chain.
 pub(super) fn blame(
     refusals: &[Refusal],
     users: impl Fn(Family, ChainName) -> Vec<FrontendKey>,
@@ -136,7 +136,7 @@ pub(super) fn blame(
             return Blame::Everything;
         }
         for suspect in suspects {
-            // The first reason is the cause, the others may follow from it.
+            // The first reason is the cause; the others may be its consequences.
             found.entry(suspect).or_insert_with(|| reason.clone());
         }
     }

@@ -1,10 +1,10 @@
-//! Removal: of our own tables, and of what kube-proxy leaves behind when it is gone.
+//! Removes shunt's tables, and the leftovers of kube-proxy.
 //!
-//! kube-proxy's names are those of version 1.36: `pkg/proxy/nftables/proxier.go` for its own tables,
-//! `pkg/proxy/iptables/proxier.go` and `pkg/proxy/ipvs/proxier.go` for the chains that it adds to the
-//! tables of iptables-nft. Other programs have chains that start with `KUBE-` too, and theirs stay:
-//! the kubelet (`KUBE-FIREWALL`, `KUBE-IPTABLES-HINT`, `KUBE-KUBELET-CANARY`), and kube-router and
-//! with it k3s (`KUBE-ROUTER-…`, `KUBE-POD-FW-…`, `KUBE-NWPLCY-…`).
+//! kube-proxy's names are those of version 1.36: `pkg/proxy/nftables/proxier.go` for its own
+//! tables, `pkg/proxy/iptables/proxier.go` and `pkg/proxy/ipvs/proxier.go` for the chains that it
+//! adds to the tables of iptables-nft. Other programs have chains that start with `KUBE-` too, and
+//! theirs stay: the kubelet (`KUBE-FIREWALL`, `KUBE-IPTABLES-HINT`, `KUBE-KUBELET-CANARY`), and
+//! kube-router and with it k3s (`KUBE-ROUTER-…`, `KUBE-POD-FW-…`, `KUBE-NWPLCY-…`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,8 +42,8 @@ const CHAINS: [&str; 13] = [
 /// Chains that exist for each Service or endpoint.
 const PREFIXES: [&str; 5] = ["KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-SVC-", "KUBE-SVL-"];
 
-/// The chains that kube-proxy itself jumps to from the base chains. A jump to any other of its
-/// chains was put there by somebody else.
+/// The chains to which kube-proxy itself jumps from the base chains. Another program has written a
+/// jump to any other of its chains.
 const ENTRIES: [&str; 9] = [
     "KUBE-EXTERNAL-SERVICES",
     "KUBE-FORWARD",
@@ -56,43 +56,44 @@ const ENTRIES: [&str; 9] = [
     "KUBE-SERVICES",
 ];
 
-/// How often a removal starts over because somebody else writes to nf_tables at the same time.
+/// The number of attempts of a removal that commits of other processes interrupt.
 const ATTEMPTS: usize = 50;
 
-/// What is to be removed.
+/// The objects to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
-    /// Our own tables.
+    /// shunt's own tables.
     pub own: bool,
     /// The tables of kube-proxy, and its chains in the tables of iptables-nft.
     pub kube_proxy: bool,
 }
 
-/// What was removed.
+/// The removed objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// How many tables of our own.
+    /// The number of shunt's own tables.
     pub own_tables: usize,
-    /// How many tables of kube-proxy.
+    /// The number of kube-proxy's tables.
     pub kube_proxy_tables: usize,
-    /// How many of its chains in tables of iptables-nft.
+    /// The number of kube-proxy's chains in tables of iptables-nft.
     pub kube_proxy_chains: usize,
-    /// Its chains that were left because rules of somebody else go there, as `ip nat KUBE-MARK-MASQ`.
+    /// kube-proxy's chains that stay because rules of other programs jump there: `ip nat
+    /// KUBE-MARK-MASQ`.
     pub kept: Vec<String>,
 }
 
 impl Removed {
-    /// True if there was nothing to remove.
+    /// Returns true if there was nothing to remove.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.own_tables + self.kube_proxy_tables + self.kube_proxy_chains == 0
     }
 }
 
-/// Removes all of it in one transaction.
+/// Removes all objects in scope in one transaction.
 ///
 /// # Errors
-/// Whatever the kernel says; nothing is removed then.
+/// The kernel's error; nothing is removed then.
 pub fn remove(kernel: &mut dyn Kernel, scope: Scope) -> Result<Removed, Error> {
     for _ in 1..ATTEMPTS {
         match try_remove(kernel, scope) {
@@ -142,14 +143,14 @@ fn prepare(kernel: &mut dyn Kernel, scope: Scope) -> Result<(Removed, Batch), Er
     Ok((removed, batch))
 }
 
-/// What kube-proxy has left in one table of iptables-nft.
+/// The leftovers of kube-proxy in one table of iptables-nft.
 #[derive(Debug, PartialEq, Eq)]
 struct Leftovers {
-    /// The rules outside of its chains that go to them: chain and handle.
+    /// The rules outside of kube-proxy's chains that jump to them: chain and handle.
     jumps: Vec<(String, u64)>,
-    /// The chains that can go.
+    /// The chains to delete.
     chains: BTreeSet<String>,
-    /// The chains that cannot.
+    /// The chains that must stay.
     kept: BTreeSet<String>,
 }
 
@@ -174,7 +175,7 @@ impl Leftovers {
                 }
             }
         }
-        // What is kept stays as it is, with all that it goes to.
+        // A kept chain stays unchanged, with all chains that it jumps to.
         let mut open: Vec<&str> = kept.iter().copied().collect();
         while let Some(chain) = open.pop() {
             let targets = inner.get(chain).into_iter().flatten();
@@ -193,7 +194,7 @@ impl Leftovers {
         for (chain, handle) in &self.jumps {
             batch.delete_rule(family, table, chain, *handle);
         }
-        // A chain can be deleted once nothing goes there, so all of them are emptied first.
+        // A chain can be deleted only without jumps to it, so all chains are flushed first.
         for chain in &self.chains {
             batch.flush_chain(family, table, chain);
         }
@@ -203,7 +204,7 @@ impl Leftovers {
     }
 }
 
-/// True for the name of a chain of kube-proxy.
+/// Returns true for the name of a chain of kube-proxy.
 pub(crate) fn is_kube_proxys(chain: &str) -> bool {
     CHAINS.contains(&chain) || PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }

@@ -5,24 +5,24 @@ use std::sync::Arc;
 use shunt_core::model::{Backend, missing};
 use shunt_core::plan::{Frontend, Outcome};
 
-/// A frontend as the kernel has it.
+/// A frontend in the kernel.
 #[derive(Debug, Clone)]
 pub(super) struct Slotted {
-    /// Its pools have the backends in the order of their slots.
+    /// The frontend, whose pools have the backends in the order of their slots.
     pub(super) frontend: Frontend,
-    /// The backends of its pools in their own order, as planned pools have them: the pool of the
-    /// outcome, and that of the short circuit.
+    /// The backends of the pools in sorted order, like in planned pools: of the outcome's pool, and
+    /// of the short circuit's.
     ordered: [Arc<[Backend]>; 2],
 }
 
 impl Slotted {
-    /// One whose backends have the slots in which they are planned.
+    /// Makes a frontend whose backends have the slots of the plan.
     pub(super) fn in_order(planned: Frontend) -> Slotted {
         let ordered = pools(&planned);
         Slotted { frontend: planned, ordered }
     }
 
-    /// One that was found in the kernel.
+    /// Makes a frontend from a reading of the kernel.
     pub(super) fn found(frontend: Frontend) -> Slotted {
         let ordered = pools(&frontend).map(|pool| {
             if pool.is_sorted() {
@@ -35,7 +35,7 @@ impl Slotted {
         Slotted { frontend, ordered }
     }
 
-    /// What is planned now, with the backends in the slots that they have here.
+    /// Returns the planned frontend, with the backends in their slots of this one.
     pub(super) fn followed_by(&self, planned: &Frontend) -> Slotted {
         let ordered = pools(planned);
         let slots = pools(&self.frontend);
@@ -48,13 +48,13 @@ impl Slotted {
         Slotted { frontend: Frontend { outcome, short_circuit, ..planned.clone() }, ordered }
     }
 
-    /// The backends of its pools in their own order, if it has session affinity.
+    /// Returns the backends of the pools in sorted order, if the frontend has session affinity.
     pub(super) fn ordered_with_affinity(&self) -> Option<[&[Backend]; 2]> {
         let [main, short_circuit] = &self.ordered;
         self.frontend.affinity.is_some().then_some([main, short_circuit])
     }
 
-    /// True if the next one lacks a backend that this one has.
+    /// Returns true if the next frontend lacks a backend of this one.
     pub(super) fn loses_backends(&self, next: Option<&Slotted>) -> bool {
         let Some(next) = next.filter(|next| next.frontend.affinity.is_some()) else {
             return self.ordered.iter().any(|pool| !pool.is_empty());
@@ -65,7 +65,8 @@ impl Slotted {
         pools.flat_map(|(old, new)| missing(old, new)).any(|backend| !kept(&backend))
     }
 
-    /// True if the next one has a backend for the short circuit only that this one has for all.
+    /// Returns true if a backend for all clients of this frontend is only in the next one's short
+    /// circuit.
     pub(super) fn is_narrowed_by(&self, next: &Slotted) -> bool {
         let ([old, _], [new, short_circuit]) = (&self.ordered, &next.ordered);
         let lost = || missing(old, new);
@@ -77,10 +78,10 @@ fn pools(frontend: &Frontend) -> [Arc<[Backend]>; 2] {
     [frontend.main_pool().cloned().unwrap_or_default(), frontend.short_circuit.clone()]
 }
 
-/// Gives every backend of `new` (in order, each once) a slot: those that have one in `slots` keep
-/// it, new ones fill the slots of those that are gone, and the last ones fill what holes remain. So a
-/// change of one backend changes one slot, two at the most. `ordered` has the backends of `slots`
-/// in order: large pools are compared in one walk.
+/// Assigns a slot to every backend of `new` (in order, each once). Backends in `slots` keep theirs,
+/// new ones fill the slots of removed ones, and the last ones fill the remaining holes. So a change
+/// of one backend changes one slot, two at most. `ordered` has the backends of `slots` in order:
+/// large pools are compared in one walk.
 fn assign(slots: &Arc<[Backend]>, ordered: &[Backend], new: &Arc<[Backend]>) -> Arc<[Backend]> {
     if slots == new {
         return new.clone();

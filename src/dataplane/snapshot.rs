@@ -1,4 +1,4 @@
-//! What others may know of the dataplane: one immutable value for each sync.
+//! The state of the dataplane for its observers: one immutable value per sync.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,69 +15,69 @@ use super::state::Current;
 /// The dataplane as of a sync.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// The generation of nf_tables that the record of what the kernel holds is about, if there is a record.
+    /// The generation of nf_tables that the record describes, if there is a record.
     pub generation: Option<u32>,
-    /// No other process can change our tables.
+    /// No other process can modify shunt's tables.
     pub is_owner: bool,
-    /// How many objects the sources have listed.
+    /// The numbers of objects from the sources.
     pub objects: ObjectCounts,
-    /// How many frontends the kernel holds, by family.
+    /// The number of frontends in the kernel, by family.
     pub frontends: [usize; 2],
-    /// How many elements each set has, by family. Without [`Set::Affinity`], which rules fill.
+    /// The number of elements of each set, by family. Without [`Set::Affinity`], which rules fill.
     pub elements: [[usize; Set::ALL.len()]; 2],
-    /// Entries of session affinity are listed, or will be, to delete stale ones behind the commit.
+    /// A sweep of stale affinity entries is in progress or due.
     pub is_sweeping: bool,
-    /// Whether load balancers may send traffic to our Node; `None` if there is no such Node.
+    /// Whether load balancers may send traffic to the agent's Node; `None` if it does not exist.
     pub node_is_eligible: Option<bool>,
-    /// What all Services have in common, once something was planned.
+    /// The node context of the plan; `None` before the first plan.
     pub node_context: Option<Arc<NodeContext>>,
-    /// What load balancers are told about Services.
+    /// The health checks of load balancers for Services.
     pub health_checks: Vec<HealthCheck>,
-    /// How many service ports with policy Local have endpoints elsewhere only.
+    /// The number of service ports with policy Local that have endpoints on other nodes only.
     pub no_local: NoLocal,
-    /// The frontends that several Services want.
+    /// The frontends that several Services claim.
     pub conflicts: BTreeSet<SpecConflict>,
-    /// What the kernel refuses, in order.
+    /// The refused frontends and members, in order.
     pub quarantined: Vec<Quarantined>,
-    /// How many service ports are kept from the kernel, because it refuses a frontend of theirs; or,
-    /// if there are none, how many addresses it refuses on their own.
+    /// The number of service ports with a refused frontend; without any, the number of refused
+    /// addresses.
     pub quarantined_service_ports: usize,
 }
 
 /// Numbers of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ObjectCounts {
-    /// Services.
+    /// Number of Services.
     pub services: usize,
-    /// Ports of Services.
+    /// Number of ports of Services.
     pub service_ports: usize,
-    /// EndpointSlices.
+    /// Number of EndpointSlices.
     pub endpoint_slices: usize,
-    /// Endpoints in EndpointSlices.
+    /// Number of endpoints in EndpointSlices.
     pub endpoints: usize,
 }
 
-/// A conflict, and which field of the Service that goes without is to blame.
+/// A conflict, with the field of the losing Service that claims the frontend.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SpecConflict {
-    /// The conflict.
+    /// The frontend, its winner and its loser.
     pub conflict: Conflict,
     /// The path of the field.
     pub field: &'static str,
 }
 
-/// Something that the kernel refuses and that is therefore left out for the time being.
+/// A frontend or member in quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
-    /// Which frontend or member it is.
+    /// The frontend or member.
     pub suspect: Suspect,
-    /// The same in words, with the service port.
+    /// Its description, with the service port.
     pub what: String,
-    /// The Service that has the frontend.
+    /// The Service of the frontend.
     pub service: Option<ObjectName>,
     /// The kernel's reason.
     pub reason: Arc<str>,
-    /// When it is tried again.
+    /// The time of the retry.
     pub retry_at: Instant,
 }
 
@@ -141,7 +141,7 @@ fn service_ports(desired: &Desired, quarantined: &[Quarantined]) -> usize {
 }
 
 impl SpecConflict {
-    /// Finds the field in the Service, as the store has it.
+    /// Finds the field of the losing Service in the store.
     #[must_use]
     pub fn new(conflict: &Conflict, store: &Store) -> SpecConflict {
         let field = match conflict.frontend {

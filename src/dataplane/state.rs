@@ -1,4 +1,4 @@
-//! What the dataplane knows of the kernel.
+//! The dataplane's knowledge of the kernel.
 
 use std::borrow::Cow;
 
@@ -10,39 +10,40 @@ use super::diff::Stale;
 use super::reading::Reading;
 use super::record::KernelRecord;
 
-/// What the dataplane knows of the kernel.
+/// The dataplane's knowledge of the kernel.
 #[derive(Default)]
 pub(super) enum State {
-    /// Nothing, or nothing that was ever equal to the plan.
+    /// Nothing is known, or nothing that was ever equal to the plan.
     #[default]
     Unread,
-    /// Nothing any more: another process may have changed the tables, or a transaction ended in doubt.
-    /// What the plan has changed since the kernel held it is kept, to tell it from damage.
+    /// The record is invalid: another process may have modified the tables, or the result of a
+    /// transaction is unknown. The changes of the plan since then are kept, to distinguish them
+    /// from damage.
     Lost(PlanDelta),
-    /// What it holds.
+    /// The record is valid.
     Current(Box<Current>),
 }
 
-/// What the kernel holds, and what may differ from the plan.
+/// The record, with its possible differences from the plan.
 pub(super) struct Current {
-    /// The generation of the record, as long as no other process has committed. Commits do not depend on
-    /// it.
+    /// The generation of the record, as long as no other process has committed. Commits do not
+    /// depend on the generation.
     pub(super) generation: u32,
     pub(super) record: KernelRecord,
     pub(super) difference: Difference,
-    /// Where entries of session affinity may be stale, besides where the difference says.
+    /// Affinity entries that may be stale beside those of the difference.
     pub(super) stale: Stale,
-    /// The entries of session affinity of tables that have to be replaced.
+    /// The affinity entries of tables that must be replaced.
     pub(super) moved_affinity: Vec<(Family, Elements)>,
 }
 
-/// Where the record may differ from the plan.
+/// The possible differences between record and plan.
 pub(super) enum Difference {
-    /// Where the plan changed since the last commit.
+    /// The changes of the plan since the last commit.
     Planned(PlanDelta),
-    /// Anywhere: the kernel was read for the first time.
+    /// Unknown: the kernel was read for the first time.
     Anywhere,
-    /// Anywhere: the kernel was read again. The plan changed only this.
+    /// Unknown: the kernel was read again. Only these differences are changes of the plan.
     Reread(PlanDelta),
 }
 
@@ -61,10 +62,10 @@ impl State {
         }
     }
 
-    /// Notes where the plan changed.
+    /// Notes changes of the plan.
     pub(super) fn planned(&mut self, touched: PlanDelta) {
         match self {
-            // All of the plan will be compared.
+            // The next sync compares the whole plan.
             State::Unread => {}
             State::Lost(planned) => planned.merge(touched),
             State::Current(current) => match &mut current.difference {
@@ -76,7 +77,7 @@ impl State {
         }
     }
 
-    /// Forgets the record: the kernel has to be read before the next commit.
+    /// Invalidates the record: the kernel must be read before the next commit.
     pub(super) fn lose(&mut self) {
         *self = match std::mem::take(self) {
             State::Current(current) => match current.difference {
@@ -87,8 +88,8 @@ impl State {
         };
     }
 
-    /// Takes in what was read, to be compared with all of the plan, and the entries of session affinity of
-    /// tables that have to be replaced.
+    /// Sets the record from a reading, for a comparison with the whole plan, and the affinity
+    /// entries of tables that must be replaced.
     pub(super) fn read(&mut self, reading: Reading, moved_affinity: Vec<(Family, Elements)>) {
         self.lose();
         let difference = match std::mem::take(self) {
@@ -106,7 +107,7 @@ impl State {
 }
 
 impl Current {
-    /// What has to be compared.
+    /// Returns the delta to compare.
     pub(super) fn compared(&self, desired: &Desired) -> Cow<'_, PlanDelta> {
         match &self.difference {
             Difference::Planned(planned) => Cow::Borrowed(planned),
@@ -118,13 +119,13 @@ impl Current {
         }
     }
 
-    /// The kernel holds what is planned.
+    /// Notes that the kernel holds the plan.
     pub(super) fn settled(&mut self) {
         self.difference = Difference::Planned(PlanDelta::default());
         self.stale = Stale::default();
     }
 
-    /// A transaction of ours was committed. The kernel counts one up and leaves out 0
+    /// Notes a commit of this agent: the kernel increments the generation and skips 0
     /// (`nf_tables_commit`).
     pub(super) fn advance(&mut self) {
         self.generation = self.generation.wrapping_add(1).max(1);

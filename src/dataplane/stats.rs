@@ -1,4 +1,4 @@
-//! What became of transactions.
+//! Statistics of transactions.
 
 use std::time::Duration;
 
@@ -7,32 +7,32 @@ use nfnetlink::nft::{Error, FinishedBatch, Kernel};
 use super::refusal::is_about_affinity;
 use super::stopwatch::Stopwatch;
 
-/// What became of transactions since the last report.
+/// The transactions since the last report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CommitStats {
-    /// Everything was planned again or read back from the kernel, not only what changed.
+    /// The whole plan was computed or the kernel was read, beyond the changes.
     pub full: bool,
-    /// How long planning, comparing and committing took.
+    /// The duration of planning, comparison and commit.
     pub took: Duration,
-    /// The transactions that the kernel took.
+    /// The committed transactions.
     pub commits: Vec<Commit>,
-    /// How many were made again from a new reading, because another process had changed our tables.
+    /// The number of transactions made again after a modification by another process.
     pub overtaken: u64,
-    /// How many it refused for other reasons.
+    /// The number of transactions that the kernel refused for other reasons.
     pub refused: u64,
 }
 
-/// A transaction that the kernel took.
+/// A committed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// Its size.
+    /// The size in bytes.
     pub bytes: usize,
-    /// How long the kernel took for it.
+    /// The duration of the commit in the kernel.
     pub took: Duration,
 }
 
 impl CommitStats {
-    /// True if there were any, taken by the kernel or not.
+    /// Returns true if there were transactions, committed or refused.
     pub(super) fn has_transactions(&self) -> bool {
         !self.commits.is_empty() || self.refused + self.overtaken > 0
     }

@@ -1,18 +1,18 @@
-//! How long work takes.
+//! Measures the cost of work.
 //!
-//! Decisions take the time as an argument. What they cost is measured with this, so that tests can make
-//! up both.
+//! Decisions take the time as an argument, and measure their cost with a stopwatch. So tests can
+//! replace both.
 
 use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Measures work of the thread that commits.
+/// A stopwatch for the thread that commits.
 pub trait Stopwatch: Send {
-    /// The time since some moment in the past, which stays the same.
+    /// Returns the time since a fixed moment in the past.
     fn elapsed(&self) -> Duration;
 
-    /// The processor time of this thread: a busy machine makes work longer, but not dearer.
+    /// Returns the processor time of this thread, which does not grow while other processes run.
     fn processor_time(&self) -> Duration;
 }
 

@@ -10,15 +10,15 @@ use super::command::{Command, Commands, channel};
 use super::worker::{Pace, Worker};
 use super::{Dataplane, Event};
 
-/// Starts the thread. `noticed` is called with each batch of changes when it is sent, in the thread that
-/// sends it; `report` with what became of them.
+/// Starts the thread. It calls `report` with each event. The sending thread calls `noticed` with
+/// each batch of changes.
 ///
 /// The thread syncs as soon as a change arrives; changes that arrive during a commit form the next
-/// one. It ends once all senders are gone; a process that ends before leaves a whole commit or none,
-/// for a commit is one system call.
+/// one. It ends when all senders are dropped. The end of the process cannot interrupt a commit,
+/// which is one system call.
 ///
 /// # Errors
-/// If the system gives us no thread.
+/// If the system refuses to start a thread.
 pub fn spawn(
     dataplane: Dataplane,
     pace: Pace,

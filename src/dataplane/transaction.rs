@@ -1,4 +1,4 @@
-//! One transaction: what is planned, compared with the record, as messages to the kernel.
+//! One transaction: the difference between plan and record, as messages to the kernel.
 
 use std::collections::BTreeSet;
 
@@ -18,24 +18,24 @@ use super::record::{KernelRecord, TableState};
 use super::state::{Current, Difference};
 use super::translate::{base_chain, expressions};
 
-/// What a sync wrote.
+/// The size of a committed transaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// The generation that it made.
+    /// The generation after the commit.
     pub generation: u32,
-    /// Messages in the transaction.
+    /// Number of messages.
     pub messages: u32,
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: usize,
-    /// Elements added.
+    /// Number of added elements.
     pub added: usize,
-    /// Elements deleted.
+    /// Number of deleted elements.
     pub deleted: usize,
-    /// Frontends, members and chains that another process had changed.
+    /// Number of frontends, members and chains that another process had modified.
     pub repaired: usize,
 }
 
-/// What a transaction is made from.
+/// The inputs of a transaction.
 pub(super) struct Inputs<'a> {
     pub(super) kernel: &'a mut dyn Kernel,
     pub(super) desired: &'a Desired,
@@ -44,11 +44,11 @@ pub(super) struct Inputs<'a> {
     pub(super) quarantine: &'a Quarantine,
     pub(super) policy: &'a OwnershipPolicy,
     pub(super) sweep: &'a mut Sweep,
-    /// Every element has a message of its own, so that a refusal names just one.
+    /// Puts every element in a message of its own, so that a refusal names just one.
     pub(super) isolated: bool,
 }
 
-/// A transaction with what the record will say once it is committed.
+/// A transaction, with the new state of the record after its commit.
 pub struct Prepared {
     batch: FinishedBatch,
     delta: Delta,
@@ -56,9 +56,9 @@ pub struct Prepared {
     created: Vec<(Family, TableOwner)>,
     taken_over: Vec<Family>,
     repaired: usize,
-    /// Where entries of session affinity may be stale.
+    /// The affinity entries that may be stale.
     pub(super) stale: Stale,
-    /// Those of which this transaction deletes none.
+    /// The ones that this transaction does not delete.
     pub(super) later: Stale,
 }
 
@@ -69,7 +69,7 @@ impl Prepared {
         &self.batch
     }
 
-    /// Makes the transaction that brings the kernel from the record to the plan. It may be empty.
+    /// Makes the transaction from the record to the plan, which may be empty.
     pub(super) fn new(inputs: Inputs<'_>) -> Result<Prepared, nft::Error> {
         let Inputs { desired, node_context, current, quarantine, policy, .. } = inputs;
         let record = &current.record;
@@ -103,7 +103,7 @@ impl Prepared {
                         taken_over.push(family);
                     }
                     if stale.families.contains(&family) {
-                        // What is in quarantine stays as it is.
+                        // Frontends in quarantine stay unchanged.
                         let pools = |key| {
                             if quarantine.holds(Suspect::Frontend(key)) {
                                 return record.frontend(key)?.ordered_with_affinity();
@@ -124,7 +124,7 @@ impl Prepared {
             let wanted =
                 if compared.chains { base_chains(node_context, family) } else { Vec::new() };
             let needed = delta.chains.iter().filter(|(of, _)| *of == family).map(|(_, name)| *name);
-            // Those that another process changed, also where no frontend that needs them changed.
+            // Also chains that another process modified, without changes of their frontends.
             let on_demand: BTreeSet<ChainName> =
                 needed.chain(record.doubtful_chains(family)).collect();
             let wanted: Vec<Chain> = wanted
@@ -134,7 +134,7 @@ impl Prepared {
                 .collect();
             write_chains(family, &wanted, record, &mut batch);
             if taken_over.contains(&family) {
-                // Behind it the kernel adds no base chain (`__NFT_TABLE_F_UPDATE`).
+                // After this message, the kernel adds no base chain (`__NFT_TABLE_F_UPDATE`).
                 batch.add_table(table, TABLE, OWNED, LAYOUT_COMMENT);
             }
             chains.extend(wanted.into_iter().map(|chain| (family, chain)));
@@ -151,12 +151,12 @@ impl Prepared {
         Ok(Prepared { batch, delta, chains, created, taken_over, repaired, stale, later })
     }
 
-    /// True if there is nothing to write.
+    /// Returns true if there is nothing to write.
     pub(super) fn is_empty(&self) -> bool {
         self.batch.messages() == 0
     }
 
-    /// Brings the record up to date after the commit.
+    /// Updates the record after the commit.
     pub(super) fn enter(self, current: &mut Current, policy: &mut OwnershipPolicy) -> SyncReport {
         current.advance();
         current.moved_affinity.clear();
@@ -186,8 +186,8 @@ impl Prepared {
     }
 }
 
-/// Writes chains: all of them before the first rule, so that rules can refer to any; the rules of
-/// a chain that exists are replaced.
+/// Writes all chains before the first rule, so that rules can refer to any chain. Replaces the
+/// rules of existing chains.
 fn write_chains(family: Family, wanted: &[Chain], record: &KernelRecord, batch: &mut Batch) {
     let table = table_family(family);
     for chain in wanted {

@@ -1,4 +1,4 @@
-//! Rules of the plan as expressions of nf_tables.
+//! Translates the plan's rules into expressions of nf_tables.
 
 use std::net::IpAddr;
 
@@ -7,12 +7,12 @@ use nfnetlink::nft::{BaseChain, ChainKind, Expr, Hook, Register};
 use shunt_core::model::Family;
 use shunt_core::plan::{BaseHook, Field, Is, Rule, Set, Statement};
 
-/// Where every statement loads what it compares or looks up.
+/// The first register, into which every statement loads its operand.
 const FIRST: Register = Register(0);
 /// `IPS_DST_NAT` of `nf_conntrack_common.h`.
 const IPS_DST_NAT: u32 = 1 << 5;
 
-/// The kind, hook and priority of a base chain.
+/// Returns the type, hook and priority of a base chain.
 pub(super) fn base_chain((hook, priority): (BaseHook, i32)) -> BaseChain {
     BaseChain {
         kind: ChainKind::Nat,
@@ -26,7 +26,7 @@ pub(super) fn base_chain((hook, priority): (BaseHook, i32)) -> BaseChain {
     }
 }
 
-/// The expressions of a rule.
+/// Returns the expressions of a rule.
 pub(super) fn expressions(family: Family, rule: &Rule) -> Vec<Expr> {
     let mut exprs = Vec::new();
     for statement in &rule.statements {
@@ -137,8 +137,8 @@ fn any_bit(bits: u32) -> [Expr; 2] {
     ]
 }
 
-/// Matches an address in a prefix, or outside. nft compares whole bytes where it can; written like
-/// that, it prints the prefix again.
+/// Matches an address in a prefix, or outside. Like nft, compares whole bytes where possible, so
+/// that nft prints the prefix again.
 fn in_prefix(family: Family, field: Field, net: IpNet, is: Is, exprs: &mut Vec<Expr>) {
     let octets = |address: IpAddr| match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -158,7 +158,8 @@ fn in_prefix(family: Family, field: Field, net: IpNet, is: Is, exprs: &mut Vec<E
     }
 }
 
-/// Offset and length of an address in the network header (`struct iphdr`, `struct ipv6hdr`).
+/// Returns the offset and length of an address in the network header (`struct iphdr`, `struct
+/// ipv6hdr`).
 fn header_field(family: Family, field: Field) -> (u32, u32) {
     match (family, field) {
         (Family::V4, Field::Source) => (12, 4),
@@ -168,7 +169,7 @@ fn header_field(family: Family, field: Field) -> (u32, u32) {
     }
 }
 
-/// How many registers of four bytes a field fills.
+/// Returns the number of four-byte registers of a field.
 fn field_registers(family: Family, field: Field) -> u8 {
     match (field, family) {
         (Field::Source | Field::Destination, Family::V6) => 4,
@@ -176,18 +177,18 @@ fn field_registers(family: Family, field: Field) -> u8 {
     }
 }
 
-/// Where the fields of a key come from.
+/// The origin of a key's fields.
 #[derive(Clone, Copy)]
 enum Load {
-    /// The packet as it is.
+    /// The current packet.
     Packet,
-    /// The packet as it was before its destination was translated.
+    /// The packet before the translation of its destination.
     Untranslated,
-    /// The packet, with a random index below that.
+    /// The packet, with a random index below the number.
     Random(u32),
 }
 
-/// Loads the key of a set into registers one after the other; returns the next one.
+/// Loads the key of a set into consecutive registers, and returns the next free one.
 fn load_key(family: Family, set: Set, load: Load, exprs: &mut Vec<Expr>) -> Register {
     set.key().iter().fold(FIRST, |to, field| load_field(family, *field, to, load, exprs))
 }
@@ -209,7 +210,7 @@ fn load_field(
             Expr::NetworkHeader { offset, length, to }
         }
         (Field::Protocol, _) => Expr::L4Proto(to),
-        // Bytes 2 and 3 of the headers of TCP, UDP and SCTP alike.
+        // Bytes 2 and 3 of the headers of TCP, UDP and SCTP.
         (Field::Port, _) => Expr::TransportHeader { offset: 2, length: 2, to },
         (Field::Index, load) => {
             let modulus = if let Load::Random(count) = load { count } else { 1 };
@@ -219,7 +220,7 @@ fn load_field(
     Register(to.0 + field_registers(family, field))
 }
 
-/// Translates the destination to what the map holds for the loaded key.
+/// Translates the destination to the map's value for the loaded key.
 fn translate_to(family: Family, map: Set, exprs: &mut Vec<Expr>) {
     exprs.push(Expr::MapValue { map: map.name().to_owned(), key: FIRST, to: FIRST });
     let port = Register(field_registers(family, Field::Destination));

@@ -1,4 +1,4 @@
-//! Chains on demand that no frontend needs any more.
+//! Deletes unused on-demand chains.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use shunt_core::plan::{ChainName, TABLE};
 use super::codec::table_family;
 use super::record::KernelRecord;
 
-/// Unused chains, and since when.
+/// The unused chains, and the times since when they are unused.
 #[derive(Debug, Default)]
 pub(super) struct UnusedChains(BTreeMap<(Family, ChainName), Instant>);
 
-/// Chains that have been unused for long enough.
+/// Chains that have been unused for long enough for a deletion.
 pub(super) struct Due(Vec<(Family, ChainName)>);
 
 impl UnusedChains {
-    /// Notes which chains are unused now. Returns those that have been for as long as they are kept.
+    /// Notes the unused chains. Returns those that have been unused for longer than their time.
     pub(super) fn due(
         &mut self,
         record: &KernelRecord,
@@ -38,7 +38,7 @@ impl UnusedChains {
         (!due.is_empty()).then_some(Due(due))
     }
 
-    /// The kernel has deleted them.
+    /// Notes that the kernel has deleted the chains.
     pub(super) fn deleted(&mut self, due: Due, record: &mut KernelRecord) {
         for (family, name) in due.0 {
             record.set_chain(family, name, None);
@@ -48,10 +48,10 @@ impl UnusedChains {
 }
 
 impl Due {
-    /// The transaction that deletes them.
+    /// Returns the transaction that deletes the chains.
     pub(super) fn batch(&self) -> FinishedBatch {
         let mut batch = Batch::new(None);
-        // Balancers with affinity come behind those without, which they refer to.
+        // Balancers with affinity refer to those without, and sort after them.
         for (family, name) in self.0.iter().rev() {
             batch.delete_chain(table_family(*family), TABLE, &name.to_string());
         }

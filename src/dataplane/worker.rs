@@ -1,4 +1,4 @@
-//! What the dataplane's thread does when. The time comes in as an argument: nothing in here waits.
+//! The schedule of the dataplane's thread. The time is an argument: no function in here waits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,48 +12,49 @@ use super::command::{Backlog, Command, Configure};
 use super::{Dataplane, Error, Event, Progress, Quarantined, Snapshot, SyncReport};
 use crate::jitter;
 
-/// How often unused chains are looked for.
+/// The interval of checks for unused chains.
 const CHAIN_PERIOD: Duration = Duration::from_secs(10);
-/// How long a balancer stays without a frontend that needs it: numbers of endpoints come back, and the
-/// kernel walks all elements of a map for each chain that is bound to it.
+/// How long an unused balancer stays. Numbers of endpoints recur, and for each chain that is bound
+/// to a map, the kernel walks all its elements.
 const KEEP_BALANCERS: Duration = Duration::from_secs(3600);
-/// How long the other chains stay.
+/// How long other unused chains stay.
 const KEEP_CHAINS: Duration = Duration::from_secs(60);
-/// The pause after a failed sync: doubled with each further failure, up to the longest.
+/// The pause after a failed sync, which doubles with each further failure, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(10);
-/// How long the agent listens to the kernel after another process changed our tables, to learn which one
-/// does it again. Not for longer: while any process listens, all commits take ten times as long.
+/// How long the agent listens to the kernel's events after a modification by another process, to
+/// log the process if it repeats. Not for longer: while any process listens, all commits take ten
+/// times as long.
 const LISTEN_FOR: Duration = Duration::from_secs(10);
-/// The part of the period between two checks that is left out at random: not all agents of a cluster
-/// look at the same moment, nor always in step with another program.
+/// The random part of the period between two checks. It keeps the agents of a cluster from checks
+/// at the same moment, and from checks in step with another program.
 const CHECK_JITTER: f64 = 0.2;
 
-/// When the thread works.
+/// The pace of the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Two commits are at least that far apart.
+    /// The minimum time between two commits.
     pub min_period: Duration,
-    /// How often it looks whether another process has written; zero: never.
+    /// The interval of checks for commits of other processes; zero for never.
     pub check_period: Duration,
 }
 
-/// Decides what to do next, and does it.
+/// The worker: decides the next step, and does it.
 pub(super) struct Worker<R> {
     dataplane: Dataplane,
     backlog: Backlog,
     pace: Pace,
     report: R,
-    /// What led to the next sync, without the changes themselves.
+    /// The batches since the last sync, without their changes.
     batches: Vec<ChangeBatch>,
     changes: ChangeCounts,
-    /// The last sync that went well.
+    /// The time of the last successful sync.
     snapshot: Arc<Snapshot>,
-    /// A sync is due, if only because another commit was too short ago.
+    /// A sync is due, possibly after the minimum time between commits.
     due: bool,
     last_commit: Option<Instant>,
     retry: Duration,
-    /// No sync before that: the last one failed, or could not trust what it read.
+    /// The earliest time of the next sync, after a failure or an unreliable reading.
     pause_until: Option<Instant>,
     chains_at: Instant,
     check_at: Option<Instant>,
@@ -88,7 +89,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         worker
     }
 
-    /// When there is something to do, if no command comes before.
+    /// Returns the time of the next step without a command.
     pub(super) fn next_wake(&self, now: Instant) -> Option<Instant> {
         if !self.dataplane.is_synced() {
             return None;
@@ -111,7 +112,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         self.dataplane.next_check()
     }
 
-    /// Takes in a command; [`Worker::work`] acts on it.
+    /// Receives a command, on which [`Worker::work`] acts.
     pub(super) fn take(&mut self, command: Command) {
         self.backlog.take();
         self.due = true;
@@ -123,20 +124,20 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                 tracing::trace!(
                     services = counts.services,
                     endpoint_slices = counts.slices,
-                    "took changes"
+                    "received changes"
                 );
                 let mut is_news = false;
                 for change in std::mem::take(&mut batch.changes) {
                     is_news |= self.dataplane.apply(change);
                 }
                 if !is_news {
-                    // What triggered them has been in the kernel for long.
+                    // The kernel has had this state since earlier triggers.
                     batch.triggers.clear();
                 }
                 self.batches.push(batch);
             }
             Command::Configure(Configure { options, node_name, min_period }) => {
-                tracing::trace!("took a changed configuration");
+                tracing::trace!("received a changed configuration");
                 self.dataplane.configure(options, &node_name);
                 self.pace.min_period = min_period;
             }
@@ -146,7 +147,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
     /// Finds out what is due without a command: also while changes come without a pause.
     pub(super) fn look(&mut self, now: Instant) {
         if !self.dataplane.is_synced() {
-            // These changes wait for the source, and not for us.
+            // These changes wait for the source, not for the dataplane.
             self.backlog.finish();
             self.due = false;
             return;
@@ -162,8 +163,8 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         }
     }
 
-    /// Deletes what no frontend needs any more, for a few milliseconds at the most. To be called behind
-    /// [`Worker::work`], with the time after it.
+    /// Deletes unused chains and stale entries, for a few milliseconds at most. Call it after
+    /// [`Worker::work`], with the time after that.
     pub(super) fn clean_up(&mut self, now: Instant) {
         // A sync that goes on later reports its transactions itself.
         let belong_to_a_sync = self.dataplane.stats().has_transactions();
@@ -180,18 +181,19 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         }
     }
 
-    /// When the next sync may be, if one is due: not before the pause after a failure is over, nor
-    /// before the least time since the last commit.
+    /// Returns the time of the next sync, if one is due: after the pause of a failure and the
+    /// minimum time since the last commit.
     fn commit_at(&self, now: Instant) -> Option<Instant> {
         let paced = self.last_commit.and_then(|last| last.checked_add(self.pace.min_period));
         self.due.then(|| self.pause_until.max(paced).unwrap_or(now))
     }
 
+    /// Notes the work that is due without a command.
     fn look_periodically(&mut self, now: Instant) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         self.due |= is_due(self.dataplane.next_trial());
         if is_due(self.check_at) || is_due(self.dataplane.next_check()) {
-            // A kernel that does not answer will fail the next sync, which reports it.
+            // If the kernel does not answer, the next sync fails and reports it.
             self.due |= self.dataplane.check(now).unwrap_or(true);
         }
         if is_due(self.check_at) {

@@ -1,12 +1,12 @@
-//! Noticing that files and directories change.
+//! Watches files and directories.
 //!
-//! Owns: inotify ([`Paths`]), and what its events say about files that are written, replaced by
-//! rename, or mounted by Kubernetes.
+//! Owns: inotify ([`Paths`]), and the interpretation of its events for files that are written,
+//! replaced by rename, or mounted by Kubernetes.
 //!
-//! What one can rely on: a path that changes is named after it changed, be it a moment late or once
-//! too often. What counts is what is there then.
+//! Invariant: a changed path is reported after its change, possibly late or more than once. The
+//! caller reads the current content.
 //!
-//! Must not know: what is in the files.
+//! Must not know: the content of the files.
 
 mod watch;
 

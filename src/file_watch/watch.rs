@@ -1,10 +1,10 @@
-//! Watching paths with inotify.
+//! Watches paths with inotify.
 //!
-//! A directory is watched itself and through its parent, so that it can be replaced as a whole (a
-//! symbolic link to a new release, say). A file is watched through its parent, where it may be
-//! replaced, and itself, since it may be written under another name. An event only says where to
-//! look: what counts is what is there then, so events may be late, doubled or out of order.
-//! `IN_MODIFY` is not asked for: a file counts when its writer closes it.
+//! A directory is watched itself and through its parent, so that it can be replaced as a whole, for
+//! example as a symbolic link to a new release. A file is watched through its parent, where it may
+//! be replaced, and itself, since a process may write it under another name. An event only names a
+//! path: the caller reads its current content, so events may be late, doubled or out of order.
+//! `IN_MODIFY` is not requested: a file is complete when its writer closes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -19,11 +19,11 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
-/// How often a path that is gone, or that cannot be watched, is looked at again.
+/// The interval of checks of a path that is missing or cannot be watched.
 const RETRY_MILLISECONDS: u16 = 1000;
 
-/// How many times the queue of events is emptied before what it says is done. Each time is up to 4 kB
-/// of events; someone who writes all the time must not keep us from doing anything.
+/// The number of reads from the queue of events before the events are handled. Each read returns up
+/// to 4 kB of events; a process that writes all the time must not starve the handling.
 const COALESCE: usize = 64;
 
 /// The same for every directory, because the kernel has one mask per directory however often it is
@@ -45,12 +45,12 @@ pub enum Error {
     /// A path has no absolute form.
     #[error("cannot watch {path}: {reason}")]
     Path {
-        /// The path, as it was given.
+        /// The path on the command line.
         path: PathBuf,
         /// Why.
         reason: io::Error,
     },
-    /// The kernel gives us no inotify instance, or no pipe to end the wait.
+    /// The kernel refuses an inotify instance, or a pipe to end the wait.
     #[error(
         "cannot watch files: {reason}; if too many files are open, raise the sysctl \
          fs.inotify.max_user_instances"
@@ -67,53 +67,53 @@ pub enum Error {
     },
 }
 
-/// Paths that are watched.
+/// The watched paths.
 pub struct Paths {
     inotify: Inotify,
     roots: Vec<Root>,
-    /// Whether a name in a directory is that of a file that matters.
+    /// Returns true for the relevant names of files in a directory.
     matters: fn(&OsStr) -> bool,
     stop: PipeReader,
 }
 
-/// Ends the wait of [`Paths`] when it is dropped.
+/// A guard whose drop ends the wait of [`Paths`].
 #[derive(Debug)]
 #[must_use = "it ends the wait when it is dropped"]
 pub struct Stop {
     _held: PipeWriter,
 }
 
-/// How a path is watched.
+/// A watched path.
 struct Root {
     path: PathBuf,
-    /// The directory that it is in and its name there; none for `/`.
+    /// The parent directory, and the name there; none for `/`.
     parent: Option<(PathBuf, OsString)>,
     parent_watch: Option<WatchDescriptor>,
     /// The watch of the path itself.
     own_watch: Option<WatchDescriptor>,
     is_directory: bool,
-    /// It has to be looked at again, because no event would tell.
+    /// The path must be checked again, because no event would report its change.
     retry: bool,
-    /// The kernel refused to watch it, and we have said so.
+    /// The kernel refused the watch, and a warning is in the log.
     unwatchable: bool,
 }
 
-/// Where to look.
+/// The paths and files to read.
 #[derive(Debug, Default)]
 pub struct Todo {
-    /// Paths to look at as a whole, by their number.
+    /// The numbers of paths to read as a whole.
     pub roots: BTreeSet<usize>,
-    /// Files in directories. True if the file is complete; otherwise only whether it is still there
-    /// matters.
+    /// Files in directories. True if the file is complete; otherwise, only its existence has to be
+    /// checked.
     pub files: BTreeMap<(usize, OsString), bool>,
 }
 
 impl Paths {
-    /// Prepares to watch these paths, files or directories; of the files in directories those with
-    /// names that matter. Nothing is watched before [`Paths::watch`].
+    /// Prepares watches for these files or directories; in directories, for files with relevant
+    /// names. [`Paths::watch`] starts them.
     ///
     /// # Errors
-    /// If the kernel has no inotify instance for us.
+    /// If the kernel refuses an inotify instance.
     pub fn new(paths: &[PathBuf], matters: fn(&OsStr) -> bool) -> Result<(Paths, Stop), Error> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .map_err(|errno| Error::Open { reason: errno.into() })?;
@@ -122,10 +122,10 @@ impl Paths {
         Ok((Paths { inotify, roots, matters, stop }, Stop { _held: held }))
     }
 
-    /// Waits until there is something to look at; none once [`Stop`] was dropped.
+    /// Waits for changes. Returns none after the drop of [`Stop`].
     ///
     /// # Errors
-    /// If the kernel does not let us wait.
+    /// If the kernel refuses the wait.
     pub fn wait(&self) -> Result<Option<Todo>, Error> {
         let again = self.roots.iter().any(|root| root.retry);
         let timeout = if again { PollTimeout::from(RETRY_MILLISECONDS) } else { PollTimeout::NONE };
@@ -151,8 +151,8 @@ impl Paths {
         Ok(Some(todo))
     }
 
-    /// Watches a path as it is now: what changes after that is told by [`Paths::wait`]. To be called
-    /// before each look at it. Where no event would tell, it is named every second instead.
+    /// Sets the watches of a path, so that [`Paths::wait`] reports later changes. Call it before
+    /// each read of the path. Without a watch, the path is reported every second.
     pub fn watch(&mut self, number: usize) {
         let root = &mut self.roots[number];
         if let Some((parent, _)) = &root.parent {
@@ -167,7 +167,7 @@ impl Paths {
                 true
             }
             Err(Errno::ENOTDIR) => {
-                // Whoever writes it under this name is seen through the parent, too.
+                // The parent's watch sees writes under this name, too.
                 let mask = AddWatchFlags::IN_CLOSE_WRITE;
                 root.own_watch = self.inotify.add_watch(&root.path, mask).ok();
                 root.parent_watch.is_some()
@@ -177,7 +177,7 @@ impl Paths {
                 if !std::mem::replace(&mut root.unwatchable, true) {
                     tracing::warn!(
                         path = %root.path.display(),
-                        "cannot be watched: {error}; looking at it every second instead; if there \
+                        "cannot watch the path: {error}; checking it every second instead; if there \
                          are too many watches, raise the sysctl fs.inotify.max_user_watches"
                     );
                 }
@@ -188,20 +188,20 @@ impl Paths {
         if let Some(before) = before
             && !self.roots.iter().any(|root| root.watches().any(|watch| watch == before))
         {
-            // It fails if the directory is gone, and then there is nothing to do.
+            // Fails if the directory is gone, which removed the watch already.
             let _ = self.inotify.rm_watch(before);
         }
     }
 
-    /// Has a path named again in a second: what was found there cannot be the last word.
+    /// Reports a path again in a second: its current state is transient.
     pub fn look_again(&mut self, number: usize) {
         self.roots[number].retry = true;
     }
 
-    /// Notes where an event says to look.
+    /// Notes the paths of an event.
     fn note(&self, event: &InotifyEvent, todo: &mut Todo) {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
-            tracing::warn!("too many changes at once to be told of each; looking at all files");
+            tracing::warn!("inotify queue overflowed, checking all files");
             todo.roots.extend(0..self.roots.len());
         }
         for (number, root) in self.roots.iter().enumerate() {
@@ -256,7 +256,7 @@ impl Root {
         self.own_watch.into_iter().chain(self.parent_watch)
     }
 
-    /// True if something happened in the parent directory that concerns the path.
+    /// Returns true if an event in the parent directory concerns the path.
     fn is_concerned(&self, event: &InotifyEvent) -> bool {
         let Some((parent, own_name)) = &self.parent else {
             return false;
@@ -264,7 +264,7 @@ impl Root {
         match &event.name {
             None => true,
             Some(name) if name == own_name => {
-                // A directory is not "complete" but there at once.
+                // A directory is usable at once, unlike a file.
                 self.is_directory
                     || event.mask.contains(AddWatchFlags::IN_ISDIR)
                     || event
@@ -277,14 +277,14 @@ impl Root {
     }
 }
 
-/// Kubernetes updates a mounted ConfigMap by renaming a link `..data` that the visible files lead
-/// through. What else it does to names like that would only make us look too early.
+/// Returns true for the rename of a link such as `..data`, to which the visible files lead:
+/// Kubernetes updates a mounted ConfigMap by it. Other events about such names come too early.
 fn is_volume_link(name: &OsStr, event: &InotifyEvent) -> bool {
     name.as_encoded_bytes().starts_with(b"..") && event.mask.contains(AddWatchFlags::IN_MOVED_TO)
 }
 
-/// True if the file that an event is about has its content. A new file does not until it is closed,
-/// unless it is a link to one that exists.
+/// Returns true if the file of an event is complete. A new file is incomplete until it is closed,
+/// unless it is a link to an existing one.
 fn is_complete(event: &InotifyEvent, directory: &Path) -> bool {
     if event.mask.intersects(AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_MOVED_TO) {
         return true;

@@ -1,15 +1,16 @@
-//! Which agent is at work in a network namespace.
+//! The presence of an agent in a network namespace.
 //!
-//! Owns: the lock that lets one agent at a time work, and the address at which that agent tells its
+//! Owns: the lock that permits one agent at a time, and the address at which that agent serves its
 //! status.
 //!
-//! The lock is made of netlink sockets of netfilter, with port numbers that are ours. The kernel has
-//! each number once per network namespace, whatever the containers, file systems and process numbers
-//! on both sides, and gives it back when the process ends, however it ends. Any process may take a
+//! The lock consists of netlink sockets of netfilter with reserved port numbers. The kernel has
+//! each number once per network namespace, independent of containers, file systems and process
+//! numbers. It frees the number when the process ends, however it ends. Any process may take a
 //! number, but only one with CAP_NET_ADMIN over the network namespace may join a multicast group of
-//! netfilter (`netlink_bind`); that is who may change the rules, too. So a number counts as taken only
-//! if its socket is in a group of ours, to which the kernel sends nothing. /proc/net/netlink shows
-//! both. A process without that right can occupy numbers, but an agent passes over these.
+//! netfilter (`netlink_bind`). The same capability permits changes of the rules. So a number counts
+//! as taken only if its socket is in the lock's group, to which the kernel sends nothing.
+//! /proc/net/netlink shows both. A process without the capability can occupy numbers, but an agent
+//! skips these.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -27,34 +28,34 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use nix::unistd::Uid;
 
-/// The port numbers of the lock, from this one on. The kernel itself gives out process numbers, and
-/// numbers near the largest.
+/// The first port number of the lock. The kernel itself assigns process numbers, and numbers near
+/// the largest.
 pub const FIRST_PORT: u32 = 0x7368_0000;
-/// How many there are.
+/// The number of port numbers of the lock.
 pub const PORTS: u32 = 8;
-/// The group of sockets that are part of the lock, and that of the one that says who has it. Netlink
-/// has 32 groups at least; netfilter uses the first ten.
+/// The multicast groups of the sockets of the lock, and of the socket of its holder. Netlink has at
+/// least 32 groups; netfilter uses the first ten.
 const LOCK: u32 = 1 << 31;
 const HOLDER: u32 = 1 << 30;
-/// The pause between two looks at a port number that is taken, by a socket that is in none of our
-/// groups: an agent that is just starting joins them within a moment.
+/// The pause between two checks of a port number whose socket is outside of the lock's groups: a
+/// starting agent joins them within a moment.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const LOOKS: usize = 3;
 
-/// The right to work in a network namespace, for as long as it lives.
+/// A guard of the lock of a network namespace. Its drop releases the lock.
 #[derive(Debug)]
 pub struct Presence {
     _lock: Vec<Socket>,
     _holder: Socket,
-    /// Where the status is told.
+    /// The listener for requests of the status.
     pub listener: UnixListener,
 }
 
 impl Presence {
-    /// Takes the right to work in the network namespace of this thread; `None` if another agent has it.
+    /// Takes the lock of this thread's network namespace. Returns `None` if another agent holds it.
     ///
     /// # Errors
-    /// If that cannot be found out: without CAP_NET_ADMIN, above all.
+    /// If the holder cannot be determined, mainly without CAP_NET_ADMIN.
     pub fn take() -> io::Result<Option<Presence>> {
         let mut lock = Vec::new();
         for port in FIRST_PORT..FIRST_PORT + PORTS {
@@ -64,7 +65,7 @@ impl Presence {
                 Port::Locked => return Ok(None),
             }
         }
-        // The name is random: nobody else can have taken it before.
+        // The name is random, so that no other process can have taken it before.
         let (port, listener, holder) = loop {
             let port = random();
             let Some(holder) = open(port, HOLDER)? else { continue };
@@ -74,7 +75,7 @@ impl Presence {
                 Err(error) => return Err(error),
             }
         };
-        // Where all numbers are occupied, this is all there is.
+        // If other processes occupy all numbers, this socket alone is the lock.
         if lock.is_empty() && holders()?.into_iter().any(|other| other != port) {
             return Ok(None);
         }
@@ -84,11 +85,11 @@ impl Presence {
 
 /// A port number of the lock.
 enum Port {
-    /// It is ours.
+    /// This process has the number.
     Taken(Socket),
-    /// Another agent has it.
+    /// Another agent has the number.
     Locked,
-    /// A process has it that may be no agent.
+    /// Another process has the number, possibly not an agent.
     Occupied,
 }
 
@@ -100,17 +101,19 @@ fn take_port(port: u32) -> io::Result<Port> {
         }
         match sockets(Protocol::Netfilter)?.get(&port) {
             Some(groups) if groups & LOCK != 0 => return Ok(Port::Locked),
-            // An agent that is between two steps here finds the next number taken by us and waits.
+            // An agent between two steps here finds the next number taken by this process, and
+            // waits.
             Some(_) if looks == LOOKS => return Ok(Port::Occupied),
             Some(_) => looks += 1,
-            // It was given back just now.
+            // Its process has just ended.
             None => {}
         }
         std::thread::sleep(LOOK_AGAIN);
     }
 }
 
-/// A socket with this port number, in this group; `None` if another one has the number.
+/// Opens a socket with this port number in this group. Returns `None` if another socket has the
+/// number.
 fn open(port: u32, group: u32) -> io::Result<Option<Socket>> {
     match Socket::bind(Protocol::Netfilter, port, group).map_err(io::Error::from) {
         Ok(socket) => Ok(Some(socket)),
@@ -119,17 +122,18 @@ fn open(port: u32, group: u32) -> io::Result<Option<Socket>> {
     }
 }
 
-/// The port numbers of agents at work, of which there is one at most but for moments.
+/// Returns the port numbers of agents. Except for moments, there is one at most.
 fn holders() -> io::Result<Vec<u32>> {
     let sockets = sockets(Protocol::Netfilter)?.into_iter();
     Ok(sockets.filter(|(_, groups)| groups & HOLDER != 0).map(|(port, _)| port).collect())
 }
 
-/// A connection to the agent at work in the network namespace of this thread, with its process and
-/// its user; `None` if there is none. If it takes no connections, this fails after a while.
+/// Connects to the agent in this thread's network namespace. Returns the connection, the process
+/// and the user of the agent; `None` without an agent. Fails after the timeout if the agent does
+/// not accept.
 ///
 /// # Errors
-/// If the kernel does not let us look, or connect.
+/// If the kernel refuses the listing or the connection.
 pub fn connect_to_agent(patience: Duration) -> io::Result<Option<(UnixStream, i32, Uid)>> {
     for port in holders()? {
         let flags = SockFlag::SOCK_CLOEXEC;
@@ -142,7 +146,7 @@ pub fn connect_to_agent(patience: Duration) -> io::Result<Option<(UnixStream, i3
                 let peer = getsockopt(&stream, PeerCredentials)?;
                 return Ok(Some((stream, peer.pid(), Uid::from_raw(peer.uid()))));
             }
-            // It is ending, or does not tell.
+            // The agent is ending, or serves no status.
             Err(Errno::ECONNREFUSED) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -150,13 +154,13 @@ pub fn connect_to_agent(patience: Duration) -> io::Result<Option<(UnixStream, i3
     Ok(None)
 }
 
-/// The same time with less than a second in microseconds, as the kernel wants it.
+/// Converts a duration into the kernel's form: seconds and microseconds.
 fn normalized(time: TimeVal) -> TimeVal {
     TimeVal::new(time.tv_sec() + time.tv_usec() / 1_000_000, time.tv_usec() % 1_000_000)
 }
 
-/// Where the agent with this port number tells its status. An abstract address (unix(7)): there is
-/// one per network namespace, and it needs no folder that both can reach.
+/// Returns the address of the agent with this port number. It is an abstract one (unix(7)): unique
+/// per network namespace, and independent of the file system.
 fn address(port: u32) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name(port))
 }
@@ -165,8 +169,8 @@ fn name(port: u32) -> String {
     format!("shunt/status/{port:08x}")
 }
 
-/// A port number that nobody can guess; the standard library's hash keys are random.
+/// Returns a port number that no process can guess; the standard library's hash keys are random.
 fn random() -> u32 {
-    // Neither a number of the lock nor one that the kernel gives out.
+    // Neither a number of the lock nor one that the kernel assigns.
     (RandomState::new().hash_one(()) as u32 & 0x1fff_ffff) | 0x2000_0000
 }

@@ -1,11 +1,11 @@
-//! The addresses of the node's own interfaces, as they come and go.
+//! The addresses of the node's own interfaces, and their changes.
 
 use std::io;
 
 use nfnetlink::route::{AddressEvents, addresses};
 use shunt_core::model::Change;
 
-/// Tells when addresses appear or vanish, by the kernel's own events (rtnetlink): no polling.
+/// A subscription to the kernel's events about addresses (rtnetlink), without polling.
 pub struct Interfaces(AddressEvents);
 
 impl Interfaces {
@@ -17,16 +17,16 @@ impl Interfaces {
         Ok(Interfaces(AddressEvents::follow()?))
     }
 
-    /// Waits until something may have changed, and takes in all that has.
+    /// Waits until addresses may have changed, and consumes all waiting events.
     ///
     /// # Errors
-    /// If the subscription broke.
+    /// If the subscription fails.
     pub fn wait(&self) -> io::Result<()> {
         Ok(self.0.wait()?)
     }
 }
 
-/// All addresses that the interfaces of this network namespace have now.
+/// Returns all current addresses of the interfaces in this network namespace.
 ///
 /// # Errors
 /// If the kernel does not list them.

@@ -1,11 +1,11 @@
-//! Where objects come from.
+//! The sources of objects.
 //!
-//! Owns: the Kubernetes objects as they are written ([`objects`]), their validation and conversion
-//! into the model's values, and the sources that deliver them as [`Change`](shunt_core::model::Change)s:
-//! [`manifests`] on disk, and the [`kubernetes`] API server.
+//! Owns: the Kubernetes objects in their API form ([`objects`]), their validation and conversion
+//! into the model's values, and the sources that deliver them as
+//! [`Change`](shunt_core::model::Change)s: [`manifests`] on disk, and the [`kubernetes`] API
+//! server.
 //!
-//! Must not know: what is made of the objects (planning, nf_tables), or the agent's configuration
-//! beyond what is passed in.
+//! Must not know: planning, nf_tables, or the agent's configuration beyond its arguments.
 
 pub mod interfaces;
 pub mod kubernetes;

@@ -1,13 +1,13 @@
-//! IP addresses and prefixes as people write them.
+//! Parses IP addresses and prefixes leniently.
 //!
-//! Errors are reasons, ready to follow a field and its value in a message.
+//! Errors are reasons that follow a field and its value in a message.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-/// An IP address. Zeros at the beginning of a part mean nothing, as to kube-proxy
+/// Parses an IP address. Ignores leading zeros of a part, like kube-proxy
 /// (`netutils.ParseIPSloppy`).
 pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
     match without_zeros(text).parse() {
@@ -20,7 +20,7 @@ pub fn parse_ip(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// An IP address as [`parse_ip`] reads it, or an IPv4 address in the form of an IPv6 address.
+/// Parses an IP address like [`parse_ip`], and also an IPv4 address in the form of an IPv6 address.
 pub fn parse_ip_sloppy(text: &str) -> Result<IpAddr, String> {
     match text.parse::<IpAddr>() {
         Ok(address) => Ok(address.to_canonical()),
@@ -28,7 +28,7 @@ pub fn parse_ip_sloppy(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// An IPv4 address without the zeros before its parts, or the text as it is.
+/// Returns an IPv4 address without leading zeros in its parts, or any other text unchanged.
 fn without_zeros(text: &str) -> Cow<'_, str> {
     let mut octets = text.split('.');
     let is_octet = |octet: &str| !octet.is_empty() && octet.bytes().all(|b| b.is_ascii_digit());
@@ -70,7 +70,7 @@ fn not_an_ip(text: &str) -> String {
     }
 }
 
-/// A prefix. Blanks around it are tolerated, and bits beyond its length are cut off.
+/// Parses a prefix. Ignores blanks around it, and clears the bits beyond its length.
 pub fn parse_net(text: &str) -> Result<IpNet, String> {
     let text = text.trim();
     let Some((address, length)) = text.split_once('/') else {

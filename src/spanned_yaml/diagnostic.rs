@@ -1,4 +1,4 @@
-//! What is wrong with something that a person wrote, and what to do about it.
+//! Diagnostics about documents: the problem, its place, and the remedy.
 
 use std::fmt;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::FieldPath;
 
-/// How much a [`Diagnostic`] costs.
+/// The consequence of a [`Diagnostic`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Nothing is wrong, but something that was written has no effect.
+    /// A valid field has no effect.
     Note,
     /// A part is ignored, the rest is used.
     Warning,
@@ -17,24 +17,24 @@ pub enum Severity {
     Error,
 }
 
-/// One thing that is wrong: where, what, and what to do.
+/// A problem of a document, with its place and the remedy.
 ///
-/// All texts in it are bounded in length, whatever the input was.
+/// All its texts are bounded in length, for any input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How much it costs.
+    /// The consequence of the problem.
     pub severity: Severity,
-    /// The file, where it came from one.
+    /// The file, if the document is in a file.
     pub file: Option<Arc<Path>>,
-    /// The line in that file, counted from 1, where it is known.
+    /// The line in that file, counted from 1, if known.
     pub line: Option<u32>,
-    /// The kind and the name of the object, where it belongs to one: `Service default/web`.
+    /// The kind and the name of the object, if any: `Service default/web`.
     pub object: Option<String>,
-    /// The field; empty if it is about the whole.
+    /// The field; empty for the whole document.
     pub field: FieldPath,
-    /// An excerpt of the value, where there is one.
+    /// An excerpt of the value, if there is one.
     pub value: Option<String>,
-    /// What is wrong with it and what to do.
+    /// The problem and the remedy.
     pub reason: String,
 }
 
@@ -43,28 +43,27 @@ const EXCERPT_CHARS: usize = 80;
 const REASON_CHARS: usize = 400;
 
 impl Diagnostic {
-    /// A problem with `field`. Where it is, whose it is and the value are added by `with_…` and
-    /// `in_…`.
+    /// Makes a diagnostic about `field`. The other methods add the place, the object and the value.
     pub fn new(severity: Severity, field: FieldPath, reason: impl Into<String>) -> Diagnostic {
         let reason = clip(reason.into(), REASON_CHARS);
         Diagnostic { severity, file: None, line: None, object: None, field, value: None, reason }
     }
 
-    /// Adds the value that is wrong.
+    /// Adds an excerpt of the value.
     #[must_use]
     pub fn with_value(mut self, value: impl fmt::Display) -> Diagnostic {
         self.value = Some(excerpt(&value.to_string()));
         self
     }
 
-    /// Adds the kind and the name of the object that it belongs to.
+    /// Adds the kind and the name of the object.
     #[must_use]
     pub fn of_object(mut self, object: impl fmt::Display) -> Diagnostic {
         self.object = Some(clip(object.to_string(), EXCERPT_CHARS));
         self
     }
 
-    /// Adds the place where it was found.
+    /// Adds the file and the line.
     #[must_use]
     pub fn in_file(mut self, file: &Arc<Path>, line: Option<u32>) -> Diagnostic {
         self.file = Some(file.clone());
@@ -72,7 +71,7 @@ impl Diagnostic {
         self
     }
 
-    /// Writes it to the log, with its parts as fields.
+    /// Logs the diagnostic, with its parts as fields.
     pub fn log(&self) {
         // tracing fixes the level of an event at compile time.
         macro_rules! event_at {
@@ -118,8 +117,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// A text from outside in a form that fits into a message: control characters escaped, cut if it is
-/// long, in quotes where its ends would not be seen.
+/// Returns an excerpt of a text from outside for a message: with escaped control characters, cut if
+/// it is long, and in quotes if its ends would be invisible.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
     let cut = text.char_indices().nth(EXCERPT_CHARS).map(|(end, _)| end);

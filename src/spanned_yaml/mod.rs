@@ -1,10 +1,10 @@
-//! Text that people write: YAML and JSON documents as trees that know their lines, typed values
-//! out of such trees, and the [`Diagnostic`]s that are found in them.
+//! YAML and JSON documents as trees with line numbers, typed values from such trees, and the
+//! [`Diagnostic`]s about them.
 //!
-//! Owns: the limits on what a text may do to us (nesting, aliases, length), the path of a field, how addresses are written, and
-//! the wording of messages about a place in a text.
+//! Owns: the limits on a text (nesting, aliases, length), the path of a field, the notation of
+//! addresses, and the wording of messages about a place in a text.
 //!
-//! Must not know: which objects or settings exist, files, or I/O of any kind.
+//! Must not know: the existing objects or settings, files, or I/O of any kind.
 
 mod address;
 mod diagnostic;

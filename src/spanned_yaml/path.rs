@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Where in an object we are, as a chain on the stack: costs nothing until a problem is found and
-/// [`At::path`] writes it down.
+/// A position in an object, as a chain on the stack. It costs nothing until [`At::path`] makes a
+/// path of it for a problem.
 #[derive(Debug, Clone, Copy)]
 pub struct At<'a> {
     parent: Option<&'a At<'a>>,
@@ -17,25 +17,25 @@ enum Step<'a> {
 }
 
 impl<'a> At<'a> {
-    /// A field of the document itself.
+    /// Returns the position of a field of the document itself.
     #[must_use]
     pub const fn top(name: &'a str) -> At<'a> {
         At { parent: None, step: Step::Field(name) }
     }
 
-    /// A field of what is here.
+    /// Returns the position of a field of this value.
     #[must_use]
     pub const fn field(&'a self, name: &'a str) -> At<'a> {
         At { parent: Some(self), step: Step::Field(name) }
     }
 
-    /// An element of the list that is here.
+    /// Returns the position of an element of this list.
     #[must_use]
     pub const fn index(&'a self, index: usize) -> At<'a> {
         At { parent: Some(self), step: Step::Index(index) }
     }
 
-    /// The path from the top of the document to here.
+    /// Returns the path from the top of the document to this position.
     #[must_use]
     pub fn path(&self) -> FieldPath {
         let mut path = self.parent.map(At::path).unwrap_or_default();
@@ -56,35 +56,35 @@ pub enum Segment {
     Index(usize),
 }
 
-/// The path of a field: `spec.ports[0].port`. Empty for the document itself.
+/// A path of a field: `spec.ports[0].port`. Empty for the document itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct FieldPath(Vec<Segment>);
 
 impl FieldPath {
-    /// The path of a field of the document itself.
+    /// Returns the path of a field of the document itself.
     #[must_use]
     pub fn top(name: &str) -> FieldPath {
         FieldPath(vec![Segment::Field(name.into())])
     }
 
-    /// A path of fields with dots between them, such as `spec.clusterIPs`.
+    /// Returns the path of a text with dots between the fields, such as `spec.clusterIPs`.
     #[must_use]
     pub fn dotted(path: &str) -> FieldPath {
         FieldPath(path.split('.').map(|name| Segment::Field(name.into())).collect())
     }
 
-    /// Goes one step further.
+    /// Appends a step.
     pub fn push(&mut self, segment: Segment) {
         self.0.push(segment);
     }
 
-    /// Its steps, from the top.
+    /// Returns the steps, from the top.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.0
     }
 
-    /// True for the document itself.
+    /// Returns true for the document itself.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -96,7 +96,7 @@ impl fmt::Display for FieldPath {
         for (position, segment) in self.0.iter().enumerate() {
             match segment {
                 Segment::Index(index) => write!(f, "[{index}]")?,
-                // Label keys hold dots and slashes; Kubernetes writes them in brackets, too.
+                // Label keys contain dots and slashes; Kubernetes writes them in brackets, too.
                 Segment::Field(name) if name.contains(['.', '/', ' ']) => write!(f, "[{name}]")?,
                 Segment::Field(name) if position == 0 => f.write_str(name)?,
                 Segment::Field(name) => write!(f, ".{name}")?,

@@ -1,8 +1,8 @@
-//! Trees out of YAML and JSON texts.
+//! Parses YAML and JSON texts into trees.
 //!
-//! JSON is read as the YAML that it is. The parser works with a stack of its own, not that of the
-//! thread, and both it and this builder are bounded: a text costs time and memory in proportion to
-//! its length, whatever is in it.
+//! JSON is a subset of YAML. The parser has a stack of its own, not that of the thread, and both
+//! the parser and this builder are bounded: any text costs time and memory in proportion to its
+//! length.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,14 +13,13 @@ use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput, Tag};
 
 use super::{Entry, Node, Scalar, Value, excerpt, scalar};
 
-/// More than any object that we read needs, and little enough for a recursive walk.
+/// The maximum nesting: more than any object of Kubernetes needs, and safe for a recursive walk.
 const NESTING_LIMIT: usize = 64;
 
-/// How many nodes anchors and aliases may copy in a document. Who wants more than that has written
-/// an alias bomb.
+/// The number of nodes that aliases may copy in a document. A document with more is an alias bomb.
 const COPY_LIMIT: usize = 10_000;
 
-/// A text is neither YAML nor JSON.
+/// A syntax error: the text is neither YAML nor JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {reason}")]
 pub struct SyntaxError {
@@ -28,17 +27,17 @@ pub struct SyntaxError {
     pub line: u32,
     /// The column, counted from 1.
     pub column: u32,
-    /// What is wrong there.
+    /// The problem at this place.
     pub reason: String,
 }
 
-/// Reads all documents of a text. Empty ones are left out.
+/// Parses all documents of a text. Omits empty ones.
 pub fn parse(bytes: &[u8]) -> Result<Vec<Node<'_>>, SyntaxError> {
     documents(bytes)?.collect()
 }
 
-/// Reads the documents of a text in which keys may occur twice, as lenient readers do: the last one
-/// counts, and the others are told. What comes after the first document need not be YAML.
+/// Parses the documents of a text leniently: of duplicate keys the last one counts, and the others are
+/// returned as errors. The text after the first document may be invalid.
 pub fn parse_leniently(bytes: &[u8]) -> Result<(Vec<Node<'_>>, Vec<SyntaxError>), SyntaxError> {
     let mut reader = Reader::new(bytes)?;
     reader.builder.overridden = Some(Vec::new());
@@ -53,8 +52,8 @@ pub fn parse_leniently(bytes: &[u8]) -> Result<(Vec<Node<'_>>, Vec<SyntaxError>)
     Ok((documents, reader.builder.overridden.unwrap_or_default()))
 }
 
-/// Reads the documents of a text one by one, so that they need not all be in memory. Empty ones are
-/// left out; an error is the last item.
+/// Parses the documents of a text one by one, to keep only one in memory. Omits empty ones; an
+/// error is the last item.
 pub fn documents(
     bytes: &[u8],
 ) -> Result<impl Iterator<Item = Result<Node<'_>, SyntaxError>>, SyntaxError> {
@@ -73,7 +72,7 @@ impl<'a> Reader<'a> {
             let (line, column) = position(&bytes[..error.valid_up_to()]);
             SyntaxError { line, column, reason: "the bytes here are not valid UTF-8 text".into() }
         })?;
-        // What YAML makes of a byte order mark in the middle of a stream is not worth knowing.
+        // Only a byte order mark at the beginning is removed.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut options = Options::default();
         options.flow_nesting_limit = NESTING_LIMIT;
@@ -122,18 +121,18 @@ fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Makes nodes out of events.
+/// A builder of nodes from the events of the parser.
 #[derive(Default)]
 struct Builder<'a> {
     document: Option<Node<'a>>,
     open: Vec<Open<'a>>,
     anchors: HashMap<usize, Node<'a>>,
     copied: usize,
-    /// Keys that came again in the same mapping, if that is no error.
+    /// Duplicate keys of a mapping, if they are no error.
     overridden: Option<Vec<SyntaxError>>,
 }
 
-/// A list or mapping whose end is still to come.
+/// A list or mapping before its end.
 struct Open<'a> {
     line: u32,
     anchor: usize,
@@ -145,12 +144,12 @@ enum Content<'a> {
     Mapping {
         entries: Vec<Entry<'a>>,
         key: Option<Key<'a>>,
-        /// Which entries a merge key brought.
+        /// The entries from a merge key.
         merged: Vec<usize>,
     },
 }
 
-/// A key whose value is still to come.
+/// A key before its value.
 enum Key<'a> {
     Named(Cow<'a, str>, u32),
     /// `<<`: the entries of the value become entries of the mapping.
@@ -245,7 +244,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Puts a complete node where it belongs.
+    /// Adds a complete node to its parent.
     fn close(&mut self, node: Node<'a>, anchor: usize, span: Span) -> Result<(), SyntaxError> {
         if anchor != 0 {
             self.copy(&node, span)?;
@@ -296,7 +295,7 @@ fn error_at(span: Span, reason: &str) -> SyntaxError {
     syntax_error(span.start.line(), span.start.col(), reason)
 }
 
-/// Whether what a scalar is follows from its text.
+/// Returns true if the type of a scalar follows from its text.
 fn is_plain(style: ScalarStyle, tag: Option<&Tag>) -> bool {
     match tag {
         None => style == ScalarStyle::Plain,
@@ -306,7 +305,7 @@ fn is_plain(style: ScalarStyle, tag: Option<&Tag>) -> bool {
     }
 }
 
-/// Whether this is a tag of YAML's own, such as `!!binary`.
+/// Returns true for a tag of YAML itself, such as `!!binary`.
 fn is_tag(tag: &Tag, name: &str) -> bool {
     let (handle, suffix) = tag.parts();
     let own = |prefix: &str| handle == prefix && suffix == name;
@@ -320,8 +319,8 @@ fn binary(text: &str) -> Option<String> {
     String::from_utf8(STANDARD.decode(text).ok()?).ok()
 }
 
-/// Adds the entries of a mapping, or of a list of mappings, of which the first comes first: later
-/// entries count, so it is added last. False if it is neither.
+/// Adds the entries of a mapping, or of a list of mappings. The first mapping of the list takes
+/// precedence, so it is added last. Returns false for other values.
 fn merge<'a>(entries: &mut Vec<Entry<'a>>, value: Value<'a>) -> bool {
     match value {
         Value::Mapping(merged) => {
@@ -339,7 +338,7 @@ fn merge<'a>(entries: &mut Vec<Entry<'a>>, value: Value<'a>) -> bool {
     }
 }
 
-/// As [`no_key_twice`], leaving out the entries that a merge key brought.
+/// Checks like [`no_key_twice`], without the entries from a merge key.
 fn no_key_twice_but(entries: &[Entry<'_>], merged: &[usize]) -> Result<(), SyntaxError> {
     let merged: HashSet<usize> = merged.iter().copied().collect();
     let own = entries.iter().enumerate().filter(|(i, _)| !merged.contains(i));
@@ -349,7 +348,7 @@ fn no_key_twice_but(entries: &[Entry<'_>], merged: &[usize]) -> Result<(), Synta
 
 fn no_key_twice(entries: &[Entry<'_>]) -> Result<(), SyntaxError> {
     let twice = if entries.len() <= 16 {
-        // The usual case, without a table.
+        // Few keys need no table.
         entries.iter().enumerate().find(|(i, e)| entries[..*i].iter().any(|f| f.key == e.key))
     } else {
         let mut seen = HashSet::with_capacity(entries.len());
@@ -369,7 +368,7 @@ fn no_key_twice(entries: &[Entry<'_>]) -> Result<(), SyntaxError> {
     })
 }
 
-/// Of entries with the same key, keeps the last one.
+/// Keeps the last one of entries with the same key.
 fn keep_last(entries: &mut Vec<Entry<'_>>, overridden: &mut Vec<SyntaxError>) {
     let last: HashMap<String, u32> =
         entries.iter().map(|entry| (entry.key.to_string(), entry.line)).collect();

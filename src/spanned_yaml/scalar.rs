@@ -1,12 +1,12 @@
-//! What a plain scalar means, as Kubernetes reads YAML: by the rules of go-yaml v2, which
-//! `sigs.k8s.io/yaml` uses. These are YAML 1.1, with the octal numbers of 1.2 and without times and
-//! base-60 numbers, which are text.
+//! The types of plain scalars by the rules of go-yaml v2, which Kubernetes uses through
+//! `sigs.k8s.io/yaml`. These are YAML 1.1, with the octal numbers of 1.2. Times and base-60 numbers
+//! are text.
 
 use std::borrow::Cow;
 
 use super::Scalar;
 
-/// The value of a scalar.
+/// Returns the typed value of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Meaning<'t> {
     Null,
@@ -53,7 +53,7 @@ pub(super) fn meaning(text: &str) -> Meaning<'_> {
         return Meaning::Text(text);
     }
     match digits.parse::<f64>() {
-        // As JSON, 1.0 and 1e2 are whole numbers.
+        // In JSON, 1.0 and 1e2 are whole numbers.
         Ok(number) if number.fract() == 0.0 && number.abs() < 9.0e18 => {
             Meaning::Signed(number as i64)
         }
@@ -62,7 +62,7 @@ pub(super) fn meaning(text: &str) -> Meaning<'_> {
     }
 }
 
-/// A whole number with the prefixes of Go: `0x`, `0b`, `0o`, and `0` for octal.
+/// Parses a whole number with the prefixes of Go: `0x`, `0b`, `0o`, and `0` for octal.
 fn integer(text: &str) -> Option<Meaning<'static>> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -76,7 +76,7 @@ fn integer(text: &str) -> Option<Meaning<'static>> {
         [b'0', _, ..] => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // Rust takes another sign here.
+    // Rust would accept another sign here.
     if !digits.starts_with(|first: char| first.is_ascii_alphanumeric()) {
         return None;
     }
@@ -104,8 +104,8 @@ fn is_decimal(text: &str) -> bool {
         && exponent.is_none_or(|digits| !digits.is_empty() && is_digits(digits))
 }
 
-/// What a plain scalar is as a key: `yes` is the key `true`, `010` the key `8`. None for null, which
-/// is no key.
+/// Returns a plain scalar in its form as a key: `yes` is the key `true`, `010` the key `8`. None
+/// for null, which is no key.
 pub(super) fn key(text: Cow<'_, str>) -> Option<Cow<'_, str>> {
     match meaning(&text) {
         Meaning::Null => None,

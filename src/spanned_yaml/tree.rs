@@ -1,13 +1,13 @@
-//! Texts as trees of nodes that know their lines.
+//! Trees of nodes with line numbers.
 
 use std::borrow::Cow;
 
 use super::{FieldPath, Segment, excerpt};
 
-/// A value and where it begins.
+/// A value with its first line.
 #[derive(Debug, Clone)]
 pub struct Node<'a> {
-    /// The line where the value begins, counted from 1.
+    /// The first line of the value, counted from 1.
     pub line: u32,
     /// The value.
     pub value: Value<'a>,
@@ -24,10 +24,10 @@ pub enum Value<'a> {
     Mapping(Vec<Entry<'a>>),
 }
 
-/// A single value, as it was written: what type it has is decided when it is read.
+/// A single value in its written form: its type is determined when it is read.
 #[derive(Debug, Clone)]
 pub struct Scalar<'a> {
-    /// The text, escapes resolved.
+    /// The text with resolved escapes.
     pub text: Cow<'a, str>,
     /// Neither quoted nor tagged as a string: `yes`, `80` and `null` are not strings.
     pub plain: bool,
@@ -45,7 +45,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The value of a field, if this is a mapping that has it.
+    /// Returns the value of a field, if this is a mapping with that field.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Node<'a>> {
         self.entry(key).map(|entry| &entry.node)
@@ -58,7 +58,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     #[must_use]
     pub fn text(&self) -> Option<&str> {
         match &self.value {
@@ -73,7 +73,7 @@ impl<'a> Node<'a> {
         matches!(&self.value, Value::Scalar(scalar) if scalar.is_null())
     }
 
-    /// The line of the field at `path`, or of the nearest thing around it that is in the text.
+    /// Returns the line of the field at `path`, or of the nearest existing node around it.
     #[must_use]
     pub fn line_of(&self, path: &FieldPath) -> u32 {
         let (mut node, mut line) = (self, self.line);
@@ -93,7 +93,7 @@ impl<'a> Node<'a> {
         line
     }
 
-    /// The node at `path`.
+    /// Returns the node at `path`.
     #[must_use]
     pub fn at(&self, path: &FieldPath) -> Option<&Node<'a>> {
         path.segments().iter().try_fold(self, |node, segment| match (segment, &node.value) {
@@ -103,7 +103,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Takes the field or element at `path` away. False if it is not there.
+    /// Removes the field or element at `path`. Returns false if it is missing.
     pub fn remove(&mut self, path: &FieldPath) -> bool {
         let Some((last, parents)) = path.segments().split_last() else {
             return false;
@@ -130,7 +130,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The value in a few words, for a message.
+    /// Returns a short description of the value for a message.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.value {
@@ -140,7 +140,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// How many nodes it is, with all that are in it.
+    /// Returns the number of nodes, including all nested ones.
     pub(super) fn size(&self) -> usize {
         1 + match &self.value {
             Value::Scalar(_) => 0,

@@ -1,4 +1,4 @@
-//! Typed values out of a tree.
+//! Deserializes typed values from a tree.
 
 use std::fmt;
 
@@ -12,23 +12,23 @@ use serde_path_to_error::Segment as PathSegment;
 use super::scalar::Meaning;
 use super::{FieldPath, Node, Segment, Value};
 
-/// A value has another type than its field.
+/// A value whose type does not match its field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct TypeError {
     /// The field.
     pub field: FieldPath,
-    /// What was expected and what was found.
+    /// The expected and the found type.
     pub reason: String,
 }
 
-/// Reads a node as a `T`.
+/// Deserializes a node as a `T`.
 pub fn typed<T: DeserializeOwned>(node: &Node<'_>) -> Result<T, TypeError> {
-    // Keeping track of the path costs time and is needed only if something is wrong.
+    // The tracking of the path costs time, and only errors need it.
     T::deserialize(node).or_else(|_| typed_reporting_unknown(node, |_| ()))
 }
 
-/// Reads a node as a `T` and reports each field that `T` does not have.
+/// Deserializes a node as a `T` and reports each field that `T` lacks.
 pub fn typed_reporting_unknown<T: DeserializeOwned>(
     node: &Node<'_>,
     mut unknown: impl FnMut(FieldPath),
@@ -64,7 +64,7 @@ fn ignored_path(path: &serde_ignored::Path<'_>) -> FieldPath {
     path
 }
 
-/// What serde says, in the words of YAML rather than of Rust.
+/// An error of serde, in terms of YAML types in place of Rust types.
 #[derive(Debug)]
 pub struct Mismatch(String);
 

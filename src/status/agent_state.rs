@@ -17,7 +17,7 @@ use crate::kube_proxy::Found;
 use crate::source::kubernetes::ApiStatus;
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
-const MOST: usize = 1_000;
+const MAX_LISTED: usize = 1_000;
 
 /// The noted state. Clones share it.
 #[derive(Clone, Default)]
@@ -183,8 +183,8 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
         owns_tables: snapshot.is_owner,
         node_ports: snapshot.node_context.as_deref().map(NodePorts::of),
         counts: counts(snapshot),
-        quarantined: snapshot.quarantined.iter().take(MOST).map(quarantined).collect(),
-        conflicts: snapshot.conflicts.iter().take(MOST).map(conflict).collect(),
+        quarantined: snapshot.quarantined.iter().take(MAX_LISTED).map(quarantined).collect(),
+        conflicts: snapshot.conflicts.iter().take(MAX_LISTED).map(conflict).collect(),
         ..notes.clone()
     }
 }

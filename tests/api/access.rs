@@ -83,7 +83,7 @@ fn a_wrong_token_is_named(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let kubeconfig = kubeconfig(&world)?.authority(&authority(&world))?.token_file("nobody")?;
     let agent = world.agent_with(&kubeconfig)?.spawn()?;
-    agent.wait_for_log(&["WARN", "does not accept our credentials", "401"])?;
+    agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
     kubeconfig.set_token(TOKEN)?;
     agent.wait_ready()?;
     world.assert_web(&ALL);
@@ -102,7 +102,7 @@ fn no_output_holds_a_secret(api: Api) -> Result<()> {
     world.gate.refuse()?;
     agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
     world.gate.reopen()?;
-    agent.wait_for_log(&["WARN", "does not accept our credentials", "401"])?;
+    agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
     let mut outputs = vec![status::wait_for(&world, &["PROBLEM", "credentials"])?];
     for (port, path) in [(10249, "/metrics"), (10249, "/configz"), (10256, "/healthz")] {
         outputs.push(format!("{:?}", agent.http_get(port, path)?));
@@ -144,7 +144,7 @@ fn a_new_token_is_read(api: Api) -> Result<()> {
     let standin = world.standin()?;
     standin.configure(|settings| settings.tokens = vec!["another".to_owned()]);
     standin.cut();
-    agent.wait_for_log(&["WARN", "does not accept our credentials", "401"])?;
+    agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
     world.assert_web(&ALL);
     world.kubeconfig.set_token("another")?;
     agent.wait_for_log(&["INFO", "answers again"])?;
@@ -165,7 +165,7 @@ fn a_reason_that_changes_is_told(api: Api) -> Result<()> {
     agent.wait_for_log(&["WARN", "the API server cannot be reached", "refused"])?;
     world.standin()?.configure(|settings| settings.tokens.clear());
     world.gate.reopen()?;
-    agent.wait_for_log(&["WARN", "does not accept our credentials", "401"])?;
+    agent.wait_for_log(&["WARN", "rejects the agent's credentials", "401"])?;
     world.standin()?.configure(|settings| settings.tokens.push(TOKEN.to_owned()));
     agent.wait_for_log(&["INFO", "answers again"])?;
     world.mark()

@@ -76,8 +76,8 @@ fn a_list_without_changes_writes_nothing(api: Api) -> Result<()> {
     world.api.put(Node::of(&world.lab.node2))?;
     let generation = world.generation()?;
     world.api.forget()?;
-    agent.wait_for_log(&["forgotten", "Service objects"])?;
-    agent.wait_for_log(&["forgotten", "EndpointSlice objects"])?;
+    agent.wait_for_log(&["resource version expired for services"])?;
+    agent.wait_for_log(&["resource version expired for endpointslices"])?;
     world.api.put(cluster_ip_service("new", "10.96.0.30"))?;
     world.lab.from(&world.lab.client).tcp("10.96.0.30:80").eventually().reaches(&["pod-2"]);
     assert_eq!(world.generation()?, generation + 1, "only the new Service is written");

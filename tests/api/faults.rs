@@ -140,7 +140,7 @@ fn a_watch_that_is_refused_with_410_begins_anew(api: Api) -> Result<()> {
     let (standin, generation) = (world.standin()?, world.generation()?);
     standin.misbehave(Fault::new(Answer::Status(410)).on(Verb::Watch).of(Kind::Service).times(1));
     standin.end_watches(Kind::Service)?;
-    agent.wait_for_log(&["forgotten", "Service objects", "listing them again"])?;
+    agent.wait_for_log(&["resource version expired for services, relisting"])?;
     standin.wait_for_requests(2, |request| is_service(request) && request.starts_list())?;
     standin.wait_for_watch(Kind::Service)?;
     assert_eq!(world.generation()?, generation);
@@ -156,7 +156,7 @@ fn a_watch_that_ends_with_410_begins_anew(api: Api) -> Result<()> {
         \"reason\":\"Expired\",\"code\":410}}\n";
     for kind in [Kind::Service, Kind::EndpointSlice] {
         standin.say(kind, gone)?;
-        agent.wait_for_log(&["forgotten", kind.as_str(), "listing them again"])?;
+        agent.wait_for_log(&["resource version expired for", kind.plural(), "relisting"])?;
         let begins = |request: &Request| request.kind == Some(kind) && request.starts_list();
         standin.wait_for_requests(2, begins)?;
     }
@@ -177,7 +177,7 @@ fn a_list_that_expires_between_pages_is_asked_for_as_a_whole(api: Api) -> Result
     standin.misbehave(of_lists(Answer::Status(410)));
     let agent = start_with_pages(&world)?;
     world.assert_web(&ALL);
-    assert_eq!(agent.log().matches("listing them again").count(), 0, "that is no outage");
+    assert_eq!(agent.log().matches("relisting").count(), 0, "that is no outage");
     let of_services = |request: &&Request| request.verb == Verb::List && is_service(request);
     let requests = standin.requests();
     let lists: Vec<&Request> = requests.iter().filter(of_services).collect();
@@ -208,7 +208,7 @@ fn lists_that_are_none_change_nothing(api: Api) -> Result<()> {
         standin.misbehave(bad.times(1));
         let agent = world.agent()?.spawn()?;
         let text = String::from_utf8_lossy(body);
-        let told = agent.wait_for_log(&["WARN", "makes no sense"]);
+        let told = agent.wait_for_log(&["WARN", "invalid response"]);
         told.with_context(|| format!("a list is {text:?}"))?;
         agent.wait_ready()?;
         assert_eq!(world.generation()?, generation, "a list is {text:?}");
@@ -262,7 +262,7 @@ fn garbage_in_a_watch_does_no_harm(api: Api) -> Result<()> {
         standin.wait_for_watch(Kind::Service)?;
         assert_eq!(world.generation()?, generation, "after {line:?}");
     }
-    agent.wait_for_log(&["WARN", "makes no sense", "garbage"])?;
+    agent.wait_for_log(&["WARN", "invalid response", "garbage"])?;
     world.assert_web(&ALL);
     world.mark()
 }

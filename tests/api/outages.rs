@@ -79,7 +79,7 @@ fn rules_stay_while_the_server_is_away_and_are_right_afterwards(api: Api) -> Res
     let agent = world.start()?;
     let generation = world.generation()?;
     world.gate.refuse()?;
-    agent.wait_for_log(&["WARN", "the API server cannot be reached", "trying again"])?;
+    agent.wait_for_log(&["WARN", "the API server cannot be reached", "retrying"])?;
     change(&world)?;
     assert_unchanged(&world);
     assert_eq!(world.generation()?, generation);
@@ -137,7 +137,7 @@ fn answers_that_are_cut_anywhere_do_no_harm(api: Api) -> Result<()> {
     assert_eq!(world.generation()?, generation, "half a list is none");
     world.gate.cut_after(700)?;
     let agent = world.agent()?.spawn()?;
-    agent.wait_for_log(&["the API server", "what is programmed stays"])?;
+    agent.wait_for_log(&["the API server", "the rules stay"])?;
     world.gate.reopen()?;
     agent.wait_ready()?;
     assert_changed(&world);
@@ -152,7 +152,7 @@ fn a_server_that_restarts_and_forgets_is_listed_anew(api: Api) -> Result<()> {
     world.api.forget()?;
     assert_unchanged(&world);
     world.gate.reopen()?;
-    agent.wait_for_log(&["forgotten", "listing them again"])?;
+    agent.wait_for_log(&["resource version expired for", ", relisting"])?;
     assert_changed(&world);
     world.mark()
 }

@@ -119,7 +119,7 @@ fn a_refused_frontend_costs_itself_and_everybody_is_told(api: Api) -> Result<()>
     events::wait_for(&world, "FrontendConflict")?;
     let told = events::with_reason(&world, "FrontendRefused")?;
     assert_eq!(told.len(), 1, "one for the Service: {told:#?}");
-    assert_eq!(agent.log().matches("the kernel refuses it").count(), REFUSED.len());
+    assert_eq!(agent.log().matches("the kernel refuses this frontend").count(), REFUSED.len());
     world.assert_web(&["pod-2"]);
     agent.stop()
 }
@@ -137,13 +137,18 @@ fn assert_told(world: &World, agent: &Agent) -> Result<()> {
     assert_eq!(event["regarding"]["name"], "picked-on");
     assert_eq!(Some(&event["regarding"]["uid"]), uid.as_ref(), "{services:?}");
     let note = event["note"].as_str().unwrap_or_default();
-    for part in ["change the Service or ", "Invalid argument (22)"] {
+    for part in ["fix the Service; ", "Invalid argument (22)"] {
         assert!(note.contains(part), "no {part:?} in {note}");
     }
     assert!(REFUSED.iter().any(|frontend| note.contains(frontend)), "{note}");
     for frontend in REFUSED {
         let of_it = format!("{frontend}/tcp of {SERVICE}:tcp");
-        agent.wait_for_log(&["ERROR", "the kernel refuses it", &of_it, "Invalid argument"])?;
+        agent.wait_for_log(&[
+            "ERROR",
+            "the kernel refuses this frontend",
+            &of_it,
+            "Invalid argument",
+        ])?;
         let line = format!("the kernel refuses {of_it}: ");
         let status = status::wait_for(world, &["PROBLEM  the kernel refuses "])?;
         assert!(status.contains(&format!("PROBLEM  {line}")), "no {line:?} in\n{status}");
@@ -170,7 +175,7 @@ fn once_fails_on_a_refused_frontend_but_programs_all_else(api: Api) -> Result<()
     for frontend in REFUSED {
         let line = log.lines().find(|line| line.contains(&format!("{frontend}/tcp of {SERVICE}")));
         let line = line.with_context(|| format!("no {frontend} in {log}"))?;
-        assert!(line.contains("the kernel refuses it"), "{line}");
+        assert!(line.contains("the kernel refuses this frontend"), "{line}");
     }
     assert_only_it_suffers(&world);
     Ok(())

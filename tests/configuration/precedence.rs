@@ -122,8 +122,8 @@ fn wrong_use_and_wrong_configuration_have_exit_codes_of_their_own() {
         (&["--cluster-cdr=10.0.0.0/8"], 2, "a similar argument exists: '--cluster-cidr'"),
         (&["--oom-score-adj=low"], 2, "not a number"),
         (&["--oom-score-adj=2000"], 64, "out of range; write -1000 to 1000"),
-        (&["--cluster-cidr=x", "--bind-address=y"], 64, "2 of its values are wrong"),
-        (&["--config=/no/such/file"], 64, "cannot be read"),
+        (&["--cluster-cidr=x", "--bind-address=y"], 64, "2 invalid values"),
+        (&["--config=/no/such/file"], 64, "cannot read"),
     ] {
         let output = run(arguments);
         let log = String::from_utf8_lossy(&output.stderr);

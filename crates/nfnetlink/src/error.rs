@@ -1,4 +1,4 @@
-//! What can go wrong between a netlink socket and the kernel.
+//! The errors of netlink sockets.
 
 use std::io;
 
@@ -10,7 +10,7 @@ pub enum Error {
     /// No socket.
     #[error("cannot open a netlink socket: {0}")]
     Open(io::Error),
-    /// The kernel took no message.
+    /// The kernel accepted no message.
     #[error("cannot send {bytes} bytes to the kernel: {reason}")]
     Send {
         /// The size of the messages.
@@ -18,7 +18,7 @@ pub enum Error {
         /// Why.
         reason: io::Error,
     },
-    /// The messages exceed what the socket may send at once, and the limit may not be raised.
+    /// The messages exceed the send buffer, and the kernel refuses a larger buffer.
     #[error(
         "{bytes} bytes exceed the socket's send buffer, and raising it was refused ({reason}): \
          CAP_NET_ADMIN is needed in the initial user namespace, or a larger net.core.wmem_max"
@@ -32,13 +32,13 @@ pub enum Error {
     /// No answer could be read.
     #[error("cannot read the kernel's answer: {0}")]
     Receive(io::Error),
-    /// The answer lacks what it must have.
+    /// The answer lacks a required part.
     #[error("the kernel's answer is malformed: {0}")]
     Malformed(&'static str),
     /// The kernel refused a request.
     #[error("the kernel refused to {request}: {errno}")]
     Refused {
-        /// What was asked for.
+        /// The request.
         request: &'static str,
         /// The kernel's answer.
         errno: Errno,
@@ -49,7 +49,7 @@ pub enum Error {
 }
 
 impl From<Error> for io::Error {
-    /// Keeps the number of the error, where it has one.
+    /// Keeps the error number, if there is one.
     fn from(error: Error) -> io::Error {
         match error {
             Error::Open(reason) | Error::Receive(reason) | Error::Send { reason, .. } => reason,

@@ -1,4 +1,4 @@
-//! What must hold for any bytes that the kernel might answer.
+//! Entry points for fuzzing with arbitrary answers of the kernel.
 
 use crate::Family;
 use crate::attr::Attrs;

@@ -29,7 +29,7 @@ impl Generic {
     /// Opens the socket.
     ///
     /// # Errors
-    /// [`Error::Open`] if the kernel gives none.
+    /// [`Error::Open`] if the kernel refuses a socket.
     pub fn open() -> Result<Generic, Error> {
         Socket::open(Protocol::Generic).map(Generic)
     }
@@ -52,7 +52,7 @@ impl Generic {
         found.ok_or(Error::Malformed("a family without a number"))
     }
 
-    /// Gives an order without attributes. `name` is what it does, for errors.
+    /// Sends a command without attributes. `name` describes it in errors.
     ///
     /// # Errors
     /// If the kernel refuses it.

@@ -1,4 +1,4 @@
-//! kube-proxy's flags as arguments of ours: made from the table in the configuration.
+//! kube-proxy's flags as arguments of clap, made from the flag table of the configuration.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use crate::config::{Flag, Flags};
 const HONOURED: &str = "Flags of kube-proxy (most have no effect beside --config)";
 const IDLE: &str = "Flags of kube-proxy, accepted without effect";
 
-/// What the configuration file says too. With `--config` the file counts, but for some flags.
+/// The flags that set fields of the configuration. With `--config`, most of them have no effect.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1) in YAML or JSON.
     pub config: Option<PathBuf>,
-    /// The flags that were given.
+    /// The flags on the command line, in their order.
     pub flags: Flags,
 }
 
-/// How to log. Counts also beside a configuration file.
+/// The flags for logging. They take effect with a configuration file, too.
 #[derive(Debug, Clone, Default)]
 pub struct Logging {
-    /// The flags that were given.
+    /// The flags on the command line, in their order.
     pub flags: Flags,
 }
 
@@ -75,7 +75,7 @@ impl FromArgMatches for Logging {
     }
 }
 
-/// The same for a command that a person types: taken, but not shown by `--help`.
+/// The flags for logging in a command for interactive use: accepted, but hidden from `--help`.
 #[derive(Debug, Clone, Default)]
 pub struct HiddenLogging(pub Logging);
 
@@ -123,7 +123,7 @@ fn argument(flag: &'static Flag) -> Arg {
             .default_missing_value("true")
             .value_name("BOOL")
     } else {
-        // Negative numbers, above all.
+        // Mainly for negative numbers.
         argument.value_name(flag.value).allow_hyphen_values(true)
     };
     match flag.without_effect_because() {
@@ -144,7 +144,8 @@ fn given(matches: &ArgMatches, wanted: impl Fn(&Flag) -> bool) -> Flags {
     flags
 }
 
-/// The words of a command line as kube-proxy reads them: `--cluster_cidr` is `--cluster-cidr`.
+/// Returns the words of a command line as kube-proxy reads them: `--cluster_cidr` is
+/// `--cluster-cidr`.
 pub fn normalized(words: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     let mut over = false;
     words.map(move |word| {

@@ -1,4 +1,4 @@
-//! The command line, with its help. Names of flags are kube-proxy's where it has them.
+//! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
 
 mod kube_proxy;
 
@@ -16,7 +16,7 @@ pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 #[derive(Debug, Parser)]
 #[command(version, about, disable_help_subcommand = true, max_term_width = 100)]
 pub struct Arguments {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -41,43 +41,44 @@ pub struct Run {
     /// given several times.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["kubeconfig", "master"])]
     pub manifests: Vec<PathBuf>,
-    /// Program once and exit: 0 if the kernel holds what was planned.
+    /// Program once and exit: with 0 if the kernel has accepted every rule.
     #[arg(long)]
     pub once: bool,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub netns: Option<PathBuf>,
-    /// Write the configuration in force to this file, every field with its value, and exit.
+    /// Write the effective configuration to this file, with a value for every field, and exit.
     #[arg(long, value_name = "FILE")]
     pub write_config_to: Option<PathBuf>,
-    /// Do what `shunt cleanup` does, and exit.
+    /// Remove everything that shunt has programmed, like `shunt cleanup`, and exit.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "false", hide_default_value = true,
           hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
     pub cleanup: bool,
-    /// Do what only root may do, which is to set sysctls, and exit.
+    /// Set the sysctls, which only root may do, and exit.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "false", hide_default_value = true,
           hide_possible_values = true, action = clap::ArgAction::Set, value_parser = parse_bool)]
     pub init_only: bool,
-    /// Print the version and exit; with `raw`, all that is known of the build.
+    /// Print the version and exit; with `raw`, also the details of the build.
     #[arg(long, value_name = "BOOL|raw", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = version)]
     pub version: Option<Version>,
-    /// Let nobody else change our tables while the agent runs, where the kernel can (6.9 and later).
+    /// Own the tables, so that no other process can modify them while the agent runs (Linux 6.9+).
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "true", hide_possible_values = true,
           action = clap::ArgAction::Set, value_parser = parse_bool)]
     pub own_tables: bool,
-    /// How often to look whether somebody else has changed our tables, where anybody can; 0 for
+    /// How often to check for modifications by other processes, where tables cannot be owned; 0 for
     /// never.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = period)]
     pub drift_check_period: Duration,
-    /// How often to look for a running kube-proxy and for rules that it has left; 0 for once, at the
+    /// How often to check for a running kube-proxy and for its leftover rules; 0 for once, at the
     /// start.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
-    /// Write sysctls below this directory: where a container has the node's /proc/sys/net mounted.
+    /// Write sysctls below this directory: the mount point of the node's /proc/sys/net in a
+    /// container.
     #[arg(long, value_name = "DIRECTORY", default_value = "/proc/sys/net")]
     pub net_sysctls: PathBuf,
     #[command(flatten)]
@@ -92,14 +93,14 @@ fn period(text: &str) -> Result<Duration, String> {
     GoDuration::parse(text)?.get().ok_or_else(|| "negative; write 0 or more".to_owned())
 }
 
-/// How to print the version.
+/// The form of the version that `--version` prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// Not at all.
+    /// The agent runs as without the flag.
     No,
-    /// In a line.
+    /// One line for people.
     Short,
-    /// With all that is known of the build.
+    /// JSON with the details of the build.
     Raw,
 }
 
@@ -120,7 +121,7 @@ pub struct Render {
     /// Read objects from this file or directory of YAML or JSON. Can be given several times.
     #[arg(long, value_name = "PATH", required = true)]
     pub manifests: Vec<PathBuf>,
-    /// How to print it.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Output::Nft)]
     pub output: Output,
     #[command(flatten)]
@@ -134,7 +135,7 @@ pub struct Render {
 /// Arguments of `shunt status`.
 #[derive(Debug, Args)]
 pub struct Status {
-    /// How to print it.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = StatusOutput::Text)]
     pub output: StatusOutput,
     /// Ask the agent of this network namespace: a name as in `ip netns`, or a path.
@@ -145,23 +146,23 @@ pub struct Status {
     pub logging: HiddenLogging,
 }
 
-/// How `shunt status` prints.
+/// The output format of `shunt status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StatusOutput {
-    /// For people.
+    /// Text for people.
     Text,
-    /// As JSON, with everything.
+    /// JSON with every field.
     Json,
 }
 
 /// Arguments of `shunt cleanup`.
 #[derive(Debug, Args)]
 pub struct Cleanup {
-    /// Remove what kube-proxy has left too: its nftables tables, its chains in the tables of
+    /// Also remove the leftovers of kube-proxy: its nftables tables, its chains in the tables of
     /// iptables-nft, and the services and the interface of its IPVS mode.
     #[arg(long)]
     pub kube_proxy: bool,
-    /// With --kube-proxy: leave shunt's own tables, so that Services go on working.
+    /// With --kube-proxy: keep shunt's own tables, so that Services keep working.
     #[arg(long, requires = "kube_proxy")]
     pub keep_own: bool,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
@@ -172,12 +173,12 @@ pub struct Cleanup {
     pub logging: HiddenLogging,
 }
 
-/// How `shunt render` prints.
+/// The output format of `shunt render`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// In the syntax of nft.
+    /// The syntax of nft.
     Nft,
-    /// As JSON: one object per frontend.
+    /// JSON with one object per frontend.
     Json,
 }
 
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_taken_as_kube_proxy_takes_them() {
+    fn flags_are_parsed_like_kube_proxys() {
         for words in [
             "--masquerade-all --cluster-cidr=10.0.0.0/8 --hostname-override n -v 4",
             "--masquerade-all=false --v=2",
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_flag_or_no_value_is_said() {
+    fn unknown_flags_and_invalid_values_are_named() {
         for (words, expected) in [
             ("--no-such-flag", "unexpected argument '--no-such-flag'"),
             ("--hostname-overide=x", "a similar argument exists: '--hostname-override'"),

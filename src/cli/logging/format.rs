@@ -1,5 +1,5 @@
-//! How a log line is written where `tracing-subscriber` has no such form: as klog writes JSON, and as
-//! commands tell people what is wrong.
+//! The formats of log lines that `tracing-subscriber` lacks: klog's JSON, and the messages of
+//! commands for people.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,14 +11,14 @@ use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
-/// A form of log lines.
+/// A format of log lines.
 pub(super) struct Format(fn(Writer<'_>, &Event<'_>) -> fmt::Result);
 
-/// JSON with the fields that kube-proxy's has: `ts`, the time in milliseconds; `msg`; `v`, the
-/// verbosity, which errors do not have; and `err` for an error. `level` is ours.
+/// JSON with the fields of kube-proxy's log: `ts`, the time in milliseconds; `msg`; `v`, the
+/// verbosity, absent for errors; and `err` for an error. `level` is an addition of shunt.
 pub(super) const JSON: Format = Format(json);
 
-/// What a command tells a person: how bad it is, where, and what, as compilers do.
+/// Messages for people in the style of compilers: severity, place, text.
 pub(super) const PLAIN: Format = Format(plain);
 
 impl<S, N> FormatEvent<S, N> for Format
@@ -52,7 +52,7 @@ fn json(mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
     writer.write_str("}\n")
 }
 
-/// The number for `-v` from which on this is logged. None for errors: as klog does.
+/// Returns the lowest `-v` that logs the event. None for errors, like klog.
 fn verbosity(event: &Event<'_>) -> Option<u8> {
     let is_ours = event.metadata().target().starts_with("shunt");
     match (*event.metadata().level(), is_ours) {
@@ -98,12 +98,12 @@ fn plain(mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
     writer.write_str(if fields.is_empty() { "\n" } else { ")\n" })
 }
 
-/// A value without quotes.
+/// Returns a value without quotes.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// What an event says.
+/// The message and the fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// The lines that are logged.
+    /// Returns the lines that the closure logs.
     fn lines(json: bool, log: impl FnOnce()) -> Vec<String> {
         let written = Log::default();
         let layer = layers::layer().with_writer(written.clone());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_as_by_a_compiler() {
+    fn plain_messages_look_like_a_compilers() {
         let lines = lines(false, || {
             tracing::error!(
                 file = "a.yaml",

@@ -1,4 +1,4 @@
-//! Logs: to stderr, as text for people or JSON for collectors.
+//! The log on stderr: text for people or JSON for collectors.
 
 mod format;
 
@@ -15,7 +15,7 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 use super::args::Logging;
 use crate::config::{self, LogFormat};
 
-/// What the lines go through before they are written.
+/// The registry with the filter by level.
 type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
 type Format = Box<dyn Layer<Filtered> + Send + Sync>;
 
@@ -24,45 +24,45 @@ struct Handles {
     format: reload::Handle<Format, Filtered>,
 }
 
-/// There is one log per process.
+/// The handles of the log, of which a process has one.
 static HANDLES: OnceLock<Handles> = OnceLock::new();
 
-/// A person waits for what the command says.
+/// True for commands: their text goes to a person at a terminal.
 static FOR_PEOPLE: AtomicBool = AtomicBool::new(false);
 
-/// From now on, text is what a command tells a person, and no log: `error: …`.
+/// Switches text to messages for people, `error: …`, in place of log lines.
 pub(super) fn tell_people() {
     FOR_PEOPLE.store(true, Ordering::Relaxed);
 }
 
-/// Logs as the flags say, for commands without a configuration.
+/// Starts the log with the flags only, for commands without a configuration.
 pub(super) fn start_with(logging: &Logging) {
-    // Flags that are wrong are for others to report; they do not keep the rest from being logged.
+    // The caller reports invalid flags; the log starts with defaults then.
     match config::load(None, &logging.flags) {
         Ok(loaded) => start(loaded.config.log_format, loaded.config.verbosity),
         Err(_) => start(LogFormat::default(), 0),
     }
 }
 
-/// Logs in this format and as much as this verbosity asks for, from now on.
+/// Starts the log with this format and verbosity, or changes them.
 pub(super) fn start(format: LogFormat, verbosity: u8) {
     if let Some(handles) = HANDLES.get() {
-        // It fails only without a subscriber.
+        // Fails only without a subscriber.
         let _ = handles.levels.reload(levels(verbosity));
         let _ = handles.format.reload(layer(format));
         return;
     }
     let (levels, levels_handle) = reload::Layer::new(levels(verbosity));
     let (format, format_handle) = reload::Layer::new(layer(format));
-    // Who embeds us may have a log of their own.
+    // A program that embeds the library may have a log already.
     if tracing_subscriber::registry().with(levels).with(format).try_init().is_ok() {
         let _ = HANDLES.set(Handles { levels: levels_handle, format: format_handle });
     }
 }
 
 fn layer(format: LogFormat) -> Format {
-    // A log that cannot be written is lost. To say so on stderr, as the library does by default, would
-    // fail as well, and panic.
+    // Lines that stderr does not accept are lost. The library's default is to report that on
+    // stderr, which would fail, too, and panic.
     let layer =
         fmt::layer().with_writer(std::io::stderr).with_target(false).log_internal_errors(false);
     match format {
@@ -74,9 +74,9 @@ fn layer(format: LogFormat) -> Format {
     }
 }
 
-/// What kube-proxy's numbers mean for us: 0 is what matters (it starts, stops, something is wrong),
-/// 2 adds each commit, 4 each step. What HTTP and TLS have to say is so much that ours would drown in
-/// it; there, too, 8 is the level for requests.
+/// Returns the levels for a verbosity of kube-proxy: 0 logs starts, stops and problems, 2 adds each
+/// commit, 4 each step. The libraries for HTTP and TLS log very much; 8 adds their requests, like
+/// kube-proxy.
 fn levels(verbosity: u8) -> Targets {
     let (own, libraries) = match verbosity {
         0..=1 => (LevelFilter::INFO, LevelFilter::WARN),

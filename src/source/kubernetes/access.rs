@@ -1,4 +1,4 @@
-//! Where the API server is, and who we are to it.
+//! The address of the API server, and the agent's credentials.
 
 use std::path::PathBuf;
 
@@ -12,34 +12,33 @@ use super::token::{Token, TokenError};
 use super::{Dialer, kubeconfig};
 use crate::spanned_yaml::Diagnostic;
 
-/// How to reach the API server.
+/// The settings of the access to the API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
-    /// The kubeconfig file. None: the service account of the Pod that we run in.
+    /// The kubeconfig file. None: the service account of the agent's Pod.
     pub kubeconfig: Option<PathBuf>,
-    /// The URL of the server, if it is another one than the kubeconfig or the Pod's environment
-    /// says.
+    /// The URL of the server, which replaces the one of the kubeconfig or the Pod's environment.
     pub master: Option<String>,
-    /// Makes connections from another network namespace than ours, which is tried first.
+    /// Connects from another network namespace, which is tried before the agent's own.
     pub dialer: Option<Dialer>,
 }
 
-/// The server cannot be reached as it was asked for; trying again would not help.
+/// An error of the settings: retries would not help.
 ///
-/// No error quotes a value of a kubeconfig, nor a URL, nor the error of a library that may do so:
-/// these may hold secrets.
+/// No error quotes a value of a kubeconfig, a URL, or the error of a library that may quote them:
+/// they may hold secrets.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// The kubeconfig cannot be used.
     #[error("the kubeconfig cannot be used: {0}")]
     Kubeconfig(Box<Diagnostic>),
-    /// We are in no Pod, or in one without a service account.
+    /// The agent runs in no Pod, or in a Pod without a service account.
     #[error(
         "no API server: give --kubeconfig FILE or --manifests PATH, or run in a Pod with a service \
          account ({0})"
     )]
     InCluster(InClusterError),
-    /// The URL is none.
+    /// The URL is not valid.
     #[error("--master {0}")]
     Master(&'static str),
     /// A certificate, a key or a token cannot be read or used.
@@ -64,18 +63,18 @@ impl From<kube::Error> for AccessError {
     }
 }
 
-/// All that it takes to make a client, as the files are now.
+/// The parts of a client, from the current content of the files.
 pub(super) struct Prepared {
     pub(super) config: Config,
     pub(super) token: Token,
     /// The proxy on the way to the server.
     pub(super) proxy: Option<Proxy>,
-    /// A variable of the environment that names no proxy though it should.
+    /// An environment variable without a valid proxy.
     ignored: Option<&'static str>,
 }
 
 impl Prepared {
-    /// With the proxy that the environment asks for.
+    /// Adds the proxy of the environment.
     fn new(config: Config, token: Token) -> Prepared {
         let mut ignored = None;
         let variable = |name: &str| std::env::var(name).ok();
@@ -86,11 +85,10 @@ impl Prepared {
 }
 
 impl Access {
-    /// Finds out what is wrong with it, certificates, keys and tokens included, without asking the
-    /// server.
+    /// Checks the settings, with certificates, keys and tokens, without a request to the server.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first problem.
     pub fn check(&self) -> Result<(), AccessError> {
         let Prepared { config, proxy, ignored, .. } = self.prepare()?;
         if let Some(proxy) = proxy {
@@ -108,7 +106,7 @@ impl Access {
     /// Returns the URL of the server for people: without a path or a query, which may be secret.
     ///
     /// # Errors
-    /// If there is no server to be found, or the credentials are unusable.
+    /// If no server is configured, or the credentials cannot be used.
     pub fn server(&self) -> Result<String, AccessError> {
         let url = self.prepare()?.config.cluster_url;
         let scheme = url.scheme_str().unwrap_or("https");
@@ -133,7 +131,7 @@ impl Access {
                 }
                 Ok(prepared)
             }
-            // As client-go does: outside of a Pod the URL alone has to do.
+            // Like client-go: outside of a Pod, the URL alone is enough.
             (None, Some(url)) if !in_pod => {
                 Ok(Prepared::new(Config::new(uri(url)?), Token::default()))
             }

@@ -1,4 +1,4 @@
-//! How it goes with the server: told once per outage, not once per attempt.
+//! The state of the API server, logged once per outage in place of once per attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use crate::source::objects::Kind;
 
-/// What all watches together know about the server.
+/// The state of the API server as all watches together see it.
 pub struct ApiStatus {
     troubles: Mutex<Troubles>,
-    /// Somebody got through after a time without api_status.
+    /// Notified when a watch recovers from a failure.
     back: Notify,
     on_restart: Box<dyn Fn(Kind) + Send + Sync>,
 }
@@ -21,8 +21,8 @@ pub struct ApiStatus {
 #[derive(Debug, Default)]
 struct Troubles {
     of: BTreeMap<Kind, Trouble>,
-    /// The lasting ones that have been told. A server on its way back gives one reason after the
-    /// other: each is worth a line, none is worth one for each attempt.
+    /// The lasting failures that are in the log. A server that starts fails for several reasons in
+    /// turn: each gets one log line, not one per attempt.
     told: BTreeSet<String>,
 }
 
@@ -41,7 +41,7 @@ impl ApiStatus {
         }
     }
 
-    /// What is in the way at the moment, for a person, and for how long; none if all is well.
+    /// Returns the current failure as text, and its duration; none if all watches work.
     #[must_use]
     pub fn trouble(&self) -> Option<(String, Duration)> {
         let troubles = self.troubles();
@@ -51,28 +51,28 @@ impl ApiStatus {
         Some((texts.join("; "), since.elapsed()))
     }
 
-    /// A watch was opened again.
+    /// Counts a watch that was opened again.
     pub(super) fn restarted(&self, kind: Kind) {
         (self.on_restart)(kind);
     }
 
-    /// A request or a watch failed. `lasting` if that is more than what happens to healthy servers.
+    /// Logs a failed request or watch. `lasting` if healthy servers do not fail in this way.
     pub(super) fn lost(&self, kind: Kind, failure: &Failure, lasting: bool) {
         let text = failure.told(kind);
         let mut troubles = self.troubles();
         let known = |(other, trouble): (&Kind, &Trouble)| *other == kind || trouble.text == text;
         if lasting && troubles.told.insert(text.clone()) {
-            tracing::warn!("{text}; what is programmed stays, trying again");
+            tracing::warn!("{text}; the rules stay, retrying");
         } else if lasting || troubles.of.iter().any(known) {
             tracing::debug!("{text}");
         } else {
-            tracing::info!("{text}; connecting again");
+            tracing::info!("{text}; reconnecting");
         }
         let since = troubles.of.get(&kind).map_or_else(Instant::now, |trouble| trouble.since);
         troubles.of.insert(kind, Trouble { since, text });
     }
 
-    /// The server answers as it should.
+    /// Notes that the server works for this kind.
     pub(super) fn well(&self, kind: Kind) {
         let mut troubles = self.troubles();
         let Some(trouble) = troubles.of.remove(&kind) else { return };
@@ -86,7 +86,7 @@ impl ApiStatus {
         self.back.notify_waiters();
     }
 
-    /// Waits until another watch has got through.
+    /// Waits until another watch has recovered.
     pub(super) async fn back(&self) {
         self.back.notified().await;
     }

@@ -4,30 +4,30 @@ use std::time::Duration;
 
 use crate::jitter;
 
-const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(30);
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// Pauses that double with each failure. Each is shortened by up to a half at random, so that the
-/// nodes of a cluster do not come back all at once.
+/// Pauses that double with each failure. Each is shortened by a random part, up to a half, so that
+/// the nodes of a cluster do not reconnect all at once.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// The pause before the next attempt.
+    /// Returns the pause before the next attempt.
     pub(super) fn next(&mut self) -> Duration {
-        let pause = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(MAX_PAUSE);
         self.failures = self.failures.saturating_add(1);
         pause.mul_f64(0.5 + 0.5 * jitter::fraction())
     }
 
-    /// How many attempts have failed since one went well.
+    /// Returns the number of failures since the last success.
     pub(super) fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// An attempt went well.
+    /// Resets the pauses after a success.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
@@ -40,13 +40,13 @@ mod tests {
     #[test]
     fn pauses_grow_to_a_limit_and_begin_anew_after_a_success() {
         let mut backoff = Backoff::default();
-        let mut expected = FIRST;
+        let mut expected = FIRST_PAUSE;
         for _ in 0..50 {
             let pause = backoff.next();
             assert!(pause <= expected && pause >= expected / 2, "{pause:?} of {expected:?}");
-            expected = (expected * 2).min(LONGEST);
+            expected = (expected * 2).min(MAX_PAUSE);
         }
         backoff.reset();
-        assert!(backoff.next() <= FIRST);
+        assert!(backoff.next() <= FIRST_PAUSE);
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTP client: one shared connection, which notices when the other side is gone.
+//! The HTTP client: one shared connection, with pings that detect a dead server.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -25,24 +25,24 @@ use super::token::Token;
 use super::tunnel::Tunnel;
 use super::{Access, AccessError};
 
-/// How long a TCP connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(10);
-/// HTTP/2: the server is asked for a sign of life when it was silent for this long (client-go: 30 s) …
+/// The timeout of a TCP connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// HTTP/2: the client sends a ping when the server was silent for this long (client-go: 30 s) …
 const PING_AFTER: Duration = Duration::from_secs(20);
-/// … and the connection is given up when none comes (client-go: 15 s).
+/// … and closes the connection without an answer within this time (client-go: 15 s).
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which server did not answer, and why: a name that does not resolve is not told by the system.
+/// An error that names the server: the resolver's error does not contain the name.
 #[derive(Debug, thiserror::Error)]
 #[error("{way}: {reason}")]
 struct NoAnswer {
-    /// The server, and the proxy on the way to it.
+    /// The server, and the proxy in between.
     way: String,
     reason: String,
 }
 
-/// Makes a client. kube's own one speaks HTTP/1 only: a connection for each watch, and none of them
-/// would notice for minutes that the server's host is gone.
+/// Makes a client. kube's own client speaks HTTP/1 only: it has a connection for each watch, and
+/// detects a dead host of the server only after minutes.
 fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessError> {
     let Prepared { mut config, token, proxy, .. } = access.prepare()?;
     let agent = HeaderValue::from_static(concat!("shunt/", env!("CARGO_PKG_VERSION")));
@@ -50,7 +50,7 @@ fn client(access: &Access, observer: &RequestObserver) -> Result<Client, AccessE
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp.set_connect_timeout(Some(CONNECT));
+    tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
     tcp.set_keepalive(Some(KEEPALIVE_AFTER));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
@@ -123,16 +123,16 @@ where
     Ok(Client::new(service, config.default_namespace.clone()))
 }
 
-/// The client in use, with the means to make a new one: certificates, keys and addresses may have
-/// changed when the server does not take us any more.
+/// The client in use, with the means to make a new one: when the server rejects the agent,
+/// certificates, keys or addresses may have changed.
 pub struct Connection {
     make: Box<dyn Fn() -> Result<Client, AccessError> + Send + Sync>,
     current: Mutex<(u64, Client)>,
 }
 
 impl Connection {
-    /// Prepares a client; nothing is requested yet. To be called where tokio runs. `observer` is
-    /// told of each request.
+    /// Prepares a client, without a request. Must be called within a tokio runtime. The client
+    /// calls `observer` for each request.
     ///
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
@@ -147,14 +147,13 @@ impl Connection {
         Ok(Connection { make: Box::new(make), current: Mutex::new((0, client)) })
     }
 
-    /// The client, with its number.
+    /// Returns the client and its number.
     #[must_use]
     pub fn client(&self) -> (u64, Client) {
         self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The client with this number did not get through: make a new one, unless another watch has
-    /// done so.
+    /// Replaces the client with this number after a failure, unless another watch has done so.
     pub fn renew(&self, failed: u64) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.0 != failed {
@@ -162,8 +161,10 @@ impl Connection {
         }
         match (self.make)() {
             Ok(client) => *current = (failed + 1, client),
-            // Half-written files; what we have may still do.
-            Err(error) => tracing::debug!("keeping the old credentials: {error}"),
+            // The files may be half-written; the old credentials may still work.
+            Err(error) => {
+                tracing::debug!("cannot reload the credentials, keeping the old ones: {error}");
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From the JSON of an object to what the model is told.
+//! Decodes the JSON of an object into a change for the model.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,31 +12,31 @@ use shunt_core::model::{Change, Family, Listed, ObjectName};
 use crate::source::objects::{self, Converted, Key, Kind, Names, raw};
 use crate::spanned_yaml::{self, Diagnostic, FieldPath, Severity, typed};
 
-/// Reads objects of one kind and reports what is wrong with them.
+/// A decoder for objects of one kind, which logs their problems.
 pub(super) struct Decoder {
     kind: Kind,
     node_name: Arc<str>,
     names: Arc<Mutex<Names>>,
-    /// Triggers before this time are not ours to measure.
+    /// Triggers before this time, the start of the agent, are not measured.
     started: SystemTime,
-    /// The versions of objects with problems that have been told.
+    /// The versions of objects with problems that are in the log already.
     told: HashMap<ObjectName, String>,
 }
 
-/// An object as the model is told.
+/// A decoded object.
 #[derive(Debug, PartialEq)]
 pub(super) struct Decoded {
-    /// Which it is.
+    /// The name of the object.
     pub(super) name: ObjectName,
-    /// Its version.
+    /// The `resourceVersion`.
     pub(super) version: String,
-    /// The object, or that it is gone.
+    /// The object or its deletion.
     pub(super) change: Change,
-    /// When what led to it happened, where it says so.
+    /// The time of the trigger, from the annotation of an EndpointSlice.
     pub(super) trigger: Option<(Family, SystemTime)>,
 }
 
-/// The part of any object that says which one it is, whatever is wrong with the rest.
+/// The metadata of any object, readable whatever is wrong with the rest.
 #[derive(Deserialize)]
 struct Bare {
     metadata: BareMetadata,
@@ -62,10 +62,10 @@ impl Decoder {
         Decoder { kind, node_name, names, started, told: HashMap::new() }
     }
 
-    /// Reads an object that is there. `None` if it is none of our business.
+    /// Decodes an existing object. Returns `None` for the Node of another machine.
     ///
     /// # Errors
-    /// If it does not even say which object it is.
+    /// If the object has no valid metadata.
     pub(super) fn take(&mut self, json: &RawValue) -> Result<Option<Decoded>, String> {
         let names = self.names.clone();
         let names = &mut names.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,10 +98,10 @@ impl Decoder {
         Ok(Some(Decoded { name, version: metadata.resource_version, change, trigger }))
     }
 
-    /// Reads an object that is gone.
+    /// Decodes a deleted object.
     ///
     /// # Errors
-    /// If it does not say which object it is.
+    /// If the object has no valid metadata.
     pub(super) fn take_gone(&mut self, json: &RawValue) -> Result<Option<Decoded>, String> {
         let metadata = bare(json)?;
         let names = &mut self.names.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +115,7 @@ impl Decoder {
         Ok(Some(Decoded { name: key.name, version, change, trigger: None }))
     }
 
-    /// A list is complete: these objects are all that there are. Returns what follows for others.
+    /// Handles a complete list: returns the change that deletes all objects that it lacks.
     pub(super) fn listed(&mut self, names: HashSet<ObjectName>) -> Option<Change> {
         self.told.retain(|name, _| names.contains(name));
         let listed = match self.kind {
@@ -129,8 +129,8 @@ impl Decoder {
         Some(Change::Listed(listed))
     }
 
-    /// A field has another type than it should. The slow way finds out which, and says it in the
-    /// words that manifests are told in.
+    /// Finds the field with the wrong type by the slow parser, so that the message equals that for
+    /// a manifest.
     fn mistyped(
         &self,
         json: &RawValue,
@@ -148,7 +148,7 @@ impl Decoder {
             });
         let (field, reason) = match error {
             Some(error) => (error.field, error.reason),
-            None => (FieldPath::default(), "a field has another type than it should".to_owned()),
+            None => (FieldPath::default(), "a field has the wrong type".to_owned()),
         };
         let reason = format!("{reason} (the {} is left out)", self.kind);
         let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
@@ -186,7 +186,7 @@ fn read<T: DeserializeOwned>(
 
 fn bare(json: &RawValue) -> Result<raw::Metadata, String> {
     let Bare { metadata } = serde_json::from_str(json.get())
-        .map_err(|error| format!("an object that does not say which one it is ({error})"))?;
+        .map_err(|error| format!("an object without valid metadata ({error})"))?;
     let BareMetadata { name, namespace, resource_version } = metadata;
     Ok(raw::Metadata { name, namespace, resource_version, ..raw::Metadata::default() })
 }

@@ -1,8 +1,8 @@
-//! Connections to the API server, when the agent works in another network namespace than the one it
-//! was started in.
+//! Connections to the API server from the network namespace in which the agent was started, if it
+//! works in another one.
 //!
-//! A kubeconfig is meant for where the agent was started; but the server may as well be one that
-//! only the other namespace reaches. So the first is tried first, then the other.
+//! A kubeconfig usually fits the namespace of the start, but the server may be reachable only from
+//! the other namespace. So the agent tries the namespace of the start first, then the other.
 
 use std::future::Future;
 use std::io;
@@ -18,12 +18,12 @@ use nix::sys::socket::{setsockopt, sockopt};
 use tokio::sync::{mpsc, oneshot};
 use tower::{BoxError, Service};
 
-/// HTTP/1 has no pings; there the kernel probes the other host.
+/// HTTP/1 has no pings; TCP keepalive takes their place.
 pub(super) const KEEPALIVE_AFTER: Duration = Duration::from_secs(20);
 pub(super) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) const KEEPALIVE_PROBES: u32 = 3;
-/// How long the namespace of the start is tried.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The timeout of a connect from the namespace of the start.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Call {
     host: String,
@@ -31,7 +31,7 @@ struct Call {
     answer: oneshot::Sender<io::Result<TcpStream>>,
 }
 
-/// Makes connections from the network namespace in which it was made.
+/// A thread that connects from the network namespace in which it was started.
 #[derive(Debug, Clone)]
 pub struct Dialer(mpsc::UnboundedSender<Call>);
 
@@ -44,15 +44,15 @@ impl PartialEq for Dialer {
 impl Eq for Dialer {}
 
 impl Dialer {
-    /// A dialer for the namespace of this thread.
+    /// Starts a dialer in the namespace of this thread.
     ///
     /// # Errors
-    /// If the system gives us no thread.
+    /// If the system refuses to start a thread.
     pub fn here() -> io::Result<Dialer> {
         let (sender, mut calls) = mpsc::unbounded_channel::<Call>();
         std::thread::Builder::new().name("dialer".to_owned()).spawn(move || {
             while let Some(call) = calls.blocking_recv() {
-                // Whoever asked may have given up.
+                // The caller may have stopped waiting.
                 let _ = call.answer.send(connect(&call.host, call.port));
             }
         })?;
@@ -61,7 +61,7 @@ impl Dialer {
 
     async fn dial(&self, host: String, port: u16) -> io::Result<tokio::net::TcpStream> {
         let (answer, answered) = oneshot::channel();
-        let gone = || io::Error::other("the thread that makes connections is gone");
+        let gone = || io::Error::other("the thread that makes connections has ended");
         self.0.send(Call { host, port, answer }).map_err(|_| gone())?;
         tokio::net::TcpStream::from_std(answered.await.map_err(|_| gone())??)
     }
@@ -70,7 +70,7 @@ impl Dialer {
 fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut failure = io::Error::from(io::ErrorKind::NotFound);
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(stream) => {
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
@@ -90,7 +90,7 @@ fn seconds(duration: Duration) -> u32 {
     u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Connects from where the dialer is, if there is one, and else from here.
+/// Connects from the dialer's namespace, if there is one, and otherwise from this one.
 #[derive(Clone)]
 pub(super) struct Connector {
     pub(super) there: Option<Dialer>,

@@ -1,4 +1,4 @@
-//! What can go wrong with a request or a watch, and what follows from it.
+//! The failures of requests and watches, and their consequences.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,43 +8,43 @@ use kube::core::Status;
 
 use crate::source::objects::Kind;
 
-/// Long enough for a sentence about what is forbidden to whom.
-const MESSAGE_CHARS: usize = 300;
+/// Long enough for the API server's message about a missing permission.
+const MAX_MESSAGE_CHARS: usize = 300;
 
-/// Why a request or a watch ended.
+/// The reason for the end of a request or a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// The server ended the watch, which it does now and then.
+    /// The server ended the watch, which it does periodically.
     Ended,
     /// The connection broke while it was in use.
     Broken(String),
-    /// Nothing came for longer than a server that is alive stays silent.
+    /// The server was silent for longer than its bookmarks allow.
     Silent,
-    /// The server does not know any more what happened since the version that we know.
+    /// The server no longer has the changes since the known resource version.
     Expired,
-    /// The server is behind the version that we know.
+    /// The server is behind the known resource version.
     TooNew,
     /// The server does not stream lists.
     NoStreaming,
     /// The server does not have this resource.
     Absent,
-    /// The server refuses.
+    /// The server rejects the request.
     Refused {
         /// The HTTP status.
         code: u16,
-        /// What it says.
+        /// The message of the server.
         message: String,
-        /// How long it asks us to wait.
+        /// The value of `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// The server cannot be reached, or not within reasonable time.
+    /// The server cannot be reached within the timeout.
     Unreachable(String),
-    /// The server sent what makes no sense.
+    /// The server sent an invalid response.
     Garbage(String),
 }
 
 impl Failure {
-    /// The failure in an answer to a request, or in an event of a watch.
+    /// Returns the failure in an answer to a request, or in an event of a watch.
     pub(super) fn from_status(status: &Status, retry_after: Option<Duration>) -> Failure {
         let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
         let retry_after =
@@ -67,17 +67,17 @@ impl Failure {
         }
     }
 
-    /// No answer, for this reason.
+    /// Returns the failure of a request without an answer.
     pub(super) fn unreachable(error: &(dyn Error + 'static)) -> Failure {
         Failure::Unreachable(innermost(error))
     }
 
-    /// Half an answer, for this reason.
+    /// Returns the failure of an incomplete answer.
     pub(super) fn broken(error: &(dyn Error + 'static)) -> Failure {
         Failure::Broken(innermost(error))
     }
 
-    /// True if new credentials, certificates or another address of the server might help.
+    /// Returns true if new credentials, certificates or another address of the server might help.
     pub(super) fn is_about_access(&self) -> bool {
         match self {
             Failure::Unreachable(_) => true,
@@ -86,25 +86,25 @@ impl Failure {
         }
     }
 
-    /// What to tell a person.
+    /// Returns the message for the log.
     pub(super) fn told(&self, kind: Kind) -> String {
         match self {
             Failure::Ended => format!("the API server ends the watch of {kind} objects"),
             Failure::Silent => format!("the watch of {kind} objects is silent"),
             Failure::Expired => {
-                format!("the API server has forgotten our version of {kind} objects")
+                format!("resource version expired for {}", kind.resource())
             }
             Failure::TooNew => {
-                format!("the API server does not have our version of {kind} objects yet")
+                format!("the API server does not have the known version of {kind} objects yet")
             }
             Failure::NoStreaming => "the API server does not stream lists".to_owned(),
             Failure::Absent => format!("the API server has no {kind} objects"),
             Failure::Refused { code: 401, message, .. } => {
-                format!("the API server does not accept our credentials: {message} (401)")
+                format!("the API server rejects the agent's credentials: {message} (401)")
             }
             Failure::Refused { code: 403, message, .. } => format!(
-                "the API server does not let us list and watch {kind} objects: {message} (403); \
-                 bind us to the ClusterRole system:node-proxier, or add the rule {} to ours",
+                "the API server does not let the agent list and watch {kind} objects: {message} \
+                 (403); bind its user to the ClusterRole system:node-proxier, or add the rule {}",
                 rule(kind)
             ),
             Failure::Refused { code, message, .. } => {
@@ -114,12 +114,12 @@ impl Failure {
                 format!("the connection to the API server broke: {reason}")
             }
             Failure::Unreachable(reason) => format!("the API server cannot be reached: {reason}"),
-            Failure::Garbage(what) => format!("the API server sends what makes no sense: {what}"),
+            Failure::Garbage(what) => format!("the API server sent an invalid response: {what}"),
         }
     }
 }
 
-/// The rule of a role that allows to list and watch these objects.
+/// Returns the rule of a role that permits list and watch of this kind.
 fn rule(kind: Kind) -> String {
     let group = match kind {
         Kind::Service | Kind::Node => "\"\"",
@@ -130,7 +130,7 @@ fn rule(kind: Kind) -> String {
     format!("{{apiGroups: [{group}], resources: [{resource}], verbs: [list, watch]}}")
 }
 
-/// The innermost reason is the one that says something.
+/// Returns the innermost error of a chain, which is the specific one.
 pub(super) fn innermost(mut error: &(dyn Error + 'static)) -> String {
     while let Some(source) = error.source() {
         error = source;
@@ -138,9 +138,9 @@ pub(super) fn innermost(mut error: &(dyn Error + 'static)) -> String {
     one_line(&error.to_string())
 }
 
-/// What a server or a library says, fit for a line of the log.
+/// Returns a message of a server or a library, shortened to a log line.
 fn one_line(text: &str) -> String {
-    // rustls refers to its manual.
+    // Cuts off the reference to the manual in messages of rustls.
     let text = text.split(": https://docs.rs").next().unwrap_or_default().trim();
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MESSAGE_CHARS).collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE_CHARS).collect()
 }

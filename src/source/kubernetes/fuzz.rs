@@ -1,4 +1,4 @@
-//! What the API server may answer: see [`crate::fuzz`].
+//! Entry points for fuzzing with answers of an API server: see [`crate::fuzz`].
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use super::decoder::Decoder;
 use super::messages::{Page, bookmark, event};
 use crate::source::objects::Kind;
 
-/// What each kind of object is told by these lines of a watch, or by this page of a list.
+/// Returns what each decoder makes of these lines of a watch, or of this page of a list.
 pub(crate) fn fuzz(bytes: &[u8], node_name: &str) -> Vec<Vec<Change>> {
     let of_kind = |kind| {
         let names = Default::default();

@@ -1,7 +1,7 @@
-//! Kubeconfig files, as client-go reads them: leniently, and only the first document.
+//! Kubeconfig files, read like client-go does: leniently, and only the first document.
 //!
-//! A kubeconfig holds secrets, and a secret may stand in a wrong field. So no error quotes a value of
-//! the file: an error names the file, the line, the field, and what is wrong with it.
+//! A kubeconfig holds secrets, and a secret may stand in a wrong field. So no error quotes a value
+//! of the file: an error names the file, the line, the field and the problem.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ use crate::spanned_yaml::{
     Diagnostic, FieldPath, Node, Segment, Severity, Value, parse_leniently, typed,
 };
 
-/// What a kubeconfig says about the server and about us.
+/// The server and the user of a kubeconfig.
 pub(super) struct Found {
     pub(super) config: Config,
     pub(super) token: Token,
-    /// The proxy that the kubeconfig asks for.
+    /// The proxy of `proxy-url`.
     pub(super) proxy: Option<Proxy>,
 }
 
@@ -163,7 +163,7 @@ impl Reader<'_> {
             field.push(Segment::Field("cluster".into()));
             return Err(self.wrong(field, "names a cluster that is not in clusters"));
         };
-        // As in client-go, a user that is not there has no credentials.
+        // Like in client-go, a missing user has no credentials.
         let mut users = file.users.unwrap_or_default().into_iter().enumerate();
         let user = context.user.and_then(|name| users.find(|(_, user)| user.name == name));
         let (user_number, user) = user.unwrap_or_default();
@@ -194,7 +194,7 @@ impl Reader<'_> {
         let has = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
         let basic = has(&user.username) || has(&user.password);
         if basic && (has(&user.token) || has(&user.token_file)) {
-            let reason = "stands beside a token; give the user one of the two";
+            let reason = "set together with a token; give the user one of the two";
             return Err(self.wrong(at_user.field("username"), reason));
         }
         let tls = has(&cluster.certificate_authority)
@@ -273,7 +273,7 @@ impl Reader<'_> {
             let reason = "is neither a host name nor an IP address";
             return Err(self.wrong(at_cluster.field("tls-server-name"), reason));
         }
-        // The file is read again now and then, as the one of a service account is.
+        // The file is read again periodically, like the token of a service account.
         config.root_cert_file = authority_file.filter(|_| authority_is_file).map(PathBuf::from);
         if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
             let field = match authority_is_file {
@@ -296,7 +296,7 @@ impl Reader<'_> {
         self.path.parent().map_or_else(|| PathBuf::from(value), |folder| folder.join(value))
     }
 
-    /// Whether the file that a field names can be read.
+    /// Checks that the file in a field can be read.
     fn check_file(&self, field: FieldPath, value: Option<&str>) -> Result<(), Box<Diagnostic>> {
         let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(()) };
         let path = self.resolve(value);
@@ -312,9 +312,9 @@ impl Reader<'_> {
         }
     }
 
-    /// The file that a field names cannot be used.
+    /// Returns the error for an unreadable file in a field.
     fn unreadable(&self, field: FieldPath, value: &str, reason: &str) -> Box<Diagnostic> {
-        // What does not look like a path may be the secret itself.
+        // A value that does not look like a path may be the secret itself.
         let file = match value.starts_with(['/', '.']) && value.len() < 256 {
             true => format!("the file {}", self.resolve(value).display()),
             false => "the file that this field names".to_owned(),
@@ -322,7 +322,8 @@ impl Reader<'_> {
         self.wrong(field, format!("{file} cannot be read: {reason}"))
     }
 
-    /// What is wrong with certificates and keys, without the words of libraries, which may quote them.
+    /// Returns the error for a certificate or a key, without the text of libraries, which may quote
+    /// it.
     fn unusable(
         &self,
         at_cluster: &Selected,
@@ -386,7 +387,7 @@ impl Reader<'_> {
     }
 }
 
-/// Which element of a list was selected.
+/// The selected element of a list.
 struct Selected {
     list: &'static str,
     number: usize,
@@ -408,7 +409,7 @@ fn element(list: &str, number: usize, inner: &str) -> FieldPath {
     field
 }
 
-/// The part of a path that is not made of keys that the file chooses.
+/// Returns the part of a path without the keys that the file itself chooses.
 fn known(field: &FieldPath) -> FieldPath {
     let mut known = FieldPath::default();
     for segment in field.segments() {
@@ -420,7 +421,7 @@ fn known(field: &FieldPath) -> FieldPath {
     known
 }
 
-/// The URL of a server. Without a scheme it is `https` where there is anything about TLS, as in
+/// Parses the URL of a server. Without a scheme it is `https` if any field is about TLS, like in
 /// client-go. The error does not quote the URL, which may hold a password.
 pub(super) fn server(url: &str, tls: bool) -> Result<Uri, &'static str> {
     const NO_URL: &str = "is not a URL such as https://10.0.0.1:6443";
@@ -440,7 +441,7 @@ pub(super) fn server(url: &str, tls: bool) -> Result<Uri, &'static str> {
     Ok(parsed)
 }
 
-/// Lets kube read certificates and keys.
+/// Returns the configuration with which kube reads certificates and keys.
 fn load(
     server: &Uri,
     authority_file: Option<String>,
@@ -452,7 +453,7 @@ fn load(
         server: Some(server.to_string()),
         certificate_authority: authority_file,
         certificate_authority_data: authority_data,
-        // Keeps kube from reading the environment; which proxy to use is decided elsewhere.
+        // Keeps kube from reading the environment; `proxy` selects the proxy.
         proxy_url: Some("http://proxy.invalid".to_owned()),
         ..Default::default()
     };

@@ -1,22 +1,22 @@
-//! The body of an answer, line by line.
+//! Reads the body of an answer line by line.
 
 use http_body_util::BodyExt;
 use kube::client::Body;
 
 use super::failure::Failure;
 
-/// No object is larger than this: etcd takes 1.5 MiB.
-const LONGEST: usize = 16 << 20;
-/// More than this is given back once it is not needed.
-const KEPT: usize = 256 << 10;
+/// The longest line. No object is larger: etcd accepts 1.5 MiB.
+const MAX_LINE_BYTES: usize = 16 << 20;
+/// The capacity that the buffer keeps after a longer line.
+const MAX_KEPT_BYTES: usize = 256 << 10;
 
-/// Splits a body into lines.
+/// A reader that splits a body into lines.
 pub(super) struct Lines {
     body: Body,
     buffer: Vec<u8>,
-    /// Where the next line begins.
+    /// The offset of the next line.
     start: usize,
-    /// Up to here there is no end of a line.
+    /// The buffer has no end of a line before this offset.
     searched: usize,
 }
 
@@ -25,8 +25,8 @@ impl Lines {
         Lines { body, buffer: Vec::new(), start: 0, searched: 0 }
     }
 
-    /// The next line, without its end; none at the end of the body. What comes after the last end
-    /// of a line was cut off and is dropped. Can be cancelled without losing anything.
+    /// Returns the next line, without its end; none at the end of the body. Drops an incomplete
+    /// last line. Cancel-safe: a dropped future loses no data.
     pub(super) async fn next(&mut self) -> Result<Option<&[u8]>, Failure> {
         loop {
             let end = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
@@ -39,11 +39,13 @@ impl Lines {
             self.buffer.drain(..self.start);
             self.start = 0;
             self.searched = self.buffer.len();
-            if self.buffer.len() > LONGEST {
-                return Err(Failure::Garbage(format!("a line of more than {LONGEST} bytes")));
+            if self.buffer.len() > MAX_LINE_BYTES {
+                return Err(Failure::Garbage(format!(
+                    "a line of more than {MAX_LINE_BYTES} bytes"
+                )));
             }
             if self.buffer.is_empty() {
-                self.buffer.shrink_to(KEPT);
+                self.buffer.shrink_to(MAX_KEPT_BYTES);
             }
             match self.body.frame().await {
                 None => return Ok(None),

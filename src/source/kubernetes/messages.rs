@@ -1,4 +1,4 @@
-//! What the server sends, as far as it is not an object: events of watches, pages of lists.
+//! The envelopes of objects: events of watches, pages of lists.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -39,12 +39,12 @@ struct Bookmark {
     metadata: raw::Metadata,
 }
 
-/// A line of a watch.
+/// Parses a line of a watch.
 pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
     serde_json::from_slice(line).map_err(|error| garbage(&error, line))
 }
 
-/// The version that a bookmark names, and whether it ends a streamed list. Other events than
+/// Returns the version in a bookmark, and whether it ends a streamed list. Events other than
 /// bookmarks are failures.
 pub(super) fn bookmark(event: &Event<'_>) -> Result<(String, bool), Failure> {
     let json = event.object.get();

@@ -1,15 +1,15 @@
 //! The Kubernetes API server as a source of objects.
 //!
-//! Owns: how we reach the server ([`Access`]), listing and watching ([`watch`]), what is done when
-//! it does not answer as it should, and when everything has been listed once.
+//! Owns: the access to the server ([`Access`]), list and watch ([`watch`]), the reactions to
+//! failures of the server, and the signal that everything has been listed once.
 //!
-//! What one can rely on:
-//! - While the server is away, what it said before holds.
-//! - A list is delivered as a whole or not at all, and says which objects there are no more
-//!   ([`Change::Listed`]); between lists only events are delivered.
-//! - An object that is wrong in itself costs that object only.
+//! Invariants:
+//! - While the server is unreachable, its last state holds.
+//! - A list is delivered as a whole or not at all, and deletes the objects that it lacks
+//!   ([`Change::Listed`]); between lists, only events are delivered.
+//! - An invalid object affects no other object.
 //!
-//! Must not know: what is made of the objects.
+//! Must not know: planning, nf_tables.
 
 mod access;
 mod api_status;
@@ -55,17 +55,17 @@ pub use requests::{ObservedRequest, RequestObserver};
 use resource::Resource;
 use watch::Watch;
 
-/// How long programming waits for our Node and the ServiceCIDRs once Services and EndpointSlices are
-/// there: most clusters could do without them, and a server may not let us read them.
+/// How long programming waits for the Node and the ServiceCIDRs after the lists of Services and
+/// EndpointSlices: most clusters work without them, and a role may forbid them.
 const WAIT_FOR_THE_REST: Duration = Duration::from_secs(10);
 
-/// Batches that may wait to be decoded; then reading from the server waits, too.
+/// The capacity of the queue of batches. When it is full, the watches stop reading.
 const QUEUE: usize = 64;
 
-/// A batch, and the kind of which it is the whole list, if it is one.
+/// A batch, and the kind if the batch is the whole list of it.
 type Listing = (Option<Kind>, ChangeBatch);
 
-/// Lists and watches the objects that matter to a node.
+/// A source that lists and watches the objects that concern a node.
 pub struct Source {
     connection: Arc<Connection>,
     api_status: Arc<ApiStatus>,
@@ -73,8 +73,9 @@ pub struct Source {
 }
 
 impl Source {
-    /// Prepares everything; nothing is requested yet. To be called where tokio runs. `on_restart` is
-    /// called whenever the watch of a kind is opened again, `observer` of each request.
+    /// Prepares a source, without a request. Must be called within a tokio runtime. The source
+    /// calls `on_restart` whenever it opens the watch of a kind again, and `observer` for each
+    /// request.
     ///
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
@@ -84,7 +85,7 @@ impl Source {
         on_restart: impl Fn(Kind) + Send + Sync + 'static,
         observer: RequestObserver,
     ) -> Result<Source, AccessError> {
-        tracing::info!(server = access.server()?, "taking objects from an API server");
+        tracing::info!(server = access.server()?, "reading objects from the API server");
         let connection = Connection::open(access, observer)?;
         Ok(Source::with(connection, node_name, on_restart))
     }
@@ -101,14 +102,14 @@ impl Source {
         }
     }
 
-    /// How it goes with the server; can be asked while the source runs.
+    /// Returns a handle to the state of the API server, for use while the source runs.
     #[must_use]
     pub fn api_status(&self) -> Arc<ApiStatus> {
         self.api_status.clone()
     }
 
-    /// Follows the server until `deliver` says `Break`; dropped, it stops at once. Once everything
-    /// has been listed, [`Change::Synced`] is delivered.
+    /// Follows the server until `deliver` returns `Break`; a dropped future stops at once. Delivers
+    /// [`Change::Synced`] after the first lists of all kinds.
     pub async fn run(self, deliver: impl FnMut(ChangeBatch) -> ControlFlow<()>) {
         let (sender, batches) = mpsc::channel(QUEUE);
         let names = Arc::new(Mutex::new(Names::new()));
@@ -120,7 +121,7 @@ impl Source {
             Box::pin(Watch::new(resource, connection, api_status, decoder, sender.clone()).run())
         };
         let [services, slices, node, service_cidrs] = Kind::ALL.map(watch);
-        // They end only once their batches are no longer decoded.
+        // The watches end only when the receiver of their batches is dropped.
         tokio::select! {
             () = hand_on(batches, deliver) => {}
             _ = async { tokio::join!(services, slices, node, service_cidrs) } => {}
@@ -128,7 +129,7 @@ impl Source {
     }
 }
 
-/// Hands batches on and says when everything has been listed.
+/// Delivers batches, and [`Change::Synced`] after the first lists of all kinds.
 async fn hand_on(
     mut batches: mpsc::Receiver<Listing>,
     mut deliver: impl FnMut(ChangeBatch) -> ControlFlow<()>,
@@ -149,8 +150,8 @@ async fn hand_on(
             () = &mut rest, if !synced && !missing.iter().any(|kind| kind.is_namespaced()) => {
                 let names: Vec<&str> = missing.iter().map(|kind| kind.as_str()).collect();
                 tracing::warn!(
-                    "programming begins without having seen: {}; they count as soon as the API \
-                     server lists them",
+                    "programming without the lists of: {}; the agent applies them as soon as the \
+                     API server sends them",
                     names.join(", ")
                 );
                 missing.clear();

@@ -1,5 +1,5 @@
-//! Which proxy is between us and the server, as client-go decides it: the kubeconfig's `proxy-url`, and
-//! else the environment by the rules of Go's `golang.org/x/net/http/httpproxy`.
+//! Selects the proxy to the server like client-go: the kubeconfig's `proxy-url`, otherwise the
+//! environment by the rules of Go's `golang.org/x/net/http/httpproxy`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub(super) struct Proxy {
     pub(super) credentials: Option<Credentials>,
 }
 
-/// How to talk to a proxy.
+/// The protocol of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProxyKind {
     Http,
@@ -45,7 +45,7 @@ impl fmt::Display for Proxy {
 }
 
 impl Proxy {
-    /// Reads the URL of a proxy. `None` if it is none, or of an unknown scheme.
+    /// Parses the URL of a proxy. Returns `None` if it is invalid or has an unknown scheme.
     pub(super) fn parse(url: &str) -> Option<Proxy> {
         let (scheme, rest) = url.split_once("://")?;
         let scheme = scheme.to_ascii_lowercase();
@@ -74,8 +74,8 @@ impl Proxy {
         Some(Proxy { url, kind, credentials })
     }
 
-    /// The proxy that the environment asks for on the way to `server`. `ignored` is told the name of a
-    /// variable that holds no proxy.
+    /// Returns the environment's proxy for `server`. Calls `ignored` with the name of a variable
+    /// without a valid proxy.
     pub(super) fn from_environment(
         server: &Uri,
         variable: impl Fn(&str) -> Option<String>,
@@ -107,7 +107,7 @@ impl Proxy {
     }
 }
 
-/// Whether a server is reached without a proxy. Servers on this host always are.
+/// Returns true if `NO_PROXY` exempts a server. Servers on this host always are exempt.
 fn is_exempt(host: &str, port: u16, exempt: &str) -> bool {
     let host = host.to_ascii_lowercase();
     let address = host.parse::<IpAddr>().ok().map(|address| address.to_canonical());
@@ -117,7 +117,7 @@ fn is_exempt(host: &str, port: u16, exempt: &str) -> bool {
     exempt.split(',').any(|entry| matches(&host, address, port, &entry.trim().to_ascii_lowercase()))
 }
 
-/// Whether an entry of `NO_PROXY` means this host.
+/// Returns true if an entry of `NO_PROXY` matches this host.
 fn matches(host: &str, address: Option<IpAddr>, port: u16, entry: &str) -> bool {
     if entry == "*" {
         return true;
@@ -140,7 +140,7 @@ fn matches(host: &str, address: Option<IpAddr>, port: u16, entry: &str) -> bool 
     }
 }
 
-/// A port at the end, where there is one: `::1` has none.
+/// Splits off a port at the end, if there is one: `::1` has none.
 fn split_port(entry: &str) -> (&str, Option<&str>) {
     match entry.rsplit_once(':') {
         Some((name, port)) if !name.contains(':') || name.ends_with(']') => (name, Some(port)),
@@ -148,7 +148,7 @@ fn split_port(entry: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Resolves the escapes of a URL.
+/// Decodes the percent-encoding of a URL.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

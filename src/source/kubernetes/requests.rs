@@ -1,4 +1,4 @@
-//! What is asked of the server, for those who count it.
+//! Observes the requests to the server, for metrics.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,23 +8,23 @@ use hyper::http::{Request, Response};
 use hyper::{Method, StatusCode};
 use tower::{Layer, Service};
 
-/// A request to which an answer has begun, or none has come.
+/// A finished request: its answer has begun, or it has failed.
 #[derive(Debug)]
 pub struct ObservedRequest<'a> {
-    /// How it asked.
+    /// The HTTP method.
     pub method: &'a Method,
     /// The server, as `host:port` where the URL has a port.
     pub host: &'a str,
-    /// The answer's status.
+    /// The status of the answer; none if the request failed.
     pub status: Option<StatusCode>,
-    /// How long that took; none for a watch, which begins to answer at once and goes on for minutes.
+    /// The latency; none for a watch, whose answer begins at once and lasts for minutes.
     pub took: Option<Duration>,
 }
 
-/// Who is told of each request.
+/// A callback for each request.
 pub type RequestObserver = Arc<dyn Fn(&ObservedRequest<'_>) + Send + Sync>;
 
-/// Tells of the requests that go through it.
+/// A layer of the client that calls the observer for each request.
 #[derive(Clone)]
 pub(super) struct ObserverLayer {
     pub(super) host: Arc<str>,

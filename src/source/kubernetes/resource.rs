@@ -1,4 +1,4 @@
-//! Which objects are asked for, and how.
+//! The requests for the lists and watches of each kind.
 
 use kube::api::{ListParams, WatchParams};
 use kube::core::Request as Builder;
@@ -6,11 +6,10 @@ use kube::core::Request as Builder;
 use crate::jitter;
 use crate::source::objects::Kind;
 
-/// Objects per page of a list: few enough that a page of large EndpointSlices does not need much
-/// memory.
-const PAGE: u32 = 250;
-/// The server ends a watch after this many seconds, and up to `SPREAD` more, so that after its
-/// restart the watches of all nodes do not end at once for ever.
+/// Objects per page of a list: few enough to bound the memory of a page of large EndpointSlices.
+const PAGE_LIMIT: u32 = 250;
+/// The server ends a watch after this many seconds and up to `SPREAD` more. The random part keeps
+/// the watches of all nodes from ending at once ever after a restart of the server.
 const WATCH_SECONDS: u32 = 240;
 const SPREAD: u32 = 50;
 
@@ -18,21 +17,21 @@ const SPREAD: u32 = 50;
 #[derive(Debug, Clone)]
 pub(super) struct Resource {
     pub(super) kind: Kind,
-    /// Paths of the API, the best version first.
+    /// Paths of the API, the preferred version first.
     paths: &'static [&'static str],
     path: usize,
     labels: Option<&'static str>,
     fields: Option<String>,
 }
 
-/// How new a list has to be (`resourceVersion`), as client-go's reflector asks for it.
+/// The minimum version of a list (`resourceVersion`), like in client-go's reflector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RelistFrom {
-    /// Whatever the server has in its cache will do: nothing is known yet.
+    /// Any version in the server's cache: the agent knows no version yet.
     Cache,
-    /// Not older than what was known.
+    /// Not older than the known version.
     Since(String),
-    /// What the store has now, since the server does not have the version that was known.
+    /// The current version of the store: the server does not have the known version.
     Store,
 }
 
@@ -64,20 +63,21 @@ impl Resource {
         Resource { kind, paths, path: 0, labels, fields }
     }
 
-    /// The server does not know this version of the API: go on to the next one. False, and back at
-    /// the first one, if there is no other.
+    /// Switches to the next version of the API if the server lacks this one. Returns false after
+    /// the last version, and starts over with the first.
     pub(super) fn next_version(&mut self) -> bool {
         self.path = (self.path + 1) % self.paths.len();
         self.path != 0
     }
 
-    /// The server refuses the selector: ask for more objects than we need, if that is possible. It
-    /// takes `spec.clusterIP` since Kubernetes 1.31; headless Services mean nothing to us anyway.
+    /// Drops a field selector that the server rejects, if the list is usable without. Servers
+    /// accept `spec.clusterIP` since Kubernetes 1.31; the conversion ignores headless Services
+    /// anyway.
     pub(super) fn widen(&mut self) -> bool {
         self.kind == Kind::Service && self.fields.take().is_some()
     }
 
-    /// One page of the list, or the whole list without a `limit`.
+    /// Returns the request for one page of the list, or for the whole list without a `limit`.
     pub(super) fn list(
         &self,
         from: &RelistFrom,
@@ -89,8 +89,8 @@ impl Resource {
         let mut request = self.builder().list(&ListParams {
             label_selector: self.labels.map(str::to_owned),
             field_selector: self.fields.clone(),
-            // kube leaves the version 0 out beside a limit.
-            limit: (limit && !cached).then_some(PAGE),
+            // kube omits the version 0 together with a limit.
+            limit: (limit && !cached).then_some(PAGE_LIMIT),
             continue_token: page,
             resource_version: match from {
                 RelistFrom::Cache => Some("0".to_owned()),
@@ -100,7 +100,7 @@ impl Resource {
             ..ListParams::default()
         })?;
         if limit && cached {
-            let uri = format!("{}&limit={PAGE}", request.uri());
+            let uri = format!("{}&limit={PAGE_LIMIT}", request.uri());
             *request.uri_mut() = uri.parse().map_err(|error| {
                 kube::core::request::Error::BuildRequest(hyper::http::Error::from(error))
             })?;
@@ -108,12 +108,12 @@ impl Resource {
         Ok(request)
     }
 
-    /// The changes since a version.
+    /// Returns the request for the changes since a version.
     pub(super) fn watch(&self, since: &str) -> Result<Request, kube::core::request::Error> {
         self.builder().watch(&self.watch_parameters(false), since)
     }
 
-    /// All objects that there are, not older than a version, and then the changes.
+    /// Returns the request for a streamed list, not older than a version, and the changes after it.
     pub(super) fn stream(&self, from: &RelistFrom) -> Result<Request, kube::core::request::Error> {
         let version = match from {
             RelistFrom::Since(version) => version,

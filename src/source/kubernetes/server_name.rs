@@ -1,4 +1,4 @@
-//! The name that a server's certificate must have, where it is not that of the URL.
+//! Verifies a server's certificate against a configured name (`tls-server-name`).
 
 use hyper_rustls::FixedServerNameResolver;
 

@@ -1,5 +1,5 @@
-//! Bearer tokens, as client-go sends them: the file, which is read again as it rotates, before the
-//! token that the kubeconfig itself holds.
+//! Bearer tokens, like client-go sends them: a token file, read again as it rotates, takes
+//! precedence over a token in the kubeconfig.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::Request;
 use tower::{Layer, Service};
 
-/// A file is read again after this time. (client-go: a minute, less ten seconds.)
+/// The interval between two reads of a token file. (client-go: a minute, less ten seconds.)
 const REREAD_INTERVAL: Duration = Duration::from_secs(50);
 
-/// Who we are to the server.
+/// The agent's bearer token.
 #[derive(Clone, Default)]
 pub(super) struct Token {
     given: Option<HeaderValue>,
@@ -23,21 +23,21 @@ pub(super) struct Token {
 
 struct TokenFile {
     path: PathBuf,
-    /// The last token that could be read, and when the file was looked at.
+    /// The last valid token, and the time of the last read.
     last: Mutex<(Option<HeaderValue>, Instant)>,
 }
 
-/// Why a token cannot be used. It never quotes the token.
+/// The reason why a token cannot be used. It never quotes the token.
 #[derive(Debug)]
 pub(super) enum TokenError {
-    /// The token that was given has characters that no HTTP header can hold.
+    /// The token of the kubeconfig has characters that no HTTP header can hold.
     Given,
     /// The file cannot be read, or holds no token.
     File(io::Error),
 }
 
 impl Token {
-    /// A token, a file with one, or both; with both, the file need not be there.
+    /// Makes a token from a value, a file, or both; with both, the file may be missing.
     pub(super) fn new(given: Option<&str>, file: Option<&Path>) -> Result<Token, TokenError> {
         let given = given.map(|token| bearer(token).ok_or(TokenError::Given)).transpose()?;
         let read = |path: &Path| {
@@ -55,7 +55,7 @@ impl Token {
         let from_file = self.file.as_ref().and_then(|file| {
             let mut last = file.last.lock().unwrap_or_else(PoisonError::into_inner);
             if now.saturating_duration_since(last.1) >= REREAD_INTERVAL {
-                // A file that is gone or half-written does not take away what it said.
+                // A missing or half-written file keeps the previous token.
                 last.0 = read(&file.path).ok().or_else(|| last.0.take());
                 last.1 = now;
             }
@@ -89,7 +89,7 @@ impl<S> Layer<S> for Token {
     }
 }
 
-/// Adds the token to requests.
+/// A layer of the client that adds the token to requests.
 #[derive(Clone)]
 pub(super) struct WithToken<S> {
     token: Token,

@@ -16,12 +16,12 @@ use tower::{BoxError, Service, ServiceExt};
 use super::failure::innermost;
 use super::proxy::Proxy;
 
-/// The proxy makes no connection to the server, for this reason.
+/// The reason why the proxy makes no connection to the server.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NoTunnel(String);
 
-/// Asks a proxy for connections.
+/// A connector through an HTTP proxy.
 #[derive(Clone)]
 pub(super) struct Tunnel<C> {
     proxy: Arc<Proxy>,
@@ -29,7 +29,7 @@ pub(super) struct Tunnel<C> {
 }
 
 impl<C> Tunnel<C> {
-    /// `inner` connects to the proxy.
+    /// Makes a connector; `inner` connects to the proxy.
     pub(super) fn new(proxy: Proxy, inner: C) -> Tunnel<C> {
         Tunnel { proxy: Arc::new(proxy), inner }
     }
@@ -67,13 +67,13 @@ where
     S: Read + Write + Unpin + Send + 'static,
 {
     let broken = |error: hyper::Error| {
-        NoTunnel(format!("the proxy breaks the connection: {}", innermost(&error)))
+        NoTunnel(format!("the proxy broke the connection: {}", innermost(&error)))
     };
     let request =
         request(proxy, server).ok_or_else(|| NoTunnel("the server has no host".into()))?;
     let (mut sender, driver) =
         hyper::client::conn::http1::handshake(connection).await.map_err(broken)?;
-    // It ends when the connection is handed over.
+    // The task ends with the upgrade of the connection.
     tokio::spawn(driver.with_upgrades());
     let answer = sender.send_request(request).await.map_err(broken)?;
     match answer.status() {
@@ -90,7 +90,7 @@ where
     let upgraded = hyper::upgrade::on(answer).await.map_err(broken)?;
     match upgraded.downcast::<S>() {
         Ok(parts) if parts.read_buf.is_empty() => Ok(parts.io),
-        _ => Err(NoTunnel("the proxy sends bytes before the server is asked for any".to_owned())),
+        _ => Err(NoTunnel("the proxy sent data before the first request to the server".to_owned())),
     }
 }
 

@@ -1,8 +1,8 @@
-//! List and watch of one kind of objects, for ever.
+//! Lists and watches one kind of objects, without end.
 //!
-//! Not `kube::runtime::watcher`: it takes a list as a whole or not at all, so that one object that
-//! is wrong would keep all others from us; it neither falls back from streamed lists to pages, nor
-//! finds its way out of a watch that is refused with 410, nor hands out `Retry-After`.
+//! `kube::runtime::watcher` does not fit. One invalid object makes it reject a whole list. It
+//! neither falls back from streamed lists to pages, nor recovers from a watch that is rejected with
+//! 410, nor returns `Retry-After`.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
@@ -33,39 +33,38 @@ use crate::jitter;
 use crate::source::objects::Kind;
 use crate::spanned_yaml::excerpt;
 
-/// How long an answer may take to begin: a busy server lets requests wait for up to a minute, and one
-/// that is sent again waits anew. (Pings find a dead connection earlier.)
-const ANSWER: Duration = Duration::from_secs(60);
-/// How long a page of a list may take to be there.
-const PAGE: Duration = Duration::from_secs(60);
-/// How much a page may be.
-const PAGE_BYTES: usize = 256 << 20;
-/// How much of the reason for a refusal is read.
-const REFUSAL_BYTES: usize = 64 << 10;
-/// A streamed list that pauses for this long, or takes this long as a whole, may be one of a server
-/// that does not know how to end it (before Kubernetes 1.27): then pages are asked for, this time.
-const STREAM_PAUSE: Duration = Duration::from_secs(10);
-const STREAM_TIME: Duration = Duration::from_secs(120);
-/// A watch that lasts for this long is one that works.
-const SETTLED: Duration = Duration::from_secs(1);
-/// A server that is alive sends a bookmark each minute. One that sends none is asked again at this
-/// interval, which costs little.
-const SILENCE: Duration = Duration::from_secs(90);
-/// After so many attempts to go on from a version that fail for no reason that would pass, all is
-/// listed anew.
+/// How long an answer may take to begin. A busy server queues requests for up to a minute, and a
+/// repeated request waits anew. (Pings detect a dead connection earlier.)
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a page of a list may take to arrive.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The size limit of a page.
+const MAX_PAGE_BYTES: usize = 256 << 20;
+/// The size limit of the body of a rejection.
+const MAX_REFUSAL_BYTES: usize = 64 << 10;
+/// The timeouts of a streamed list, for a pause and as a whole. Servers before Kubernetes 1.27 may
+/// never end such a list; after a timeout, the agent requests pages once.
+const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(120);
+/// A watch that lasts for this long counts as working.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a watch may be silent. A live server sends a bookmark each minute; to a server without
+/// bookmarks the agent reconnects at this interval, which costs little.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
+/// After so many permanent failures to resume from a version, the agent relists.
 const STUCK: u32 = 8;
-/// Watches that end at once, and lists that expire, are worth a word after so many in a row.
+/// The number of watches in a row that end at once, or of lists that expire, before a warning.
 const SHORT_LIVED: u32 = 4;
-/// How often we look whether a server without ServiceCIDRs has learned about them: not earlier than
-/// after this time, nor later than after twice of it.
-const ABSENT: Duration = Duration::from_secs(600);
-/// How often we try again to list ServiceCIDRs that we may not list: not earlier than after this time,
-/// nor later than after twice of it.
-const FORBIDDEN: Duration = Duration::from_secs(300);
-/// A server cannot send us away for longer than this.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+/// The interval of checks whether a server has got ServiceCIDRs by an upgrade. The pause is random,
+/// between this time and twice of it.
+const ABSENT_RETRY_INTERVAL: Duration = Duration::from_secs(600);
+/// The interval of retries to list ServiceCIDRs without permission. The pause is random, between
+/// this time and twice of it.
+const FORBIDDEN_RETRY_INTERVAL: Duration = Duration::from_secs(300);
+/// The upper bound for a server's `Retry-After`.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
-/// Follows one kind of objects.
+/// A watch of one kind of objects.
 pub(super) struct Watch {
     resource: Resource,
     connection: Arc<Connection>,
@@ -73,32 +72,33 @@ pub(super) struct Watch {
     decoder: Decoder,
     batches: mpsc::Sender<Listing>,
     backoff: Backoff,
-    /// For lists that have to be made again: a list that goes well says nothing about the watch.
+    /// The backoff of relists, apart from `backoff`: a successful list does not prove that a watch
+    /// works.
     relist: Backoff,
-    /// The version up to which everything is known; none if there has to be a list first.
+    /// The resource version to resume from; none if a list is required first.
     version: Option<String>,
-    /// How new the next list has to be.
+    /// The minimum version of the next list.
     relist_from: RelistFrom,
-    /// The list is asked for in pages, since the server did not stream it just now.
+    /// Requests the next list in pages: the server did not stream it.
     pages: bool,
-    /// The server divides lists from its cache into pages: it has none.
+    /// The server divides lists from its cache into pages, so it has no watch cache.
     paginated: bool,
-    /// The server sends bookmarks between events: it is not silent for long.
+    /// The server sends bookmarks, so it is not silent for long.
     bookmarks: bool,
-    /// The role does not let us list ServiceCIDRs, and that has been said.
+    /// The role forbids ServiceCIDRs, and a warning is in the log.
     forbidden: bool,
     /// A list has been delivered.
     listed: bool,
     /// A watch has been open before.
     watched: bool,
-    /// How often going on from `version` has failed.
+    /// The number of failures to resume from `version`.
     stuck: u32,
 }
 
-/// What ended a [`Watch`]: nobody listens.
+/// The end of a [`Watch`]: the receiver of its batches is dropped.
 struct NobodyListens;
 
-/// Why a connection ended.
+/// The reason for the end of a connection.
 enum End {
     Failed(Failure),
     NobodyListens,
@@ -116,7 +116,7 @@ impl From<NobodyListens> for End {
     }
 }
 
-/// The objects of a list, while it is incomplete.
+/// The objects of an incomplete list.
 #[derive(Default)]
 struct List(BTreeMap<ObjectName, Change>);
 
@@ -148,7 +148,7 @@ impl Watch {
         }
     }
 
-    /// Goes on until nobody takes the news.
+    /// Lists and watches until the receiver of the batches is dropped.
     pub(super) async fn run(mut self) {
         loop {
             let (number, client) = self.connection.client();
@@ -170,13 +170,13 @@ impl Watch {
         }
     }
 
-    /// What follows from a failure, with the pause that it needs.
+    /// Reacts to a failure and pauses before the next attempt.
     async fn recover(&mut self, failure: Failure) -> Result<(), NobodyListens> {
         let kind = self.resource.kind;
         match &failure {
             Failure::Ended | Failure::Silent | Failure::Broken(_) => {
                 let lasting = self.backoff.failures() >= SHORT_LIVED;
-                // A streamed list that breaks twice is asked for in pages.
+                // After two broken streams, the list is requested in pages.
                 let again = self.backoff.failures() > 0;
                 self.pages = self.version.is_none() && !self.pages && again;
                 if lasting {
@@ -186,18 +186,18 @@ impl Watch {
                     self.api_status.lost(kind, &failure, lasting);
                 }
                 if matches!(failure, Failure::Silent) && self.bookmarks {
-                    // It has lost our place: a server that was set back to an older state waits for
-                    // a version that will not come.
+                    // A server that was restored to an older state would wait for the known version
+                    // for ever.
                     self.list_anew(RelistFrom::Store);
                 }
             }
             Failure::NoStreaming => {
-                tracing::debug!(%kind, "the API server does not stream this list; asking for pages");
+                tracing::debug!(%kind, "the API server does not stream this list; requesting pages");
                 self.pages = true;
                 return Ok(());
             }
             Failure::Expired | Failure::TooNew if self.version.is_none() => {
-                // What the store has is never too old, nor too new.
+                // The current version of the store is never too old, nor too new.
                 let first = self.relist_from != RelistFrom::Store;
                 self.list_anew(RelistFrom::Store);
                 if first {
@@ -210,14 +210,14 @@ impl Watch {
                 return Ok(());
             }
             Failure::Expired | Failure::TooNew => {
-                tracing::info!("{}; listing them again", failure.told(kind));
+                tracing::info!("{}, relisting", failure.told(kind));
                 if self.relist.failures() >= SHORT_LIVED {
                     self.api_status.lost(kind, &failure, true);
                 }
                 if let Some(version) = self.version.take() {
                     self.list_anew(RelistFrom::Since(version));
                 }
-                // However long it was away: it is there now.
+                // The server works again, however long it was unreachable.
                 sleep(self.relist.next()).await;
                 return Ok(());
             }
@@ -239,14 +239,14 @@ impl Watch {
             }
             Failure::Absent | Failure::Refused { .. } | Failure::Garbage(_) => {
                 self.api_status.lost(kind, &failure, true);
-                // The other way to get a list may do.
+                // The other kind of list, streamed or in pages, may work.
                 self.pages = self.version.is_none() && !self.pages;
                 self.count_as_stuck();
             }
         }
         let pause = self.backoff.next();
         if let Failure::Refused { retry_after: Some(asked), .. } = failure {
-            sleep(pause.max(asked.min(LONGEST_RETRY_AFTER))).await;
+            sleep(pause.max(asked.min(MAX_RETRY_AFTER))).await;
             return Ok(());
         }
         tokio::select! {
@@ -264,45 +264,46 @@ impl Watch {
         }
     }
 
-    /// What comes next is a list.
+    /// Discards the known version, so that a list comes next.
     fn list_anew(&mut self, from: RelistFrom) {
         self.version = None;
         self.relist_from = from;
     }
 
-    /// The server has no objects of this kind in this version of the API.
+    /// Handles a server that does not serve this version of the API.
     async fn without(&mut self) -> Result<(), NobodyListens> {
         self.list_anew(RelistFrom::Cache);
         if self.resource.next_version() {
             return Ok(());
         }
-        tracing::debug!(kind = %self.resource.kind, "the API server has no such objects");
+        tracing::debug!(kind = %self.resource.kind, "the API server does not serve this resource");
         self.deliver_list(List::default()).await?;
         self.api_status.well(self.resource.kind);
-        sleep(ABSENT.mul_f64(1.0 + jitter::fraction())).await;
+        sleep(ABSENT_RETRY_INTERVAL.mul_f64(1.0 + jitter::fraction())).await;
         Ok(())
     }
 
-    /// The role is one of before Kubernetes 1.33, which knew no ServiceCIDRs. They are not needed for
-    /// any Service to work, so nothing waits for them.
+    /// Handles a role from before Kubernetes 1.33, without a rule for ServiceCIDRs. No Service
+    /// needs them to work, so programming does not wait for them.
     async fn do_without(&mut self, failure: &Failure) -> Result<(), NobodyListens> {
         let kind = self.resource.kind;
         if !std::mem::replace(&mut self.forbidden, true) {
             tracing::warn!(
-                "{}; until then connections to ClusterIPs that no Service has are not refused",
+                "{}; until then, connections to ClusterIPs without a Service are not refused",
                 failure.told(kind)
             );
         }
-        // What has been listed before holds.
+        // An earlier list stays in effect.
         if !self.listed {
             self.deliver_list(List::default()).await?;
         }
         self.api_status.well(kind);
-        sleep(FORBIDDEN.mul_f64(1.0 + jitter::fraction())).await;
+        sleep(FORBIDDEN_RETRY_INTERVAL.mul_f64(1.0 + jitter::fraction())).await;
         Ok(())
     }
 
-    /// One connection, from the request to the end of its stream. `Ok` means: go on at once.
+    /// Handles one connection, from the request to the end of its stream. `Ok` continues without a
+    /// pause.
     async fn follow(&mut self, client: &Client) -> Result<(), End> {
         match &self.version {
             Some(version) => {
@@ -340,9 +341,9 @@ impl Watch {
         request: Result<Request, kube::core::request::Error>,
     ) -> Result<Response<Body>, Failure> {
         let request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
-        let answer = match timeout(ANSWER, client.send(request.map(Body::from))).await {
+        let answer = match timeout(RESPONSE_TIMEOUT, client.send(request.map(Body::from))).await {
             Err(_) => {
-                let reason = format!("no answer within {} s", ANSWER.as_secs());
+                let reason = format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs());
                 return Err(Failure::Unreachable(reason));
             }
             Ok(Err(error)) => return Err(Failure::unreachable(&error)),
@@ -354,8 +355,8 @@ impl Watch {
         }
     }
 
-    /// A list, page by page. Of a version that is known the server has no pages but in the store:
-    /// then the whole list is asked for, which it has in its cache.
+    /// Requests a list page by page. The server reads pages of a known version from the store; then
+    /// a whole list, which its cache has, is cheaper.
     async fn list_pages(&mut self, client: &Client) -> Result<(), End> {
         let mut limit = self.paginated || !matches!(self.relist_from, RelistFrom::Since(_));
         let mut list = List::default();
@@ -365,16 +366,17 @@ impl Watch {
             let request = self.resource.list(&self.relist_from, limit, next.take());
             let answer = match self.send(client, request).await {
                 Err(Failure::Expired) if !is_first => {
-                    // The pages were too slow for the server.
+                    // The version of the pages expired in between.
                     (list, limit) = (List::default(), false);
                     continue;
                 }
                 answer => answer?,
             };
-            let body = timeout(PAGE, Limited::new(answer.into_body(), PAGE_BYTES).collect());
+            let body =
+                timeout(PAGE_TIMEOUT, Limited::new(answer.into_body(), MAX_PAGE_BYTES).collect());
             let body = match body.await {
                 Err(_) => {
-                    let reason = format!("no whole list within {} s", PAGE.as_secs());
+                    let reason = format!("no whole list within {} s", PAGE_TIMEOUT.as_secs());
                     return Err(Failure::Unreachable(reason).into());
                 }
                 Ok(Err(error)) => return Err(Failure::broken(&*error).into()),
@@ -403,12 +405,12 @@ impl Watch {
         Ok(())
     }
 
-    /// The list at the beginning of a watch that streams it.
+    /// Reads the list at the beginning of a watch that streams it.
     async fn follow_list(&mut self, lines: &mut Lines) -> Result<(), End> {
-        let deadline = tokio::time::Instant::now() + STREAM_TIME;
+        let deadline = tokio::time::Instant::now() + STREAM_TIMEOUT;
         let mut list = List::default();
         let version = loop {
-            let pause = (tokio::time::Instant::now() + STREAM_PAUSE).min(deadline);
+            let pause = (tokio::time::Instant::now() + STREAM_IDLE_TIMEOUT).min(deadline);
             let Ok(line) = timeout_at(pause, lines.next()).await else {
                 return Err(Failure::NoStreaming.into());
             };
@@ -435,16 +437,16 @@ impl Watch {
         Ok(())
     }
 
-    /// The events of a watch, to its end.
+    /// Delivers the events of a watch, to its end.
     async fn follow_events(&mut self, mut lines: Lines) -> Result<(), End> {
-        let mut patience = SETTLED;
+        let mut silence_timeout = SETTLE_TIMEOUT;
         loop {
-            let line = match timeout(patience, lines.next()).await {
+            let line = match timeout(silence_timeout, lines.next()).await {
                 Ok(line) => line?,
-                Err(_) if patience == SETTLED => {
+                Err(_) if silence_timeout == SETTLE_TIMEOUT => {
                     self.settled();
                     self.relist.reset();
-                    patience = SILENCE;
+                    silence_timeout = SILENCE_TIMEOUT;
                     continue;
                 }
                 Err(_) => return Err(Failure::Silent.into()),
@@ -473,17 +475,17 @@ impl Watch {
                 self.deliver(None, batch).await?;
                 self.version = Some(version);
             }
-            if patience == SETTLED {
+            if silence_timeout == SETTLE_TIMEOUT {
                 self.settled();
                 self.relist.reset();
-                patience = SILENCE;
+                silence_timeout = SILENCE_TIMEOUT;
             }
         }
     }
 
-    /// False for a version that has come before. Versions are numbers that grow (Kubernetes says so
-    /// since 1.35); a server in which they do not has been set back to an older state, or something
-    /// between us puts events out of order: only a list can tell what there is.
+    /// Returns false for a version that has come before. Versions are growing numbers, as
+    /// documented since Kubernetes 1.35. If they decrease, the server was restored to an older
+    /// state, or a proxy reorders events; both require a list.
     fn is_news(&mut self, version: &str) -> Result<bool, Failure> {
         let number = |version: &str| version.parse::<u64>().ok();
         let known = self.version.as_deref().and_then(number);
@@ -499,14 +501,14 @@ impl Watch {
         }
     }
 
-    /// Adds an object to a list. One that cannot be read at all is left out, not the others.
+    /// Adds an object to a list. Ignores an object without valid metadata, with a warning.
     fn put(&mut self, list: &mut List, object: &RawValue) {
         match self.decoder.take(object) {
             Ok(Some(decoded)) => {
                 list.0.insert(decoded.name, decoded.change);
             }
             Ok(None) => {}
-            Err(reason) => tracing::warn!("ignoring an object that the API server lists: {reason}"),
+            Err(reason) => tracing::warn!("ignoring an object from the API server: {reason}"),
         }
     }
 
@@ -523,10 +525,10 @@ impl Watch {
         self.batches.send((listed, batch)).await.map_err(|_| NobodyListens)
     }
 
-    /// The connection works.
+    /// Notes that the connection works.
     fn settled(&mut self) {
         if std::mem::take(&mut self.forbidden) {
-            tracing::info!(kind = %self.resource.kind, "the API server lets us list and watch");
+            tracing::info!(kind = %self.resource.kind, "the API server permits list and watch");
         }
         self.backoff.reset();
         self.stuck = 0;
@@ -534,7 +536,8 @@ impl Watch {
     }
 }
 
-/// How servers that do not know streamed lists answer: the parameters are invalid to them.
+/// Recognises the rejection by a server without streamed lists, for which the parameters are
+/// invalid.
 fn no_streaming(failure: Failure) -> Failure {
     match failure {
         Failure::Refused { code: 405 | 422 | 501, .. } => Failure::NoStreaming,
@@ -542,12 +545,13 @@ fn no_streaming(failure: Failure) -> Failure {
     }
 }
 
-/// The failure in an answer that is none of success.
+/// Returns the failure in an answer other than success.
 async fn refusal(answer: Response<Body>) -> Failure {
     let code = answer.status().as_u16();
     let retry_after = answer.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    let body = timeout(ANSWER, Limited::new(answer.into_body(), REFUSAL_BYTES).collect());
+    let body =
+        timeout(RESPONSE_TIMEOUT, Limited::new(answer.into_body(), MAX_REFUSAL_BYTES).collect());
     let body = match body.await {
         Ok(Ok(body)) => body.to_bytes(),
         _ => Default::default(),

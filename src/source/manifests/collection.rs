@@ -1,4 +1,4 @@
-//! What all files say together, and what changes when one of them does. Pure.
+//! The objects of all files together, and the changes after a file changes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -12,70 +12,70 @@ use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 use super::locations::{Location, Locations};
 use super::{Manifest, Object};
 
-/// A file, in the order in which definitions count: the path that it was found under, then its name.
+/// A file, ordered by precedence of its definitions: by its path on the command line, then by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FileId {
-    /// The number of the path.
+    /// The position of the path on the command line.
     pub(super) root: usize,
-    /// The file.
+    /// The name of the file.
     pub(super) path: Arc<Path>,
 }
 
-/// All files. Which changes come out depends only on what the files said before and say now, never on
-/// the order in which they were looked at.
+/// The content of all files. The changes depend only on the previous and the current contents,
+/// never on the order of the reads.
 #[derive(Debug, Default)]
 pub(super) struct Collection {
     files: BTreeMap<FileId, HashMap<Key, Object>>,
     problems: BTreeMap<FileId, Vec<Diagnostic>>,
-    /// The files that define an object; the last one counts.
+    /// The files that define an object; the last one takes precedence.
     owners: HashMap<Key, BTreeSet<FileId>>,
-    /// The objects that more than one file defines.
+    /// The objects with definitions in several files.
     contested: BTreeSet<Key>,
     problems_changed: bool,
-    /// The objects that this round has touched, as they were before it.
+    /// The objects that this round has touched, in their previous state.
     touched: BTreeMap<Key, Option<Change>>,
-    /// The Services that this round has moved to another line, or to another file.
+    /// The Services that this round has moved to another line or file.
     moved: BTreeSet<Key>,
     locations: Locations,
 }
 
 impl Collection {
-    /// Without files. Keeps `locations` up to date.
+    /// Makes an empty collection, which keeps `locations` up to date.
     pub(super) fn new(locations: Locations) -> Collection {
         Collection { locations, ..Collection::default() }
     }
 
-    /// The file says this now.
+    /// Sets the content of a file.
     pub(super) fn set(&mut self, file: FileId, manifest: Manifest) {
         let objects = manifest.objects.into_iter().map(|o| (o.key.clone(), o)).collect();
         self.replace(&file, objects);
         self.set_problems(file, manifest.problems);
     }
 
-    /// The file cannot be read: what it said before stays.
+    /// Notes that a file cannot be read: its previous content stays.
     pub(super) fn keep(&mut self, file: FileId, problem: Diagnostic) {
         self.files.entry(file.clone()).or_default();
         self.set_problems(file, vec![problem]);
     }
 
-    /// The file is gone.
+    /// Removes a file.
     pub(super) fn remove(&mut self, file: &FileId) {
         self.replace(file, HashMap::new());
         self.files.remove(file);
         self.set_problems(file.clone(), Vec::new());
     }
 
-    /// The files that are known to be at a path.
+    /// Returns the known files of a path.
     pub(super) fn files_of(&self, root: usize) -> Vec<FileId> {
         self.files.keys().filter(|file| file.root == root).cloned().collect()
     }
 
-    /// What was wrong with a file.
+    /// Returns the problems of a file.
     pub(super) fn problems_of(&self, file: &FileId) -> &[Diagnostic] {
         self.problems.get(file).map_or(&[], Vec::as_slice)
     }
 
-    /// True if [`Collection::problems`] may have changed since this was last asked.
+    /// Returns true if [`Collection::problems`] may have changed since the last call.
     pub(super) fn problems_changed(&mut self) -> bool {
         std::mem::take(&mut self.problems_changed)
     }
@@ -99,7 +99,7 @@ impl Collection {
                 _ => false,
             };
             if !same && !self.touched.contains_key(key) {
-                // The old content of this file is still to be looked at.
+                // The previous content of this file is handled below.
                 let before = self.current(key, |f| if f == file { Some(&old) } else { None });
                 self.touched.insert(key.clone(), before);
             }
@@ -136,8 +136,8 @@ impl Collection {
         }
     }
 
-    /// The definition of an object that counts; `aside` has the content of a file that is not in its
-    /// place at the moment.
+    /// Returns the definition of an object that takes precedence; `aside` has the content of a file
+    /// that was taken out for the moment.
     fn current<'a>(
         &'a self,
         key: &Key,
@@ -154,7 +154,7 @@ impl Collection {
         Some(Location { file: file.path.clone(), line })
     }
 
-    /// Ends a round: what has changed since the last one, in the order of the objects.
+    /// Ends a round. Returns the changes since the last one, in the order of the objects.
     pub(super) fn finish(&mut self) -> Vec<Change> {
         let moved = std::mem::take(&mut self.moved).into_iter();
         let moved = moved.map(|key| (self.location(&key), key.name)).collect::<Vec<_>>();
@@ -173,7 +173,7 @@ impl Collection {
         changes
     }
 
-    /// All problems that there are now.
+    /// Returns all current problems.
     pub(super) fn problems(&self) -> impl Iterator<Item = Diagnostic> {
         let contests = self.contested.iter().map(|key| self.contest(key));
         self.problems.values().flatten().cloned().chain(contests)

@@ -1,21 +1,21 @@
-//! Which documents are ours.
+//! Recognises the documents of a manifest by `apiVersion` and `kind`.
 
 use crate::source::objects::Kind;
 
-/// What a document is, by its `apiVersion` and `kind`.
+/// The meaning of a document by its `apiVersion` and `kind`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Recognised {
-    /// An object that we use.
+    /// An object that shunt uses.
     Ours(Kind),
-    /// A list of objects. They have this kind if they do not say themselves.
+    /// A list of objects. This is the kind of items without one.
     List(Option<Kind>),
-    /// An object that is fine and none of our business.
+    /// A valid object of a kind that shunt does not use.
     NotUsed,
-    /// Something that is likely a mistake: why.
+    /// A likely mistake, with the reason.
     Mistake(String),
 }
 
-/// The kinds that share an API group with ours.
+/// The other kinds in the API groups of the used kinds.
 const NEIGHBOURS: [(&str, &[&str]); 3] = [
     (
         "",
@@ -41,7 +41,7 @@ const NEIGHBOURS: [(&str, &[&str]); 3] = [
     ("networking.k8s.io", &["IPAddress", "Ingress", "IngressClass", "NetworkPolicy"]),
 ];
 
-/// The versions of a kind that we read, the best one first.
+/// Returns the supported versions of a kind, the preferred one first.
 fn versions(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Service | Kind::Node => &["v1"],
@@ -67,7 +67,7 @@ pub(super) fn recognise(api_version: &str, name: &str) -> Recognised {
                 None => Recognised::Ours(kind),
             };
         }
-        // A Service or a Node of another group (Knative has one) is another thing.
+        // Another group may have a kind Service or Node, too (Knative has one).
         let distinctive = matches!(kind, Kind::EndpointSlice | Kind::ServiceCidr);
         if distinctive || neighbours(api_version).is_some() {
             let expected = versions(kind)[0];
@@ -94,9 +94,9 @@ fn neighbours(api_version: &str) -> Option<&'static [&'static str]> {
     NEIGHBOURS.iter().find(|(name, _)| *name == group).map(|(_, kinds)| *kinds)
 }
 
-/// The kind of ours that was likely meant.
+/// Returns the used kind with the most similar name.
 fn similar(name: &str) -> Option<Kind> {
-    // Comparing takes time in proportion to the length, and long names resemble none of ours.
+    // The comparison takes time in proportion to the length, and long names resemble no used kind.
     let name = (name.len() < 30).then(|| name.to_ascii_lowercase())?;
     let distance = |kind: &Kind| strsim::osa_distance(&kind.as_str().to_ascii_lowercase(), &name);
     Kind::ALL.into_iter().min_by_key(distance).filter(|kind| distance(kind) <= 2)

@@ -9,26 +9,26 @@ use shunt_core::model::ObjectName;
 /// A place in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// The file.
+    /// The path of the file.
     pub file: Arc<Path>,
-    /// The line where the object begins, counted from 1.
+    /// The first line of the object, counted from 1.
     pub line: u32,
 }
 
-/// The files and lines of Services, as they were last read: for messages about them. A copy is another
-/// handle to the same. An object has no location itself, or a line more in a file would change all
-/// objects below.
+/// The files and lines of Services at the last read, for messages. A clone is another handle to the
+/// same data. Objects do not contain their location: otherwise, one more line in a file would
+/// change all objects below it.
 #[derive(Debug, Clone, Default)]
 pub struct Locations(Arc<RwLock<HashMap<ObjectName, Location>>>);
 
 impl Locations {
-    /// Where a Service is defined; `None` if it comes from an API server.
+    /// Returns the location of a Service; `None` if it comes from an API server.
     #[must_use]
     pub fn of(&self, service: &ObjectName) -> Option<Location> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(service).cloned()
     }
 
-    /// Removes all locations, for objects that come from another source.
+    /// Removes all locations, for a switch to another source.
     pub fn clear(&self) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
     }

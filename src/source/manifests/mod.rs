@@ -1,18 +1,18 @@
-//! Manifests: objects in files, as they are written for `kubectl apply`.
+//! Manifests: objects in files, in the form for `kubectl apply`.
 //!
-//! Owns: what counts as a manifest file, what the objects in it are ([`parse()`]), which of several
-//! definitions of an object counts ([`collection`]), and reading files, again when they change
+//! Owns: the choice of manifest files, their objects ([`parse()`]), the precedence among several
+//! definitions of an object ([`collection`]), and the reads of files, again when they change
 //! ([`Watcher`]).
 //!
-//! What a person can rely on:
-//! - A file that is no YAML or JSON (half-written, say) keeps what it said before.
-//! - An object that is wrong in itself is left out, whatever it was before.
-//! - Of several definitions of an object the last one counts, by the order of the paths given, then
-//!   by file name, then within the file: what `kubectl apply` would end up with.
-//! - A path that goes away as a whole keeps what it said, as an API server that is away does; a file
-//!   that goes away from a directory takes its objects with it.
+//! Invariants:
+//! - A file that is no YAML or JSON, for example half-written, keeps its previous content.
+//! - An invalid object is left out, whatever it was before.
+//! - Of several definitions of an object, the last one takes precedence: by the order of the paths on
+//!   the command line, then by file name, then within the file. `kubectl apply` has the same result.
+//! - A path that disappears as a whole keeps its content, like an unreachable API server does. A file
+//!   that disappears from a directory removes its objects.
 //!
-//! Must not know: what is made of the objects.
+//! Must not know: planning, nf_tables.
 
 mod collection;
 mod kinds;
@@ -35,32 +35,33 @@ pub use locations::{Location, Locations};
 pub use parse::{Context, Manifest, Object, parse};
 pub use watch::Watcher;
 
-/// What a look at the files brought.
+/// The result of a read of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
-    /// What changed. The first round ends with [`Change::Synced`].
+    /// The changes. The first round ends with [`Change::Synced`].
     pub changes: Vec<Change>,
-    /// All problems that there are at this moment, also those of earlier rounds.
+    /// All current problems, also those of earlier rounds.
     pub problems: Arc<[Diagnostic]>,
 }
 
 /// The files cannot be read or watched at all.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A path that was given is not there or cannot be read.
+    /// A path does not exist or cannot be read.
     #[error("cannot read manifests from {path}: {reason}")]
     Path {
-        /// The path, as it was given.
+        /// The path on the command line.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         reason: std::io::Error,
     },
-    /// They cannot be watched.
+    /// The files cannot be watched.
     #[error(transparent)]
     Watch(#[from] crate::file_watch::Error),
 }
 
-/// Reads all manifests once, and notes where Services are. Problems are returned, not logged.
+/// Reads all manifests once, and notes the locations of Services. Returns problems without logging
+/// them.
 pub fn load(paths: &[PathBuf], node_name: &str, locations: &Locations) -> Result<Round, Error> {
     let mut scanner = scan::Scanner::new(paths, node_name, locations)?;
     for root in 0..paths.len() {

@@ -1,4 +1,4 @@
-//! From the bytes of a file to objects and problems. Pure.
+//! Parses the bytes of a file into objects and problems. Pure.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -14,45 +14,45 @@ use crate::spanned_yaml::{
 
 use super::kinds::{Recognised, recognise};
 
-/// A file with more problems than this is told about the first ones only.
-const PROBLEM_LIMIT: usize = 100;
+/// The number of problems of a file that are listed; the others are counted.
+const MAX_PROBLEMS: usize = 100;
 
-/// Kinds that are not used are named up to this number.
-const NAMED_KINDS: usize = 20;
+/// The number of unused kinds of a file that are named.
+const MAX_NAMED_KINDS: usize = 20;
 
-/// What all files have in common.
+/// The context of all files.
 #[derive(Debug, Default)]
 pub struct Context {
-    /// The name of our Node: others are none of our business.
+    /// The name of the agent's Node; other Nodes are ignored.
     pub node_name: Arc<str>,
-    /// The names that occur in objects.
+    /// The interned names of objects.
     pub names: Names,
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub struct Manifest {
-    /// The objects that can be used, each once.
+    /// The valid objects, each once.
     pub objects: Vec<Object>,
-    /// What is wrong, with file and line.
+    /// The problems, with file and line.
     pub problems: Vec<Diagnostic>,
-    /// Some kinds of objects that are fine and none of our business.
+    /// Some of the valid kinds that shunt does not use.
     pub not_used: BTreeSet<String>,
 }
 
 /// An object in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
-    /// Which one it is.
+    /// Kind and name.
     pub key: Key,
-    /// The line where it begins.
+    /// The first line.
     pub line: u32,
-    /// The object; None if it is not for us to implement (a headless Service, say).
+    /// The object; None if shunt does not implement it, for example a headless Service.
     pub change: Option<Change>,
 }
 
-/// Reads the objects in a file. An error means that it is not YAML or JSON: nothing is known of what
-/// it should say.
+/// Parses the objects in a file. Returns an error if the file is not YAML or JSON; then its objects
+/// are unknown.
 pub fn parse(
     file: &Arc<Path>,
     bytes: &[u8],
@@ -80,13 +80,13 @@ struct Reader<'a> {
     file: &'a Arc<Path>,
     context: &'a mut Context,
     manifest: Manifest,
-    /// Where in the list of objects the one with this key is.
+    /// Returns the index of the object with this key.
     places: HashMap<Key, usize>,
     unlisted: usize,
 }
 
 impl Reader<'_> {
-    /// Reads a document or, if there is a list around it, one of the list's items.
+    /// Parses a document, or an item of a list.
     fn document(&mut self, node: &Node<'_>, list: Option<Option<Kind>>) {
         let Value::Mapping(_) = &node.value else {
             let reason = "not an object; it should begin with apiVersion and kind";
@@ -94,7 +94,7 @@ impl Reader<'_> {
         };
         let text = |field| node.get(field).and_then(Node::text);
         let recognised = match (list.flatten(), text("apiVersion"), text("kind")) {
-            // The items of a ServiceList as the API server writes it do not say what they are.
+            // The items of a ServiceList of the API server have neither kind nor apiVersion.
             (Some(kind), _, None) => Recognised::Ours(kind),
             (_, Some(api_version), Some(kind)) => recognise(api_version, kind),
             (_, None, _) => Recognised::Mistake("an object needs an apiVersion".into()),
@@ -104,11 +104,11 @@ impl Reader<'_> {
             Recognised::Ours(kind) => self.object(kind, node),
             Recognised::List(kind) if list.is_none() => self.list(node, kind),
             Recognised::List(_) => {
-                self.warn(node, At::top("kind"), None, "a list within a list is not read");
+                self.warn(node, At::top("kind"), None, "a list within a list is ignored");
             }
             Recognised::NotUsed => {
                 if let Some(kind) = text("kind").filter(|kind| kind.len() < 100)
-                    && self.manifest.not_used.len() < NAMED_KINDS
+                    && self.manifest.not_used.len() < MAX_NAMED_KINDS
                 {
                     self.manifest.not_used.insert(kind.to_owned());
                 }
@@ -197,7 +197,7 @@ impl Reader<'_> {
     }
 
     fn report(&mut self, problem: Diagnostic, line: u32) {
-        if self.manifest.problems.len() < PROBLEM_LIMIT {
+        if self.manifest.problems.len() < MAX_PROBLEMS {
             self.manifest.problems.push(problem.in_file(self.file, Some(line)));
         } else {
             self.unlisted += 1;

@@ -1,4 +1,4 @@
-//! Reading files and directories.
+//! Reads files and directories.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -15,20 +15,20 @@ use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 use super::collection::{Collection, FileId};
 use super::{Context, Error, Locations, Round, parse};
 
-/// Files beyond this are refused. 100 000 endpoints in one file are some 20 MB.
+/// The size limit of a file. 100 000 endpoints in one file are some 20 MB.
 const SIZE_LIMIT: u64 = 128 << 20;
 
-/// Kinds of objects that are not used are named up to about this number.
+/// The approximate number of unused kinds that are named.
 const NOT_USED_LIMIT: usize = 50;
 
-/// Reads what is at some paths into a collection.
+/// A reader of files and directories into a collection.
 pub(super) struct Scanner {
     roots: Vec<PathBuf>,
     context: Context,
     locations: Locations,
     collection: Collection,
     not_used: BTreeSet<String>,
-    /// Problems of a path as a whole.
+    /// The problems of whole paths.
     root_problems: Vec<Option<Diagnostic>>,
     root_problems_changed: bool,
     problems: Arc<[Diagnostic]>,
@@ -36,7 +36,7 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
-    /// Checks that all paths are there.
+    /// Checks that all paths exist.
     pub(super) fn new(
         roots: &[PathBuf],
         node_name: &str,
@@ -58,13 +58,13 @@ impl Scanner {
         })
     }
 
-    /// Writes each problem to the log when it is found.
+    /// Logs each problem when it occurs.
     pub(super) fn log_problems(&mut self) {
         self.log = true;
     }
 
-    /// Looks at everything that is at a path. False if the path is gone or cannot be read: what it
-    /// said before stays.
+    /// Reads all files of a path. Returns false if the path is gone or cannot be read: its previous
+    /// content stays.
     pub(super) fn scan(&mut self, root: usize) -> bool {
         let result = fs::metadata(&self.roots[root]).and_then(|metadata| {
             if metadata.is_dir() { self.scan_directory(root) } else { self.scan_file(root) }
@@ -84,7 +84,7 @@ impl Scanner {
             {
                 problem.log();
             } else if self.log {
-                tracing::info!(path = %self.roots[root].display(), "manifests are back");
+                tracing::info!(path = %self.roots[root].display(), "manifests can be read again");
             }
             self.root_problems[root] = problem;
             self.root_problems_changed = true;
@@ -97,7 +97,7 @@ impl Scanner {
         let paths = fs::read_dir(&self.roots[root])?.map(|entry| entry.map(|e| e.path()));
         let mut paths = paths.collect::<io::Result<Vec<PathBuf>>>()?;
         paths.retain(|path| path.file_name().is_some_and(is_manifest));
-        // The log is easier to read in the order of names.
+        // Sorted by name, for a readable log.
         paths.sort_unstable();
         for path in paths {
             let file = FileId { root, path: path.into() };
@@ -121,12 +121,12 @@ impl Scanner {
         Ok(())
     }
 
-    /// Looks at a file within a directory.
+    /// Reads a file in a directory.
     pub(super) fn look_at(&mut self, root: usize, name: &OsStr) {
         self.load(FileId { root, path: self.roots[root].join(name).into() });
     }
 
-    /// True if there is something by that name in the directory.
+    /// Returns true if the directory has an entry of that name.
     pub(super) fn exists(&self, root: usize, name: &OsStr) -> bool {
         fs::symlink_metadata(self.roots[root].join(name)).is_ok()
     }
@@ -149,7 +149,7 @@ impl Scanner {
                 self.collection.set(file, manifest);
             }
             Err(mut problem) => {
-                problem.reason.push_str(" (what the file said before stays)");
+                problem.reason.push_str(" (the previous content of the file stays in effect)");
                 self.log_new(&file, std::slice::from_ref(&*problem));
                 self.collection.keep(file, *problem);
             }
@@ -168,7 +168,7 @@ impl Scanner {
             let kinds: Vec<&str> = self.not_used.iter().map(String::as_str).collect();
             tracing::info!("objects of other kinds are ignored: {}", kinds.join(", "));
         }
-        // Those of another source.
+        // Locations from an earlier source.
         self.locations.clear();
         let mut round = self.round();
         round.changes.push(Change::Synced);
@@ -186,14 +186,15 @@ impl Scanner {
     }
 }
 
-/// True for the names of manifests in a directory: not hidden, no editor's temporary.
+/// Returns true for names of manifests in a directory: not hidden, and no temporary file of an
+/// editor.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     let suffix = [&b".yaml"[..], b".yml", b".json"].iter().any(|suffix| bytes.ends_with(suffix));
     suffix && !bytes.starts_with(b".") && !bytes.starts_with(b"#")
 }
 
-/// The content of a file. None if it is not there (any more) or is a directory.
+/// Returns the content of a file, or None for a missing file or a directory.
 fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
     // Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
@@ -201,7 +202,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return match fs::symlink_metadata(path) {
-                Ok(_) => Err("a symbolic link to something that is not there".into()),
+                Ok(_) => Err("a symbolic link to a missing file".into()),
                 Err(_) => Ok(None),
             };
         }
@@ -220,7 +221,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, String> {
         return Err(too_big());
     }
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default() + 1);
-    // It may grow while we read it.
+    // The file may grow during the read.
     file.take(SIZE_LIMIT + 1).read_to_end(&mut bytes).map_err(read_error)?;
     if bytes.len() as u64 > SIZE_LIMIT { Err(too_big()) } else { Ok(Some(bytes)) }
 }

@@ -367,7 +367,11 @@ fn a_broken_file_keeps_what_it_said() {
     let round = watched.next();
     assert_eq!(say(&round.changes), [""; 0]);
     assert!(round.problems[0].to_string().contains("a.yaml:1: not YAML or JSON"));
-    assert!(round.problems[0].to_string().ends_with("(what the file said before stays)"));
+    assert!(
+        round.problems[0]
+            .to_string()
+            .ends_with("(the previous content of the file stays in effect)")
+    );
 
     watched.write("a.yaml", &service("a", 2));
     let round = watched.next();
@@ -377,7 +381,7 @@ fn a_broken_file_keeps_what_it_said() {
     // Neither a pipe that nobody writes to nor a link to nothing holds us up.
     nix::unistd::mkfifo(&watched.path("b.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     symlink("nowhere", watched.path("c.yaml")).unwrap();
-    assert!(watched.next().problems[0].to_string().contains("symbolic link to something"));
+    assert!(watched.next().problems[0].to_string().contains("symbolic link to a missing"));
 }
 
 #[test]

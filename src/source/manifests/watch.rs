@@ -1,4 +1,4 @@
-//! Reads manifests whenever they change.
+//! Watches manifests and reads them when they change.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use super::scan::{Scanner, is_manifest};
 use super::{Error, Locations, Round};
 use crate::file_watch::{Paths, Stop, Todo};
 
-/// Reads manifests and watches them.
+/// A watcher of manifests.
 pub struct Watcher {
     scanner: Scanner,
     paths: Paths,
@@ -20,9 +20,8 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Prepares to read the manifests at these paths, files or directories. Nothing is read yet.
-    /// [`Stop`] ends [`Watcher::run`] when it is dropped.
-    /// Keeps `locations` up to date.
+    /// Prepares a watcher for these files or directories, without a read. [`Watcher::run`] ends
+    /// when [`Stop`] is dropped. The watcher keeps `locations` up to date.
     pub fn new(
         paths: &[PathBuf],
         node_name: &str,
@@ -35,9 +34,10 @@ impl Watcher {
         Ok((Watcher { scanner, paths, roots }, stop))
     }
 
-    /// Reads everything, hands it to `sink`, then goes on with each change until `sink` says
-    /// `Break`. The first batch says that there is nothing else: another source may have been at work
-    /// before. Blocks: it wants a thread of its own, so that reading a large file delays no other work.
+    /// Reads all manifests and calls `sink` with them, then with each change, until `sink` returns
+    /// `Break`. The first batch deletes all other objects, which an earlier source may have left.
+    /// Blocks: run it in a thread of its own, so that the read of a large file delays no other
+    /// work.
     pub fn run(self, sink: impl Fn(ChangeBatch) -> ControlFlow<()>) -> Result<(), Error> {
         let mut is_first = true;
         self.run_rounds(|mut round| {
@@ -48,7 +48,7 @@ impl Watcher {
         })
     }
 
-    /// As [`Watcher::run`], with the problems of each round.
+    /// Runs like [`Watcher::run`], with the problems of each round.
     pub(super) fn run_rounds(
         mut self,
         mut sink: impl FnMut(Round) -> ControlFlow<()>,
@@ -83,7 +83,7 @@ impl Watcher {
         }
     }
 
-    /// Looks at a path as a whole. The watches come first: what changes after that makes an event.
+    /// Reads a whole path. Sets the watches first, so that each later change causes an event.
     fn look_at(&mut self, root: usize) {
         self.paths.watch(root);
         if !self.scanner.scan(root) {
@@ -92,7 +92,7 @@ impl Watcher {
     }
 }
 
-/// Adds to the first changes of a source that there is nothing else.
+/// Adds changes to a source's first batch that delete all other objects.
 fn forget_others(changes: &mut Vec<Change>) {
     let (mut services, mut slices, mut cidrs) = (HashSet::new(), HashSet::new(), HashSet::new());
     let mut has_node = false;

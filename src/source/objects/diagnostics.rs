@@ -1,4 +1,4 @@
-//! What is found wrong with one object while it is converted.
+//! Collects the problems of an object during its conversion.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use crate::spanned_yaml::{At, Diagnostic, Severity, parse_net};
 
 use super::{Converted, Key, Names, raw, values};
 
-/// An object with more problems than this is told about the first ones only.
-const LIMIT: usize = 50;
+/// The number of problems of an object that are listed; the others are counted.
+const MAX_PROBLEMS: usize = 50;
 
-/// Collects problems; a conversion goes on after each, so that all are named at once.
+/// The problems of an object. A conversion continues after each, so that all are named at once.
 #[derive(Default)]
 pub(super) struct Diagnostics {
     problems: Vec<Diagnostic>,
@@ -21,7 +21,7 @@ pub(super) struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// The object cannot be used.
+    /// Adds an error: the object cannot be used.
     pub(super) fn error(
         &mut self,
         at: At<'_>,
@@ -32,13 +32,13 @@ impl Diagnostics {
         self.add(Severity::Error, at, Some(&value), reason.into());
     }
 
-    /// The object cannot be used because a field is missing.
+    /// Adds an error for a missing field: the object cannot be used.
     pub(super) fn missing(&mut self, at: At<'_>, reason: impl Into<String>) {
         self.refused = true;
         self.add(Severity::Error, at, None, reason.into());
     }
 
-    /// A part is ignored; `effect` says which.
+    /// Adds a warning for an ignored part; `effect` names the part.
     pub(super) fn ignored(
         &mut self,
         at: At<'_>,
@@ -49,12 +49,12 @@ impl Diagnostics {
         self.add(Severity::Warning, at, Some(&value), format!("{reason} ({effect})"));
     }
 
-    /// A part is ignored because a field of it is missing.
+    /// Adds a warning for a part that is ignored because of a missing field.
     pub(super) fn ignored_without(&mut self, at: At<'_>, reason: &str, effect: &str) {
         self.add(Severity::Warning, at, None, format!("{reason} ({effect})"));
     }
 
-    /// Reads a list of prefixes, each once. A wrong one costs just that one.
+    /// Parses a list of prefixes and removes duplicates. Ignores an invalid prefix, with a warning.
     pub(super) fn nets(&mut self, texts: &[String], at: &At<'_>, effect: &str) -> Vec<IpNet> {
         let mut nets = Vec::with_capacity(texts.len());
         for (i, text) in texts.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Diagnostics {
         nets
     }
 
-    /// Something has no effect.
+    /// Adds a note about a field without effect.
     pub(super) fn note(&mut self, at: At<'_>, reason: impl Into<String>) {
         self.add(Severity::Note, at, None, reason.into());
     }
@@ -79,7 +79,7 @@ impl Diagnostics {
         value: Option<&dyn fmt::Display>,
         reason: String,
     ) {
-        if self.problems.len() >= LIMIT {
+        if self.problems.len() >= MAX_PROBLEMS {
             self.beyond_limit += 1;
             return;
         }
@@ -90,7 +90,7 @@ impl Diagnostics {
         });
     }
 
-    /// Checks what all kinds have in common and names the object.
+    /// Checks the metadata of any kind and returns the key of the object.
     pub(super) fn key(
         &mut self,
         kind: super::Kind,
@@ -112,7 +112,7 @@ impl Diagnostics {
         Key::named(kind, metadata, names)
     }
 
-    /// The result: the object, unless something was found that forbids to use it.
+    /// Returns the result: the object, unless an error forbids its use.
     pub(super) fn finish(mut self, key: Key, change: Option<Change>) -> Converted {
         if self.beyond_limit > 0 {
             let reason = format!("{} more problems are not listed", self.beyond_limit);

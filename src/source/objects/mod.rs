@@ -1,8 +1,8 @@
-//! Kubernetes objects: as they are written ([`raw`]), and how they become the model's values.
+//! Kubernetes objects in their API form ([`raw`]), and their conversion into the model's values.
 //!
-//! Pure. Every source goes through here, so that a manifest and an API server mean the same by the
-//! same object. Nothing that an object holds can make a conversion fail as a whole: what is wrong
-//! comes back as [`Diagnostic`]s beside what can be used.
+//! Pure. Every source uses these conversions, so that the same object has the same meaning in a
+//! manifest and in an API server. No content of an object makes a conversion fail as a whole: it
+//! returns [`Diagnostic`]s beside the usable parts.
 
 mod diagnostics;
 mod names;
@@ -25,7 +25,7 @@ pub use service::service;
 pub use service_cidr::service_cidr;
 pub use slice::endpoint_slice;
 
-/// The kinds of objects that we use.
+/// The kinds of objects that shunt uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `Service` of `v1`.
@@ -39,10 +39,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr];
 
-    /// The name as Kubernetes writes it.
+    /// Returns the name in `kind`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// The plural that the API has in its paths.
+    /// Returns the plural in the paths of the API.
     #[must_use]
     pub fn resource(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// True if objects of this kind live in a namespace.
+    /// Returns true if objects of this kind have a namespace.
     #[must_use]
     pub fn is_namespaced(self) -> bool {
         matches!(self, Kind::Service | Kind::EndpointSlice)
@@ -77,17 +77,17 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What identifies an object.
+/// The identity of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Its kind.
+    /// The kind of the object.
     pub kind: Kind,
-    /// Its name; the namespace is empty for kinds without.
+    /// The name; its namespace is empty for kinds without one.
     pub name: ObjectName,
 }
 
 impl Key {
-    /// The change that says that the object is gone.
+    /// Returns the change that deletes the object.
     #[must_use]
     pub fn gone(&self) -> Change {
         match self.kind {
@@ -98,7 +98,7 @@ impl Key {
         }
     }
 
-    /// The key of the object with this `metadata`.
+    /// Returns the key of the object with this `metadata`.
     pub fn named(kind: Kind, metadata: &raw::Metadata, names: &mut Names) -> Key {
         let namespace = match (kind.is_namespaced(), &*metadata.namespace) {
             (false, _) => "",
@@ -119,26 +119,26 @@ impl fmt::Display for Key {
     }
 }
 
-/// What became of an object.
+/// The result of a conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
-    /// Which object it is.
+    /// The identity of the object.
     pub key: Key,
-    /// The object as the model sees it. None if it is none of ours (headless, another proxy's, …) or
-    /// so wrong that it cannot be used: if it was known before, it is now gone.
+    /// The object for the model. None if shunt does not implement it (headless, another proxy's, …)
+    /// or if it is invalid: then a known object of this name is deleted.
     pub change: Option<Change>,
-    /// What is wrong with it. One [`Severity::Error`] and it is not used at all.
+    /// The problems. An object with a [`Severity::Error`] is not used at all.
     pub problems: Vec<Diagnostic>,
 }
 
 impl Converted {
-    /// True if the object is left out because of an error, not because it is none of ours.
+    /// Returns true if the object is left out because of an error.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// What to tell the store: the object, or that it is gone.
+    /// Returns the change for the store: the object, or its deletion.
     #[must_use]
     pub fn into_change(self) -> Change {
         self.change.unwrap_or_else(|| self.key.gone())

@@ -1,33 +1,33 @@
-//! Names that occur in many objects, kept once.
+//! Interns the names that occur in many objects.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Keeps one copy of each text that objects have in common: names of nodes, zones, ports, Services.
-/// With 100 000 endpoints on 1 000 nodes that is 1 000 node names instead of 100 000.
+/// A table with one copy of each text that objects share: names of nodes, zones, ports, Services.
+/// With 100 000 endpoints on 1 000 nodes, it has 1 000 node names in place of 100 000.
 #[derive(Debug, Default)]
 pub struct Names {
     known: HashSet<Arc<str>>,
     sweep_at: usize,
 }
 
-/// Below this many names looking for unused ones is not worth the time.
+/// The minimum number of names for a search for unused ones.
 const SWEEP_FLOOR: usize = 1024;
 
 impl Names {
-    /// No names yet.
+    /// Makes an empty table.
     #[must_use]
     pub fn new() -> Names {
         Names::default()
     }
 
-    /// The one copy of this text.
+    /// Returns the shared copy of this text.
     pub fn get(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.known.get(text) {
             return known.clone();
         }
         if self.known.len() >= self.sweep_at {
-            // Doubling makes a sweep cost no more than the additions since the last one.
+            // The doubled threshold bounds the cost of a sweep by the additions since the last one.
             self.known.retain(|name| Arc::strong_count(name) > 1);
             self.sweep_at = (2 * self.known.len()).max(SWEEP_FLOOR);
         }

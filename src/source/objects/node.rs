@@ -10,10 +10,10 @@ use crate::spanned_yaml::{At, parse_net};
 use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
 
-/// The cluster autoscaler sets this taint on a Node that it is about to remove.
+/// The taint that the cluster autoscaler sets on a Node before its removal.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// Converts a Node. Whether it is ours is for the caller to know.
+/// Converts a Node. The caller selects the agent's Node.
 #[must_use]
 pub fn node(raw: &raw::Node, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();

@@ -1,12 +1,12 @@
-//! Kubernetes objects as they are written, with the fields that we use and no others.
+//! Kubernetes objects in their API form, with only the fields that shunt uses.
 //!
-//! Tolerant as the API machinery is: unknown fields are skipped, and an absent field or `null` is
-//! the field's default. Numbers are wide, so that one that is out of range is a problem of its field
-//! and not of the whole text.
+//! Tolerant like the API machinery: unknown fields are skipped, and an absent field or `null` is
+//! the field's default. Numbers are wide, so that a number out of range is a problem of its field
+//! only.
 
 use serde::{Deserialize, Deserializer};
 
-/// `metadata`, with the labels that mean something to us.
+/// `metadata`, with the labels that shunt uses.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Metadata {
@@ -31,14 +31,14 @@ pub struct Metadata {
     pub deletion_timestamp: Option<String>,
 }
 
-/// The labels that mean something to us.
+/// The labels that shunt uses.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Labels {
-    /// On an EndpointSlice: the Service it belongs to.
+    /// On an EndpointSlice: the name of its Service.
     #[serde(rename = "kubernetes.io/service-name")]
     pub service_name: Option<String>,
-    /// On a Service: the proxy that is to implement it instead of us.
+    /// On a Service: the proxy that implements it in place of shunt.
     #[serde(rename = "service.kubernetes.io/service-proxy-name")]
     pub service_proxy_name: Option<String>,
     /// On an EndpointSlice of a headless Service.
@@ -49,14 +49,14 @@ pub struct Labels {
     pub zone: Option<String>,
 }
 
-/// The annotations that mean something to us.
+/// The annotations that shunt uses.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Annotations {
-    /// On an EndpointSlice: when the Pods or the Service behind it changed, RFC 3339.
+    /// On an EndpointSlice: the time of the change of a Pod or the Service behind it, RFC 3339.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub last_change_trigger_time: Option<String>,
-    /// On a bookmark of a watch: all objects that there were at its start have been told.
+    /// On a bookmark of a watch: the end of a streamed list.
     #[serde(rename = "k8s.io/initial-events-end")]
     pub initial_events_end: Option<String>,
 }
@@ -171,7 +171,7 @@ pub struct LoadBalancerStatus {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Ingress {
-    /// `ip`; empty where the load balancer has a host name instead.
+    /// `ip`; empty if the load balancer has a host name.
     #[serde(deserialize_with = "null_is_default")]
     pub ip: String,
     /// `ipMode`.
@@ -343,7 +343,7 @@ pub struct ServiceCidrSpec {
     pub cidrs: Vec<String>,
 }
 
-/// `null` is what Go writes for an empty list, and what an absent field may be written as.
+/// Deserializes `null` as the default: Go writes it for an empty list or an absent field.
 fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -12,8 +12,8 @@ use super::{Converted, Kind, Names, raw, values};
 
 const SPEC: At<'_> = At::top("spec");
 
-/// How long a client sticks if the Service does not say (`timeoutSeconds`), and the longest time
-/// that Kubernetes allows.
+/// The timeout of session affinity without a `timeoutSeconds`, and the longest that Kubernetes
+/// allows.
 const AFFINITY_DEFAULT: u32 = 10_800;
 const AFFINITY_LONGEST: u32 = 86_400;
 
@@ -30,8 +30,8 @@ pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
     let mut load_balancer_ips = load_balancer_ips(&raw.status, &mut findings);
     let source_ranges = source_ranges(spec, &mut findings);
     if spec.load_balancer_source_ranges.iter().any(|text| parse_net(text).is_err()) {
-        // Without a range of its family an address would be open to everyone: the opposite of what
-        // the mistyped one was meant for.
+        // Without a range of its family, an address would be open to all clients, although the
+        // mistyped range was to restrict them.
         let restricted = |address: &IpAddr| {
             source_ranges.iter().any(|net| Family::of_net(net) == Family::of(*address))
         };
@@ -171,7 +171,7 @@ fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Diagnostics) ->
         let at = at.index(i);
         let effect = "this load-balancer address is ignored";
         match &*ingress.ip_mode {
-            // The load balancer wants to see these packets itself.
+            // In this mode, packets must reach the load balancer itself.
             "Proxy" => continue,
             "VIP" | "" => {}
             other => {
@@ -196,7 +196,7 @@ fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpN
     findings.nets(
         &spec.load_balancer_source_ranges,
         &SPEC.field("loadBalancerSourceRanges"),
-        "this range is ignored; addresses of a family without a valid one stay closed",
+        "this range is ignored; addresses of a family without a valid range stay closed",
     )
 }
 
@@ -228,7 +228,7 @@ fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> 
     if valid.is_none() {
         let at = SPEC.field("sessionAffinityConfig");
         let at = at.field("clientIP");
-        let reason = format!("not a time-out; write 1 to {AFFINITY_LONGEST} seconds");
+        let reason = format!("not a timeout; write 1 to {AFFINITY_LONGEST} seconds");
         findings.error(at.field("timeoutSeconds"), seconds, reason);
     }
     valid

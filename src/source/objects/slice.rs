@@ -9,13 +9,13 @@ use crate::spanned_yaml::At;
 use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
 
-/// Converts an EndpointSlice. An endpoint or a port that is wrong costs just that one.
+/// Converts an EndpointSlice. An invalid endpoint or port affects no other one.
 #[must_use]
 pub fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::EndpointSlice, &raw.metadata, names);
     let family = match &*raw.address_type {
-        // Names instead of addresses; and what a headless Service has is found by DNS, not by us.
+        // FQDNs have no addresses, and clients find the endpoints of a headless Service by DNS.
         "FQDN" => return findings.finish(key, None),
         _ if raw.metadata.labels.headless.is_some() => return findings.finish(key, None),
         "IPv4" => Family::V4,
@@ -117,7 +117,7 @@ fn endpoints(
     endpoints
 }
 
-/// The first address of an endpoint; the others do not count (KEP-752).
+/// Returns the first address of an endpoint; the others have no meaning (KEP-752).
 fn address(
     raw: &raw::Endpoint,
     at: &At<'_>,

@@ -1,6 +1,6 @@
-//! Addresses, prefixes, ports and names: what Kubernetes takes for valid, and why something is not.
+//! Validates addresses, prefixes, ports and names by the rules of Kubernetes.
 //!
-//! Errors are reasons, ready to follow a field and its value in a message.
+//! Errors are reasons that follow a field and its value in a message.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,12 +8,12 @@ use shunt_core::model::Protocol;
 
 use crate::spanned_yaml::parse_ip;
 
-/// The longest name of an object: that of a DNS name.
+/// The longest name of an object, which is that of a DNS name.
 pub(super) const NAME_LENGTH: usize = 253;
 const LABEL_LENGTH: usize = 63;
 
-/// An address that packets can be sent to from elsewhere: what Kubernetes asks of endpoints and of
-/// external IPs.
+/// Parses an address that other hosts can reach, as Kubernetes requires for endpoints and external
+/// IPs.
 pub(super) fn remote_ip(text: &str) -> Result<IpAddr, String> {
     let address = parse_ip(text)?;
     match special(address) {
@@ -25,7 +25,7 @@ pub(super) fn remote_ip(text: &str) -> Result<IpAddr, String> {
     }
 }
 
-/// An address that can be that of a Service or a load balancer. Link-local ones can.
+/// Parses an address for a Service or a load balancer. Link-local addresses are valid.
 pub(super) fn service_ip(text: &str) -> Result<IpAddr, String> {
     let address = parse_ip(text)?;
     match special(address) {
@@ -55,7 +55,7 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// A port number that packets can have.
+/// Checks a port number: 1 to 65535.
 pub(super) fn port(number: i64) -> Result<u16, &'static str> {
     match u16::try_from(number) {
         Ok(0) | Err(_) => Err("not a port number; write 1 to 65535"),
@@ -63,20 +63,20 @@ pub(super) fn port(number: i64) -> Result<u16, &'static str> {
     }
 }
 
-/// A transport protocol; none means TCP.
+/// Parses a transport protocol; the default is TCP.
 pub(super) fn protocol(text: &str) -> Result<Protocol, &'static str> {
     match text {
         "TCP" | "" => Ok(Protocol::Tcp),
         "UDP" => Ok(Protocol::Udp),
         "SCTP" => Ok(Protocol::Sctp),
         _ if matches!(&*text.to_ascii_uppercase(), "TCP" | "UDP" | "SCTP") => {
-            Err("protocols are written in capitals")
+            Err("protocols are written in uppercase")
         }
         _ => Err("not a protocol of Services; write TCP, UDP or SCTP"),
     }
 }
 
-/// A name of one or several labels with dots between them.
+/// Checks a name of one or several labels with dots between them.
 pub(super) fn dns_name(text: &str, most: usize) -> Result<(), String> {
     if text.len() > most {
         return Err(format!("longer than {most} characters"));
@@ -84,7 +84,7 @@ pub(super) fn dns_name(text: &str, most: usize) -> Result<(), String> {
     text.split('.').try_for_each(label_characters)
 }
 
-/// A name of one label.
+/// Checks a name of one label.
 pub(super) fn dns_label(text: &str) -> Result<(), String> {
     if text.len() > LABEL_LENGTH {
         return Err(format!("longer than {LABEL_LENGTH} characters"));
@@ -102,7 +102,7 @@ fn label_characters(label: &str) -> Result<(), String> {
     {
         Ok(())
     } else {
-        Err("not a DNS name: small letters, digits and '-' in between".into())
+        Err("not a DNS name: lowercase letters, digits and '-' in between".into())
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(port(65535), Ok(65535));
         assert_eq!(protocol(""), Ok(Protocol::Tcp));
         assert_eq!(protocol("SCTP"), Ok(Protocol::Sctp));
-        assert!(protocol("udp").unwrap_err().contains("capitals"));
+        assert!(protocol("udp").unwrap_err().contains("uppercase"));
         assert!(protocol("ICMP").is_err());
     }
 

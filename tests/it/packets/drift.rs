@@ -47,7 +47,7 @@ fn damage_is_repaired_without_any_event_and_its_author_is_named() -> Result<()> 
         wait_for(&world, &wanted, &agent)?;
         world.assert_web_works();
     }
-    agent.wait_for_log(&["somebody else changed", "nft (pid "])?;
+    agent.wait_for_log(&["another process modified", "nft (pid "])?;
     Ok(())
 }
 
@@ -67,6 +67,6 @@ fn what_is_owned_cannot_be_damaged() -> Result<()> {
         assert_eq!(world.lab.node.ruleset()?, wanted, "after {damage}");
         world.assert_web_works();
     }
-    assert_eq!(agent.log().contains("somebody else changed"), !owned);
+    assert_eq!(agent.log().contains("another process modified"), !owned);
     Ok(())
 }

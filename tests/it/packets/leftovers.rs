@@ -72,7 +72,7 @@ fn rules_of_kube_proxy_are_found_and_removed_beside_the_agent() -> Result<()> {
 
     let log = run(&world, &["cleanup", "--kube-proxy", "--keep-own"])?;
     assert!(log.contains("ipvs_interface: true") && !log.contains("warning:"), "{log}");
-    agent.wait_for_log(&["nothing is left of kube-proxy"])?;
+    agent.wait_for_log(&["kube-proxy and its rules are gone"])?;
     wait_for_metric(&agent, &all.map(|(kind, _)| (kind, 0.0)))?;
     assert!(run(&world, &["status"])?.starts_with("OK  "));
     let rules = node.output("nft", &["list", "ruleset"])?;

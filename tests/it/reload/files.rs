@@ -22,7 +22,7 @@ fn a_file_may_be_written_replaced_and_removed_for_a_while() -> Result<()> {
     world.config.replace(&bit(3))?;
     world.wait_for_rules(&mark(3), true)?;
     world.config.remove()?;
-    agent.wait_for_log(&["ERROR", "the one before stays", "cannot be read"])?;
+    agent.wait_for_log(&["ERROR", "the previous one stays", "cannot read"])?;
     world.wait_for_rules(&mark(3), true)?;
     world.config.write(&bit(4))?;
     world.wait_for_rules(&mark(4), true)?;
@@ -51,7 +51,7 @@ fn invalid_configuration_is_logged_and_changes_nothing() -> Result<()> {
     agent.wait_for_log(&["ERROR", "nftables.masqueradeBit", "write 0 to 31", "line=3"])?;
     agent.wait_for_log(&["ERROR", "nftables.masqueradeAll"])?;
     agent.wait_for_log(&["ERROR", "field=mode"])?;
-    agent.wait_for_log(&["ERROR", "the one before stays", "3 of its values are wrong"])?;
+    agent.wait_for_log(&["ERROR", "the previous one stays", "3 invalid values"])?;
     assert_eq!(reloads(&agent)?, (0.0, 1.0, false));
     let told = status_text(&world.lab.node)?;
     assert!(told.starts_with("WARNING  the last written configuration is not in"), "{told}");
@@ -61,7 +61,7 @@ fn invalid_configuration_is_logged_and_changes_nothing() -> Result<()> {
     agent.wait_for_log(&["ERROR", "not YAML or JSON"])?;
     // Back to what is in force: that is a success, too.
     world.config.write(&bit(1))?;
-    agent.wait_for_log(&["read the configuration again; it says what is in force"])?;
+    agent.wait_for_log(&["reloaded the configuration; nothing has changed"])?;
     world.config.write(&format!("{}hostnameOveride: x\n", bit(2)))?;
     agent.wait_for_log(&["WARN", "did you mean hostnameOverride?"])?;
     agent.wait_for_log(&["applied", "changed=\"nftables.masqueradeBit\""])?;
@@ -77,7 +77,7 @@ fn sighup_reads_the_configuration_again() -> Result<()> {
     let world = Configured::new(&bit(1))?;
     let agent = world.agent().start()?;
     agent.hang_up()?;
-    agent.wait_for_log(&["read the configuration again; it says what is in force"])?;
+    agent.wait_for_log(&["reloaded the configuration; nothing has changed"])?;
     assert_eq!(reloads(&agent)?, (1.0, 0.0, true));
     assert!(agent.is_running());
     agent.stop()?;

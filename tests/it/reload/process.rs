@@ -81,7 +81,7 @@ fn a_read_only_proc_sys_costs_sysctls_only() -> Result<()> {
     world.lab.from(&world.lab.client).tcp(WEB).reaches(&WEB_PODS);
     world.add("more", "10.96.0.20")?;
     world.lab.from(&world.lab.client).tcp("10.96.0.20:80").eventually().reaches(&["pod-1"]);
-    let said = agent.log().matches("conntrack settings that could not be made").count();
+    let said = agent.log().matches("cannot set conntrack sysctls").count();
     assert_eq!(said, 1, "{}", agent.log());
     agent.stop()
 }

@@ -35,7 +35,7 @@ fn another_kubeconfig_leads_to_another_server() -> Result<()> {
     client.tcp("10.96.0.30:80").eventually().reaches(&["pod-1"]);
 
     world.config.write("clientConnection: {kubeconfig: /no/such/file}\n")?;
-    agent.wait_for_log(&["ERROR", "the one before stays", "/no/such/file"])?;
+    agent.wait_for_log(&["ERROR", "the previous one stays", "/no/such/file"])?;
     client.tcp("10.96.0.30:80").reaches(&["pod-1"]);
 
     world.config.write(&settings(&second.2))?;

@@ -1,29 +1,31 @@
-//! What a source hands on.
+//! Batches of changes from a source to the dataplane.
 
 use std::time::{Instant, SystemTime};
 
 use super::{Change, Family};
 
-/// Changes that a source read at one moment: the only thing that travels from sources to the dataplane.
+/// A batch of changes that a source read at one moment: the only message from sources to the
+/// dataplane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeBatch {
-    /// The changes, in the order in which they count.
+    /// The changes, in the order of their application.
     pub changes: Vec<Change>,
-    /// When the source read them.
+    /// The time when the source read them.
     pub received: Instant,
-    /// For each EndpointSlice that an event (not a list) brought: when the Pods or the Service behind it
-    /// changed, as the annotation `endpoints.kubernetes.io/last-change-trigger-time` says.
+    /// The trigger of each EndpointSlice from an event, not from a list: the time of the change of
+    /// a Pod or the Service, from the annotation
+    /// `endpoints.kubernetes.io/last-change-trigger-time`.
     pub triggers: Vec<(Family, SystemTime)>,
 }
 
 impl ChangeBatch {
-    /// Changes without known triggers.
+    /// Makes a batch without known triggers.
     #[must_use]
     pub fn new(changes: Vec<Change>, received: Instant) -> ChangeBatch {
         ChangeBatch { changes, received, triggers: Vec::new() }
     }
 
-    /// Counts the changes, whether they make a difference or not.
+    /// Counts the changes, with and without effect.
     #[must_use]
     pub fn counts(&self) -> ChangeCounts {
         let mut counts = ChangeCounts::default();
@@ -41,8 +43,8 @@ impl ChangeBatch {
 /// Numbers of changes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChangeCounts {
-    /// Of Services.
+    /// Changes of Services.
     pub services: usize,
-    /// Of EndpointSlices.
+    /// Changes of EndpointSlices.
     pub slices: usize,
 }

@@ -1,12 +1,13 @@
-//! Maps and sets that are walked in the order in which things came.
+//! Maps and sets that iterate in the order of insertion.
 //!
-//! A start plans and compares everything once. What came together lies together in memory then, which
-//! makes that twice as fast as the scattered order of a `HashMap`; and the order is always the same.
+//! A start plans and compares everything once. In this order, neighbours are also neighbours in
+//! memory, which makes the start twice as fast as with a `HashMap`. The order is deterministic,
+//! too.
 
 use foldhash::fast::RandomState;
 
-/// A map that keeps the order of arrival, until something is removed.
+/// A map that keeps the order of insertion until the first removal.
 pub type ArrivalMap<K, V> = indexmap::IndexMap<K, V, RandomState>;
 
-/// A set that keeps the order of arrival, until something is removed.
+/// A set that keeps the order of insertion until the first removal.
 pub type ArrivalSet<K> = indexmap::IndexSet<K, RandomState>;

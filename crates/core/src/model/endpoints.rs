@@ -1,20 +1,21 @@
-//! Which endpoints a service port may use.
+//! Selects the endpoints that a service port may use.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Endpoint, EndpointSlice, Family, Protocol, ServicePort};
 
-/// Where a connection can be sent: an endpoint's address and port.
+/// A destination for connections: an endpoint's address and port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend {
-    /// The address.
+    /// The IP address of the endpoint.
     pub address: IpAddr,
-    /// The port.
+    /// The port of the endpoint.
     pub port: u16,
 }
 
-/// Returns the backends that are not in `others`. Both are in order; copies of one count one by one.
+/// Returns the backends that are not in `others`. Both are in order; copies of one count one by
+/// one.
 pub fn missing<'a>(
     backends: &'a [Backend],
     others: &'a [Backend],
@@ -35,30 +36,30 @@ fn without_common_ends<'a>(a: &'a [Backend], b: &'a [Backend]) -> (&'a [Backend]
     (&a[..a.len() - end], &b[..b.len() - end])
 }
 
-/// Where we are, as far as the choice of endpoints depends on it.
+/// The place of the agent's node, for topology hints and policy Local.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Locality<'a> {
-    /// The name of our node.
+    /// The name of the agent's node.
     pub node: &'a str,
-    /// The zone of our node.
+    /// The zone of the agent's node.
     pub zone: Option<&'a str>,
 }
 
 /// The endpoints of one service port in one family, each list in order and without duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Those that policy Cluster may use. Empty only if the service port has no endpoint at all.
+    /// The backends for policy Cluster. Empty only if the service port has no endpoint at all.
     pub cluster: Arc<[Backend]>,
-    /// Those that policy Local may use.
+    /// The backends for policy Local.
     pub local: Arc<[Backend]>,
     /// Addresses of the endpoints on this node that are ready; with `publishNotReadyAddresses` also
     /// those that are terminating.
     pub local_ready: Vec<IpAddr>,
-    /// Where existing flows may stay: at all that are ready or serving, whatever policies and hints
-    /// say. For UDP at all that are listed, as long as none serves: a server of one replica whose
-    /// readiness flaps loses no session. Often the very list of `cluster`.
+    /// The backends to which existing flows may stay: all that are ready or serving, regardless of
+    /// policies and hints. For UDP all listed ones, as long as none serves: a server of one replica
+    /// with flapping readiness loses no session. Often the same list as `cluster`.
     pub serving: Arc<[Backend]>,
-    /// Addresses on this node among all of these: what may reach itself through the Service.
+    /// The local addresses among these, which may reach themselves through the Service.
     pub local_addresses: Vec<IpAddr>,
 }
 
@@ -66,7 +67,8 @@ pub struct Selection {
 struct Candidate<'a> {
     backend: Backend,
     local: bool,
-    // Copies of the endpoint's: in order, candidates are not where their endpoints are in memory.
+    // Copies of the endpoint's fields: sorted candidates are not neighbours of their endpoints in
+    // memory.
     ready: bool,
     serving: bool,
     terminating: bool,
@@ -85,9 +87,9 @@ impl Candidate<'_> {
         }
     }
 
-    /// Its rank among those of the same address: the port from bit 34, then which copy counts, then its
-    /// place. Among copies of one backend: not terminating before terminating, ready before not ready,
-    /// and then as the slices come.
+    /// Its rank among those of the same address: the port from bit 34, then which copy counts, then
+    /// its place. Among copies of one backend: not terminating before terminating, ready before not
+    /// ready, and then as the slices come.
     fn rank(&self, place: u32) -> u64 {
         let copy = u64::from(self.terminating) << 1 | u64::from(!self.ready);
         u64::from(self.backend.port) << 34 | copy << 32 | u64::from(place)
@@ -143,7 +145,7 @@ pub fn select<'a>(
     }
 }
 
-/// All copies of all endpoints, in order, one per backend.
+/// Returns all copies of all endpoints, in order, one per backend.
 fn candidates<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice>,
     port: &ServicePort,
@@ -168,7 +170,7 @@ fn candidates<'a>(
     if candidates.is_sorted_by(|a, b| a.backend < b.backend) {
         return candidates;
     }
-    // Numbers are sorted several times as fast as what they stand for.
+    // Numbers sort several times as fast as candidates.
     match family {
         Family::V4 => reordered(
             &candidates,
@@ -183,8 +185,8 @@ fn candidates<'a>(
     }
 }
 
-/// Puts candidates in the order of their ranks, the first one of each backend. `parts` says of a rank
-/// which backend it is of, and where its candidate is.
+/// Puts candidates in the order of their ranks, the first one of each backend. `parts` says of a
+/// rank which backend it is of, and where its candidate is.
 fn reordered<'a, R: Copy + Ord, B: PartialEq>(
     candidates: &[Candidate<'a>],
     rank: impl Fn(&Candidate<'_>, u32) -> R,
@@ -196,14 +198,15 @@ fn reordered<'a, R: Copy + Ord, B: PartialEq>(
     ranks.iter().filter_map(|rank| candidates.get(parts(*rank).1 as usize)).copied().collect()
 }
 
-/// Applies the topology hints, which count only if every ready endpoint has them (KEP-2433).
+/// Applies the topology hints, which are valid only if every ready endpoint has them (KEP-2433).
 fn keep_near(ready: &mut Vec<&Candidate<'_>>, locality: Locality<'_>) {
     if !keep_hinted(ready, |e| &e.node_hints, Some(locality.node)) {
         keep_hinted(ready, |e| &e.zone_hints, locality.zone);
     }
 }
 
-/// Leaves those that are meant for here. False if the hints do not count, and nothing changed.
+/// Retains the candidates with hints for this place. Returns false, without a change, if the hints
+/// are invalid.
 fn keep_hinted(
     ready: &mut Vec<&Candidate<'_>>,
     hints: impl Fn(&Endpoint) -> &[Arc<str>],

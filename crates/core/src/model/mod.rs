@@ -1,10 +1,10 @@
-//! What the cluster says, in the smallest form that planning needs.
+//! The state of the cluster, in the smallest form that planning needs.
 //!
-//! Owns: Services, EndpointSlices, our Node and ServiceCIDRs as validated values ([`Service`],
-//! [`EndpointSlice`], [`Node`]), the [`Store`] that holds them, and the selection of the
-//! [`endpoints`] that a service port may use.
+//! Owns: Services, EndpointSlices, the agent's Node and ServiceCIDRs as validated values
+//! ([`Service`], [`EndpointSlice`], [`Node`]), the [`Store`] that holds them, and the selection of
+//! the [`endpoints`] that a service port may use.
 //!
-//! Must not know: where objects come from (files, an API server), nf_tables, time, or I/O of any
+//! Must not know: the sources of objects (files, an API server), nf_tables, time, or I/O of any
 //! kind. Everything in here can be tested without root.
 
 mod batch;

@@ -1,4 +1,4 @@
-//! The objects that are known at this moment, and what has to be planned again after a change.
+//! The currently known objects, and the Services to plan again after a change.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -8,28 +8,28 @@ use ipnet::IpNet;
 
 use super::{ArrivalMap, ArrivalSet, EndpointSlice, Node, ObjectName, Service};
 
-/// What a source tells the store.
+/// A change from a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A Service appeared or is now different.
+    /// A Service is new or has changed.
     Service(Service),
-    /// A Service is gone, or is none of ours any more.
+    /// A Service is gone, or shunt no longer implements it.
     ServiceGone(ObjectName),
-    /// An EndpointSlice appeared or is now different.
+    /// An EndpointSlice is new or has changed.
     Slice(EndpointSlice),
-    /// An EndpointSlice is gone, or is none of ours any more.
+    /// An EndpointSlice is gone, or shunt no longer uses it.
     SliceGone(ObjectName),
-    /// Our Node, as it is now.
+    /// The current state of the agent's Node.
     Node(Node),
-    /// Our Node is gone. What was known of it stays in force.
+    /// The agent's Node is gone. Its last state stays in effect.
     NodeGone,
     /// A ServiceCIDR: its name and prefixes.
     ServiceCidr(Arc<str>, Vec<IpNet>),
     /// A ServiceCIDR is gone.
     ServiceCidrGone(Arc<str>),
-    /// The source has listed all objects of a kind: those that are not named are gone.
+    /// The source has listed all objects of a kind: all others are gone.
     Listed(Listed),
-    /// All addresses of the node's interfaces, as they are now (loopback included).
+    /// All current addresses of the node's interfaces, including loopback.
     InterfaceAddresses(BTreeSet<IpAddr>),
     /// The source has listed everything once: programming may begin.
     Synced,
@@ -46,31 +46,31 @@ pub enum Listed {
     ServiceCidrs(HashSet<Arc<str>>),
 }
 
-/// What has to be planned again.
+/// The Services to plan again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
     /// The Services whose service ports may have changed.
     pub services: ArrivalSet<ObjectName>,
-    /// Something that all of them depend on changed: the Node, the ServiceCIDRs, the addresses.
+    /// A common input of all Services has changed: the Node, the ServiceCIDRs, the addresses.
     pub node_context: bool,
 }
 
 impl Dirty {
-    /// True if nothing has to be planned again.
+    /// Returns true if there is nothing to plan again.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.services.is_empty() && !self.node_context
     }
 }
 
-/// All objects that are known at this moment.
+/// A store of all currently known objects.
 #[derive(Debug, Default)]
 pub struct Store {
     services: ArrivalMap<ObjectName, Service>,
     slices: ArrivalMap<ObjectName, EndpointSlice>,
     /// The slices of each Service, in order of their names.
     slices_of: ArrivalMap<ObjectName, Vec<ObjectName>>,
-    /// Our Node as it was last known, whether it still exists or not.
+    /// The last known state of the agent's Node, even if it no longer exists.
     node: Option<Node>,
     node_exists: bool,
     service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
@@ -81,14 +81,14 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store.
+    /// Makes an empty store.
     #[must_use]
     pub fn new() -> Store {
         Store::default()
     }
 
-    /// Takes in one change and notes in `dirty` what has to be planned again. Returns false for a change that
-    /// says what the store has already; `dirty` stays as it was then.
+    /// Applies one change and adds the Services to plan again to `dirty`. Returns false, without a
+    /// change of `dirty`, if the store has this state already.
     pub fn apply(&mut self, change: Change, dirty: &mut Dirty) -> bool {
         let changed = match change {
             Change::Service(service) => return self.apply_service(service, dirty),
@@ -213,76 +213,76 @@ impl Store {
         changed
     }
 
-    /// True once the source has listed everything: before that, a plan would be half a cluster.
+    /// Returns true once the source has listed everything: an earlier plan would be incomplete.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// All Services, in the order in which they came.
+    /// Returns all Services, in the order of insertion.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
         self.services.values()
     }
 
-    /// How many Services there are.
+    /// Returns the number of Services.
     #[must_use]
     pub fn service_count(&self) -> usize {
         self.services.len()
     }
 
-    /// How many ports the Services have.
+    /// Returns the number of ports of all Services.
     #[must_use]
     pub fn service_port_count(&self) -> usize {
         self.service_ports
     }
 
-    /// How many endpoints the EndpointSlices have.
+    /// Returns the number of endpoints in all EndpointSlices.
     #[must_use]
     pub fn endpoint_count(&self) -> usize {
         self.endpoints
     }
 
-    /// How many EndpointSlices there are.
+    /// Returns the number of EndpointSlices.
     #[must_use]
     pub fn slice_count(&self) -> usize {
         self.slices.len()
     }
 
-    /// The Service of that name.
+    /// Returns the Service of that name.
     #[must_use]
     pub fn service(&self, name: &ObjectName) -> Option<&Service> {
         self.services.get(name)
     }
 
-    /// The EndpointSlices of a Service, by name.
+    /// Returns the EndpointSlices of a Service, by name.
     pub fn slices(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> + Clone {
         self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.get(name))
     }
 
-    /// The EndpointSlice of that name.
+    /// Returns the EndpointSlice of that name.
     #[must_use]
     pub fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
         self.slices.get(name)
     }
 
-    /// Our Node as it was last known, whether it still exists or not.
+    /// Returns the last known state of the agent's Node, even if it no longer exists.
     #[must_use]
     pub fn last_known_node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
 
-    /// Our Node, if it exists.
+    /// Returns the agent's Node, if it exists.
     #[must_use]
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref().filter(|_| self.node_exists)
     }
 
-    /// The prefixes of all ServiceCIDRs.
+    /// Returns the prefixes of all ServiceCIDRs.
     pub fn service_cidrs(&self) -> impl Iterator<Item = &IpNet> {
         self.service_cidrs.values().flatten()
     }
 
-    /// The addresses of the node's interfaces, loopback included.
+    /// Returns the addresses of the node's interfaces, including loopback.
     #[must_use]
     pub fn interface_addresses(&self) -> &BTreeSet<IpAddr> {
         &self.interface_addresses

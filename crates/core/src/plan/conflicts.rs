@@ -1,4 +1,4 @@
-//! Which Service has a frontend that several Services claim.
+//! Resolves conflicts between Services that claim the same frontend.
 
 use std::fmt;
 
@@ -8,39 +8,38 @@ use indexmap::map::Entry;
 use super::{FrontendKey, FrontendKind};
 use crate::model::{ArrivalMap, ObjectName};
 
-/// The order in which Services get a frontend that several of them claim: by kind, so that no
-/// Service takes the ClusterIP of another one by naming it in `externalIPs` (CVE-2020-8554), then the
-/// older one, then by name. The order of events plays no part, so every node and every restart
-/// decides the same.
+/// The precedence of a Service in a conflict: by kind, so that no Service takes another one's
+/// ClusterIP through `externalIPs` (CVE-2020-8554), then by age, then by name. The order of events
+/// has no influence, so every node and every restart decides the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Precedence {
     pub(super) kind: FrontendKind,
-    /// In seconds since 1970; a Service without counts as the youngest.
+    /// The creation time in seconds since 1970; a Service without one counts as the youngest.
     pub(super) created: i64,
     pub(super) service: ObjectName,
 }
 
-/// Two Services claim one frontend; one of them has it.
+/// A conflict: two Services claim one frontend, and one of them has it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
-    /// The frontend.
+    /// The claimed frontend.
     pub frontend: FrontendKey,
     /// The Service that has it.
     pub winner: ObjectName,
-    /// The Service that goes without.
+    /// The Service that does not get it.
     pub loser: ObjectName,
-    /// What decided.
+    /// The deciding rule.
     pub reason: ConflictReason,
 }
 
-/// Why a Service goes without a frontend.
+/// The rule that decided a conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConflictReason {
-    /// Another kind of frontend comes first.
+    /// Another kind of frontend takes precedence.
     Kind {
-        /// What it is of the Service that has it.
+        /// The kind of the winner's frontend.
         winner: FrontendKind,
-        /// What it is of the one that goes without.
+        /// The kind of the loser's frontend.
         loser: FrontendKind,
     },
     /// The other Service is older.
@@ -62,7 +61,7 @@ impl ConflictReason {
 }
 
 impl fmt::Display for ConflictReason {
-    /// A clause that follows the name of the Service that has the frontend.
+    /// Writes a clause that follows the name of the winner.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConflictReason::Kind { winner, loser } => {
@@ -74,16 +73,16 @@ impl fmt::Display for ConflictReason {
     }
 }
 
-/// All claims to all frontends. Nearly all frontends have one.
+/// The claims to all frontends. Nearly all frontends have one claim.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     first: ArrivalMap<FrontendKey, Precedence>,
-    /// Those that come after the first, in order.
+    /// The claims after the first, in order.
     others: HashMap<FrontendKey, Vec<Precedence>>,
 }
 
 impl Claims {
-    /// Makes room for so many more frontends.
+    /// Reserves capacity for more frontends.
     pub(super) fn reserve(&mut self, more: usize) {
         self.first.reserve(more);
     }

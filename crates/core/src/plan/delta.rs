@@ -1,8 +1,8 @@
-//! Where the plan changed.
+//! The changed parts of the plan.
 
 use super::{FrontendKey, SetMember};
 
-/// Where the plan changed since it was last asked: only there can the kernel differ from it.
+/// The changes of the plan since the last call: only there can the kernel differ from the plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanDelta {
     frontends: Vec<FrontendKey>,
@@ -12,7 +12,7 @@ pub struct PlanDelta {
 }
 
 impl PlanDelta {
-    /// Of these, in whatever order.
+    /// Makes a delta of these parts, in any order.
     #[must_use]
     pub fn new(frontends: Vec<FrontendKey>, members: Vec<SetMember>, chains: bool) -> PlanDelta {
         let mut touched = PlanDelta { frontends, members, chains };
@@ -21,20 +21,20 @@ impl PlanDelta {
     }
 
     fn sort(&mut self) {
-        // Stable, since that makes use of parts that are in order.
+        // A stable sort is faster on parts that are in order.
         self.frontends.sort();
         self.frontends.dedup();
         self.members.sort();
         self.members.dedup();
     }
 
-    /// True if nothing changed.
+    /// Returns true if nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.frontends.is_empty() && self.members.is_empty() && !self.chains
     }
 
-    /// Adds what another one names.
+    /// Merges another delta into this one.
     pub fn merge(&mut self, mut other: PlanDelta) {
         if self.frontends.is_empty() && self.members.is_empty() {
             std::mem::swap(self, &mut other);
@@ -47,25 +47,25 @@ impl PlanDelta {
         }
     }
 
-    /// Frontends that are new, different or gone, in order, each once.
+    /// Returns the new, changed and removed frontends, in order, each once.
     #[must_use]
     pub fn frontends(&self) -> &[FrontendKey] {
         &self.frontends
     }
 
-    /// Members of the plain sets that are new or gone, in order, each once.
+    /// Returns the new and removed members of the plain sets, in order, each once.
     #[must_use]
     pub fn members(&self) -> &[SetMember] {
         &self.members
     }
 
-    /// True if it names that frontend.
+    /// Returns true if the delta has that frontend.
     #[must_use]
     pub fn has_frontend(&self, key: FrontendKey) -> bool {
         self.frontends.binary_search(&key).is_ok()
     }
 
-    /// True if it names that member.
+    /// Returns true if the delta has that member.
     #[must_use]
     pub fn has_member(&self, member: SetMember) -> bool {
         self.members.binary_search(&member).is_ok()

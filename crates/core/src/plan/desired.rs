@@ -1,4 +1,4 @@
-//! The plans of all Services together: what the kernel should hold, and where that has changed.
+//! The plans of all Services together: the desired state of the kernel, and its changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
-/// Where the plan changed, as it comes.
+/// The changes of the plan, unsorted.
 #[derive(Debug, Default)]
 struct Touching {
     frontends: Vec<FrontendKey>,
@@ -19,7 +19,7 @@ struct Touching {
     chains: bool,
 }
 
-/// What the kernel should hold.
+/// The desired state of the kernel.
 #[derive(Debug)]
 pub struct Desired {
     options: Options,
@@ -38,7 +38,7 @@ pub struct Desired {
 }
 
 impl Desired {
-    /// Nothing planned yet, for a node of that name.
+    /// Makes an empty plan for the node of that name.
     #[must_use]
     pub fn new(options: Options, node_name: &str) -> Desired {
         Desired {
@@ -56,14 +56,14 @@ impl Desired {
         }
     }
 
-    /// Plans with other options or for another node from now on: with the next update that has dirty
-    /// node_context.
+    /// Changes the options or the name of the node. They take effect with the next update with a
+    /// dirty node context.
     pub fn configure(&mut self, options: Options, node_name: &str) {
         self.options = options;
         node_name.clone_into(&mut self.node_name);
     }
 
-    /// Plans again what is dirty.
+    /// Plans dirty Services again.
     pub fn update(&mut self, store: &Store, dirty: &Dirty) {
         if dirty.node_context || self.node_context.is_none() {
             let new = NodeContext::of(store, &self.options, &self.node_name);
@@ -121,7 +121,7 @@ impl Desired {
             return;
         }
         let mut keys: Vec<FrontendKey> = Vec::new();
-        // Frontends of which another Service may have been the owner before.
+        // Frontends that may have had another owner before.
         let mut contested: Vec<FrontendKey> = Vec::new();
         if let Some(plan) = &new {
             self.no_local.add(&plan.no_local);
@@ -189,7 +189,7 @@ impl Desired {
         old: &ServicePlan,
         new: &ServicePlan,
     ) {
-        // With several claimants it is the owner who counts.
+        // With several claims, the owner decides.
         if self.claims.winner(key) != Some(name) {
             return;
         }
@@ -200,7 +200,7 @@ impl Desired {
     }
 
     /// Notes where the flows to a frontend may stay that may have another owner now, or none.
-    /// `plan` is that of the Service of this name.
+    /// `plan` is the plan of the Service of this name.
     fn note_owned(&mut self, name: &ObjectName, plan: Option<&ServicePlan>, key: FrontendKey) {
         let owner = match self.claims.winner(key) {
             Some(owner) if owner == name => plan,
@@ -231,71 +231,71 @@ impl Desired {
         }
     }
 
-    /// What all Services have in common, once something was planned.
+    /// Returns the node context; `None` before the first update.
     #[must_use]
     pub fn node_context(&self) -> Option<&Arc<NodeContext>> {
         self.node_context.as_ref()
     }
 
-    /// The frontend that the kernel should hold under that key.
+    /// Returns the desired frontend with that key.
     #[must_use]
     pub fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
         self.plans.get(self.claims.winner(key)?)?.frontend(key)
     }
 
-    /// The Service that has a frontend.
+    /// Returns the owner of a frontend.
     #[must_use]
     pub fn service_of(&self, key: FrontendKey) -> Option<&ObjectName> {
         self.claims.winner(key)
     }
 
-    /// All frontends that the kernel should hold, in order.
+    /// Returns all desired frontends, in order.
     #[must_use]
     pub fn frontends(&self) -> BTreeMap<FrontendKey, &Frontend> {
         let keys = self.plans.values().flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
         keys.filter_map(|key| Some((key, self.frontend(key)?))).collect()
     }
 
-    /// True if the kernel should hold that member.
+    /// Returns true if the plan has that member.
     #[must_use]
     pub fn has_member(&self, member: SetMember) -> bool {
         self.members.contains_key(&member)
     }
 
-    /// All members of plain sets that the kernel should hold, in order.
+    /// Returns all desired members of plain sets, in order.
     #[must_use]
     pub fn members(&self) -> BTreeSet<SetMember> {
         self.members.keys().copied().collect()
     }
 
-    /// The frontends that several Services want.
+    /// Returns the frontends that several Services claim.
     pub fn conflicts(&self) -> impl Iterator<Item = &Conflict> {
         self.conflicts.values().flatten()
     }
 
-    /// What load balancers are told about Services.
+    /// Returns the health checks of load balancers for Services.
     pub fn health_checks(&self) -> impl Iterator<Item = &HealthCheck> {
         self.health_checks.values()
     }
 
-    /// How many service ports with policy Local have endpoints elsewhere only.
+    /// Returns the number of service ports with policy Local and endpoints on other nodes only.
     #[must_use]
     pub fn no_local(&self) -> NoLocal {
         self.no_local
     }
 
-    /// The frontends for which it changed since the last call where flows may stay.
+    /// Takes the frontends whose backends for existing flows have changed since the last call.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)
     }
 
-    /// Where the plan changed since the last call.
+    /// Takes the changes of the plan since the last call.
     pub fn take_delta(&mut self) -> PlanDelta {
         let Touching { frontends, members, chains } = std::mem::take(&mut self.touched);
         PlanDelta::new(frontends, members, chains)
     }
 
-    /// Everything that is planned: for comparing with a kernel of which nothing is known.
+    /// Returns a delta with the whole plan, for a comparison with an unknown kernel.
     #[must_use]
     pub fn everything(&self) -> PlanDelta {
         let plans = self.plans.values();
@@ -310,7 +310,8 @@ impl ServicePlan {
         Precedence { kind: self.kind(key), created: self.created, service: name.clone() }
     }
 
-    /// True if another plan of the same Service would claim a frontend with the same precedence.
+    /// Returns true if another plan of the same Service would claim a frontend with the same
+    /// precedence.
     fn claims_alike(&self, other: &ServicePlan, key: FrontendKey) -> bool {
         self.created == other.created && self.kind(key) == other.kind(key)
     }

@@ -1,4 +1,4 @@
-//! The elements that a frontend is made of, in the kernel's sets and maps.
+//! The elements of a frontend in the kernel's sets and maps.
 
 use std::net::IpAddr;
 
@@ -71,7 +71,7 @@ pub enum Value {
     Backend(Backend),
 }
 
-/// One element of one of our sets or maps.
+/// An element of one of shunt's sets or maps.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Element<'a> {
     /// The set or map.
@@ -85,7 +85,7 @@ pub struct Element<'a> {
 }
 
 impl Frontend {
-    /// The element that decides what happens to a connection to this frontend.
+    /// Returns the element that decides about connections to this frontend.
     #[must_use]
     pub fn verdict(&self, key: FrontendKey) -> Element<'_> {
         let pools = Frontend::pools_of(key).0;
@@ -98,7 +98,7 @@ impl Frontend {
         }
     }
 
-    /// All elements of the frontend but the slots of its pools: what decides about connections.
+    /// Returns all elements of the frontend except the slots of its pools.
     pub fn decisions(&self, key: FrontendKey) -> impl Iterator<Item = Element<'_>> {
         let masquerade = match key {
             FrontendKey::Address(..) => Set::MasqueradeServices,
@@ -132,7 +132,7 @@ impl Frontend {
             .chain(sources)
     }
 
-    /// All elements of the frontend.
+    /// Returns all elements of the frontend.
     pub fn elements(&self, key: FrontendKey) -> impl Iterator<Item = Element<'_>> {
         let slots = self.pools(key).flat_map(move |(pools, backends)| {
             let indexed = backends.iter().zip(0..);
@@ -141,8 +141,7 @@ impl Frontend {
         self.decisions(key).chain(slots)
     }
 
-    /// The chains that its elements lead to, directly or through another chain, and that exist only
-    /// for frontends that need them.
+    /// Returns the on-demand chains to which its elements lead, directly or through another chain.
     pub fn chains(&self, key: FrontendKey) -> impl Iterator<Item = ChainName> {
         let balancers = self.pools(key).flat_map(|(pools, pool)| {
             let count = pool.len() as u32;
@@ -171,8 +170,8 @@ impl Frontend {
 }
 
 impl Pools {
-    /// The element of one slot in the pool of a frontend. It has no comment: the frontend's own
-    /// elements carry it, and there are many of these.
+    /// Returns the element of one slot in a pool. It has no comment: there are many slots, and the
+    /// frontend's other elements have the comment.
     #[must_use]
     pub fn slot(self, key: FrontendKey, index: u32, backend: Backend) -> Element<'static> {
         Element {

@@ -1,24 +1,25 @@
-//! Where existing flows may stay.
+//! The backends to which existing flows may stay.
 
 use std::sync::Arc;
 
 use super::FrontendKey;
 use crate::model::{Backend, missing};
 
-/// Frontends of TCP and UDP for which it changed where their flows may stay, in the order of changes:
-/// the last word on a frontend counts. Taking a note is cheap, since a start takes one of everything.
+/// The TCP and UDP frontends with a change of the backends for existing flows, in the order of
+/// changes: the last change of a frontend counts. A note is cheap, since a start notes every
+/// frontend.
 #[derive(Debug, Clone, Default)]
 pub struct Flows(Vec<(FrontendKey, Flow)>);
 
-/// Where the flows to a frontend may stay.
+/// The backends to which the flows of a frontend may stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// The backends, in order: see [`Selection::serving`](crate::model::Selection::serving). None if
-    /// the frontend is gone or has no endpoint.
+    /// The backends, in order: see [`Selection::serving`](crate::model::Selection::serving). None
+    /// if the frontend is gone or has no endpoint.
     pub serving: Arc<[Backend]>,
-    /// True if there may be flows elsewhere: the frontend is new, got its first backend, or has lost
-    /// one. If it has only got more, nothing has to be searched; but what is searched already must
-    /// know it.
+    /// True if there may be flows elsewhere: the frontend is new, got its first backend, or has
+    /// lost one. If it has only got more, nothing has to be searched; but what is searched already
+    /// must know it.
     pub search: bool,
 }
 
@@ -29,20 +30,20 @@ impl Flow {
         Flow { serving: serving.clone(), search: before.is_empty() || lost }
     }
 
-    /// Takes in what is known later; a search that is due is not forgotten.
+    /// Merges a later value; a due search stays due.
     pub fn replace(&mut self, later: Flow) {
         *self = Flow { search: self.search || later.search, ..later };
     }
 }
 
 impl Flows {
-    /// Adds what is known later.
+    /// Merges later changes.
     pub fn merge(&mut self, later: Flows) {
         if self.0.is_empty() {
             *self = later;
             return;
         }
-        // Commits fail, or this would be empty: it shall not grow for as long as they do.
+        // Only failing commits leave entries here, which must not grow without bound.
         self.0.extend(later.0);
         self.0.sort_by_key(|(key, _)| *key);
         self.0.dedup_by(|(later_key, later), (key, flow)| {
@@ -54,25 +55,25 @@ impl Flows {
         });
     }
 
-    /// Notes where the flows to a frontend may stay.
+    /// Notes the backends for existing flows of a frontend.
     pub(super) fn note(&mut self, key: FrontendKey, flow: Flow) {
         self.0.push((key, flow));
     }
 
-    /// Notes that a frontend is gone: no flow may stay there.
+    /// Notes a removed frontend: no flow may stay there.
     pub fn end(&mut self, key: FrontendKey) {
         if key.is_swept() {
             self.note(key, Flow { serving: Arc::default(), search: true });
         }
     }
 
-    /// True if nothing changed.
+    /// Returns true if nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Makes room for so many more frontends.
+    /// Reserves capacity for more frontends.
     pub(super) fn reserve(&mut self, more: usize) {
         self.0.reserve(more);
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Pools;
 use crate::model::{Backend, Family, Protocol};
 
-/// What a frontend is known by. It belongs to one service port at a time.
+/// The key of a frontend, which belongs to one service port at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKey {
     /// A ClusterIP, ExternalIP or load-balancer VIP with a port.
@@ -17,7 +17,7 @@ pub enum FrontendKey {
 }
 
 impl FrontendKey {
-    /// The protocol.
+    /// Returns the protocol.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         match self {
@@ -27,14 +27,14 @@ impl FrontendKey {
         }
     }
 
-    /// True if flows to it end when their backend is gone (UDP) or never answered (TCP). Those of
-    /// SCTP never do.
+    /// Returns true if flows end with their backend (UDP), or if it has never answered (TCP). Flows
+    /// of SCTP never do.
     #[must_use]
     pub fn is_swept(&self) -> bool {
         matches!(self.protocol(), Protocol::Tcp | Protocol::Udp)
     }
 
-    /// The family whose table it is in.
+    /// Returns the family of its table.
     #[must_use]
     pub fn family(&self) -> Family {
         match self {
@@ -60,8 +60,8 @@ impl fmt::Display for FrontendKey {
     }
 }
 
-/// What a frontend is of its Service, in the order of precedence: a Service keeps its ClusterIP
-/// whatever other ones say.
+/// The kind of a frontend, in the order of precedence: a Service keeps its ClusterIP against claims
+/// of other Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FrontendKind {
     /// A port of its ClusterIP.
@@ -85,24 +85,24 @@ impl fmt::Display for FrontendKind {
     }
 }
 
-/// What happens to a new connection to a frontend.
+/// The outcome of a new connection to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It goes to one of these, each with the same chance. Never empty. The place in the list is
     /// the index in the kernel's map.
     Balance(Arc<[Backend]>),
-    /// It is answered with port unreachable: the service port has no endpoint at all.
+    /// The kernel answers with port unreachable: the service port has no endpoint at all.
     Reject,
-    /// It is dropped: the policy is Local and no endpoint is local.
+    /// The kernel drops it: the policy is Local and no endpoint is local.
     Drop,
 }
 
-/// Everything that the kernel must hold for one frontend.
+/// The desired state of one frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frontend {
     /// The service port that it belongs to, as `namespace/name:port`; the comment of its elements.
     pub label: Arc<str>,
-    /// What happens to a new connection.
+    /// The outcome of a new connection.
     pub outcome: Outcome,
     /// Its traffic is masqueraded, wherever it comes from.
     pub masquerade: bool,
@@ -128,7 +128,7 @@ pub struct SourceRange {
 }
 
 impl Frontend {
-    /// The pools of the frontend that are not empty.
+    /// Returns the non-empty pools of the frontend.
     pub fn pools(&self, key: FrontendKey) -> impl Iterator<Item = (Pools, &Arc<[Backend]>)> {
         let (main, short_circuit) = Frontend::pools_of(key);
         let balanced = self.main_pool().map(|pool| (main, pool));
@@ -136,7 +136,7 @@ impl Frontend {
         balanced.into_iter().chain(short_circuit.filter(|(_, pool)| !pool.is_empty()))
     }
 
-    /// The pool of its outcome, if it has one.
+    /// Returns the pool of its outcome, if it has one.
     #[must_use]
     pub fn main_pool(&self) -> Option<&Arc<[Backend]>> {
         match &self.outcome {
@@ -145,7 +145,7 @@ impl Frontend {
         }
     }
 
-    /// Which pools a frontend can have: the one of its outcome, and that of its short circuit.
+    /// Returns the kinds of pools of a frontend: for its outcome, and for its short circuit.
     #[must_use]
     pub fn pools_of(key: FrontendKey) -> (Pools, Pools) {
         match key {
@@ -154,14 +154,14 @@ impl Frontend {
         }
     }
 
-    /// The backends of both its pools, that of the outcome first.
+    /// Returns the backends of both its pools, that of the outcome first.
     #[must_use]
     pub fn all_pools(&self) -> [&[Backend]; 2] {
         let main = self.main_pool().map_or(&[][..], |pool| pool);
         [main, &self.short_circuit]
     }
 
-    /// One of its pools; empty if it has none of that kind.
+    /// Returns one of its pools; empty if it has none of that kind.
     #[must_use]
     pub fn pool(&self, key: FrontendKey, pools: Pools) -> &[Backend] {
         self.pools(key).find(|(kind, _)| *kind == pools).map_or(&[], |(_, pool)| pool)

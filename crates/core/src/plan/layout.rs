@@ -1,5 +1,5 @@
-//! The sets and maps of our tables: names, keys, values. Two tables, `ip shunt` and `ip6 shunt`,
-//! have the same ones.
+//! The sets and maps of shunt's tables: names, keys, values. Two tables, `ip shunt` and `ip6
+//! shunt`, have the same ones.
 
 use crate::model::Family;
 
@@ -33,7 +33,7 @@ pub enum SetValue {
     Backend,
 }
 
-/// The sets and maps of our tables.
+/// The sets and maps of shunt's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Set {
     /// Every ClusterIP in use.
@@ -93,8 +93,8 @@ pub enum Pools {
     ShortCircuitNodeports,
 }
 
-/// How many sizes of pools have their balancers from the start. A balancer that is added later makes
-/// the kernel walk all elements of its map (`nf_tables_bind_set`): 20 ms at 100 000 backends.
+/// How many sizes of pools have their balancers from the start. A balancer that is added later
+/// makes the kernel walk all elements of its map (`nf_tables_bind_set`): 20 ms at 100 000 backends.
 pub const PREPARED_SIZES: u32 = 16;
 
 impl Pools {

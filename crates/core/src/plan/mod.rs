@@ -1,11 +1,11 @@
-//! From objects to what the kernel should hold: pure functions, no I/O, no clock.
+//! Plans the desired state of the kernel from objects: pure functions, no I/O, no clock.
 //!
-//! Owns: the layout of our tables ([`Set`], [`Chain`], [`Rule`]), the frontends of a Service
+//! Owns: the layout of shunt's tables ([`Set`], [`Chain`], [`Rule`]), the frontends of a Service
 //! ([`plan_service`]), and the text of a planned ruleset ([`render`]).
 //! The number of rules is constant; a Service is a handful of elements, described by
 //! [`Frontend`] values and listed by [`Frontend::elements`].
 //!
-//! Must not know: netlink, what the kernel holds now, where objects come from, time.
+//! Must not know: netlink, the current state of the kernel, the sources of objects, time.
 
 mod conflicts;
 mod delta;

@@ -1,4 +1,4 @@
-//! What all Services have in common: the configuration, our Node, the addresses of the node.
+//! The common inputs of all plans: the configuration, the agent's Node, the addresses of the node.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use ipnet::IpNet;
 use super::{DetectLocal, NodePortAddresses, Options};
 use crate::model::{Family, Locality, Node, Store};
 
-/// What all Services have in common.
+/// The common inputs of the plans of all Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeContext {
     /// The configuration.
     pub options: Options,
-    /// The name of our node.
+    /// The name of the agent's node.
     pub node_name: String,
-    /// Our Node object as it was last known, even if it is deleted.
+    /// The last known state of the agent's Node, even if it is deleted.
     pub node: Option<Node>,
     /// The addresses of the node's interfaces, loopback included.
     pub interface_addresses: BTreeSet<IpAddr>,
@@ -24,7 +24,7 @@ pub struct NodeContext {
 }
 
 impl NodeContext {
-    /// As the store has them now.
+    /// Returns the current context from the store.
     #[must_use]
     pub fn of(store: &Store, options: &Options, node_name: &str) -> NodeContext {
         NodeContext {
@@ -44,7 +44,7 @@ impl NodeContext {
         self.locality() == other.locality() && node_addresses(self) == node_addresses(other)
     }
 
-    /// Where we are, for the choice of endpoints.
+    /// Returns the place of the node, for the choice of endpoints.
     #[must_use]
     pub fn locality(&self) -> Locality<'_> {
         Locality {
@@ -53,7 +53,7 @@ impl NodeContext {
         }
     }
 
-    /// The prefix that holds the addresses of local pods, if they are told by address.
+    /// Returns the prefix of the addresses of local pods, if it distinguishes them.
     #[must_use]
     pub fn pod_cidr(&self, family: Family) -> Option<IpNet> {
         let nets: &[IpNet] = match (&self.options.detect_local, &self.node) {
@@ -64,8 +64,8 @@ impl NodeContext {
         nets.iter().find(|net| Family::of_net(net) == family).copied()
     }
 
-    /// The node's primary address of a family, where one is known. A loopback address says that
-    /// none is, as to kube-proxy.
+    /// Returns the node's primary address of a family, if known. A loopback address counts as
+    /// unknown, like for kube-proxy.
     #[must_use]
     pub fn node_address(&self, family: Family) -> Option<IpAddr> {
         let configured = self.options.node_address.filter(|own| Family::of(*own) == family);
@@ -73,7 +73,7 @@ impl NodeContext {
         address.filter(|address| !address.is_loopback())
     }
 
-    /// The addresses on which NodePorts of a family are offered; `None` for every local one.
+    /// Returns the addresses of NodePorts of a family; `None` for every local one.
     #[must_use]
     pub fn node_port_addresses(&self, family: Family) -> Option<BTreeSet<IpAddr>> {
         let usable = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();

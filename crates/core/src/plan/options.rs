@@ -1,4 +1,4 @@
-//! What the configuration says about planning.
+//! The options of the plan.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::model::Family;
 
-/// How traffic of pods on this node is told from other traffic (`detectLocalMode`).
+/// The criterion for traffic of pods on this node (`detectLocalMode`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DetectLocal {
     /// Not at all.
@@ -14,7 +14,7 @@ pub enum DetectLocal {
     Off,
     /// By source address, in these prefixes: at most one per family counts, the first.
     ClusterCidr(Vec<IpNet>),
-    /// By source address, in the pod CIDRs of our Node.
+    /// By source address, in the pod CIDRs of the agent's Node.
     NodeCidr,
     /// By incoming interface: this bridge.
     BridgeInterface(String),
@@ -22,7 +22,7 @@ pub enum DetectLocal {
     InterfaceNamePrefix(String),
 }
 
-/// On which addresses of the node NodePorts are offered (`nodePortAddresses`).
+/// The addresses of the node with NodePorts (`nodePortAddresses`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum NodePortAddresses {
     /// On the node's primary address of each family; of a family in which none is known on every
@@ -34,7 +34,7 @@ pub enum NodePortAddresses {
 }
 
 impl NodePortAddresses {
-    /// True if NodePorts of that family are offered on every local address.
+    /// Returns true if every local address of that family has NodePorts.
     #[must_use]
     pub fn is_all(&self, family: Family) -> bool {
         match self {
@@ -46,7 +46,7 @@ impl NodePortAddresses {
         }
     }
 
-    /// True if one of the prefixes holds the address.
+    /// Returns true if one of the prefixes contains the address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match self {
@@ -56,14 +56,14 @@ impl NodePortAddresses {
     }
 }
 
-/// What the configuration says about planning.
+/// The part of the configuration that the plan depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The bit of the packet mark that asks for masquerading, 0 to 31 (`nftables.masqueradeBit`).
     pub masquerade_bit: u8,
     /// Masquerade everything that goes to a ClusterIP (`nftables.masqueradeAll`).
     pub masquerade_all: bool,
-    /// How traffic of pods is told from other traffic.
+    /// The criterion for traffic of pods.
     pub detect_local: DetectLocal,
     /// Where NodePorts are offered.
     pub node_port_addresses: NodePortAddresses,
@@ -84,7 +84,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The mark bit as a mask.
+    /// Returns the mark bit as a mask.
     #[must_use]
     pub fn masquerade_mark(&self) -> u32 {
         1_u32.checked_shl(u32::from(self.masquerade_bit)).unwrap_or(1 << 14)

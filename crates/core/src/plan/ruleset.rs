@@ -1,4 +1,4 @@
-//! The chains and rules of our tables. Their number is constant; what scales are elements.
+//! The chains and rules of shunt's tables. Their number is constant; only elements scale.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use ipnet::IpNet;
 use super::{DetectLocal, NodeContext, PREPARED_SIZES, Pools, Set};
 use crate::model::{Family, Protocol};
 
-/// The name of our tables, `ip shunt` and `ip6 shunt`.
+/// The name of shunt's tables, `ip shunt` and `ip6 shunt`.
 pub const TABLE: &str = "shunt";
 
-/// The comment of our tables. The number changes whenever the same elements or rules would mean
-/// something else than before: a table with another comment is replaced.
+/// The comment of shunt's tables. The number changes whenever the same elements or rules get
+/// another meaning: the agent replaces a table with another comment.
 pub const LAYOUT_COMMENT: &str = "shunt layout 2";
 
-/// The name of one of our chains.
+/// The name of one of shunt's chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChainName {
     /// Base chain: packets that arrive, before routing.
@@ -56,10 +56,10 @@ pub enum ChainName {
 }
 
 impl ChainName {
-    /// The chain of that name, if it is one of ours.
+    /// Returns the chain of that name, if it is one of shunt's.
     #[must_use]
     pub fn parse(name: &str) -> Option<ChainName> {
-        // A name that is written in another way than ours is not ours.
+        // Only the canonical form of a name counts.
         let exact = |chain: ChainName| (chain.to_string() == name).then_some(chain);
         let balancer = |pools: Pools| {
             let rest = name.strip_prefix(pools.balancer_prefix())?;
@@ -78,7 +78,7 @@ impl ChainName {
             .or_else(|| Pools::ALL.into_iter().find_map(balancer))
     }
 
-    /// True if the chain exists only while some frontend needs it.
+    /// Returns true if the chain exists only while some frontend needs it.
     #[must_use]
     pub fn is_on_demand(self) -> bool {
         match self {
@@ -124,8 +124,8 @@ impl fmt::Display for ChainName {
     }
 }
 
-/// Where a base chain sees packets. All our base chains are of type nat: the kernel runs them for the
-/// first packet of a connection only (`nf_nat_inet_fn`).
+/// The hook of a base chain. All of shunt's base chains are of type nat: the kernel runs them for
+/// the first packet of a connection only (`nf_nat_inet_fn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BaseHook {
     /// Packets that arrive.
@@ -219,8 +219,8 @@ pub enum Is {
 /// The priorities of nat chains (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`).
 const NAT_DST: i32 = -100;
 const NAT_SRC: i32 = 100;
-/// Ahead of every masquerade: the first nat chain that binds the source ends the walk, and the client
-/// is told by its own address.
+/// Ahead of every masquerade: the first nat chain that binds the source ends the walk, and this
+/// chain needs the client's own address.
 const AFFINITY_PRIORITY: i32 = NAT_SRC - 10;
 
 fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
@@ -385,7 +385,8 @@ fn short_circuit(node_context: &NodeContext, family: Family, map: Set) -> Vec<Ru
     pods.into_iter().chain([node]).collect()
 }
 
-/// An address of the node can be in the prefix of the pods: it counts as a pod's, as for ClusterIPs.
+/// An address of the node can be in the prefix of the pods: it counts as a pod's, as for
+/// ClusterIPs.
 fn mark_node(node_context: &NodeContext, family: Family) -> Rule {
     let mark = Statement::SetMark(node_context.options.masquerade_mark());
     let not_a_pod = local_traffic(node_context, family, Is::Not).into_iter();
@@ -393,7 +394,7 @@ fn mark_node(node_context: &NodeContext, family: Family) -> Rule {
     Rule { statements, comment: Some("from the node itself") }
 }
 
-/// Matches traffic of local pods, or all other, if it can be told.
+/// Matches traffic of local pods, or all other traffic, if a criterion is configured.
 fn local_traffic(node_context: &NodeContext, family: Family, is: Is) -> Option<Statement> {
     match &node_context.options.detect_local {
         DetectLocal::Off => None,

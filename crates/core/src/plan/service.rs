@@ -12,7 +12,7 @@ use crate::model::{
     select,
 };
 
-/// Everything that the kernel must hold for one Service, if it owns all its frontends.
+/// The desired state of one Service, if it owns all its frontends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServicePlan {
     /// When the Service was created, in seconds since 1970; one that does not say is the youngest.
@@ -27,12 +27,12 @@ pub struct ServicePlan {
     pub external_ips: Vec<IpAddr>,
     /// Its backends on this node, which may reach themselves through it.
     pub hairpins: Vec<IpAddr>,
-    /// Where existing flows may stay ([`Selection::serving`]), for the frontends for which that is not
-    /// the pool; in order.
+    /// Where existing flows may stay ([`Selection::serving`]), for the frontends for which that is
+    /// not the pool; in order.
     pub flows: Vec<(FrontendKey, Arc<[Backend]>)>,
-    /// What load balancers are told about it, per family.
+    /// The health checks of load balancers, per family.
     pub health_checks: Vec<HealthCheck>,
-    /// How many of its service ports have endpoints elsewhere only.
+    /// The number of its service ports with endpoints on other nodes only.
     pub no_local: NoLocal,
 }
 
@@ -72,14 +72,14 @@ impl NoLocal {
 }
 
 impl ServicePlan {
-    /// A frontend of it.
+    /// Returns one of its frontends.
     #[must_use]
     pub fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
         let place = self.frontends.binary_search_by_key(&key, |(key, _)| *key).ok()?;
         Some(&self.frontends[place].1)
     }
 
-    /// Where existing flows to a frontend of it may stay. None for SCTP.
+    /// Returns the backends for existing flows of one of its frontends. None for SCTP.
     #[must_use]
     pub fn serving(&self, key: FrontendKey) -> Option<Arc<[Backend]>> {
         let frontend = self.frontend(key).filter(|_| key.is_swept())?;
@@ -89,8 +89,8 @@ impl ServicePlan {
         })
     }
 
-    /// What a frontend is of it. An address that is also its ClusterIP counts as that: the Service
-    /// owns it.
+    /// Returns the kind of one of its frontends. An address that is also its ClusterIP counts as
+    /// such: the Service owns it.
     #[must_use]
     pub fn kind(&self, key: FrontendKey) -> FrontendKind {
         match key {
@@ -106,8 +106,8 @@ impl ServicePlan {
     }
 }
 
-/// What load balancers are told at a Service's `healthCheckNodePort`: whether this node has
-/// endpoints that they can send traffic to.
+/// The health check at a Service's `healthCheckNodePort`, which shows load balancers whether this
+/// node has endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HealthCheck {
     /// The Service.
@@ -116,11 +116,11 @@ pub struct HealthCheck {
     pub family: Family,
     /// The port to listen on.
     pub port: u16,
-    /// How many endpoints on this node are ready, over all service ports.
+    /// The number of ready endpoints on this node, over all service ports.
     pub local_endpoints: usize,
 }
 
-/// Plans one Service from its own objects and what all have in common.
+/// Plans one Service from its own objects and the node context.
 #[must_use]
 pub fn plan_service<'a>(
     service: &Service,
@@ -170,7 +170,8 @@ pub fn plan_service<'a>(
         addresses.dedup();
     }
     // A Service can name one address twice, also its own ClusterIP. The VIP counts, since it may be
-    // restricted, then the ExternalIP, then the ClusterIP: the order in which `plan_port` adds them.
+    // restricted, then the ExternalIP, then the ClusterIP: the order in which `plan_port` adds
+    // them.
     plan.frontends.sort_by_key(|(key, _)| *key);
     plan.frontends.dedup_by_key(|(key, _)| *key);
     // There are many of these, and a Vec that grew once has room for four.
@@ -244,13 +245,13 @@ fn plan_port(
     }
 }
 
-/// How long clients stick; without any backend there is nothing to stick to.
+/// Returns the timeout of session affinity; none without a backend.
 fn affinity(service: &Service, backends: &[Backend]) -> Option<u32> {
     service.affinity_seconds.filter(|_| !backends.is_empty())
 }
 
-/// Who may use the VIPs; `None` for everybody. Where the node itself may, the VIPs count as sources
-/// too: the node, talking to one of them, may use one as its own address.
+/// Returns the sources that may use the VIPs; `None` for all. If the node itself may, the VIPs are
+/// sources, too: the node may use a VIP as its own address for connections to it.
 fn allowed_sources(
     service: &Service,
     family: Family,
@@ -274,7 +275,7 @@ fn allowed_sources(
     Some(ranges.into())
 }
 
-/// How people refer to a service port: `namespace/name:port`, without the port if it has no name.
+/// Returns the label of a service port: `namespace/name:port`, without the port if it has no name.
 fn label(service: &Service, port: &ServicePort) -> Arc<str> {
     let ObjectName { namespace, name } = &service.name;
     if port.name.is_empty() {

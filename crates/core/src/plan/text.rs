@@ -1,4 +1,4 @@
-//! The planned ruleset as text, in the words of `nft list ruleset`.
+//! The planned ruleset as text, in the form of `nft list ruleset`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::model::Family;
 
-/// Writes the tables of both families with all that is planned; nothing if nothing was planned yet.
+/// Writes the planned tables of both families; an empty text before the first plan.
 #[must_use]
 pub fn render(desired: &Desired) -> String {
     let mut text = String::new();
@@ -126,7 +126,7 @@ fn key_text(family: Family, set: Set, modulus: u32) -> String {
     fields.join(" . ")
 }
 
-/// One element as nft writes it.
+/// Writes an element like nft.
 fn element_text(element: &Element<'_>) -> String {
     use super::FrontendKey::{Address, NodePort};
     let frontend = |key| match key {
@@ -159,7 +159,7 @@ fn element_text(element: &Element<'_>) -> String {
     text
 }
 
-/// One rule as nft writes it.
+/// Writes a rule like nft.
 #[must_use]
 pub fn rule_text(family: Family, rule: &Rule) -> String {
     let ip = family_word(family);
@@ -221,7 +221,7 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
     parts.join(" ")
 }
 
-/// A field as the packet had it before its destination was translated.
+/// Writes a field of the packet before the translation of its destination.
 fn untranslated_text(family: Family, field: Field) -> String {
     match field {
         Field::Destination => format!("ct original {} daddr", family_word(family)),
@@ -230,7 +230,7 @@ fn untranslated_text(family: Family, field: Field) -> String {
     }
 }
 
-/// Seconds as nft writes them: `3h`, `1d2h`.
+/// Writes seconds like nft: `3h`, `1d2h`.
 fn duration_text(seconds: u32) -> String {
     let parts = [
         (seconds / 86_400, 'd'),
@@ -248,7 +248,7 @@ fn not(is: Is) -> &'static str {
     }
 }
 
-/// nft leaves out the length of a prefix that is a whole address.
+/// Writes a prefix like nft, which omits the length for a whole address.
 fn net_text(net: ipnet::IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }

@@ -16,7 +16,7 @@ use super::{SetData, SetType, userdata};
 use crate::attr::{Attr, Attrs, covers};
 use crate::message::messages;
 
-/// A table as the kernel has it.
+/// A table in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DumpedTable {
     /// Its name.
@@ -45,8 +45,8 @@ impl DumpedTable {
     }
 }
 
-/// A chain as the kernel has it. Two are equal if they are the same kind of chain under the same
-/// name.
+/// A chain in the kernel. Two are equal if they have the same name and the same base chain
+/// properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DumpedChain {
     /// Its name.
@@ -75,7 +75,7 @@ impl DumpedChain {
     }
 }
 
-/// A set or map as the kernel has it.
+/// A set or map in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DumpedSet {
     /// Its name.
@@ -113,10 +113,10 @@ impl DumpedSet {
     }
 }
 
-/// A rule as the kernel has it: its chain and its expressions, not decoded.
+/// A rule in the kernel: its chain and its encoded expressions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DumpedRule {
-    /// The chain that it stands in.
+    /// The chain of the rule.
     pub chain: String,
     /// The number that the kernel gave it; `None` for a rule that is yet to be sent.
     pub handle: Option<u64>,
@@ -124,7 +124,7 @@ pub struct DumpedRule {
 }
 
 impl DumpedRule {
-    /// Reads a rule, from a dump or from a message of our own.
+    /// Reads a rule, from a dump or from an encoded message.
     #[must_use]
     pub fn parse(attrs: &Attrs<'_>) -> Option<DumpedRule> {
         Some(DumpedRule {
@@ -137,15 +137,15 @@ impl DumpedRule {
         })
     }
 
-    /// The rules of a batch, in its order.
+    /// Returns the rules of a batch, in its order.
     pub fn of_batch(batch: &FinishedBatch) -> impl Iterator<Item = DumpedRule> + '_ {
         messages(batch.bytes())
             .filter(|message| message.kind == kind(libc::NFT_MSG_NEWRULE))
             .filter_map(|message| DumpedRule::parse(&message.attrs()))
     }
 
-    /// The chains that the rule itself goes to or jumps to; what it looks up in maps is not among
-    /// them. (`iptables-nft` writes `-j` and `-g` this way.)
+    /// Returns the chains of the rule's own `goto` and `jump` verdicts, without those in maps.
+    /// (`iptables-nft` writes `-j` and `-g` this way.)
     pub fn targets(&self) -> impl Iterator<Item = &str> {
         Attrs::new(&self.expressions).filter_map(|expression| {
             let attrs = expression.children();
@@ -160,7 +160,7 @@ impl DumpedRule {
         })
     }
 
-    /// True if the kernel's rule `live` does what this rule, as it was sent, asks for.
+    /// Returns true if the kernel's rule `live` has all attributes of this rule.
     #[must_use]
     pub fn is_implemented_by(&self, live: &DumpedRule) -> bool {
         self.chain == live.chain
@@ -172,18 +172,18 @@ impl DumpedRule {
     }
 }
 
-/// An element as the kernel has it.
+/// An element in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DumpedElement<'a> {
     /// Its key, each field padded to four bytes.
     pub key: &'a [u8],
-    /// What a map answers for it.
+    /// The value in a map.
     pub data: Option<ElementData<'a>>,
     /// Its comment.
     pub comment: Option<&'a str>,
     /// The end of its range, in a set of ranges.
     pub key_end: Option<&'a [u8]>,
-    /// For an element that a packet added.
+    /// The timeout of an element that a packet added.
     pub age: Option<Age>,
 }
 

@@ -13,7 +13,7 @@ pub enum Error {
     /// No socket to nf_tables.
     #[error("cannot open a netlink socket to nf_tables: {0}")]
     Open(io::Error),
-    /// The kernel took no message at all.
+    /// The kernel accepted no message at all.
     #[error("cannot send {bytes} bytes to nf_tables: {reason}")]
     Send {
         /// The size of the message or transaction.
@@ -21,7 +21,7 @@ pub enum Error {
         /// Why.
         reason: io::Error,
     },
-    /// The transaction is larger than the socket may send, and it may not be made larger.
+    /// The transaction exceeds the send buffer, and the kernel refuses a larger buffer.
     #[error(
         "a transaction of {bytes} bytes exceeds the socket's send buffer, and raising it was \
          refused ({reason}): CAP_NET_ADMIN is needed in the initial user namespace, or a larger \
@@ -30,7 +30,7 @@ pub enum Error {
     TooLarge {
         /// The size of the transaction.
         bytes: usize,
-        /// What the kernel answered when asked for a larger buffer.
+        /// The kernel's answer to the request for a larger buffer.
         reason: io::Error,
     },
     /// No answer could be read.
@@ -39,10 +39,10 @@ pub enum Error {
     /// The answer lacks what it must have.
     #[error("the answer of nf_tables is malformed: {0}")]
     Malformed(&'static str),
-    /// A request other than a transaction was refused.
+    /// The kernel refused a request other than a transaction.
     #[error("nf_tables refused to {request}: {errno}")]
     Request {
-        /// What was asked for.
+        /// The request.
         request: &'static str,
         /// The kernel's answer.
         errno: Errno,
@@ -67,7 +67,7 @@ pub enum Error {
         /// The netlink port of the owner.
         port: u32,
     },
-    /// The transaction was refused as a whole; nothing was applied.
+    /// The kernel refused the whole transaction; nothing was applied.
     #[error("nf_tables refused the transaction, nothing was applied: {}", join(.0))]
     Refused(Vec<Refusal>),
 }
@@ -93,12 +93,12 @@ impl From<Error> for io::Error {
 }
 
 fn join(refusals: &[Refusal]) -> String {
-    /// One cause can make many messages fail; the first say it all.
-    const SHOWN: usize = 3;
+    /// The number of refusals in an error: one cause can make many messages fail.
+    const MAX_SHOWN: usize = 3;
     let mut text =
-        refusals.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    if refusals.len() > SHOWN {
-        text.push_str(&format!("; and {} more", refusals.len() - SHOWN));
+        refusals.iter().take(MAX_SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if refusals.len() > MAX_SHOWN {
+        text.push_str(&format!("; and {} more", refusals.len() - MAX_SHOWN));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! The expressions that our rules are made of, as libnftnl objects.
+//! The expressions of rules, as libnftnl objects.
 //!
 //! The `nftnl` crate's own expressions know one register and neither `numgen`, `fib` nor data
 //! maps; its `Expression` trait is made for others to fill the gap, which [`Expr`] does.
@@ -71,7 +71,7 @@ pub enum Expr {
     },
     /// Loads the destination port that the connection had before translation.
     CtOriginalPort(Register),
-    /// Puts an element into a map, or renews its time-out if it is there; its data stays then.
+    /// Adds an element to a map, or renews the timeout of an existing one, which keeps its data.
     UpdateMap {
         /// The map's name.
         map: String,
@@ -79,7 +79,7 @@ pub enum Expr {
         key: Register,
         /// The first register of the data.
         data: Register,
-        /// The time-out in milliseconds.
+        /// The timeout in milliseconds.
         timeout: u64,
     },
     /// Loads the type (`RTN_*`) that the routing table gives the source or destination address.
@@ -105,35 +105,35 @@ pub enum Expr {
         /// The bits to flip after masking.
         xor: Vec<u8>,
     },
-    /// Goes on if the register equals the bytes, or with `negate` if it does not.
+    /// Continues if the register equals the bytes, or with `negate` if it does not.
     Compare {
         /// The register.
         register: Register,
-        /// Goes on if they differ.
+        /// Continue if they differ.
         negate: bool,
         /// The bytes.
         with: Vec<u8>,
     },
-    /// Goes on if the set holds the key that starts at the register, or with `negate` if it does
+    /// Continues if the set has the key that starts at the register, or with `negate` if it does
     /// not.
     InSet {
-        /// Goes on if the set does not hold it.
+        /// Continue if the set lacks the key.
         negate: bool,
         /// The set's name.
         set: String,
         /// The first register of the key.
         key: Register,
     },
-    /// Goes on if the map holds the key; loads what it answers.
+    /// Continues if the map has the key, and loads its value.
     MapValue {
         /// The map's name.
         map: String,
         /// The first register of the key.
         key: Register,
-        /// Where the answer goes.
+        /// The first register of the value.
         to: Register,
     },
-    /// Follows the verdict that the map holds for the key; goes on if it holds none.
+    /// Follows the map's verdict for the key; continues without one.
     MapVerdict {
         /// The map's name.
         map: String,
@@ -356,7 +356,7 @@ fn verdict(code: i32, chain: Option<&str>) -> NonNull<sys::nftnl_expr> {
     build(c"immediate", &attributes)
 }
 
-/// A counter, as every element of a set with `counter` gets one.
+/// Returns a counter for every element of a set with `counter`.
 pub(super) fn counter() -> NonNull<sys::nftnl_expr> {
     build(c"counter", &[])
 }

@@ -3,15 +3,15 @@
 use super::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch};
 use crate::Family;
 
-/// The generation of the rules in a network namespace, and who made it.
+/// The generation of the rules in a network namespace, with the requesting process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Generation {
-    /// Its number. Every commit to any table of the namespace adds one.
+    /// The number, which every commit to any table of the namespace increments.
     pub id: u32,
     /// The process that asks, or that has made the generation if this is an event; 0 if the kernel
     /// does not say.
     pub pid: u32,
-    /// That process's name.
+    /// The name of that process.
     pub process: String,
 }
 
@@ -20,8 +20,8 @@ pub trait Kernel: Send {
     /// Commits a transaction as a whole. After success the namespace's generation is one higher.
     ///
     /// # Errors
-    /// On any error nothing was applied. [`Error::StaleGeneration`] and [`Error::Refused`] are the
-    /// kernel's judgement, the others say that it could not be asked.
+    /// After any error, nothing was applied. [`Error::StaleGeneration`] and [`Error::Refused`] are
+    /// refusals of the kernel, the others are failures of the request.
     fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error>;
 
     /// Returns the current generation.
@@ -37,7 +37,7 @@ pub trait Kernel: Send {
     /// no owner any more.
     ///
     /// # Errors
-    /// [`Error::Open`] if there is none to be had.
+    /// [`Error::Open`] if the kernel refuses a socket.
     fn reconnect(&mut self) -> Result<(), Error>;
 
     /// Returns the table of that name, if there is one.
@@ -64,7 +64,7 @@ pub trait Kernel: Send {
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn rules(&mut self, family: Family, table: &str) -> Result<Vec<DumpedRule>, Error>;
 
-    /// Hands every element of a set or map to `each`.
+    /// Calls `each` with every element of a set or map.
     ///
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
@@ -83,8 +83,9 @@ pub trait Kernel: Send {
     /// If the kernel cannot be asked.
     fn start_listing(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error>;
 
-    /// Hands the next some hundred elements of the listing to `each`. False if it was the last part.
-    /// What is added or deleted between two parts can make the listing leave out others.
+    /// Calls `each` with the next part of the listing, some hundred elements. Returns false after
+    /// the last part. Additions and deletions between two parts can make the listing omit other
+    /// elements.
     ///
     /// # Errors
     /// The listing is over then.

@@ -7,7 +7,7 @@ use crate::socket::{self, Protocol};
 /// A process that wrote to nf_tables.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Writer {
-    /// Its process id, in the view of the host.
+    /// The process id, in the view of the host.
     pub pid: u32,
     /// Its name.
     pub process: String,
@@ -34,11 +34,11 @@ impl Listener {
         Ok(Listener { socket, own_pid })
     }
 
-    /// Returns the processes that have written since the last call, without this one. Those about
-    /// which the kernel had no room to notify are missing.
+    /// Returns the processes that have written since the last call, without this one. The result
+    /// lacks those of notifications that the kernel dropped.
     pub fn writers(&mut self) -> Vec<Writer> {
         let mut writers = Vec::new();
-        // A socket that cannot be read any more has nothing to say.
+        // An unreadable socket returns no further notifications.
         let _ = self.socket.drain(|message| {
             if message.kind == kind(libc::NFT_MSG_NEWGEN)
                 && let Some(Generation { pid, process, .. }) = Generation::parse(&message.attrs())

@@ -120,7 +120,7 @@ async fn garbage_in_a_watch_is_asked_for_again_and_in_the_end_listed() {
         assert_eq!(script.course("services").last().unwrap(), "stream", "{garbage}");
         assert_eq!(told.last().unwrap(), "+b, services=b", "{garbage}");
     }
-    assert_eq!(log.lines("makes no sense").len(), 2 * 8, "told once, and once that it is over");
+    assert_eq!(log.lines("invalid response").len(), 2 * 8, "told once, and once that it is over");
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,7 +159,7 @@ async fn who_is_not_known_any_more_reads_its_credentials_again() {
     script.run(Duration::from_secs(10)).await;
     assert_eq!(script.course("services"), ["stream", "2", "2"]);
     assert_eq!(script.clients(), 2);
-    assert_eq!(log.lines("does not accept our credentials").len(), 2);
+    assert_eq!(log.lines("rejects the agent's credentials").len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

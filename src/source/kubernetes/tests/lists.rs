@@ -192,7 +192,7 @@ async fn programming_does_not_wait_for_long_for_what_we_may_not_read() {
     let script = Script::new([("nodes", refusals())]);
     let told = script.run(Duration::from_secs(30)).await;
     assert_eq!(told[3..], ["synced"], "{told:?}");
-    let waited = log.lines("programming begins without");
+    let waited = log.lines("programming without the lists");
     assert_eq!(waited.len(), 1);
     assert!(waited[0].contains("Node;"), "{waited:?}");
 
@@ -260,7 +260,7 @@ async fn a_role_without_service_cidrs_delays_nothing() {
         let pause = two[1].0 - two[0].0;
         assert!((300..=600).contains(&pause.as_secs()), "{pause:?}");
     }
-    let warnings = log.lines("does not let us");
+    let warnings = log.lines("does not let the agent");
     assert_eq!(warnings.len(), 2, "once for each time that it is decoded away: {warnings:?}");
     assert!(
         warnings[0].contains(
@@ -268,7 +268,7 @@ async fn a_role_without_service_cidrs_delays_nothing() {
         ),
         "{warnings:?}"
     );
-    assert_eq!(log.lines("lets us list and watch kind=ServiceCIDR").len(), 2);
+    assert_eq!(log.lines("permits list and watch kind=ServiceCIDR").len(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -170,7 +170,7 @@ fn errors_about_a_kubeconfig_say_where_and_what() {
         ("cluster", "other", ":12: contexts[0].context.cluster: names a cluster that is not in"),
         ("current-context", "z", ":3: current-context: names a context that is not in contexts"),
         ("kind", "Pod", ":2: kind: must be Config"),
-        ("username", "x", "users[0].user.username: stands beside a token"),
+        ("username", "x", "users[0].user.username: set together with a token"),
     ] {
         let (_, text) = kubeconfigs(value)
             .into_iter()
