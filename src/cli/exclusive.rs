@@ -41,8 +41,8 @@ pub(super) fn hold() -> anyhow::Result<Presence> {
 /// Returns a description of the agent that holds the lock.
 fn other() -> String {
     match connect_to_agent(CONNECT_TIMEOUT) {
-        Ok(Some((_, process, _))) => {
-            format!("another shunt (process {process}) programs this network namespace")
+        Ok(Some((_, agent))) => {
+            format!("another shunt (process {}) programs this network namespace", agent.process)
         }
         _ => "another shunt programs this network namespace".to_owned(),
     }

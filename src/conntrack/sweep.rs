@@ -158,7 +158,7 @@ mod tests {
             ("10.96.0.10:53", "10.96.0.10:53", true, "sent before there was a Service"),
             ("10.96.0.66:53", "10.244.0.1:5353", true, "no endpoint is left"),
             ("10.96.0.10:54", "10.244.0.1:5353", false, "a port that is no UDP frontend"),
-            ("10.96.0.11:53", "10.244.0.3:5353", false, "somebody else's address"),
+            ("10.96.0.11:53", "10.244.0.3:5353", false, "an address of another Service"),
             ("10.244.0.3:5353", "10.244.0.3:5353", false, "directly to a pod"),
             ("192.0.2.10:30053", "10.244.0.2:5353", false, "node port, an endpoint"),
             ("192.0.2.10:30053", "10.244.0.3:5353", true, "node port, an endpoint that is gone"),

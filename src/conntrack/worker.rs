@@ -118,7 +118,7 @@ mod tests {
     use shunt_core::model::{Backend, Protocol};
     use shunt_core::plan::{Flow, Flows, FrontendKey};
 
-    /// Tells what it was asked for and fails as often as it is told to.
+    /// Records its calls and fails as often as the test wants.
     struct Recorder {
         asked: Sender<(Family, Sweep)>,
         failures: usize,

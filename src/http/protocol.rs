@@ -385,7 +385,7 @@ mod tests {
             Page::Ready(_) => unreachable!("it is shared"),
         };
         let first = get();
-        // It is being made once nobody waits to be served any more.
+        // The answer is being made once no other connection waits.
         while !lock(&page.requests).waiting.is_empty() {
             tokio::task::yield_now().await;
         }

@@ -128,13 +128,38 @@ fn holders() -> io::Result<Vec<u32>> {
     Ok(sockets.filter(|(_, groups)| groups & HOLDER != 0).map(|(port, _)| port).collect())
 }
 
-/// Connects to the agent in this thread's network namespace. Returns the connection, the process
-/// and the user of the agent; `None` without an agent. Fails after the timeout if the agent does
-/// not accept.
+/// The process at the other end of a connection, as the kernel knows it (`SO_PEERCRED`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The process ID, or 0 if it is not visible here.
+    pub process: i32,
+    /// The effective user when the connection was made.
+    pub user: Uid,
+}
+
+impl Peer {
+    /// Returns the process at the other end of `stream`.
+    ///
+    /// # Errors
+    /// If the kernel does not name it.
+    pub fn of(stream: &UnixStream) -> io::Result<Peer> {
+        let peer = getsockopt(stream, PeerCredentials)?;
+        Ok(Peer { process: peer.pid(), user: Uid::from_raw(peer.uid()) })
+    }
+
+    /// Returns true if that user may run an agent here, or ask one.
+    #[must_use]
+    pub fn is_trusted(self) -> bool {
+        self.user.is_root() || self.user == Uid::effective()
+    }
+}
+
+/// Connects to the agent in this thread's network namespace. Returns the connection and the agent;
+/// `None` without an agent. Fails after the timeout if the agent does not accept.
 ///
 /// # Errors
 /// If the kernel refuses the listing or the connection.
-pub fn connect_to_agent(patience: Duration) -> io::Result<Option<(UnixStream, i32, Uid)>> {
+pub fn connect_to_agent(patience: Duration) -> io::Result<Option<(UnixStream, Peer)>> {
     for port in holders()? {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -143,8 +168,8 @@ pub fn connect_to_agent(patience: Duration) -> io::Result<Option<(UnixStream, i3
         match connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name(port).as_bytes())?) {
             Ok(()) => {
                 let stream = UnixStream::from(socket);
-                let peer = getsockopt(&stream, PeerCredentials)?;
-                return Ok(Some((stream, peer.pid(), Uid::from_raw(peer.uid()))));
+                let peer = Peer::of(&stream)?;
+                return Ok(Some((stream, peer)));
             }
             // The agent is ending, or serves no status.
             Err(Errno::ECONNREFUSED) => {}

@@ -7,11 +7,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use nix::unistd::Uid;
-
 use super::Status;
-use crate::presence::connect_to_agent;
+use crate::presence::{Peer, connect_to_agent};
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -75,8 +72,7 @@ pub fn serve(listener: &UnixListener, status: impl Fn() -> Status) {
 }
 
 fn tell(mut stream: UnixStream, status: impl Fn() -> Status) -> io::Result<()> {
-    let peer = getsockopt(&stream, PeerCredentials)?;
-    if may_talk_to(Uid::from_raw(peer.uid())) {
+    if Peer::of(&stream)?.is_trusted() {
         stream.set_write_timeout(Some(TIMEOUT))?;
         stream.write_all(serde_json::to_string(&status())?.as_bytes())?;
     }
@@ -88,14 +84,15 @@ fn tell(mut stream: UnixStream, status: impl Fn() -> Status) -> io::Result<()> {
 /// # Errors
 /// If there is none, or it does not answer.
 pub fn ask() -> Result<Status, NoStatus> {
-    let (mut stream, process, user) = match connect_to_agent(TIMEOUT) {
-        Ok(Some(agent)) => agent,
+    let (mut stream, agent) = match connect_to_agent(TIMEOUT) {
+        Ok(Some(found)) => found,
         Ok(None) => return Err(NoStatus::NoAgent),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(NoStatus::Deaf),
         Err(error) => return Err(error.into()),
     };
-    if !may_talk_to(user) {
-        return Err(NoStatus::Impostor { process, user: user.as_raw() });
+    let process = agent.process;
+    if !agent.is_trusted() {
+        return Err(NoStatus::Impostor { process, user: agent.user.as_raw() });
     }
     stream.set_read_timeout(Some(TIMEOUT))?;
     let mut json = Vec::new();
@@ -114,9 +111,4 @@ pub fn ask() -> Result<Status, NoStatus> {
         status.process = visible;
     }
     Ok(status)
-}
-
-/// Returns true if that user may run an agent here, or ask one.
-fn may_talk_to(user: Uid) -> bool {
-    user.is_root() || user == Uid::effective()
 }

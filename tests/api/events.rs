@@ -22,9 +22,9 @@ pub(crate) fn cases() -> Vec<Case> {
         a_taken_port_is_told,
     ];
     cases.extend(standin_only![
-        events_that_are_forbidden_are_in_nobodys_way,
-        events_that_nobody_answers_are_in_nobodys_way,
-        an_event_goes_without_the_uid_that_nobody_tells,
+        forbidden_events_delay_nothing,
+        unanswered_events_delay_nothing,
+        event_has_no_uid_if_the_service_cannot_be_read,
     ]);
     cases
 }
@@ -188,17 +188,17 @@ fn works_with(api: Api, answer: Answer) -> Result<String> {
     Ok(log)
 }
 
-fn events_that_are_forbidden_are_in_nobodys_way(api: Api) -> Result<()> {
+fn forbidden_events_delay_nothing(api: Api) -> Result<()> {
     let log = works_with(api, Answer::Status(403))?;
     assert_eq!(log.matches("API server forbids Events").count(), 1, "{log}");
     Ok(())
 }
 
-fn events_that_nobody_answers_are_in_nobodys_way(api: Api) -> Result<()> {
+fn unanswered_events_delay_nothing(api: Api) -> Result<()> {
     works_with(api, Answer::Silence).map(|_| ())
 }
 
-fn an_event_goes_without_the_uid_that_nobody_tells(api: Api) -> Result<()> {
+fn event_has_no_uid_if_the_service_cannot_be_read(api: Api) -> Result<()> {
     let world = World::new(api)?;
     let service = |name, ip| cluster_ip_service(name, ip).external_ips(&["198.51.100.7"]);
     world.api.put(service("a-first", "10.96.0.31"))?;

@@ -89,7 +89,7 @@ fn rules_stay_while_the_server_is_away_and_are_right_afterwards(api: Api) -> Res
     assert_changed(&world);
     let log = agent.log();
     let warnings = log.lines().filter(|line| line.contains("WARN") && line.contains("API server"));
-    assert_eq!(warnings.count(), 1, "an outage is told once:\n{log}");
+    assert_eq!(warnings.count(), 1, "an outage is logged once:\n{log}");
     world.mark()
 }
 

@@ -53,7 +53,7 @@ fn headless_services_and_those_of_another_proxy_are_left_alone(api: Api) -> Resu
     const LABEL: &str = "service.kubernetes.io/service-proxy-name";
     let world = World::with_web(api)?;
     let ours = || cluster_ip_service("other", "10.96.0.20");
-    let theirs = || ours().label(LABEL, "somebody");
+    let theirs = || ours().label(LABEL, "another-proxy");
     world.api.put(cluster_ip_service("headless", "None"))?;
     world.put_slices("headless", &[&world.lab.pod1])?;
     world.api.put(theirs())?;
@@ -159,7 +159,7 @@ fn a_server_without_service_cidrs_will_do(api: Api) -> Result<()> {
     world.standin()?.configure(|settings| settings.service_cidrs = false);
     let _agent = world.start()?;
     world.assert_web(&["pod-1", "pod-2", "pod-3"]);
-    // Nobody knows that it is an address of Services.
+    // No ServiceCIDR names it.
     world.lab.from(&world.lab.client).tcp("10.96.0.77:80").unhandled();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The kernel refuses a frontend: whoever looks is told, and nothing else suffers.
+//! The kernel refuses a frontend: log, metrics, status and Events say so, and nothing else suffers.
 //!
 //! No input makes a kernel refuse one frontend alone, so the agent runs with a library (see
 //! `tests/support/fault_preload`) that takes the key from such elements on their way. All else is the kernel's and
@@ -48,7 +48,7 @@ fn agent(world: &World) -> Result<AgentBuilder> {
     Ok(world.agent()?.wrapper(&["env", &preload, &refuse]))
 }
 
-/// [`SERVICE`] beside one that nobody objects to.
+/// [`SERVICE`] beside one that the kernel accepts.
 fn world(api: Api) -> Result<World> {
     let world = World::with_web(api)?;
     world.api.put(picked_on(80))?;

@@ -229,7 +229,7 @@ pub(crate) fn endpoints_of_the_host_network(kubernetes: &Kubernetes) -> Result<(
     Ok(())
 }
 
-/// What the API server takes and nobody writes.
+/// Objects that the API server accepts, although no controller writes them.
 pub(crate) fn odd_slices(kubernetes: &Kubernetes) -> Result<()> {
     let world = World::new(kubernetes)?;
     put_policies(&world, "")?;

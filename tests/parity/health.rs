@@ -22,7 +22,7 @@ const OTHER_SETTINGS: [&str; 9] = [
     ".clientConnection.kubeconfig",
     // Only kube-proxy is asked for more of a log.
     ".logging.verbosity",
-    // Sysctls are set where somebody asks for them.
+    // Sysctls are set where the configuration asks for them.
     ".conntrack.tcpCloseWaitTimeout",
     ".conntrack.tcpEstablishedTimeout",
     // Periods of modes that are not in use: kube-proxy shows none, we what they would be.
@@ -34,7 +34,7 @@ const OTHER_SETTINGS: [&str; 9] = [
     ".ipvs.excludeCIDRs",
 ];
 
-/// What load balancers are told about a Service.
+/// The answers of health checks for a Service.
 pub(crate) fn health_checks(kubernetes: &Kubernetes) -> Result<()> {
     let world = World::new(kubernetes)?;
     let lab = &world.shunt.lab;

@@ -14,7 +14,7 @@ use crate::flows::say;
 use crate::world::{CLUSTER_CIDR, World};
 
 const STEPS: usize = 10;
-/// The same each time, unless somebody asks for more steps.
+/// The same each time, unless more steps are asked for.
 const SEED: u64 = 1;
 const SERVICES: usize = 4;
 

@@ -14,7 +14,7 @@ const NODE: [&str; 6] =
 /// The pods of the node.
 const PODS: [(&str, [&str; 2]); 2] =
     [("pod-1", ["10.244.0.11", "fd00:244::11"]), ("pod-2", ["10.244.0.12", "fd00:244::12"])];
-/// In the ServiceCIDRs, and nobody's.
+/// In the ServiceCIDRs, and of no Service.
 const UNALLOCATED: [&str; 2] = ["10.96.77.77", "fd00:96::7777"];
 const UNLISTED: u16 = 9;
 const NO_NODE_PORT: u16 = 32_700;
@@ -44,12 +44,12 @@ pub(crate) fn targets(kubernetes: &Kubernetes) -> Result<Vec<Target>> {
         targets.add_pods(slice);
     }
     for ip in UNALLOCATED {
-        targets.add(Protocol::Tcp, ip, 80, "nobody", false);
-        targets.add(Protocol::Udp, ip, 80, "nobody", false);
+        targets.add(Protocol::Tcp, ip, 80, "no Service", false);
+        targets.add(Protocol::Udp, ip, 80, "no Service", false);
     }
     for ip in NODE {
-        targets.add(Protocol::Tcp, ip, NO_NODE_PORT, "nobody", false);
-        targets.add(Protocol::Udp, ip, NO_NODE_PORT, "nobody", false);
+        targets.add(Protocol::Tcp, ip, NO_NODE_PORT, "no Service", false);
+        targets.add(Protocol::Udp, ip, NO_NODE_PORT, "no Service", false);
     }
     // Services that want the same are judged once.
     let mut seen = BTreeSet::new();

@@ -15,7 +15,7 @@ use shunt_testbed::{Agent, Echo, Host, Protocol, Scratch, Topology, http_get, pa
 pub(crate) const TARGET: u16 = 8080;
 pub(crate) const OTHER_TARGET: u16 = 8081;
 
-/// What both are told: pods are known by their addresses.
+/// The configuration of both: pods are known by their addresses.
 pub(crate) const CLUSTER_CIDR: &str =
     "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 

@@ -1,4 +1,4 @@
-//! The testbed with an API server, Services that nobody touches, and many that change.
+//! The testbed with an API server, Services that do not change, and many that do.
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Api, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
@@ -60,7 +60,7 @@ impl Cluster {
         self.api.put(Node::of(&self.lab.node).label("topology.kubernetes.io/zone", zone))
     }
 
-    /// From where clients ask the Service that nobody touches, and under which address.
+    /// From where clients ask the Service that does not change, and under which address.
     pub(crate) fn stable_flows(&self) -> Vec<(&Host, Protocol, &'static str)> {
         let lab = &self.lab;
         vec![
@@ -105,7 +105,7 @@ impl Cluster {
     }
 }
 
-/// The Service that nobody touches, with every kind of frontend.
+/// The Service that does not change, with every kind of frontend.
 fn stable() -> Service {
     Service::new("stable")
         .node_port("tcp", Protocol::Tcp, 80, 30_080)

@@ -149,7 +149,7 @@ impl Disturbance {
                 "API: 500, 429, 410, garbage, half answers"
             }
             Talking => {
-                // Whoever is not there is not disturbed.
+                // An agent that does not run cannot be disturbed.
                 let kind = *random.one_of(&[Kind::Service, Kind::EndpointSlice]);
                 let _ = standin.say(kind, "{\"type\": \"ADDED\", \"object\": {}}\n");
                 let _ = standin.break_watches(kind);
@@ -166,7 +166,7 @@ impl Disturbance {
             }
             Damage => {
                 damage(cluster, plan, random);
-                "nftables: somebody tries to damage our tables"
+                "nftables: another process tries to damage the tables"
             }
             Replaced(end) => {
                 let owns = random.below(3) > 0;
@@ -188,7 +188,7 @@ impl Disturbance {
     }
 }
 
-/// Changes elements of ours, except for those of Services that nobody shall touch. The kernel refuses
+/// Changes elements of ours, except for those of Services that must not change. The kernel refuses
 /// it while the agent owns the tables; else the agent repairs it.
 fn damage(cluster: &Cluster, plan: &Plan, random: &mut Random) {
     let n = random.below(plan.services);

@@ -3,7 +3,7 @@
 //! replaced, other programs that write to nf_tables; and clients that connect all the time.
 //!
 //! `cargo xtask soak` runs it for ten minutes, `cargo test` for some seconds. At the end: not one
-//! connection to a Service that nobody touched has failed, the kernel holds exactly what a fresh start
+//! connection to a Service without changes has failed, the kernel holds exactly what a fresh start
 //! would make, and the agent has not grown.
 
 #![allow(clippy::print_stdout, reason = "what happened is what it is run for")]

@@ -2,7 +2,7 @@
 //!
 //! - `init`: the first process. It does what the plan says that came with the machine, reports over
 //!   the second serial port, and switches the machine off.
-//! - `modprobe`: what the kernel calls for a module that somebody asked for, as on any node.
+//! - `modprobe`: what the kernel calls to load a module, as on any node.
 //! - `shunt-vm`: the tests that need a kernel and a first network namespace of their own, and the
 //!   probes of what the kernel can do.
 #![allow(

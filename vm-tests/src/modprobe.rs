@@ -28,7 +28,7 @@ pub(crate) fn main(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Nobody reads what a modprobe that the kernel started prints.
+/// The kernel discards the output of a modprobe that it starts.
 fn log(line: &str) {
     let log = fs::OpenOptions::new().append(true).open("/dev/kmsg");
     let _ = log.map(|mut log| writeln!(log, "{line}"));

@@ -1,4 +1,4 @@
-//! The machine itself as a node: its first network namespace, and modules that nobody has loaded.
+//! The machine itself as a node: its first network namespace, and modules that are not loaded yet.
 
 use std::env;
 use std::fs;
@@ -65,7 +65,7 @@ pub(crate) fn agent_binary() -> Result<String> {
 
 fn cold_start() -> Result<()> {
     let loaded = loaded(&MODULES)?;
-    ensure!(loaded.is_empty(), "somebody has loaded {loaded:?} before the agent");
+    ensure!(loaded.is_empty(), "{loaded:?} were loaded before the agent started");
     let world = World::new(true)?;
     let agent = world.agent()?;
     let missing: Vec<&str> = {
@@ -270,7 +270,7 @@ fn addresses(interface: &str, host: &Host) -> String {
     host.ips().map(command).collect()
 }
 
-/// Greets whoever connects to these addresses. The testbed's own server needs IPv6.
+/// Greets clients of these addresses. The testbed's own server needs IPv6.
 fn serve(ns: &Netns, ips: impl Iterator<Item = IpAddr>) -> Result<()> {
     for ip in ips {
         let listener = ns.run(|| Ok(TcpListener::bind((ip, TARGET))?))?;

@@ -48,7 +48,7 @@ fn clippy() -> Command {
 fn docs() -> Command {
     let mut docs = cargo();
     docs.args(["doc", "--workspace", "--no-deps", "--document-private-items"])
-        // Nobody reads these pages without the private items, so links to those are no mistake.
+        // These pages include the private items, so links to those are correct.
         .env("RUSTDOCFLAGS", "--deny=warnings --allow=rustdoc::private-intra-doc-links");
     docs
 }

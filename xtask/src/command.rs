@@ -52,7 +52,7 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The cargo that runs us, with an environment as if nobody ran us: some build scripts run again, and
+/// The cargo that runs us, with the environment of a shell: some build scripts run again, and
 /// all that depends on them is built again, where these variables are others than the last time.
 pub(crate) fn cargo() -> Command {
     let mut cargo = command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -226,7 +226,7 @@ impl AptGet {
         if geteuid().is_root() {
             return Ok(Self { through_sudo: false });
         }
-        // Without -n it would ask for a password, and somebody may be waiting for a script.
+        // Without -n it would ask for a password, and block a script.
         let sudo_works = output(command("sudo").args(["-n", "true"]))
             .is_ok_and(|output| output.status.success());
         if !sudo_works {

@@ -69,7 +69,7 @@ pub(crate) fn bench(installer: &Installer, args: &[String]) -> Result<()> {
     run_programs(installer, &subcommand, args)
 }
 
-/// Whether cargo is told which packages; a `--workspace` of ours would overrule that.
+/// True if the arguments name packages, which `--workspace` would overrule.
 fn selects_package(args: &[String]) -> bool {
     let selectors = ["-p", "--package", "--workspace"];
     args.iter()

@@ -101,7 +101,7 @@ fn conflict_is_reported_once_with_the_field() {
     world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
     world.settle();
     assert!(!world.events().contains(&conflict));
-    // It ends, and is told again when it comes back.
+    // It ends, and is reported again when it comes back.
     world.send(vec![Change::Service(service(2))]);
     world.settle();
     assert!(world.snapshot().conflicts.is_empty());

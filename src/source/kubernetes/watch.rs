@@ -96,12 +96,12 @@ pub(super) struct Watch {
 }
 
 /// The end of a [`Watch`]: the receiver of its batches is dropped.
-struct NobodyListens;
+struct ReceiverGone;
 
 /// The reason for the end of a connection.
 enum End {
     Failed(Failure),
-    NobodyListens,
+    ReceiverGone,
 }
 
 impl From<Failure> for End {
@@ -110,9 +110,9 @@ impl From<Failure> for End {
     }
 }
 
-impl From<NobodyListens> for End {
-    fn from(_: NobodyListens) -> End {
-        End::NobodyListens
+impl From<ReceiverGone> for End {
+    fn from(_: ReceiverGone) -> End {
+        End::ReceiverGone
     }
 }
 
@@ -155,7 +155,7 @@ impl Watch {
             let before = self.version.clone();
             let failure = match self.follow(&client).await {
                 Ok(()) => continue,
-                Err(End::NobodyListens) => return,
+                Err(End::ReceiverGone) => return,
                 Err(End::Failed(failure)) => failure,
             };
             if failure.is_about_access() {
@@ -171,7 +171,7 @@ impl Watch {
     }
 
     /// Reacts to a failure and pauses before the next attempt.
-    async fn recover(&mut self, failure: Failure) -> Result<(), NobodyListens> {
+    async fn recover(&mut self, failure: Failure) -> Result<(), ReceiverGone> {
         let kind = self.resource.kind;
         match &failure {
             Failure::Ended | Failure::Silent | Failure::Broken(_) => {
@@ -271,7 +271,7 @@ impl Watch {
     }
 
     /// Handles a server that does not serve this version of the API.
-    async fn without(&mut self) -> Result<(), NobodyListens> {
+    async fn without(&mut self) -> Result<(), ReceiverGone> {
         self.list_anew(RelistFrom::Cache);
         if self.resource.next_version() {
             return Ok(());
@@ -285,7 +285,7 @@ impl Watch {
 
     /// Handles a role from before Kubernetes 1.33, without a rule for ServiceCIDRs. No Service
     /// needs them to work, so programming does not wait for them.
-    async fn do_without(&mut self, failure: &Failure) -> Result<(), NobodyListens> {
+    async fn do_without(&mut self, failure: &Failure) -> Result<(), ReceiverGone> {
         let kind = self.resource.kind;
         if !std::mem::replace(&mut self.forbidden, true) {
             tracing::warn!(
@@ -513,7 +513,7 @@ impl Watch {
     }
 
     /// Delivers a complete list.
-    async fn deliver_list(&mut self, list: List) -> Result<(), NobodyListens> {
+    async fn deliver_list(&mut self, list: List) -> Result<(), ReceiverGone> {
         self.listed = true;
         let names: HashSet<ObjectName> = list.0.keys().cloned().collect();
         let mut changes: Vec<Change> = list.0.into_values().collect();
@@ -521,8 +521,8 @@ impl Watch {
         self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await
     }
 
-    async fn deliver(&self, listed: Option<Kind>, batch: ChangeBatch) -> Result<(), NobodyListens> {
-        self.batches.send((listed, batch)).await.map_err(|_| NobodyListens)
+    async fn deliver(&self, listed: Option<Kind>, batch: ChangeBatch) -> Result<(), ReceiverGone> {
+        self.batches.send((listed, batch)).await.map_err(|_| ReceiverGone)
     }
 
     /// Notes that the connection works.

@@ -378,7 +378,7 @@ fn a_broken_file_keeps_what_it_said() {
     assert_eq!(say(&round.changes), ["default/a 10.96.0.2"]);
     assert!(round.problems.is_empty());
 
-    // Neither a pipe that nobody writes to nor a link to nothing holds us up.
+    // Neither a pipe without a writer nor a dangling link blocks the watcher.
     nix::unistd::mkfifo(&watched.path("b.yaml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     symlink("nowhere", watched.path("c.yaml")).unwrap();
     assert!(watched.next().problems[0].to_string().contains("symbolic link to a missing"));

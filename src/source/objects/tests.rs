@@ -226,7 +226,7 @@ status: {loadBalancer: {ingress: [{ip: 1.2.3.4}, {ip: x}, {ip: 1.2.3.5, ipMode: 
     assert_eq!(converted.load_balancer_ips, ips(&["1.2.3.4"]));
     assert_eq!(converted.source_ranges.len(), 1);
 
-    // Nobody meant "everyone" by a mistyped range, also beside one of the other family.
+    // An invalid range does not mean "everyone", also beside a valid one of the other family.
     for ranges in [&["10.0.0.0"][..], &["10.0.0.0/33", "fd00::/8"]] {
         raw.spec.load_balancer_source_ranges = ranges.iter().map(|&text| text.into()).collect();
         let converted = good_service(service(&raw, &mut Names::new()));

@@ -114,7 +114,7 @@ fn removal(page: &mut Page, cluster: &Cluster, targets: &[Target<'_>]) -> Result
     }
     if let Some(slowest) = slowest {
         page.subject(format!(
-            "{} after the file was replaced, nobody reaches {GONE} any more",
+            "{} after the file was replaced, no client reaches {GONE} any more",
             milliseconds(slowest)
         ));
     }

@@ -23,10 +23,10 @@ use crate::release;
 use crate::style::Style;
 use crate::tree::Tree;
 
-/// Where the image layout is written if nobody says it.
+/// The default folder of the image layout.
 const OUTPUT: &str = "target/image";
 
-/// The name that an image has if nobody says it: one that no registry is asked for.
+/// The default name of an image, which no registry has.
 const NAME: &str = concat!("localhost/shunt:", env!("CARGO_PKG_VERSION"));
 
 /// Arguments of `cargo xtask image`.

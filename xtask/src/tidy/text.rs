@@ -52,7 +52,7 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Violation> {
             violations.push(Violation::at(
                 path,
                 number,
-                format!("`{place}` is a folder of somebody's machine; use a relative path"),
+                format!("`{place}` is a folder of one machine; use a relative path"),
             ));
         }
         if path == "Cargo.lock" && line.starts_with("source = ") {

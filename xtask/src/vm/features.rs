@@ -89,7 +89,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether nobody has answered.
+    /// True without any answer.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

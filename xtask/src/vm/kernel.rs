@@ -1,4 +1,4 @@
-//! Kernels to boot: packages of Debian's, kept with their digests, or what somebody has at hand.
+//! Kernels to boot: Debian's packages, kept with their digests, or local ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ pub(super) const LINES: [Line; 4] = [
     },
 ];
 
-/// The lines that are tested if nobody says which.
+/// The kernel lines that are tested by default.
 pub(super) const DEFAULT: [&str; 3] = ["6.1", "6.12", "7"];
 
 /// A kernel, ready to be booted.
@@ -98,7 +98,7 @@ impl Kernel {
         Self::unpacked(line.name, &packages, &cache.join("unpacked").join(&digest[..16]))
     }
 
-    /// A kernel that somebody has: packages in a folder, one package, or the folder of an unpacked
+    /// A local kernel: packages in a folder, one package, or the folder of an unpacked
     /// one.
     pub(super) fn at(path: &Path, cache: &Path) -> Result<Self> {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

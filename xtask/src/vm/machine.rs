@@ -93,7 +93,7 @@ impl Machine {
         Ok(Outcome { report, wrongs, took: started.elapsed() })
     }
 
-    /// Let somebody work in it, at this terminal.
+    /// Connects this terminal with a shell in the machine.
     pub(super) fn shell(&self) -> Result<()> {
         let mut qemu = self.command();
         // Ctrl-C goes to the machine; Ctrl-A X ends QEMU.

@@ -53,7 +53,7 @@ pub(super) struct Suite {
 
 impl Suite {
     /// A suite, whose lists are kept below `folder`. `mirror` is where folders `debian` and
-    /// `debian-security` are, if somebody said it.
+    /// `debian-security` are, if an argument says it.
     pub(super) fn new(folder: &Path, name: &'static str, part: Part, mirror: Option<&str>) -> Self {
         let base = mirror.map(|mirror| format!("{}/{}", mirror.trim_end_matches('/'), part.name()));
         Self { folder: folder.join("apt").join(name), name, part, base }

@@ -33,7 +33,7 @@ pub(super) struct Run {
     exit_code: Option<i32>,
 }
 
-/// Something that somebody who waits would like to know.
+/// Progress, for the person at the terminal.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Booted,

@@ -19,7 +19,7 @@ impl Family {
     /// Both families, in the order in which they are programmed.
     pub const ALL: [Family; 2] = [Family::V4, Family::V6];
 
-    /// The family of an address.
+    /// Returns the family of an address.
     #[must_use]
     pub fn of(address: IpAddr) -> Family {
         match address {
@@ -28,7 +28,7 @@ impl Family {
         }
     }
 
-    /// The family of a prefix.
+    /// Returns the family of a prefix.
     #[must_use]
     pub fn of_net(net: &IpNet) -> Family {
         Family::of(net.addr())
@@ -60,13 +60,13 @@ impl Protocol {
     /// All protocols a service port can have.
     pub const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
-    /// The number in the IP header.
+    /// Returns the number in the IP header.
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// The protocol with this number in the IP header, if service ports can have it.
+    /// Returns the protocol with this number in the IP header, if service ports can have it.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|p| p.number() == number)
@@ -118,7 +118,7 @@ pub enum TrafficPolicy {
 /// A Service that has frontends: neither headless nor `ExternalName`, nor some other proxy's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Its name.
+    /// `metadata.namespace` and `metadata.name`.
     pub name: ObjectName,
     /// `metadata.creationTimestamp` in seconds since 1970. Of frontends of one kind, the older Service
     /// has what two claim; one that does not say counts as the youngest.
@@ -146,9 +146,9 @@ pub struct Service {
 /// One entry of `spec.ports`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Its name; empty where a Service has a single, unnamed port.
+    /// `name`; empty where a Service has a single, unnamed port.
     pub name: Arc<str>,
-    /// Its protocol.
+    /// `protocol`; absent means TCP.
     pub protocol: Protocol,
     /// The port on ClusterIP, ExternalIPs and VIPs. Never 0.
     pub port: u16,
@@ -159,20 +159,20 @@ pub struct ServicePort {
 /// An EndpointSlice of one IP family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointSlice {
-    /// Its own name (not that of the Service).
+    /// The slice's own name (not that of the Service).
     pub name: ObjectName,
     /// The label `kubernetes.io/service-name`: the Service it belongs to, in the same namespace.
     pub service: Option<Arc<str>>,
-    /// Its `addressType`.
+    /// `addressType`, without `FQDN`.
     pub family: Family,
-    /// Its ports: those that have a number.
+    /// The ports that have a number.
     pub ports: Vec<EndpointPort>,
-    /// Its endpoints: those with a usable address.
+    /// The endpoints with a usable address.
     pub endpoints: Vec<Endpoint>,
 }
 
 impl EndpointSlice {
-    /// The Service that this slice belongs to.
+    /// Returns the name of the Service that this slice belongs to.
     #[must_use]
     pub fn service_name(&self) -> Option<ObjectName> {
         let service = self.service.clone()?;
@@ -185,7 +185,7 @@ impl EndpointSlice {
 pub struct EndpointPort {
     /// The name of the service port that it serves.
     pub name: Arc<str>,
-    /// Its protocol.
+    /// `protocol`; absent means TCP.
     pub protocol: Protocol,
     /// The port that the endpoint listens on. Never 0.
     pub port: u16,
@@ -194,7 +194,7 @@ pub struct EndpointPort {
 /// One entry of an EndpointSlice's `endpoints`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its first address; the others do not count (KEP-752).
+    /// The first of `addresses`; the others do not count (KEP-752).
     pub address: IpAddr,
     /// `conditions.ready`; absent means true.
     pub ready: bool,
@@ -213,7 +213,7 @@ pub struct Endpoint {
 /// The Node that the agent runs on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
+    /// `metadata.name`, which EndpointSlices name in `nodeName`.
     pub name: Arc<str>,
     /// `status.addresses`, internal addresses before external ones, otherwise in their order. The
     /// first of each family is the primary one.
@@ -243,7 +243,7 @@ impl Node {
         }
     }
 
-    /// The primary address of a family.
+    /// Returns the primary address of a family.
     #[must_use]
     pub fn primary_address(&self, family: Family) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|a| Family::of(*a) == family)

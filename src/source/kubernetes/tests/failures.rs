@@ -42,7 +42,7 @@ async fn who_is_asked_to_wait_waits() {
         Answer::ending(&[end(2)]),
         Answer::retry_after(429, "7"),
         Answer::retry_after(503, "soon"),
-        // Nobody sends us away for a day.
+        // No server makes the agent wait for a day.
         Answer::retry_after(429, "86400"),
         Answer::watch(&[]),
     ];
