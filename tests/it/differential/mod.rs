@@ -4,6 +4,7 @@ mod operation;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nfnetlink::nft::{
@@ -325,6 +326,25 @@ fn tried(worker: u64, soak: Option<u32>, abilities: Abilities) -> Result<Counts>
     Ok(tried.into_inner().1)
 }
 
+/// Waits until the socket with this port number owns no table: a child that another test starts has a copy
+/// of it for a moment, and keeps it open.
+fn disowned(kernel: &mut Socket, port: u32) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut is_owner = || -> Result<bool> {
+        for (family, table) in FAMILIES.into_iter().flat_map(|f| TABLES.map(|table| (f, table))) {
+            if kernel.table(family, table)?.is_some_and(|table| table.owner == Some(port)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    while is_owner()? {
+        ensure!(Instant::now() < deadline, "the socket with port {port} stays open");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
 #[derive(Default)]
 struct Counts {
     taken: u32,
@@ -346,7 +366,9 @@ fn try_sequence(
     for (number, transaction) in transactions.iter().enumerate() {
         if transaction.reopened {
             let socket = usize::from(transaction.second);
+            let before = real.0[socket].port();
             real.0[socket].reconnect()?;
+            disowned(&mut real.0[socket], before)?;
             fake.0[socket] = namespace.open_at(real.0[socket].port());
         }
         let by_kernel = real.commit(transaction)?;
