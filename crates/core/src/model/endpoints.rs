@@ -131,7 +131,7 @@ pub fn select<'a>(
     local_addresses.dedup();
     let cluster_backends: Arc<[Backend]> = backends(&cluster);
     let serves = |c: &&Candidate<'_>| c.serving || c.ready;
-    // `cluster` holds serving endpoints only.
+    // Every endpoint of `cluster` is ready or serving.
     let serving = match candidates.iter().filter(serves).count() {
         0 if port.protocol == Protocol::Udp => candidates.iter().map(|c| c.backend).collect(),
         count if count == cluster.len() => cluster_backends.clone(),
@@ -228,8 +228,8 @@ mod tests {
     use super::*;
     use crate::model::{EndpointPort, ObjectName};
 
-    /// `n`: the last octet. Flags: r ready, s serving, t terminating, l on our node. Then
-    /// `@zone` or `#node` hints.
+    /// Parses an endpoint: its last octet, then flags (r ready, s serving, t terminating, l on the
+    /// agent's node), then `@zone` or `#node` hints.
     fn endpoint(text: &str) -> Endpoint {
         let mut words = text.split(' ');
         let octet: u8 = words.next().and_then(|n| n.parse().ok()).expect("an octet");
@@ -275,7 +275,7 @@ mod tests {
             .collect()
     }
 
-    /// Cluster list, local list.
+    /// Returns the last octets of the selection for policy Cluster, and of that for policy Local.
     fn selected(slices: &[EndpointSlice]) -> (Vec<u8>, Vec<u8>) {
         let locality = Locality { node: "here", zone: Some("a") };
         let selection = select(slices.iter(), &port(), Family::V4, locality);

@@ -28,7 +28,7 @@ pub struct Conflict {
     pub frontend: FrontendKey,
     /// The Service that owns the frontend.
     pub winner: ObjectName,
-    /// The Service that claims the frontend in vain.
+    /// The Service that claims the frontend and does not own it.
     pub loser: ObjectName,
     /// The rule that decided the conflict.
     pub reason: ConflictReason,

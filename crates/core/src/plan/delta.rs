@@ -8,7 +8,7 @@ use super::{FrontendKey, SetMember};
 pub struct PlanDelta {
     frontends: Vec<FrontendKey>,
     members: Vec<SetMember>,
-    /// True if the base chains or their rules may differ.
+    /// True if chains or their rules may differ.
     pub chains: bool,
 }
 

@@ -200,8 +200,8 @@ impl Desired {
         }
     }
 
-    /// Records the backends to which existing flows may stay, for a frontend whose owner may have
-    /// changed or gone. `plan` is the plan of the Service of this name.
+    /// Records the backends to which existing flows may stay, for a frontend that may have a new
+    /// owner or none. `plan` is the plan of the Service of this name.
     fn note_owned(&mut self, name: &ObjectName, plan: Option<&ServicePlan>, key: FrontendKey) {
         let owner = match self.claims.winner(key) {
             Some(owner) if owner == name => plan,
@@ -498,7 +498,7 @@ mod tests {
         }
     }
 
-    /// A new pod adds such an address, of a veth. Tests `primary`, and prefixes that exclude it.
+    /// The veth of a new pod adds such an address. Covers `primary`, and prefixes that exclude it.
     #[test]
     fn address_that_no_node_port_uses_changes_nothing() {
         let prefix: ipnet::IpNet = "192.0.2.0/24".parse().expect("a prefix");

@@ -1,4 +1,4 @@
-//! The chains and rules of shunt's tables. Their number does not depend on the number of Services;
+//! The chains and rules of shunt's tables. Their number does not grow with the number of Services;
 //! only elements scale.
 
 use std::fmt;
