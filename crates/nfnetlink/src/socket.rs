@@ -228,8 +228,8 @@ impl Socket {
         let mut bytes = Vec::new();
         let first = self.sequence.wrapping_add(1).max(1);
         for (position, item) in items.iter().enumerate() {
-            // The kernel reports errors without `NLM_F_ACK`. It always acknowledges the last
-            // message, after the others.
+            // The kernel reports errors without `NLM_F_ACK`. With it, the kernel answers the last
+            // message in any case, after the others.
             let is_last = position + 1 == items.len();
             let flags = if is_last { libc::NLM_F_ACK as u16 } else { 0 };
             message::put(&mut bytes, kind, flags, self.next_sequence(), |it| body(item, it));

@@ -105,7 +105,7 @@ fn chain_names(mut entries: &[u8], Offsets(at): Offsets) -> Vec<String> {
             let end = name.iter().position(|byte| *byte == 0)?;
             std::str::from_utf8(&name[..end]).ok()
         });
-        // The last entry of a table also has the target `ERROR`, and is no chain.
+        // The last entry of a table has the target `ERROR` and the name `ERROR`, and is no chain.
         names.extend(name.filter(|name| *name != "ERROR").map(str::to_owned));
         if next == 0 {
             break;

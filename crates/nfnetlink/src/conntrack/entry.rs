@@ -141,7 +141,7 @@ pub struct Filter {
     pub protocol: u8,
     /// The destination port of the original direction; `None` for every port.
     pub port: Option<u16>,
-    /// True for entries without a reply only (`CTA_STATUS_MASK`, Linux 5.15).
+    /// True to dump only entries without a reply (`CTA_STATUS_MASK`, Linux 5.15).
     pub unanswered: bool,
 }
 
