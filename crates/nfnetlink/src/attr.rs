@@ -1,4 +1,4 @@
-//! Netlink attributes: a reader that trusts nothing, and a writer into a byte buffer.
+//! Netlink attributes: a reader that checks every length, and a writer into a byte buffer.
 //!
 //! ```
 //! use nfnetlink::attr::{Attrs, nest, put_be32};
@@ -14,37 +14,38 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// One attribute of a netlink message.
+/// An attribute of a netlink message (`struct nlattr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attr<'a> {
-    /// The attribute's type, without the flag bits.
+    /// The attribute's type (`nla_type`), without the flag bits.
     pub kind: u16,
-    /// True if the sender marked it as a container of attributes (`NLA_F_NESTED`).
+    /// True if the sender marked the payload as nested attributes (`NLA_F_NESTED`).
     pub nested: bool,
-    /// Its payload.
+    /// The bytes after the header of four bytes, without padding.
     pub payload: &'a [u8],
 }
 
 impl<'a> Attr<'a> {
-    /// Reads the attributes inside this one.
+    /// Reads the nested attributes of this one, whether or not the sender marked it as nested.
     #[must_use]
     pub fn children(&self) -> Attrs<'a> {
         Attrs::new(self.payload)
     }
 
-    /// Reads the payload as a number in network order, as netfilter sends numbers.
+    /// Reads the payload as a `u32` in network byte order, which netfilter uses for numbers.
+    /// Returns `None` for another length.
     #[must_use]
     pub fn be32(&self) -> Option<u32> {
         self.payload.try_into().ok().map(u32::from_be_bytes)
     }
 
-    /// Reads the payload as a long number in network order.
+    /// Reads the payload as a `u64` in network byte order. Returns `None` for another length.
     #[must_use]
     pub fn be64(&self) -> Option<u64> {
         self.payload.try_into().ok().map(u64::from_be_bytes)
     }
 
-    /// Reads the payload as text, up to its terminating NUL.
+    /// Reads the payload as UTF-8 text, up to the first NUL or the end.
     #[must_use]
     pub fn text(&self) -> Option<&'a str> {
         let end = self.payload.iter().position(|b| *b == 0).unwrap_or(self.payload.len());
@@ -52,7 +53,7 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// The attributes in a byte slice. Ends at the first malformed one.
+/// An iterator over the attributes in a byte slice. Ends before the first malformed attribute.
 #[derive(Debug, Clone)]
 pub struct Attrs<'a> {
     rest: &'a [u8],
@@ -65,13 +66,14 @@ impl<'a> Attrs<'a> {
         Attrs { rest: bytes }
     }
 
-    /// Returns the first attribute of that type.
+    /// Returns the first unread attribute of that type.
     #[must_use]
     pub fn find(&self, kind: u16) -> Option<Attr<'a>> {
         Iterator::find(&mut self.clone(), |a| a.kind == kind)
     }
 
-    /// Returns how far the unread part is from the start of `of`, in bytes.
+    /// Returns the offset of the unread part in `of`, the slice that the iterator was made from, in
+    /// bytes.
     pub fn offset_in(&self, of: &[u8]) -> usize {
         of.len() - self.rest.len()
     }
@@ -94,7 +96,7 @@ impl<'a> Iterator for Attrs<'a> {
     }
 }
 
-/// Reads an address: four bytes or sixteen.
+/// Reads an IP address from four or sixteen bytes. Returns `None` for another length.
 #[must_use]
 pub fn ip(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = || Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into());
@@ -107,8 +109,8 @@ pub const fn align(length: usize) -> usize {
     (length + 3) & !3
 }
 
-/// Appends an attribute whose payload `payload` appends. Its length has 16 bits: what is longer is
-/// the caller's to cut.
+/// Appends an attribute whose payload `payload` appends. The length field has 16 bits; the caller
+/// ensures that the payload fits.
 pub fn put_with(buffer: &mut Vec<u8>, kind: u16, payload: impl FnOnce(&mut Vec<u8>)) {
     let start = buffer.len();
     buffer.extend_from_slice(&[0; 2]);
@@ -119,27 +121,27 @@ pub fn put_with(buffer: &mut Vec<u8>, kind: u16, payload: impl FnOnce(&mut Vec<u
     buffer.resize(align(buffer.len()), 0);
 }
 
-/// Appends a container of the attributes that `inside` appends.
+/// Appends an attribute with the nested attributes that `inside` appends (`NLA_F_NESTED`).
 pub fn nest(buffer: &mut Vec<u8>, kind: u16, inside: impl FnOnce(&mut Vec<u8>)) {
     put_with(buffer, kind | libc::NLA_F_NESTED as u16, inside);
 }
 
-/// Appends an attribute.
+/// Appends an attribute with this payload and its padding.
 pub fn put(buffer: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     put_with(buffer, kind, |buffer| buffer.extend_from_slice(payload));
 }
 
-/// Appends a number in network order.
+/// Appends an attribute with a `u32` in network byte order.
 pub fn put_be32(buffer: &mut Vec<u8>, kind: u16, value: u32) {
     put(buffer, kind, &value.to_be_bytes());
 }
 
-/// Appends a long number in network order.
+/// Appends an attribute with a `u64` in network byte order.
 pub fn put_be64(buffer: &mut Vec<u8>, kind: u16, value: u64) {
     put(buffer, kind, &value.to_be_bytes());
 }
 
-/// Appends text with its terminating NUL.
+/// Appends an attribute with text and a terminating NUL.
 pub fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
     put_with(buffer, kind, |buffer| {
         buffer.extend_from_slice(text.as_bytes());
@@ -147,8 +149,10 @@ pub fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
     });
 }
 
-/// True if `dumped` says at least all that `sent` says. The kernel answers a dump with more
-/// attributes than were sent (defaults, counters), and never marks containers.
+/// Returns true if `dumped` has every attribute of `sent` with the same payload. The kernel dumps
+/// more attributes than the sender wrote (defaults, counters), and never sets `NLA_F_NESTED`.
+///
+/// Lists of `list_elem` attributes match only with the same number of elements.
 pub fn covers(sent: &Attrs<'_>, dumped: &Attrs<'_>, list_elem: u16) -> bool {
     let count = |attrs: &Attrs<'_>| attrs.clone().filter(|a| a.kind == list_elem).count();
     let is_list = sent.clone().any(|a| a.kind == list_elem && a.nested);

@@ -1,49 +1,50 @@
-//! Netlink messages: `struct nlmsghdr`, then a header of the protocol's own, then attributes.
+//! Netlink messages: `struct nlmsghdr`, then the header of the protocol, then attributes.
 
 use crate::attr::{Attrs, align};
 
 /// The size of `struct nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
 
-/// A message.
+/// A netlink message, as a view of a receive buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct Message<'a> {
-    /// `nlmsg_type`: for netfilter, the subsystem in the upper byte.
+    /// `nlmsg_type`: for netfilter, the upper byte is the subsystem.
     pub kind: u16,
-    /// `nlmsg_flags`.
+    /// `nlmsg_flags`: `NLM_F_*` bits.
     pub flags: u16,
-    /// `nlmsg_seq`: an answer has that of its request.
+    /// `nlmsg_seq`: the kernel copies it from the request to the answer.
     pub sequence: u32,
-    /// The protocol's own header and the attributes.
+    /// The header of the protocol, such as `struct nfgenmsg`, and the attributes.
     pub payload: &'a [u8],
 }
 
 impl<'a> Message<'a> {
-    /// Returns the error that ends a request, 0 for success; `None` for a message of another kind.
-    /// `NLMSG_DONE` has the error of a dump in the same place (`netlink_dump_done`).
+    /// Returns the errno that ends a request, 0 for success; `None` for other message types.
+    /// `NLMSG_DONE` has the error of a dump at the same offset (`netlink_dump_done`).
     #[must_use]
     pub fn error_code(&self) -> Option<i32> {
         if ![libc::NLMSG_ERROR, libc::NLMSG_DONE].contains(&i32::from(self.kind)) {
             return None;
         }
-        // The smallest number has no opposite. No kernel sends it, and it must not end the process.
+        // `i32::MIN` has no opposite. No kernel sends it, and it must not cause a panic.
         self.payload.first_chunk().map(|error| i32::from_ne_bytes(*error).wrapping_neg())
     }
 
-    /// Reads the attributes behind a header of four bytes, as netfilter and generic netlink have it.
+    /// Reads the attributes after a header of four bytes, the size in netfilter and generic
+    /// netlink.
     #[must_use]
     pub fn attrs(&self) -> Attrs<'a> {
         self.attrs_behind(4)
     }
 
-    /// Reads the attributes behind a header of that many bytes.
+    /// Reads the attributes after a header of `header` bytes.
     #[must_use]
     pub fn attrs_behind(&self, header: usize) -> Attrs<'a> {
         Attrs::new(self.payload.get(header..).unwrap_or(&[]))
     }
 }
 
-/// Reads the messages in a buffer; ends at the first malformed one.
+/// Reads the messages in a buffer. Ends before the first malformed message.
 pub fn messages(buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
     let mut rest = buffer;
     std::iter::from_fn(move || {
@@ -61,8 +62,8 @@ pub fn messages(buffer: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// Appends a request. `flags` are those beside `NLM_F_REQUEST`; `body` appends the protocol's header
-/// and the attributes.
+/// Appends a request with `NLM_F_REQUEST` and `flags`; `body` appends the protocol's header and the
+/// attributes.
 ///
 /// ```
 /// use nfnetlink::{attr, message};
@@ -94,7 +95,7 @@ pub fn put(
     buffer[start..start + 4].copy_from_slice(&length.to_ne_bytes());
 }
 
-/// Appends `struct nfgenmsg`, with which the body of every message of netfilter begins.
+/// Appends `struct nfgenmsg`, the header at the start of the body of every netfilter message.
 pub fn put_netfilter_header(body: &mut Vec<u8>, family: u8, resource: u16) {
     let [high, low] = resource.to_be_bytes();
     body.extend_from_slice(&[family, libc::NFNETLINK_V0 as u8, high, low]);

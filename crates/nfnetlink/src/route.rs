@@ -22,28 +22,28 @@ use crate::{Error, attr};
 /// The sizes of `struct ifaddrmsg` and `struct ifinfomsg`.
 const ADDRESS_HEADER: usize = 8;
 const LINK_HEADER: usize = 16;
-/// How often a listing is tried that a change interrupts, or of which a part is lost.
+/// The number of attempts at a dump if changes interrupt it or the kernel drops a part.
 const ATTEMPTS: usize = 20;
 
-/// Events about addresses of interfaces.
+/// A subscription to changes of interface addresses (`RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV6_IFADDR`).
 #[derive(Debug)]
 pub struct AddressEvents(Socket);
 
 impl AddressEvents {
-    /// Subscribes in the network namespace of this thread.
+    /// Subscribes to the changes in the network namespace of this thread.
     ///
     /// # Errors
-    /// [`Error::Open`] if the kernel gives no socket.
+    /// [`Error::Open`] if the kernel refuses the socket or the subscription.
     pub fn follow() -> Result<AddressEvents, Error> {
         let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
         Ok(AddressEvents(Socket::bind(Protocol::Route, 0, groups as u32)?))
     }
 
-    /// Waits until addresses may have changed. Several changes are one event, as is the loss of
-    /// events for want of room: list the [`addresses`] to see what there is now.
+    /// Waits until addresses may have changed. Several changes can be one event, and so can the
+    /// loss of events in a full receive buffer. List the [`addresses`] for the current state.
     ///
     /// # Errors
-    /// If the subscription is broken.
+    /// [`Error::Receive`] if the socket fails.
     pub fn wait(&self) -> Result<(), Error> {
         self.0.wait_and_discard()
     }
@@ -52,14 +52,14 @@ impl AddressEvents {
 /// Lists the addresses of all interfaces in the network namespace of this thread.
 ///
 /// # Errors
-/// If the kernel does not list them.
+/// If the kernel refuses the dump, or changes interrupt every attempt.
 pub fn addresses() -> Result<BTreeSet<IpAddr>, Error> {
     let list =
         Request { name: "list addresses", kind: libc::RTM_GETADDR, flags: libc::NLM_F_DUMP as u16 };
     let list_once = || {
         let mut addresses = BTreeSet::new();
         let body = |body: &mut Vec<u8>| body.extend_from_slice(&[0; ADDRESS_HEADER]);
-        // Another socket each time: parts of an earlier listing may wait in this one.
+        // A new socket for each attempt: the old one may still hold parts of an earlier dump.
         let mut socket = Socket::open(Protocol::Route)?;
         socket.request(list, body, |message| addresses.extend(address(&message)))?;
         Ok(addresses)
@@ -74,12 +74,12 @@ pub fn addresses() -> Result<BTreeSet<IpAddr>, Error> {
     list_once()
 }
 
-/// True if the kernel had no room for the request or a part of its answer.
+/// Returns true if the kernel had no room for the request or a part of its answer.
 fn is_loss(reason: &io::Error) -> bool {
     reason.raw_os_error() == Some(libc::ENOBUFS)
 }
 
-/// Reads the interface's own address; on a point-to-point link `IFA_ADDRESS` is the peer's.
+/// Reads the address of the interface itself; on a point-to-point link `IFA_ADDRESS` is the peer's.
 pub(crate) fn address(message: &Message<'_>) -> Option<IpAddr> {
     let attrs = message.attrs_behind(ADDRESS_HEADER);
     let address = attrs.find(libc::IFA_LOCAL).or(attrs.find(libc::IFA_ADDRESS))?;
@@ -89,10 +89,10 @@ pub(crate) fn address(message: &Message<'_>) -> Option<IpAddr> {
     }
 }
 
-/// Deletes an interface of the network namespace of this thread.
+/// Deletes an interface by name, in the network namespace of this thread.
 ///
 /// # Errors
-/// [`Error::Refused`] with `ENODEV` if there is none of that name.
+/// [`Error::Refused`] with `ENODEV` if no interface has that name.
 pub fn delete_link(name: &str) -> Result<(), Error> {
     let delete = Request {
         name: "delete the interface",

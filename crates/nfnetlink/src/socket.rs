@@ -1,4 +1,5 @@
-//! The one netlink socket: sends requests, and receives their answers and the kernel's events.
+//! The netlink socket below all modules: sends requests, and receives their answers and the
+//! kernel's events.
 //!
 //! ```
 //! use nfnetlink::socket::{Protocol, Request, Socket};
@@ -35,22 +36,22 @@ use nix::sys::time::TimeVal;
 use crate::Error;
 use crate::message::{self, Message, messages};
 
-/// Room in the send buffer beside the messages themselves.
+/// The room in the send buffer beyond the messages themselves, in bytes.
 const SEND_MARGIN: usize = 64 * 1024;
 /// The kernel cuts the answers of a dump to at most 32 KiB (`netlink_dump`).
 const READ_BUFFER: usize = 64 * 1024;
-/// The kernel answers within the call that sends. This only keeps a lost answer from holding the
-/// thread for ever.
+/// The kernel answers within the call that sends. The timeout only prevents a lost answer from
+/// blocking the thread for ever.
 const ANSWER_TIMEOUT: TimeVal = TimeVal::new(10, 0);
 
-/// A protocol of netlink.
+/// A netlink protocol, the third argument of `socket(2)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// nf_tables and connection tracking (`NETLINK_NETFILTER`).
     Netfilter,
     /// Interfaces, addresses and routes (`NETLINK_ROUTE`).
     Route,
-    /// Families that the kernel numbers at run time (`NETLINK_GENERIC`).
+    /// Families whose numbers the kernel assigns at run time (`NETLINK_GENERIC`).
     Generic,
 }
 
@@ -64,19 +65,20 @@ impl Protocol {
     }
 }
 
-/// A request, without its body.
+/// A request without its body: the fields of `struct nlmsghdr`, and a name for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What it asks for, as a verb with its object: errors say "refused to …".
+    /// The operation as a verb with its object, such as `list interfaces`: errors say "refused to
+    /// …".
     pub name: &'static str,
-    /// `nlmsg_type`.
+    /// `nlmsg_type`: for netfilter, the upper byte is the subsystem.
     pub kind: u16,
-    /// `NLM_F_DUMP` for a listing, `NLM_F_ACK` for an order; 0 for a question, which one message
-    /// answers.
+    /// `NLM_F_DUMP` for a dump, `NLM_F_ACK` for a change; 0 for a query that the kernel answers
+    /// with one message.
     pub flags: u16,
 }
 
-/// A netlink socket of the network namespace that the opening thread was in.
+/// A netlink socket in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
@@ -84,14 +86,14 @@ pub struct Socket {
     send_buffer: usize,
     send_buffer_refusal: Option<Errno>,
     sequence: u32,
-    /// The request whose answer is read part by part.
+    /// The request whose answer the caller reads part by part.
     request: Request,
     interrupted: bool,
     buffer: Vec<u8>,
 }
 
 impl Socket {
-    /// Opens a socket with a port number that the kernel chooses.
+    /// Opens a socket with a port number of the kernel's choice, in no multicast group.
     ///
     /// # Errors
     /// [`Error::Open`] if the kernel does not have the protocol.
@@ -99,16 +101,17 @@ impl Socket {
         Socket::bind(protocol, 0, 0)
     }
 
-    /// Opens a socket with that port number (0: the kernel chooses), in these multicast groups.
+    /// Opens a socket with this port number (0: the kernel chooses), in these multicast groups (a
+    /// bit mask).
     ///
     /// # Errors
-    /// [`Error::Open`] with `EADDRINUSE` if another socket of the namespace has the number, with
-    /// `EPERM` if a group is closed to the caller.
+    /// [`Error::Open`] with `EADDRINUSE` if another socket of the namespace has the port number,
+    /// with `EPERM` if a group requires a privilege that the caller lacks.
     pub fn bind(protocol: Protocol, port: u32, groups: u32) -> Result<Socket, Error> {
         let open = || {
             let (netlink, flags) = (AddressFamily::Netlink, SockFlag::SOCK_CLOEXEC);
             let fd = socket::socket(netlink, SockType::Raw, flags, protocol.raw())?;
-            // Both only make errors better: CAP_ACK shortens them, EXT_ACK explains them.
+            // Both options concern errors only: CAP_ACK shortens them, EXT_ACK adds an explanation.
             for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
                 let _ = enable(&fd, option);
             }
@@ -131,24 +134,25 @@ impl Socket {
         })
     }
 
-    /// Returns the socket's port number, by which the kernel knows it.
+    /// Returns the socket's port number (`nl_pid`), which identifies it in the network namespace.
     #[must_use]
     pub fn port(&self) -> u32 {
         self.port
     }
 
-    /// Makes room for that many bytes of answers and events, as far as the kernel allows.
+    /// Raises the receive buffer to `bytes`, or to the kernel's limit (`rmem_max`) without
+    /// CAP_NET_ADMIN.
     pub fn raise_receive_buffer(&self, bytes: usize) {
         if setsockopt(&self.fd, sockopt::RcvBufForce, &bytes).is_err() {
             let _ = setsockopt(&self.fd, sockopt::RcvBuf, &bytes);
         }
     }
 
-    /// Sends a request and hands the messages that answer it to `each`.
+    /// Sends a request and calls `each` with every message of the answer.
     ///
     /// # Errors
-    /// [`Error::Refused`] is the kernel's; [`Error::Interrupted`] comes after the last message of a
-    /// listing, and asks for another try.
+    /// [`Error::Refused`] with the kernel's error. [`Error::Interrupted`] after the last message of
+    /// a dump, if objects changed meanwhile; the caller repeats the dump.
     pub fn request(
         &mut self,
         request: Request,
@@ -165,10 +169,10 @@ impl Socket {
         }
     }
 
-    /// Sends a request whose answer [`next_part`](Socket::next_part) reads.
+    /// Sends a request; [`next_part`](Socket::next_part) reads its answer.
     ///
     /// # Errors
-    /// If the kernel does not take it.
+    /// [`Error::Send`] or [`Error::TooLarge`] if the socket cannot send it.
     pub fn start(
         &mut self,
         request: Request,
@@ -181,11 +185,11 @@ impl Socket {
         self.send(&bytes)
     }
 
-    /// Receives the next part of the answer and hands its messages to `each`; false if it was the
-    /// last one. Does not say whether objects changed between two parts.
+    /// Receives the next part of the answer and calls `each` with its messages; returns false after
+    /// the last part. Does not report whether objects changed between two parts.
     ///
     /// # Errors
-    /// [`Error::Refused`] is the kernel's. The answer is over then.
+    /// [`Error::Refused`] with the kernel's error, which ends the answer.
     pub fn next_part(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<bool, Error> {
         let Request { name: request, flags, .. } = self.request;
         let mut interrupted = false;
@@ -208,12 +212,12 @@ impl Socket {
         end.map_or(Ok(true), |end| end.map(|()| false))
     }
 
-    /// Sends an order for each item, all at once, and waits until the kernel has obeyed or refused
-    /// all of them; hands the errors to `refused`. Each refusal takes up to 1 KiB of the receive
-    /// buffer, so 128 orders fit the kernel's default.
+    /// Sends one request per item in a single call, waits for the last result, and calls `refused`
+    /// with each error. An error takes up to 1 KiB of the receive buffer, so 128 items fit the
+    /// kernel's default.
     ///
     /// # Errors
-    /// If the kernel could not be asked, or its answers not be read.
+    /// [`Error::Send`], [`Error::TooLarge`] or [`Error::Receive`] if the socket fails.
     pub fn order_all<T>(
         &mut self,
         kind: u16,
@@ -224,7 +228,8 @@ impl Socket {
         let mut bytes = Vec::new();
         let first = self.sequence.wrapping_add(1).max(1);
         for (position, item) in items.iter().enumerate() {
-            // Errors come unasked. The last message is answered in any case, after the others.
+            // The kernel reports errors without `NLM_F_ACK`. With it, the kernel answers the last
+            // message in any case, after the others.
             let is_last = position + 1 == items.len();
             let flags = if is_last { libc::NLM_F_ACK as u16 } else { 0 };
             message::put(&mut bytes, kind, flags, self.next_sequence(), |it| body(item, it));
@@ -245,10 +250,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends messages that the caller has encoded; [`drain`](Socket::drain) reads what they cause.
+    /// Sends messages that the caller has encoded; [`drain`](Socket::drain) reads the answers.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if the socket's buffer cannot be raised, otherwise [`Error::Send`].
+    /// [`Error::TooLarge`] if the kernel refuses a larger send buffer, otherwise [`Error::Send`].
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.raise_send_buffer(bytes.len() + SEND_MARGIN);
         let (parts, to) = ([IoSlice::new(bytes)], NetlinkAddr::new(0, 0));
@@ -274,11 +279,11 @@ impl Socket {
         }
     }
 
-    /// Hands all messages that have arrived to `each`, and does not wait for others. True if the
-    /// kernel had no room for some, and dropped them.
+    /// Calls `each` with all messages that have arrived, without waiting for more. Returns true if
+    /// the kernel dropped messages because the receive buffer was full.
     ///
     /// # Errors
-    /// [`Error::Receive`] if the socket cannot be read.
+    /// [`Error::Receive`] if the socket fails.
     pub fn drain(&mut self, each: impl FnMut(Message<'_>)) -> Result<bool, Error> {
         let mut buffer = self.take_buffer();
         let drained = self.drain_into(&mut buffer, each);
@@ -286,11 +291,11 @@ impl Socket {
         drained
     }
 
-    /// Waits for a message, and drops all that have arrived: for events that only say *that*
-    /// something changed.
+    /// Waits for a message, and discards all that have arrived. Suits events whose content does not
+    /// matter, only their occurrence.
     ///
     /// # Errors
-    /// [`Error::Receive`] if the socket cannot be read.
+    /// [`Error::Receive`] if the socket fails.
     pub fn wait_and_discard(&self) -> Result<(), Error> {
         let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
         repeat(|| poll(&mut fds, PollTimeout::NONE)).map_err(unreadable)?;
@@ -307,15 +312,16 @@ impl Socket {
             match self.receive(buffer, MsgFlags::MSG_DONTWAIT) {
                 Ok(length) => messages(&buffer[..length]).for_each(&mut each),
                 Err(Errno::EAGAIN) => return Ok(lost),
-                // The kernel sends nothing more, no answer either, until all that arrived is read.
+                // The kernel sends nothing more, not even answers, until the receive buffer is
+                // empty.
                 Err(Errno::ENOBUFS) => lost = true,
                 Err(errno) => return Err(unreadable(errno)),
             }
         }
     }
 
-    /// Receives once, and hands the answers to the requests from `first` to the latest to `each`
-    /// until it returns something. Answers to a request that was given up may still arrive.
+    /// Receives once, and calls `each` with the answers to the requests from `first` to the latest,
+    /// until it returns a value. Skips answers to abandoned requests, which may still arrive.
     fn receive_answers<B>(
         &mut self,
         first: u32,
@@ -335,7 +341,8 @@ impl Socket {
         repeat(|| socket::recv(self.fd.as_raw_fd(), buffer, flags))
     }
 
-    /// The buffer is made when it is needed: some sockets are held for their numbers only.
+    /// Takes the receive buffer, allocated on first use: some sockets only reserve their port
+    /// number.
     fn take_buffer(&mut self) -> Vec<u8> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(READ_BUFFER, 0);
@@ -348,11 +355,11 @@ impl Socket {
     }
 }
 
-/// Returns the sockets of a protocol in the network namespace of this thread: the groups that each
-/// is in, by port number.
+/// Returns the multicast groups of each socket of a protocol, by port number, in the network
+/// namespace of this thread.
 ///
 /// # Errors
-/// If `/proc` is not there.
+/// If `/proc/thread-self/net/netlink` is not readable.
 pub fn sockets(protocol: Protocol) -> io::Result<BTreeMap<u32, u32>> {
     const FILE: &str = "/proc/thread-self/net/netlink";
     let list = std::fs::read_to_string(FILE)
@@ -360,7 +367,7 @@ pub fn sockets(protocol: Protocol) -> io::Result<BTreeMap<u32, u32>> {
     Ok(list.lines().filter_map(|line| parse(line, protocol)).collect())
 }
 
-/// Reads port number and groups from a line about a socket of that protocol.
+/// Reads port number and groups from a line of that file; `None` for other protocols.
 fn parse(line: &str, protocol: Protocol) -> Option<(u32, u32)> {
     let mut fields = line.split_whitespace().skip(1);
     let number: i32 = fields.next()?.parse().ok()?;
@@ -369,7 +376,7 @@ fn parse(line: &str, protocol: Protocol) -> Option<(u32, u32)> {
     (number == protocol.raw() as i32).then_some((port, groups))
 }
 
-/// Repeats a call as long as a signal ends it.
+/// Repeats a call while a signal interrupts it (`EINTR`).
 fn repeat<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
@@ -415,7 +422,7 @@ mod tests {
         }
     }
 
-    /// A question that the kernel answers to every user, with one message.
+    /// A query that needs no privilege; the kernel answers with one message.
     const FIND_FAMILY: Request = Request { name: "find the family", kind: 0x10, flags: 0 };
 
     fn nlctrl(body: &mut Vec<u8>) {

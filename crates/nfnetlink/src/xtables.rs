@@ -1,8 +1,9 @@
 //! Names of the chains of legacy iptables, which keeps its rules outside of nf_tables.
 //!
-//! From `include/uapi/linux/netfilter_ipv4/ip_tables.h`, its twin for IPv6, and
-//! `include/uapi/linux/netfilter/x_tables.h`: a table is an array of entries; a chain of the user's
-//! begins with an entry whose target is `ERROR` and has the name of the chain.
+//! A table is an array of entries. A user-defined chain begins with an entry whose target is
+//! `ERROR` and holds the name of the chain. Source:
+//! `include/uapi/linux/netfilter_ipv4/ip_tables.h`, its IPv6 counterpart, and
+//! `include/uapi/linux/netfilter/x_tables.h`.
 #![allow(unsafe_code, reason = "getsockopt with structures of ip_tables, which nix does not have")]
 
 use std::fs;
@@ -18,24 +19,24 @@ use crate::Family;
 const GET_INFO: i32 = 64;
 /// `IPT_SO_GET_ENTRIES` and `IP6T_SO_GET_ENTRIES`.
 const GET_ENTRIES: i32 = 65;
-/// `XT_TABLE_MAXNAMELEN`.
+/// `XT_TABLE_MAXNAMELEN`, the size of a table's name with its NUL.
 const TABLE_NAME: usize = 32;
-/// The size of `struct ipt_getinfo`, and where it has the size of the entries.
+/// The size of `struct ipt_getinfo`, and the offset of its `size`, the size of all entries.
 const INFO: usize = 84;
 const INFO_SIZE: usize = 80;
-/// Where the entries begin in `struct ipt_get_entries`.
+/// The offset of the entries in `struct ipt_get_entries`.
 const ENTRIES: usize = 40;
-/// The size of `struct xt_entry_target`, and where it has the name.
+/// The size of `struct xt_entry_target`, and the offset of its name.
 const TARGET: usize = 32;
 const TARGET_NAME: usize = 2;
-/// `XT_ERROR_TARGET`.
+/// `XT_ERROR_TARGET`, with its NUL.
 const ERROR_TARGET: &[u8] = b"ERROR\0";
 
-/// Lists the chains of the user in all tables of legacy iptables that the network namespace of this
-/// thread uses. Loads no table: only those are asked for that are in use.
+/// Lists the user-defined chains in all tables of legacy iptables in the network namespace of this
+/// thread. Loads no table, since it reads only tables that are in use.
 ///
 /// # Errors
-/// If a table cannot be read, without CAP_NET_ADMIN for example.
+/// If the kernel refuses to dump a table, for example without CAP_NET_ADMIN.
 pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
     let names = match family {
         Family::Ip => "/proc/thread-self/net/ip_tables_names",
@@ -85,15 +86,15 @@ fn get(socket: &OwnedFd, level: i32, option: i32, buffer: &mut [u8]) -> io::Resu
     Ok(())
 }
 
-/// Where `struct ipt_entry` and `struct ip6t_entry` have the offset of the target; that of the next
-/// entry follows.
+/// The offset of `target_offset` in `struct ipt_entry` and `struct ip6t_entry`; `next_offset`
+/// follows it.
 #[derive(Clone, Copy)]
 struct Offsets(usize);
 
 const V4: Offsets = Offsets(88);
 const V6: Offsets = Offsets(140);
 
-/// Returns the names of the chains of the user. Ends at the first malformed entry.
+/// Returns the names of the user-defined chains. Ends at the first malformed entry.
 fn chain_names(mut entries: &[u8], Offsets(at): Offsets) -> Vec<String> {
     let mut names = Vec::new();
     while let Some(offsets) = entries.get(at..at + 4) {
@@ -104,7 +105,7 @@ fn chain_names(mut entries: &[u8], Offsets(at): Offsets) -> Vec<String> {
             let end = name.iter().position(|byte| *byte == 0)?;
             std::str::from_utf8(&name[..end]).ok()
         });
-        // The table ends with an entry of that name, too, which is none of its chains.
+        // The last entry of a table has the target `ERROR` and the name `ERROR`, and is no chain.
         names.extend(name.filter(|name| *name != "ERROR").map(str::to_owned));
         if next == 0 {
             break;
@@ -126,8 +127,8 @@ fn number(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// As `iptables-legacy -t nat` and `ip6tables-legacy -t nat` left them: the chains of kube-proxy
-    /// and one of another program.
+    /// Dumps of tables that `iptables-legacy -t nat` and `ip6tables-legacy -t nat` wrote: chains of
+    /// kube-proxy and one of another program.
     const TABLES: [(Offsets, &[u8]); 2] = [
         (V4, include_bytes!("../tests/fixtures/legacy-iptables/nat-v4")),
         (V6, include_bytes!("../tests/fixtures/legacy-iptables/nat-v6")),

@@ -1,33 +1,33 @@
 //! Kubernetes objects in their API form, with only the fields that shunt uses.
 //!
-//! Tolerant like the API machinery: unknown fields are skipped, and an absent field or `null` is
-//! the field's default. Numbers are wide, so that a number out of range is a problem of its field
-//! only.
+//! Deserialization is tolerant, as in the API machinery: it skips unknown fields, and takes an
+//! absent field or `null` as the field's default. Numbers are `i64`, so that a number out of range
+//! is an error of its field only.
 
 use serde::{Deserialize, Deserializer};
 
-/// `metadata`, with the labels that shunt uses.
+/// The `metadata` of an object, with the labels and annotations that shunt uses.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Metadata {
-    /// `name`.
+    /// The name, unique per kind and namespace.
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
-    /// `namespace`.
+    /// The namespace; empty means `default` for namespaced kinds.
     #[serde(deserialize_with = "null_is_default")]
     pub namespace: String,
-    /// `labels`.
+    /// The labels of Services, EndpointSlices and Nodes that shunt uses.
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels,
-    /// `annotations`.
+    /// The annotations on EndpointSlices and bookmarks.
     #[serde(deserialize_with = "null_is_default")]
     pub annotations: Annotations,
-    /// `resourceVersion`: the API server's mark for this version of the object.
+    /// The API server's version of the object, at which a watch can resume.
     #[serde(deserialize_with = "null_is_default")]
     pub resource_version: String,
-    /// `creationTimestamp`, RFC 3339.
+    /// The creation time, RFC 3339; decides conflicts between Services.
     pub creation_timestamp: Option<String>,
-    /// `deletionTimestamp`, RFC 3339.
+    /// The start of a graceful deletion, RFC 3339; makes a Node ineligible for load balancers.
     pub deletion_timestamp: Option<String>,
 }
 
@@ -35,16 +35,16 @@ pub struct Metadata {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Labels {
-    /// On an EndpointSlice: the name of its Service.
+    /// The name of an EndpointSlice's Service.
     #[serde(rename = "kubernetes.io/service-name")]
     pub service_name: Option<String>,
-    /// On a Service: the proxy that implements it in place of shunt.
+    /// The proxy that implements a Service in place of shunt.
     #[serde(rename = "service.kubernetes.io/service-proxy-name")]
     pub service_proxy_name: Option<String>,
-    /// On an EndpointSlice of a headless Service.
+    /// The mark of an EndpointSlice of a headless Service, which shunt ignores.
     #[serde(rename = "service.kubernetes.io/headless")]
     pub headless: Option<String>,
-    /// On a Node.
+    /// The zone of a Node, for topology hints.
     #[serde(rename = "topology.kubernetes.io/zone")]
     pub zone: Option<String>,
 }
@@ -53,10 +53,10 @@ pub struct Labels {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Annotations {
-    /// On an EndpointSlice: the time of the change of a Pod or the Service behind it, RFC 3339.
+    /// The time of the change of a Pod or Service that changed the EndpointSlice, RFC 3339.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub last_change_trigger_time: Option<String>,
-    /// On a bookmark of a watch: the end of a streamed list.
+    /// The mark of the bookmark that ends a streamed list.
     #[serde(rename = "k8s.io/initial-events-end")]
     pub initial_events_end: Option<String>,
 }
@@ -65,116 +65,117 @@ pub struct Annotations {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Service {
-    /// `metadata`.
+    /// Name, labels and age of the Service.
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `spec`.
+    /// The desired frontends and policies.
     #[serde(deserialize_with = "null_is_default")]
     pub spec: ServiceSpec,
-    /// `status`.
+    /// The addresses that a load balancer has assigned.
     #[serde(deserialize_with = "null_is_default")]
     pub status: ServiceStatus,
 }
 
-/// `spec` of a Service.
+/// The `spec` of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceSpec {
-    /// `type`.
+    /// `ClusterIP` (also if empty), `NodePort`, `LoadBalancer` or `ExternalName`, which shunt
+    /// ignores.
     #[serde(rename = "type", deserialize_with = "null_is_default")]
     pub type_: String,
-    /// `clusterIP`.
+    /// The first ClusterIP; `None` marks a headless Service.
     #[serde(rename = "clusterIP", deserialize_with = "null_is_default")]
     pub cluster_ip: String,
-    /// `clusterIPs`.
+    /// All ClusterIPs, at most one per family; replaces `clusterIP` unless empty.
     #[serde(rename = "clusterIPs", deserialize_with = "null_is_default")]
     pub cluster_ips: Vec<String>,
-    /// `externalIPs`.
+    /// Additional addresses for all service ports.
     #[serde(rename = "externalIPs", deserialize_with = "null_is_default")]
     pub external_ips: Vec<String>,
-    /// `loadBalancerSourceRanges`.
+    /// The prefixes that may use the load-balancer VIPs; empty for all sources.
     #[serde(deserialize_with = "null_is_default")]
     pub load_balancer_source_ranges: Vec<String>,
-    /// `ports`.
+    /// The service ports, at least one.
     #[serde(deserialize_with = "null_is_default")]
     pub ports: Vec<ServicePort>,
-    /// `internalTrafficPolicy`.
+    /// `Cluster` (also if empty) or `Local`, for ClusterIPs.
     #[serde(deserialize_with = "null_is_default")]
     pub internal_traffic_policy: String,
-    /// `externalTrafficPolicy`.
+    /// `Cluster` (also if empty) or `Local`, for VIPs, ExternalIPs and node ports.
     #[serde(deserialize_with = "null_is_default")]
     pub external_traffic_policy: String,
-    /// `sessionAffinity`.
+    /// `None` (also if empty) or `ClientIP`.
     #[serde(deserialize_with = "null_is_default")]
     pub session_affinity: String,
-    /// `sessionAffinityConfig`.
+    /// The timeout of session affinity.
     #[serde(deserialize_with = "null_is_default")]
     pub session_affinity_config: SessionAffinityConfig,
-    /// `healthCheckNodePort`.
+    /// The port of the health check for load balancers with policy Local; 0 for none.
     #[serde(deserialize_with = "null_is_default")]
     pub health_check_node_port: i64,
 }
 
-/// One entry of a Service's `spec.ports`.
+/// An entry of a Service's `spec.ports`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServicePort {
-    /// `name`.
+    /// The name, by which EndpointSlices refer to the service port; empty for a single port.
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
-    /// `protocol`.
+    /// `TCP` (also if empty), `UDP` or `SCTP`.
     #[serde(deserialize_with = "null_is_default")]
     pub protocol: String,
-    /// `port`.
+    /// The port of the frontends, except the node port.
     pub port: Option<i64>,
-    /// `nodePort`.
+    /// The port on the node's own addresses; 0 for none.
     #[serde(deserialize_with = "null_is_default")]
     pub node_port: i64,
 }
 
-/// `spec.sessionAffinityConfig`.
+/// A Service's `spec.sessionAffinityConfig`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SessionAffinityConfig {
-    /// `clientIP`.
+    /// The options for `ClientIP`, the only kind of session affinity.
     #[serde(rename = "clientIP", deserialize_with = "null_is_default")]
     pub client_ip: ClientIpConfig,
 }
 
-/// `spec.sessionAffinityConfig.clientIP`.
+/// A Service's `spec.sessionAffinityConfig.clientIP`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClientIpConfig {
-    /// `timeoutSeconds`.
+    /// The time that a client keeps its backend; `None` for the default.
     pub timeout_seconds: Option<i64>,
 }
 
-/// `status` of a Service.
+/// The `status` of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceStatus {
-    /// `loadBalancer`.
+    /// The state of the load balancer.
     #[serde(deserialize_with = "null_is_default")]
     pub load_balancer: LoadBalancerStatus,
 }
 
-/// `status.loadBalancer`.
+/// A Service's `status.loadBalancer`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct LoadBalancerStatus {
-    /// `ingress`.
+    /// The entry points of the load balancer.
     #[serde(deserialize_with = "null_is_default")]
     pub ingress: Vec<Ingress>,
 }
 
-/// One entry of `status.loadBalancer.ingress`.
+/// An entry of a Service's `status.loadBalancer.ingress`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Ingress {
-    /// `ip`; empty if the load balancer has a host name.
+    /// The VIP; empty if the load balancer has a host name.
     #[serde(deserialize_with = "null_is_default")]
     pub ip: String,
-    /// `ipMode`.
+    /// `VIP` (also if empty), which shunt implements, or `Proxy`, which it leaves to the load balancer.
     #[serde(deserialize_with = "null_is_default")]
     pub ip_mode: String,
 }
@@ -183,82 +184,82 @@ pub struct Ingress {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice {
-    /// `metadata`.
+    /// Name and labels; a label names the Service.
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `addressType`.
+    /// `IPv4`, `IPv6` or `FQDN`, which shunt ignores.
     #[serde(deserialize_with = "null_is_default")]
     pub address_type: String,
-    /// `endpoints`.
+    /// The endpoints, all with the ports of the slice.
     #[serde(deserialize_with = "null_is_default")]
     pub endpoints: Vec<Endpoint>,
-    /// `ports`.
+    /// The ports of every endpoint of the slice.
     #[serde(deserialize_with = "null_is_default")]
     pub ports: Vec<EndpointPort>,
 }
 
-/// One entry of an EndpointSlice's `endpoints`.
+/// An entry of an EndpointSlice's `endpoints`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Endpoint {
-    /// `addresses`.
+    /// The addresses, of which only the first has a meaning (KEP-752).
     #[serde(deserialize_with = "null_is_default")]
     pub addresses: Vec<String>,
-    /// `conditions`.
+    /// The readiness of the endpoint.
     #[serde(deserialize_with = "null_is_default")]
     pub conditions: Conditions,
-    /// `nodeName`.
+    /// The node of the endpoint, for policy Local; empty if unknown.
     #[serde(deserialize_with = "null_is_default")]
     pub node_name: String,
-    /// `hints`.
+    /// The topology hints: the preferred clients of the endpoint.
     #[serde(deserialize_with = "null_is_default")]
     pub hints: Hints,
 }
 
-/// `conditions` of an endpoint.
+/// The `conditions` of an endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Conditions {
-    /// `ready`.
+    /// True if new connections may go to the endpoint; `None` means true.
     pub ready: Option<bool>,
-    /// `serving`.
+    /// True if the endpoint serves, even while terminating; `None` means true.
     pub serving: Option<bool>,
-    /// `terminating`.
+    /// True if the endpoint shuts down; `None` means false.
     pub terminating: Option<bool>,
 }
 
-/// `hints` of an endpoint.
+/// The `hints` of an endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Hints {
-    /// `forZones`.
+    /// The zones whose nodes prefer the endpoint.
     #[serde(deserialize_with = "null_is_default")]
     pub for_zones: Vec<Hint>,
-    /// `forNodes`.
+    /// The nodes that prefer the endpoint, ahead of zones.
     #[serde(deserialize_with = "null_is_default")]
     pub for_nodes: Vec<Hint>,
 }
 
-/// One zone or node of an endpoint's hints.
+/// A zone or node of an endpoint's hints.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Hint {
-    /// `name`.
+    /// The name of the zone or node.
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
 }
 
-/// One entry of an EndpointSlice's `ports`.
+/// An entry of an EndpointSlice's `ports`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct EndpointPort {
-    /// `name`.
+    /// The name of the service port that the port belongs to.
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
-    /// `protocol`.
+    /// `TCP` (also if empty), `UDP` or `SCTP`.
     #[serde(deserialize_with = "null_is_default")]
     pub protocol: String,
-    /// `port`.
+    /// The port of the backends; shunt ignores an entry without it.
     pub port: Option<i64>,
 }
 
@@ -266,58 +267,58 @@ pub struct EndpointPort {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// `metadata`.
+    /// Name, zone and deletion time of the Node.
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `spec`.
+    /// The pod prefixes and taints.
     #[serde(deserialize_with = "null_is_default")]
     pub spec: NodeSpec,
-    /// `status`.
+    /// The addresses of the Node.
     #[serde(deserialize_with = "null_is_default")]
     pub status: NodeStatus,
 }
 
-/// `spec` of a Node.
+/// The `spec` of a Node.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    /// `podCIDR`.
+    /// The first pod prefix; shunt reads it only if `podCIDRs` is empty.
     #[serde(rename = "podCIDR", deserialize_with = "null_is_default")]
     pub pod_cidr: String,
-    /// `podCIDRs`.
+    /// The prefixes of the node's pods, one per family.
     #[serde(rename = "podCIDRs", deserialize_with = "null_is_default")]
     pub pod_cidrs: Vec<String>,
-    /// `taints`.
+    /// The taints; the cluster autoscaler's makes the Node ineligible for load balancers.
     #[serde(deserialize_with = "null_is_default")]
     pub taints: Vec<Taint>,
 }
 
-/// One of a Node's `spec.taints`.
+/// An entry of a Node's `spec.taints`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Taint {
-    /// `key`.
+    /// The key, which identifies the taint.
     #[serde(deserialize_with = "null_is_default")]
     pub key: String,
 }
 
-/// `status` of a Node.
+/// The `status` of a Node.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
-    /// `addresses`.
+    /// The addresses of all types; earlier ones of a type take precedence.
     #[serde(deserialize_with = "null_is_default")]
     pub addresses: Vec<NodeAddress>,
 }
 
-/// One of a Node's `status.addresses`.
+/// An entry of a Node's `status.addresses`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct NodeAddress {
-    /// `type`: `InternalIP`, `ExternalIP`, `Hostname`, …
+    /// The type of the address: shunt uses `InternalIP`, then `ExternalIP`, and ignores others.
     #[serde(rename = "type", deserialize_with = "null_is_default")]
     pub type_: String,
-    /// `address`.
+    /// The IP address, or a name for other types.
     #[serde(deserialize_with = "null_is_default")]
     pub address: String,
 }
@@ -326,19 +327,19 @@ pub struct NodeAddress {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ServiceCidr {
-    /// `metadata`.
+    /// The name of the ServiceCIDR.
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `spec`.
+    /// The prefixes of the ServiceCIDR.
     #[serde(deserialize_with = "null_is_default")]
     pub spec: ServiceCidrSpec,
 }
 
-/// `spec` of a ServiceCIDR.
+/// The `spec` of a ServiceCIDR.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ServiceCidrSpec {
-    /// `cidrs`.
+    /// The prefixes from which the API server allocates ClusterIPs.
     #[serde(deserialize_with = "null_is_default")]
     pub cidrs: Vec<String>,
 }

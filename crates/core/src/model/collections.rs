@@ -1,8 +1,7 @@
 //! Maps and sets that iterate in the order of insertion.
 //!
-//! A start plans and compares everything once. In this order, neighbours are also neighbours in
-//! memory, which makes the start twice as fast as with a `HashMap`. The order is deterministic,
-//! too.
+//! A start plans and compares all objects once. In insertion order, neighbours are also neighbours
+//! in memory: the start is twice as fast as with a `HashMap`. The order is deterministic, too.
 
 use foldhash::fast::RandomState;
 

@@ -1,4 +1,4 @@
-//! Selects the endpoints that a service port may use.
+//! The selection of the endpoints that a service port may use.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ pub struct Backend {
     pub port: u16,
 }
 
-/// Returns the backends that are not in `others`. Both are in order; copies of one count one by
-/// one.
+/// Returns the backends that are not in `others`. Both lists are sorted; each duplicate needs a
+/// counterpart.
 pub fn missing<'a>(
     backends: &'a [Backend],
     others: &'a [Backend],
@@ -28,7 +28,7 @@ pub fn missing<'a>(
     })
 }
 
-/// Removes the common beginning and end. With one change in thousands, next to nothing is left.
+/// Removes the common prefix and suffix. With one change in thousands of backends, little remains.
 fn without_common_ends<'a>(a: &'a [Backend], b: &'a [Backend]) -> (&'a [Backend], &'a [Backend]) {
     let start = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (a, b) = (&a[start..], &b[start..]);
@@ -36,7 +36,7 @@ fn without_common_ends<'a>(a: &'a [Backend], b: &'a [Backend]) -> (&'a [Backend]
     (&a[..a.len() - end], &b[..b.len() - end])
 }
 
-/// The place of the agent's node, for topology hints and policy Local.
+/// The name and zone of the agent's node, for topology hints and policy Local.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Locality<'a> {
     /// The name of the agent's node.
@@ -45,21 +45,22 @@ pub struct Locality<'a> {
     pub zone: Option<&'a str>,
 }
 
-/// The endpoints of one service port in one family, each list in order and without duplicates.
+/// The endpoints of one service port in one family, each list sorted and without duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The backends for policy Cluster. Empty only if the service port has no endpoint at all.
     pub cluster: Arc<[Backend]>,
     /// The backends for policy Local.
     pub local: Arc<[Backend]>,
-    /// Addresses of the endpoints on this node that are ready; with `publishNotReadyAddresses` also
-    /// those that are terminating.
+    /// The addresses of the ready endpoints on this node; with `publishNotReadyAddresses` also of
+    /// terminating ones.
     pub local_ready: Vec<IpAddr>,
-    /// The backends to which existing flows may stay: all that are ready or serving, regardless of
-    /// policies and hints. For UDP all listed ones, as long as none serves: a server of one replica
-    /// with flapping readiness loses no session. Often the same list as `cluster`.
+    /// The backends to which existing flows may stay: all ready or serving ones, regardless of
+    /// policies and hints. For UDP all listed ones while none serves: a single replica with
+    /// flapping readiness loses no session. Often the same list as `cluster`.
     pub serving: Arc<[Backend]>,
-    /// The local addresses among these, which may reach themselves through the Service.
+    /// The addresses of the local backends of `cluster` and `local`, which may reach themselves
+    /// through the Service.
     pub local_addresses: Vec<IpAddr>,
 }
 
@@ -87,9 +88,9 @@ impl Candidate<'_> {
         }
     }
 
-    /// Its rank among those of the same address: the port from bit 34, then which copy counts, then
-    /// its place. Among copies of one backend: not terminating before terminating, ready before not
-    /// ready, and then as the slices come.
+    /// Returns the rank among candidates of the same address: the port from bit 34, two bits for
+    /// the copy, then the position. Among copies of one backend: not terminating before
+    /// terminating, ready before not ready, then the order of the slices.
     fn rank(&self, place: u32) -> u64 {
         let copy = u64::from(self.terminating) << 1 | u64::from(!self.ready);
         u64::from(self.backend.port) << 34 | copy << 32 | u64::from(place)
@@ -98,9 +99,9 @@ impl Candidate<'_> {
 
 /// Selects the endpoints of a service port from the slices of its Service.
 ///
-/// Ready endpoints that pass the topology hints; if there are none, those that are terminating but
-/// still serve (KEP-1669), separately for both policies. The same address and port in several
-/// slices is one endpoint, of which a copy that is not terminating wins.
+/// Returns ready endpoints that match the topology hints; without any, terminating endpoints that
+/// still serve (KEP-1669). The fallback applies to each policy separately. The same address and
+/// port in several slices is one endpoint; a copy that is not terminating wins.
 #[must_use]
 pub fn select<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice>,
@@ -130,7 +131,7 @@ pub fn select<'a>(
     local_addresses.dedup();
     let cluster_backends: Arc<[Backend]> = backends(&cluster);
     let serves = |c: &&Candidate<'_>| c.serving || c.ready;
-    // All of `cluster` serve.
+    // Every endpoint of `cluster` is ready or serving.
     let serving = match candidates.iter().filter(serves).count() {
         0 if port.protocol == Protocol::Udp => candidates.iter().map(|c| c.backend).collect(),
         count if count == cluster.len() => cluster_backends.clone(),
@@ -145,7 +146,7 @@ pub fn select<'a>(
     }
 }
 
-/// Returns all copies of all endpoints, in order, one per backend.
+/// Returns one candidate per backend, sorted by backend.
 fn candidates<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice>,
     port: &ServicePort,
@@ -170,7 +171,7 @@ fn candidates<'a>(
     if candidates.is_sorted_by(|a, b| a.backend < b.backend) {
         return candidates;
     }
-    // Numbers sort several times as fast as candidates.
+    // Integers sort several times as fast as candidates.
     match family {
         Family::V4 => reordered(
             &candidates,
@@ -185,8 +186,8 @@ fn candidates<'a>(
     }
 }
 
-/// Puts candidates in the order of their ranks, the first one of each backend. `parts` says of a
-/// rank which backend it is of, and where its candidate is.
+/// Sorts candidates by rank and keeps the first of each backend. `parts` splits a rank into the
+/// backend and the index of the candidate.
 fn reordered<'a, R: Copy + Ord, B: PartialEq>(
     candidates: &[Candidate<'a>],
     rank: impl Fn(&Candidate<'_>, u32) -> R,
@@ -205,8 +206,8 @@ fn keep_near(ready: &mut Vec<&Candidate<'_>>, locality: Locality<'_>) {
     }
 }
 
-/// Retains the candidates with hints for this place. Returns false, without a change, if the hints
-/// are invalid.
+/// Retains the candidates with a hint for this node or zone. Returns false, without a change, if
+/// the hints are invalid or none matches.
 fn keep_hinted(
     ready: &mut Vec<&Candidate<'_>>,
     hints: impl Fn(&Endpoint) -> &[Arc<str>],
@@ -227,8 +228,8 @@ mod tests {
     use super::*;
     use crate::model::{EndpointPort, ObjectName};
 
-    /// `n`: the last octet. Flags: r ready, s serving, t terminating, l on our node. Then
-    /// `@zone` or `#node` hints.
+    /// Parses an endpoint: its last octet, then flags (r ready, s serving, t terminating, l on the
+    /// agent's node), then `@zone` or `#node` hints.
     fn endpoint(text: &str) -> Endpoint {
         let mut words = text.split(' ');
         let octet: u8 = words.next().and_then(|n| n.parse().ok()).expect("an octet");
@@ -274,7 +275,7 @@ mod tests {
             .collect()
     }
 
-    /// Cluster list, local list.
+    /// Returns the last octets of the selection for policy Cluster, and of that for policy Local.
     fn selected(slices: &[EndpointSlice]) -> (Vec<u8>, Vec<u8>) {
         let locality = Locality { node: "here", zone: Some("a") };
         let selection = select(slices.iter(), &port(), Family::V4, locality);

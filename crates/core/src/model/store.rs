@@ -1,4 +1,4 @@
-//! The currently known objects, and the Services to plan again after a change.
+//! The store of known objects, and the Services to plan again after a change.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -13,36 +13,36 @@ use super::{ArrivalMap, ArrivalSet, EndpointSlice, Node, ObjectName, Service};
 pub enum Change {
     /// A Service is new or has changed.
     Service(Service),
-    /// A Service is gone, or shunt no longer implements it.
+    /// A Service is deleted, or shunt no longer implements it.
     ServiceGone(ObjectName),
     /// An EndpointSlice is new or has changed.
     Slice(EndpointSlice),
-    /// An EndpointSlice is gone, or shunt no longer uses it.
+    /// An EndpointSlice is deleted, or shunt no longer uses it.
     SliceGone(ObjectName),
     /// The current state of the agent's Node.
     Node(Node),
-    /// The agent's Node is gone. Its last state stays in effect.
+    /// The agent's Node is deleted. Its last state stays in effect.
     NodeGone,
-    /// A ServiceCIDR: its name and prefixes.
+    /// A ServiceCIDR is new or has changed: its name and prefixes.
     ServiceCidr(Arc<str>, Vec<IpNet>),
-    /// A ServiceCIDR is gone.
+    /// A ServiceCIDR is deleted.
     ServiceCidrGone(Arc<str>),
-    /// The source has listed all objects of a kind: all others are gone.
+    /// The source has listed all objects of a kind: all others are deleted.
     Listed(Listed),
     /// All current addresses of the node's interfaces, including loopback.
     InterfaceAddresses(BTreeSet<IpAddr>),
-    /// The source has listed everything once: programming may begin.
+    /// The source has listed all kinds once: programming may begin.
     Synced,
 }
 
 /// The names of all objects of a kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listed {
-    /// Services.
+    /// The names of all Services.
     Services(HashSet<ObjectName>),
-    /// EndpointSlices.
+    /// The names of all EndpointSlices.
     Slices(HashSet<ObjectName>),
-    /// ServiceCIDRs.
+    /// The names of all ServiceCIDRs.
     ServiceCidrs(HashSet<Arc<str>>),
 }
 
@@ -51,7 +51,8 @@ pub enum Listed {
 pub struct Dirty {
     /// The Services whose service ports may have changed.
     pub services: ArrivalSet<ObjectName>,
-    /// A common input of all Services has changed: the Node, the ServiceCIDRs, the addresses.
+    /// True if a common input of all Services has changed: the Node, the ServiceCIDRs, the
+    /// interface addresses.
     pub node_context: bool,
 }
 
@@ -68,7 +69,7 @@ impl Dirty {
 pub struct Store {
     services: ArrivalMap<ObjectName, Service>,
     slices: ArrivalMap<ObjectName, EndpointSlice>,
-    /// The slices of each Service, in order of their names.
+    /// The slices of each Service, sorted by name.
     slices_of: ArrivalMap<ObjectName, Vec<ObjectName>>,
     /// The last known state of the agent's Node, even if it no longer exists.
     node: Option<Node>,
@@ -213,7 +214,7 @@ impl Store {
         changed
     }
 
-    /// Returns true once the source has listed everything: an earlier plan would be incomplete.
+    /// Returns true once the source has listed all kinds: an earlier plan would be incomplete.
     #[must_use]
     pub fn is_synced(&self) -> bool {
         self.synced
@@ -230,7 +231,7 @@ impl Store {
         self.services.len()
     }
 
-    /// Returns the number of ports of all Services.
+    /// Returns the sum of the port counts of all Services.
     #[must_use]
     pub fn service_port_count(&self) -> usize {
         self.service_ports
@@ -254,7 +255,7 @@ impl Store {
         self.services.get(name)
     }
 
-    /// Returns the EndpointSlices of a Service, by name.
+    /// Returns the EndpointSlices of a Service, sorted by name.
     pub fn slices(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> + Clone {
         self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.get(name))
     }
@@ -265,13 +266,13 @@ impl Store {
         self.slices.get(name)
     }
 
-    /// Returns the last known state of the agent's Node, even if it no longer exists.
+    /// Returns the last known state of the agent's Node, even after its deletion.
     #[must_use]
     pub fn last_known_node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
 
-    /// Returns the agent's Node, if it exists.
+    /// Returns the agent's Node; `None` after its deletion.
     #[must_use]
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref().filter(|_| self.node_exists)

@@ -1,4 +1,4 @@
-//! Resolves conflicts between Services that claim the same frontend.
+//! The resolution of conflicts between Services that claim the same frontend.
 
 use std::fmt;
 
@@ -8,9 +8,11 @@ use indexmap::map::Entry;
 use super::{FrontendKey, FrontendKind};
 use crate::model::{ArrivalMap, ObjectName};
 
-/// The precedence of a Service in a conflict: by kind, so that no Service takes another one's
-/// ClusterIP through `externalIPs` (CVE-2020-8554), then by age, then by name. The order of events
-/// has no influence, so every node and every restart decides the same.
+/// The precedence of a Service in a conflict: by kind, then by age, then by name.
+///
+/// Kind comes first so that no Service takes another one's ClusterIP through `externalIPs`
+/// (CVE-2020-8554). The order of events has no influence, so every node and every restart decides
+/// the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Precedence {
     pub(super) kind: FrontendKind,
@@ -19,32 +21,32 @@ pub(super) struct Precedence {
     pub(super) service: ObjectName,
 }
 
-/// A conflict: two Services claim one frontend, and one of them has it.
+/// A conflict: two Services claim one frontend, and one of them owns it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Conflict {
     /// The claimed frontend.
     pub frontend: FrontendKey,
-    /// The Service that has it.
+    /// The Service that owns the frontend.
     pub winner: ObjectName,
-    /// The Service that does not get it.
+    /// The Service that claims the frontend and does not own it.
     pub loser: ObjectName,
-    /// The deciding rule.
+    /// The rule that decided the conflict.
     pub reason: ConflictReason,
 }
 
 /// The rule that decided a conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConflictReason {
-    /// Another kind of frontend takes precedence.
+    /// The winner's kind of frontend takes precedence.
     Kind {
         /// The kind of the winner's frontend.
         winner: FrontendKind,
         /// The kind of the loser's frontend.
         loser: FrontendKind,
     },
-    /// The other Service is older.
+    /// The winner is older.
     Age,
-    /// Neither Service is older; the other one comes first by name.
+    /// Neither Service is older; the winner comes first by namespace and name.
     Name,
 }
 
@@ -73,11 +75,11 @@ impl fmt::Display for ConflictReason {
     }
 }
 
-/// The claims to all frontends. Nearly all frontends have one claim.
+/// The claims to all frontends, of which nearly all have a single claim.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     first: ArrivalMap<FrontendKey, Precedence>,
-    /// The claims after the first, in order.
+    /// The claims after the first, sorted by precedence.
     others: HashMap<FrontendKey, Vec<Precedence>>,
 }
 

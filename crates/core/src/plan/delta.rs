@@ -1,18 +1,19 @@
-//! The changed parts of the plan.
+//! The parts of the plan in which the kernel can differ from it.
 
 use super::{FrontendKey, SetMember};
 
-/// The changes of the plan since the last call: only there can the kernel differ from the plan.
+/// The changed parts of the plan since the last delta. The kernel can differ from the plan only
+/// there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanDelta {
     frontends: Vec<FrontendKey>,
     members: Vec<SetMember>,
-    /// The chains may be different.
+    /// True if chains or their rules may differ.
     pub chains: bool,
 }
 
 impl PlanDelta {
-    /// Makes a delta of these parts, in any order.
+    /// Makes a delta of these parts; sorts them and removes duplicates.
     #[must_use]
     pub fn new(frontends: Vec<FrontendKey>, members: Vec<SetMember>, chains: bool) -> PlanDelta {
         let mut touched = PlanDelta { frontends, members, chains };
@@ -21,7 +22,7 @@ impl PlanDelta {
     }
 
     fn sort(&mut self) {
-        // A stable sort is faster on parts that are in order.
+        // A stable sort is faster on sorted parts.
         self.frontends.sort();
         self.frontends.dedup();
         self.members.sort();
@@ -47,13 +48,13 @@ impl PlanDelta {
         }
     }
 
-    /// Returns the new, changed and removed frontends, in order, each once.
+    /// Returns the new, changed and removed frontends, sorted, without duplicates.
     #[must_use]
     pub fn frontends(&self) -> &[FrontendKey] {
         &self.frontends
     }
 
-    /// Returns the new and removed members of the plain sets, in order, each once.
+    /// Returns the new and removed members of the plain sets, sorted, without duplicates.
     #[must_use]
     pub fn members(&self) -> &[SetMember] {
         &self.members

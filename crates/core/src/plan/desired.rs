@@ -56,14 +56,14 @@ impl Desired {
         }
     }
 
-    /// Changes the options or the name of the node. They take effect with the next update with a
-    /// dirty node context.
+    /// Changes the options or the name of the node. They take effect at the next update whose node
+    /// context is dirty.
     pub fn configure(&mut self, options: Options, node_name: &str) {
         self.options = options;
         node_name.clone_into(&mut self.node_name);
     }
 
-    /// Plans dirty Services again.
+    /// Plans the dirty Services again; all Services if the node context changes the plans.
     pub fn update(&mut self, store: &Store, dirty: &Dirty) {
         if dirty.node_context || self.node_context.is_none() {
             let new = NodeContext::of(store, &self.options, &self.node_name);
@@ -101,7 +101,7 @@ impl Desired {
     }
 
     fn plan_services<'a>(&mut self, store: &Store, names: impl Iterator<Item = &'a ObjectName>) {
-        // Planning needs the node_context while the rest of self changes.
+        // Planning borrows the node context while other fields of self change.
         let Some(node_context) = self.node_context.take() else {
             return;
         };
@@ -121,7 +121,7 @@ impl Desired {
             return;
         }
         let mut keys: Vec<FrontendKey> = Vec::new();
-        // Frontends that may have had another owner before.
+        // Frontends whose owner may have changed.
         let mut contested: Vec<FrontendKey> = Vec::new();
         if let Some(plan) = &new {
             self.no_local.add(&plan.no_local);
@@ -181,7 +181,8 @@ impl Desired {
         self.touched.frontends.extend(keys);
     }
 
-    /// Notes where the flows to a frontend may stay that was and is claimed by the same Service.
+    /// Records the backends to which existing flows may stay, for a frontend that the same Service
+    /// claims before and after.
     fn note_served(
         &mut self,
         name: &ObjectName,
@@ -199,8 +200,8 @@ impl Desired {
         }
     }
 
-    /// Notes where the flows to a frontend may stay that may have another owner now, or none.
-    /// `plan` is the plan of the Service of this name.
+    /// Records the backends to which existing flows may stay, for a frontend that may have a new
+    /// owner or none. `plan` is the plan of the Service of this name.
     fn note_owned(&mut self, name: &ObjectName, plan: Option<&ServicePlan>, key: FrontendKey) {
         let owner = match self.claims.winner(key) {
             Some(owner) if owner == name => plan,
@@ -243,13 +244,13 @@ impl Desired {
         self.plans.get(self.claims.winner(key)?)?.frontend(key)
     }
 
-    /// Returns the owner of a frontend.
+    /// Returns the Service that owns a frontend, after conflict resolution.
     #[must_use]
     pub fn service_of(&self, key: FrontendKey) -> Option<&ObjectName> {
         self.claims.winner(key)
     }
 
-    /// Returns all desired frontends, in order.
+    /// Returns all desired frontends, in the order of their keys.
     #[must_use]
     pub fn frontends(&self) -> BTreeMap<FrontendKey, &Frontend> {
         let keys = self.plans.values().flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
@@ -278,13 +279,13 @@ impl Desired {
         self.health_checks.values()
     }
 
-    /// Returns the number of service ports with policy Local and endpoints on other nodes only.
+    /// Returns the numbers of service ports with policy Local and endpoints on other nodes only.
     #[must_use]
     pub fn no_local(&self) -> NoLocal {
         self.no_local
     }
 
-    /// Takes the frontends whose backends for existing flows have changed since the last call.
+    /// Takes the changes of the backends for existing flows since the last call.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)
     }
@@ -295,7 +296,7 @@ impl Desired {
         PlanDelta::new(frontends, members, chains)
     }
 
-    /// Returns a delta with the whole plan, for a comparison with an unknown kernel.
+    /// Returns a delta with the whole plan, for a comparison with a kernel in unknown state.
     #[must_use]
     pub fn everything(&self) -> PlanDelta {
         let plans = self.plans.values();
@@ -305,7 +306,7 @@ impl Desired {
 }
 
 impl ServicePlan {
-    /// Claims a frontend for the Service of this name, whose plan it is.
+    /// Returns the claim to a frontend of the Service with this name and plan.
     fn claim(&self, name: &ObjectName, key: FrontendKey) -> Precedence {
         Precedence { kind: self.kind(key), created: self.created, service: name.clone() }
     }
@@ -337,8 +338,8 @@ mod tests {
     };
     use crate::plan::NodePortAddresses;
 
-    /// Few names and few addresses, so that Services meet; also one's ClusterIP as another's VIP or
-    /// ExternalIP, and its own.
+    /// Generates Services with few names and addresses, so that they conflict. An address can be
+    /// one Service's ClusterIP and another's VIP or ExternalIP, or both of one Service.
     fn service() -> impl Strategy<Value = Change> {
         let addresses = || proptest::collection::vec(0_u8..4, 0..3);
         let ip = |n: u8| IpAddr::from(Ipv4Addr::new(10, 96, 0, n));
@@ -401,7 +402,7 @@ mod tests {
         BTreeMap<FrontendKey, Flow>,
     );
 
-    /// Applies the changes, planning after every so many.
+    /// Applies the changes, with a plan after every `every` changes.
     fn planned(changes: &[Change], every: usize) -> (Desired, Flows) {
         let mut store = Store::new();
         let mut desired = Desired::new(Options::default(), "node-1");
@@ -417,7 +418,7 @@ mod tests {
         (desired, flows)
     }
 
-    /// The last word on each frontend.
+    /// Returns the merged change of each frontend.
     fn by_frontend(flows: &Flows) -> BTreeMap<FrontendKey, Flow> {
         let mut last: BTreeMap<FrontendKey, Flow> = BTreeMap::new();
         for (key, flow) in flows.clone() {
@@ -426,7 +427,7 @@ mod tests {
         last
     }
 
-    /// What is planned, and where flows may stay.
+    /// Returns the plan, and the backends to which existing flows may stay.
     fn state((desired, flows): &(Desired, Flows)) -> State {
         let mut flows = by_frontend(flows);
         flows.retain(|key, _| desired.frontend(*key).is_some());
@@ -436,7 +437,7 @@ mod tests {
         (frontends, desired.members(), conflicts, checks, desired.no_local(), flows)
     }
 
-    /// Which Service should have each frontend, by all that claim it: kind, age, name.
+    /// Returns the expected owner of each frontend: the first of its claims by kind, age and name.
     fn owners(changes: &[Change]) -> BTreeMap<FrontendKey, ObjectName> {
         let mut owners: BTreeMap<FrontendKey, (u8, i64, ObjectName)> = BTreeMap::new();
         let mut claim = |key, kind, service: &Service| {
@@ -467,7 +468,7 @@ mod tests {
         fn the_plan_depends_on_what_is_there_and_not_on_how_it_came(
             (changes, shuffled) in proptest::collection::vec(prop_oneof![service(), slice()], 1..20)
                 .prop_map(|changes| {
-                    // The last word on each object counts.
+                    // The last change of each object counts.
                     let name = |change: &Change| match change {
                         Change::Service(service) => service.name.clone(),
                         Change::Slice(slice) => slice.name.clone(),
@@ -497,7 +498,7 @@ mod tests {
         }
     }
 
-    /// As of the veth of a pod that starts, with `primary` and with prefixes that exclude it.
+    /// The veth of a new pod adds such an address. Covers `primary`, and prefixes that exclude it.
     #[test]
     fn address_that_no_node_port_uses_changes_nothing() {
         let prefix: ipnet::IpNet = "192.0.2.0/24".parse().expect("a prefix");

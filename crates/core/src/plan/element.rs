@@ -8,20 +8,20 @@ use crate::model::{Backend, Family};
 /// The key of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
-    /// A frontend.
+    /// A frontend, in a set or map of frontends.
     Frontend(FrontendKey),
     /// One slot in the pool of a frontend.
     Pool(FrontendKey, u32),
-    /// Sources that may use a frontend.
+    /// A range of sources that may use a frontend.
     Source(FrontendKey, SourceRange),
-    /// An address.
+    /// An address, in a plain set.
     Address(IpAddr),
-    /// A source address that is also the destination.
+    /// An address as both source and destination.
     Hairpin(IpAddr),
 }
 
 impl Key {
-    /// The family whose table it is in.
+    /// Returns the family whose table holds the element.
     #[must_use]
     pub fn family(&self) -> Family {
         match self {
@@ -36,20 +36,20 @@ impl Key {
 /// A member of one of the plain sets: an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SetMember {
-    /// The set.
+    /// The plain set: addresses without a value or comment.
     pub set: Set,
-    /// The address.
+    /// The member address; in `hairpin`, both source and destination.
     pub address: IpAddr,
 }
 
 impl SetMember {
-    /// The family whose table it is in.
+    /// Returns the family whose table holds the element.
     #[must_use]
     pub fn family(&self) -> Family {
         Family::of(self.address)
     }
 
-    /// The element.
+    /// Returns the member as an element, without value and comment.
     #[must_use]
     pub fn element(&self) -> Element<'static> {
         let key = match self.set {
@@ -60,32 +60,32 @@ impl SetMember {
     }
 }
 
-/// The right side of a map element.
+/// The value of a map element.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
-    /// `goto` a chain.
+    /// The verdict `goto`, with its chain.
     Goto(ChainName),
-    /// `drop`.
+    /// The verdict `drop`.
     Drop,
-    /// An address and a port.
+    /// The address and port of a backend.
     Backend(Backend),
 }
 
 /// An element of one of shunt's sets or maps.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Element<'a> {
-    /// The set or map.
+    /// The set or map that holds the element.
     pub set: Set,
-    /// Its key.
+    /// The key, unique in the set or map.
     pub key: Key,
-    /// Its value, in a map.
+    /// The value in a map; `None` in a set.
     pub value: Option<Value>,
-    /// Its comment.
+    /// The comment: the label of the frontend's service port, if any.
     pub comment: Option<&'a str>,
 }
 
 impl Frontend {
-    /// Returns the element that decides about connections to this frontend.
+    /// Returns the element with the verdict for new connections to this frontend.
     #[must_use]
     pub fn verdict(&self, key: FrontendKey) -> Element<'_> {
         let pools = Frontend::pools_of(key).0;
@@ -141,7 +141,8 @@ impl Frontend {
         self.decisions(key).chain(slots)
     }
 
-    /// Returns the on-demand chains to which its elements lead, directly or through another chain.
+    /// Returns the on-demand chains that the frontend's elements need, directly or through another
+    /// chain.
     pub fn chains(&self, key: FrontendKey) -> impl Iterator<Item = ChainName> {
         let balancers = self.pools(key).flat_map(|(pools, pool)| {
             let count = pool.len() as u32;

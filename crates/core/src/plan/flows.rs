@@ -5,39 +5,39 @@ use std::sync::Arc;
 use super::FrontendKey;
 use crate::model::{Backend, missing};
 
-/// The TCP and UDP frontends with a change of the backends for existing flows, in the order of
-/// changes: the last change of a frontend counts. A note is cheap, since a start notes every
-/// frontend.
+/// The changes of the backends for existing flows, per TCP or UDP frontend. Their order is that of
+/// the changes, and the last change of a frontend counts. Recording is cheap, since a start records
+/// every frontend.
 #[derive(Debug, Clone, Default)]
 pub struct Flows(Vec<(FrontendKey, Flow)>);
 
 /// The backends to which the flows of a frontend may stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// The backends, in order: see [`Selection::serving`](crate::model::Selection::serving). None
-    /// if the frontend is gone or has no endpoint.
+    /// The backends, sorted: see [`Selection::serving`](crate::model::Selection::serving). Empty if
+    /// the frontend is gone or has no endpoint.
     pub serving: Arc<[Backend]>,
-    /// True if there may be flows elsewhere: the frontend is new, got its first backend, or has
-    /// lost one. If it has only got more, nothing has to be searched; but what is searched already
-    /// must know it.
+    /// True if flows to other backends may exist: the frontend is new, got its first backend, or
+    /// lost one. After additions only, no search is necessary, but a running search needs the new
+    /// list.
     pub search: bool,
 }
 
 impl Flow {
-    /// Says where flows may stay that could be at `before` until now, also in order.
+    /// Returns the change from the backends `before`, also sorted, to `serving`.
     pub(super) fn after(before: &[Backend], serving: &Arc<[Backend]>) -> Flow {
         let lost = missing(before, serving).next().is_some();
         Flow { serving: serving.clone(), search: before.is_empty() || lost }
     }
 
-    /// Merges a later value; a due search stays due.
+    /// Merges a later change of the same frontend; a due search stays due.
     pub fn replace(&mut self, later: Flow) {
         *self = Flow { search: self.search || later.search, ..later };
     }
 }
 
 impl Flows {
-    /// Merges later changes.
+    /// Appends later changes, merged per frontend.
     pub fn merge(&mut self, later: Flows) {
         if self.0.is_empty() {
             *self = later;
@@ -55,19 +55,19 @@ impl Flows {
         });
     }
 
-    /// Notes the backends for existing flows of a frontend.
+    /// Records the backends for existing flows of a frontend.
     pub(super) fn note(&mut self, key: FrontendKey, flow: Flow) {
         self.0.push((key, flow));
     }
 
-    /// Notes a removed frontend: no flow may stay there.
+    /// Records a removed frontend: no flow may stay there.
     pub fn end(&mut self, key: FrontendKey) {
         if key.is_swept() {
             self.note(key, Flow { serving: Arc::default(), search: true });
         }
     }
 
-    /// Returns true if nothing changed.
+    /// Returns true if no frontend changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Pools;
 use crate::model::{Backend, Family, Protocol};
 
-/// The key of a frontend, which belongs to one service port at a time.
+/// The key of a frontend. A frontend belongs to one service port at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKey {
     /// A ClusterIP, ExternalIP or load-balancer VIP with a port.
@@ -17,7 +17,7 @@ pub enum FrontendKey {
 }
 
 impl FrontendKey {
-    /// Returns the protocol.
+    /// Returns the transport protocol of the connections.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         match self {
@@ -27,14 +27,14 @@ impl FrontendKey {
         }
     }
 
-    /// Returns true if flows end with their backend (UDP), or if it has never answered (TCP). Flows
-    /// of SCTP never do.
+    /// Returns true if the agent deletes flows to removed backends: of UDP all flows, of TCP
+    /// half-open connections. Flows of SCTP stay.
     #[must_use]
     pub fn is_swept(&self) -> bool {
         matches!(self.protocol(), Protocol::Tcp | Protocol::Udp)
     }
 
-    /// Returns the family of its table.
+    /// Returns the family of the table that has the frontend.
     #[must_use]
     pub fn family(&self) -> Family {
         match self {
@@ -60,17 +60,17 @@ impl fmt::Display for FrontendKey {
     }
 }
 
-/// The kind of a frontend, in the order of precedence: a Service keeps its ClusterIP against claims
+/// The kind of a frontend, in descending precedence: a Service keeps its ClusterIP against claims
 /// of other Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FrontendKind {
-    /// A port of its ClusterIP.
+    /// A port of a ClusterIP of the Service.
     ClusterIp,
     /// A port of a load-balancer VIP.
     Vip,
-    /// A port of one of its `externalIPs`.
+    /// A port of one of the Service's `externalIPs`.
     ExternalIp,
-    /// A node port, which no other kind can be.
+    /// A node port, which never conflicts with other kinds.
     NodePort,
 }
 
@@ -88,10 +88,10 @@ impl fmt::Display for FrontendKind {
 /// The outcome of a new connection to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It goes to one of these, each with the same chance. Never empty. The place in the list is
-    /// the index in the kernel's map.
+    /// The kernel sends it to one of these backends, with equal probability. Never empty. The
+    /// position in the list is the index in the kernel's map.
     Balance(Arc<[Backend]>),
-    /// The kernel answers with port unreachable: the service port has no endpoint at all.
+    /// The kernel rejects it with port unreachable: the service port has no endpoint at all.
     Reject,
     /// The kernel drops it: the policy is Local and no endpoint is local.
     Drop,
@@ -100,30 +100,30 @@ pub enum Outcome {
 /// The desired state of one frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frontend {
-    /// The service port that it belongs to, as `namespace/name:port`; the comment of its elements.
+    /// The service port, as `namespace/name:port`; the comment of the frontend's elements.
     pub label: Arc<str>,
     /// The outcome of a new connection.
     pub outcome: Outcome,
-    /// Its traffic is masqueraded, wherever it comes from.
+    /// True if the kernel masquerades the traffic, regardless of its source.
     pub masquerade: bool,
-    /// Where traffic of local pods and of the node itself goes instead, if the policy is Local:
-    /// as if it had gone out and come back, it may use all endpoints. Empty if there is no such
-    /// exception.
+    /// The backends for traffic of local pods and the node itself, if the policy is Local. That
+    /// traffic may use all endpoints, as if it had left the node and come back. Empty without such
+    /// an exception.
     pub short_circuit: Arc<[Backend]>,
-    /// For how many seconds after its last connection a client stays with its backend; `None` for
-    /// not at all.
+    /// The timeout of session affinity in seconds, since the client's last connection; `None`
+    /// without session affinity.
     pub affinity: Option<u32>,
-    /// Who may use it (`loadBalancerSourceRanges`), in order and without overlaps; `None` for
-    /// everybody.
+    /// The allowed sources (`loadBalancerSourceRanges`), sorted and without overlaps; `None` for
+    /// all sources.
     pub sources: Option<Arc<[SourceRange]>>,
 }
 
 /// A range of source addresses of one family, both ends included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceRange {
-    /// The first address.
+    /// The lowest address of the range.
     pub first: IpAddr,
-    /// The last address.
+    /// The highest address of the range.
     pub last: IpAddr,
 }
 
@@ -136,7 +136,7 @@ impl Frontend {
         balanced.into_iter().chain(short_circuit.filter(|(_, pool)| !pool.is_empty()))
     }
 
-    /// Returns the pool of its outcome, if it has one.
+    /// Returns the pool of the outcome; `None` if the kernel rejects or drops connections.
     #[must_use]
     pub fn main_pool(&self) -> Option<&Arc<[Backend]>> {
         match &self.outcome {
@@ -154,14 +154,14 @@ impl Frontend {
         }
     }
 
-    /// Returns the backends of both its pools, that of the outcome first.
+    /// Returns the backends of both pools, the outcome's pool first.
     #[must_use]
     pub fn all_pools(&self) -> [&[Backend]; 2] {
         let main = self.main_pool().map_or(&[][..], |pool| pool);
         [main, &self.short_circuit]
     }
 
-    /// Returns one of its pools; empty if it has none of that kind.
+    /// Returns the pool of that kind; empty if the frontend has none.
     #[must_use]
     pub fn pool(&self, key: FrontendKey, pools: Pools) -> &[Backend] {
         self.pools(key).find(|(kind, _)| *kind == pools).map_or(&[], |(_, pool)| pool)

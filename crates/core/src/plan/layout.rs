@@ -1,15 +1,15 @@
-//! The sets and maps of shunt's tables: names, keys, values. Two tables, `ip shunt` and `ip6
-//! shunt`, have the same ones.
+//! The sets and maps of shunt's tables: names, keys, values. The tables of both families have the
+//! same sets.
 
 use crate::model::Family;
 
-/// How many clients have session affinity per family; clients beyond that are served without.
+/// The maximum number of clients with session affinity per family; further clients get no affinity.
 ///
-/// Stale entries are found by listing them all, and the kernel begins each part of a list
-/// with a walk from the first element: 131 000 were listed in 0.55 s, 590 000 in 15 s (Linux 6.18).
+/// The agent finds stale entries in a dump of the map. For each part of a dump, the kernel walks
+/// from the first element. On Linux 6.18, 131 000 elements took 0.55 s and 590 000 took 15 s.
 pub const AFFINITY_SIZE: u32 = 1 << 17;
 
-/// A field of a set's key, which is also what a rule loads to look it up.
+/// A field of a set's key, which a rule loads from the packet for a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// The source address of the packet.
@@ -20,16 +20,16 @@ pub enum Field {
     Protocol,
     /// The destination port.
     Port,
-    /// The index of a backend in a pool, in host order.
+    /// The index of a backend in a pool, in host byte order.
     Index,
 }
 
-/// What a map answers.
+/// The type of a map's values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetValue {
-    /// A verdict.
+    /// A verdict, such as `goto` a chain.
     Verdict,
-    /// An address and a port.
+    /// An address and a port, for destination NAT.
     Backend,
 }
 
@@ -38,71 +38,73 @@ pub enum SetValue {
 pub enum Set {
     /// Every ClusterIP in use.
     ClusterIps,
-    /// Every load-balancer VIP and ExternalIP in use: only packets to these meet the chain
+    /// Every load-balancer VIP and ExternalIP in use: only packets to these reach the chain
     /// `external`.
     ExternalIps,
-    /// The node's addresses on which NodePorts are offered.
+    /// The node's addresses for NodePorts.
     NodeportIps,
-    /// Frontends by address: to the balancer of as many backends as they have, or reject, or drop.
+    /// Frontends by address. The verdict goes to the balancer for their number of backends, rejects
+    /// or drops.
     ServiceIps,
-    /// Frontends by node port: likewise.
+    /// Frontends by node port, with the same verdicts as `service-ips`.
     ServiceNodeports,
-    /// The pools of frontends by address.
+    /// The pools of `service-ips`.
     Endpoints,
-    /// The pools of frontends by node port.
+    /// The pools of `service-nodeports`.
     NodeportEndpoints,
-    /// Frontends by address whose traffic is masqueraded wherever it comes from.
+    /// Frontends by address whose traffic is masqueraded regardless of its source.
     MasqueradeServices,
-    /// Frontends by node port whose traffic is masqueraded.
+    /// Frontends by node port whose traffic is masqueraded regardless of its source.
     MasqueradeNodeports,
-    /// External frontends by address with policy Local: where traffic of local pods and of the
-    /// node itself goes.
+    /// External frontends by address with policy Local: the verdict for traffic of local pods and
+    /// the node itself.
     ShortCircuit,
-    /// External frontends by node port with policy Local: likewise.
+    /// External frontends by node port with policy Local: the verdict for the same traffic.
     ShortCircuitNodeports,
-    /// The pools of these by address.
+    /// The pools of `short-circuit`.
     ShortCircuitEndpoints,
-    /// The pools of these by node port.
+    /// The pools of `short-circuit-nodeports`.
     ShortCircuitNodeportEndpoints,
-    /// Load-balancer VIPs that only some sources may use.
+    /// Load-balancer VIPs with `loadBalancerSourceRanges`.
     RestrictedVips,
-    /// The sources that may use them, as ranges.
+    /// The allowed sources of these VIPs, as ranges.
     AllowedSources,
-    /// Frontends by address with session affinity: to the chain that updates `affinity` with their
-    /// timeout.
+    /// Frontends by address with session affinity. The verdict goes to the chain that updates
+    /// `affinity` with their timeout.
     AffinityServices,
-    /// Frontends by node port with session affinity: likewise.
+    /// Frontends by node port with session affinity, with the same verdicts as `affinity-services`.
     AffinityNodeports,
-    /// The backend of each client of a frontend with session affinity. Rules add its elements, and
-    /// they expire.
+    /// The backend of each client of a frontend with session affinity. Rules add the elements,
+    /// which expire.
     Affinity,
-    /// Backends on this node, as source and as destination: they may reach themselves.
+    /// Backends on this node, as source and destination: a backend may reach itself through a
+    /// Service.
     Hairpin,
 }
 
-/// A family of pools: a map of verdicts that leads to balancers, and the map of their backends.
+/// A kind of pools: a map of verdicts that go to balancers, and the map of their backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pools {
-    /// Of frontends by address.
+    /// Pools of frontends by address.
     Services,
-    /// Of frontends by node port.
+    /// Pools of frontends by node port.
     Nodeports,
-    /// Of frontends by address, for traffic of local pods and the node where the policy is Local.
+    /// Pools of frontends by address with policy Local, for traffic of local pods and the node.
     ShortCircuit,
-    /// Of frontends by node port, likewise.
+    /// Pools of frontends by node port with policy Local, for the same traffic.
     ShortCircuitNodeports,
 }
 
-/// How many sizes of pools have their balancers from the start. A balancer that is added later
-/// makes the kernel walk all elements of its map (`nf_tables_bind_set`): 20 ms at 100 000 backends.
+/// The number of pool sizes with balancers from the start. For a later balancer, the kernel walks
+/// all elements of its map (`nf_tables_bind_set`): 20 ms at 100 000 backends.
 pub const PREPARED_SIZES: u32 = 16;
 
 impl Pools {
-    /// All of them.
+    /// All kinds of pools.
     pub const ALL: [Pools; 4] =
         [Pools::Services, Pools::Nodeports, Pools::ShortCircuit, Pools::ShortCircuitNodeports];
 
-    /// The map whose verdicts lead to the balancers.
+    /// Returns the map whose verdicts go to the balancers.
     #[must_use]
     pub fn verdicts(self) -> Set {
         match self {
@@ -113,7 +115,7 @@ impl Pools {
         }
     }
 
-    /// The map of the backends.
+    /// Returns the map that holds the backends by slot.
     #[must_use]
     pub fn endpoints(self) -> Set {
         match self {
@@ -124,7 +126,7 @@ impl Pools {
         }
     }
 
-    /// The beginning of the names of the balancers.
+    /// Returns the prefix of the balancers' chain names.
     #[must_use]
     pub fn balancer_prefix(self) -> &'static str {
         match self {
@@ -135,7 +137,8 @@ impl Pools {
         }
     }
 
-    /// True if they are used by traffic of the node itself too, which then is masqueraded.
+    /// Returns true if traffic of the node itself uses these pools, too; the balancers mark it for
+    /// masquerade.
     #[must_use]
     pub fn is_short_circuit(self) -> bool {
         matches!(self, Pools::ShortCircuit | Pools::ShortCircuitNodeports)
@@ -143,7 +146,7 @@ impl Pools {
 }
 
 impl Set {
-    /// All of them, in the order of the table.
+    /// All sets and maps, in the order of [`Set`].
     pub const ALL: [Set; 19] = [
         Set::ClusterIps,
         Set::ExternalIps,
@@ -166,7 +169,7 @@ impl Set {
         Set::Hairpin,
     ];
 
-    /// Its name in the table.
+    /// Returns the name in the table.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -192,13 +195,13 @@ impl Set {
         }
     }
 
-    /// The set of that name.
+    /// Returns the set of that name; `None` if shunt has no such set.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Set> {
         Set::ALL.into_iter().find(|set| set.name() == name)
     }
 
-    /// The fields of its key.
+    /// Returns the fields of the key, in the order of the concatenation.
     #[must_use]
     pub fn key(self) -> &'static [Field] {
         use Field::{Destination, Index, Port, Protocol, Source};
@@ -221,7 +224,7 @@ impl Set {
         }
     }
 
-    /// What it answers, if it is a map.
+    /// Returns the type of the values of a map; `None` for a set.
     #[must_use]
     pub fn value(self) -> Option<SetValue> {
         match self {
@@ -247,26 +250,27 @@ impl Set {
         }
     }
 
-    /// True if its elements count packets: the first packet of every connection to a frontend.
+    /// Returns true if the elements count packets: the first packet of every connection to a
+    /// frontend.
     #[must_use]
     pub fn counts(self) -> bool {
         Pools::ALL.into_iter().any(|pools| pools.verdicts() == self)
     }
 
-    /// True if packets add its elements, which expire: they are no part of a plan.
+    /// Returns true if packets add the elements, which expire and are no part of a plan.
     #[must_use]
     pub fn is_dynamic(self) -> bool {
         self == Set::Affinity
     }
 
-    /// True if the last field of its keys is a range.
+    /// Returns true if the last field of the keys is a range.
     #[must_use]
     pub fn has_ranges(self) -> bool {
         self == Set::AllowedSources
     }
 }
 
-/// nft's word for a family's tables and addresses.
+/// Returns nft's keyword for a family's tables and addresses.
 pub(super) fn family_word(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",

@@ -11,9 +11,9 @@ use crate::model::{Family, Locality, Node, Store};
 /// The common inputs of the plans of all Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeContext {
-    /// The configuration.
+    /// The configured options, the same for all Services.
     pub options: Options,
-    /// The name of the agent's node.
+    /// The name of the agent's Node, which endpoints on this node refer to.
     pub node_name: String,
     /// The last known state of the agent's Node, even if it is deleted.
     pub node: Option<Node>,
@@ -36,15 +36,16 @@ impl NodeContext {
         }
     }
 
-    /// True if every Service is planned as with `other`: all else matters to chains and to the
-    /// addresses of node ports only. A pod that starts gives the node an interface with an address.
+    /// Returns true if the plan of every Service is the same as with `other`. Other fields concern
+    /// only chains and the addresses of NodePorts. Each new pod changes them, as it adds an
+    /// interface with an address.
     #[must_use]
     pub(super) fn plans_services_as(&self, other: &NodeContext) -> bool {
         let node_addresses = |s: &NodeContext| Family::ALL.map(|family| s.node_address(family));
         self.locality() == other.locality() && node_addresses(self) == node_addresses(other)
     }
 
-    /// Returns the place of the node, for the choice of endpoints.
+    /// Returns the name and zone of the node, for the selection of endpoints.
     #[must_use]
     pub fn locality(&self) -> Locality<'_> {
         Locality {
@@ -53,7 +54,7 @@ impl NodeContext {
         }
     }
 
-    /// Returns the prefix of the addresses of local pods, if it distinguishes them.
+    /// Returns the prefix whose addresses count as local pods; `None` without such a prefix.
     #[must_use]
     pub fn pod_cidr(&self, family: Family) -> Option<IpNet> {
         let nets: &[IpNet] = match (&self.options.detect_local, &self.node) {
@@ -65,7 +66,7 @@ impl NodeContext {
     }
 
     /// Returns the node's primary address of a family, if known. A loopback address counts as
-    /// unknown, like for kube-proxy.
+    /// unknown, as in kube-proxy.
     #[must_use]
     pub fn node_address(&self, family: Family) -> Option<IpAddr> {
         let configured = self.options.node_address.filter(|own| Family::of(*own) == family);
@@ -73,7 +74,7 @@ impl NodeContext {
         address.filter(|address| !address.is_loopback())
     }
 
-    /// Returns the addresses of NodePorts of a family; `None` for every local one.
+    /// Returns the addresses of NodePorts of a family; `None` for all local addresses.
     #[must_use]
     pub fn node_port_addresses(&self, family: Family) -> Option<BTreeSet<IpAddr>> {
         let usable = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();

@@ -1,4 +1,5 @@
-//! The chains and rules of shunt's tables. Their number is constant; only elements scale.
+//! The chains and rules of shunt's tables. Their number does not grow with the number of Services;
+//! only elements scale.
 
 use std::fmt;
 
@@ -10,8 +11,8 @@ use crate::model::{Family, Protocol};
 /// The name of shunt's tables, `ip shunt` and `ip6 shunt`.
 pub const TABLE: &str = "shunt";
 
-/// The comment of shunt's tables. The number changes whenever the same elements or rules get
-/// another meaning: the agent replaces a table with another comment.
+/// The comment of shunt's tables. The number changes with the meaning of elements or rules: the
+/// agent replaces a table that has another comment.
 pub const LAYOUT_COMMENT: &str = "shunt layout 2";
 
 /// The name of one of shunt's chains.
@@ -28,38 +29,39 @@ pub enum ChainName {
     AffinityPostrouting,
     /// Base chain: packets for the node itself. Exists while a frontend has session affinity.
     AffinityInput,
-    /// Finds the frontend of a packet.
+    /// Looks up the frontend of a packet by address.
     Services,
-    /// Applies what holds for VIPs and ExternalIPs only: source ranges, short circuit, masquerade.
+    /// Applies the rules for VIPs and ExternalIPs only: source ranges, short circuit, masquerade.
     External,
-    /// Finds the frontend of a packet to one of the node's own addresses.
+    /// Looks up the frontend of a packet to one of the node's own addresses by port.
     Nodeports,
-    /// Rejects.
+    /// Rejects packets to frontends without endpoints.
     Reject,
-    /// Marks what the node itself sends to an external frontend with policy Local.
+    /// Marks packets from the node itself to an external frontend with policy Local, for
+    /// masquerade.
     MarkNode,
-    /// Sends a client of a frontend with session affinity to the backend that it had last.
+    /// Sends a client of a frontend with session affinity to its last backend.
     AffinityLookup,
-    /// Finds the timeout of the frontend with session affinity that a connection was made to.
+    /// Looks up the affinity timeout of the frontend that the client connected to.
     AffinityUpdate,
-    /// Stores the backend of a client for so many seconds.
+    /// Stores the backend of a client for this number of seconds.
     AffinityTimeout(u32),
     /// Sends a connection to one of the backends of a frontend.
     Balancer {
-        /// In which pools they are.
+        /// The pools that hold the backends.
         pools: Pools,
-        /// A client that had one of them goes there again.
+        /// True if a client returns to its last backend (session affinity).
         affinity: bool,
-        /// How many there are.
+        /// The number of backends.
         count: u32,
     },
 }
 
 impl ChainName {
-    /// Returns the chain of that name, if it is one of shunt's.
+    /// Returns the chain of that name; `None` if shunt has no such chain.
     #[must_use]
     pub fn parse(name: &str) -> Option<ChainName> {
-        // Only the canonical form of a name counts.
+        // Only the canonical form of a name matches: `lb-1`, not `lb-01`.
         let exact = |chain: ChainName| (chain.to_string() == name).then_some(chain);
         let balancer = |pools: Pools| {
             let rest = name.strip_prefix(pools.balancer_prefix())?;
@@ -141,86 +143,87 @@ pub enum BaseHook {
 /// A chain with its rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name.
+    /// The name, unique in the table.
     pub name: ChainName,
-    /// For base chains: hook and priority (of `linux/netfilter_ipv4.h`).
+    /// The hook and the priority of a base chain (`NF_IP_PRI_*` of `linux/netfilter_ipv4.h`).
     pub base: Option<(BaseHook, i32)>,
-    /// Its rules.
+    /// The rules, in the order of evaluation.
     pub rules: Vec<Rule>,
 }
 
-/// A rule: its statements one after the other, until one does not match.
+/// A rule. The kernel evaluates its statements in order, until one does not match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// The statements.
+    /// The matches and actions, in order.
     pub statements: Vec<Statement>,
-    /// Why it is there.
+    /// The purpose of the rule, which `nft list` shows.
     pub comment: Option<&'static str>,
 }
 
 /// One match or action of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Statement {
-    /// The source address is in that prefix, or is not.
+    /// Matches a source address in, or not in, this prefix.
     Source(IpNet, Is),
-    /// The destination address is in that prefix, or is not.
+    /// Matches a destination address in, or not in, this prefix.
     Destination(IpNet, Is),
-    /// The packet came in through an interface of that name, or did not.
+    /// Matches packets that arrived, or did not arrive, on the interface of this name.
     Interface(String, Is),
-    /// The packet came in through an interface whose name begins like that, or did not.
+    /// Matches packets that arrived, or did not arrive, on an interface with this name prefix.
     InterfacePrefix(String, Is),
-    /// The source is an address of the node.
+    /// Matches a source that is an address of the node.
     SourceIsLocal,
-    /// The destination is an address of the node, or is not.
+    /// Matches a destination that is, or is not, an address of the node.
     DestinationIsLocal(Is),
-    /// The connection's destination was translated.
+    /// Matches a connection whose destination NAT has translated.
     Translated,
-    /// The transport protocol.
+    /// Matches the transport protocol.
     Protocol(Protocol),
-    /// The set holds the key that the packet gives, or does not.
+    /// Matches a packet whose key is, or is not, in the set.
     InSet(Set, Is),
-    /// Follow the verdict that the map holds for the key of the packet, if it holds one.
+    /// Follows the verdict of the map for the packet's key, if the map has the key.
     Dispatch(Set),
-    /// Likewise, but for the key of the packet before it was translated.
+    /// Follows the verdict of the map for the packet's key before NAT, if the map has the key.
     DispatchUntranslated(Set),
-    /// Send the connection to the backend that the map holds under a random index below that.
+    /// Translates the destination to the backend at a random index below this number, if the map
+    /// has one.
     Balance(Set, u32),
-    /// Send the connection to the backend that `affinity` holds for the client, if it holds one.
+    /// Translates the destination to the client's backend in `affinity`, if there is one.
     AffinityLookup,
-    /// Store in `affinity` for so many seconds which backend the client has.
+    /// Stores the client's backend in `affinity` for this number of seconds.
     AffinityUpdate(u32),
-    /// The mark has one of these bits.
+    /// Matches a mark with at least one of these bits.
     HasMark(u32),
-    /// Set these bits of the mark; leave the others alone.
+    /// Sets these bits of the mark, without a change of other bits.
     SetMark(u32),
-    /// Clear these bits of the mark; leave the others alone.
+    /// Clears these bits of the mark, without a change of other bits.
     ClearMark(u32),
-    /// Go through a chain and come back.
+    /// Continues in a chain, and returns after its end.
     Jump(ChainName),
-    /// Go to a chain and do not come back.
+    /// Continues in a chain, without a return.
     Goto(ChainName),
-    /// Give the connection a source address of the node.
+    /// Translates the source to an address of the node.
     Masquerade,
-    /// Answer with port unreachable.
+    /// Rejects the packet with port unreachable (ICMP or ICMPv6).
     Reject,
-    /// Drop the packet.
+    /// Drops the packet.
     Drop,
 }
 
-/// Whether a match is meant, or its opposite.
+/// The sense of a match: as it stands, or negated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Is {
-    /// It must match.
+    /// The condition holds (`==`).
     So,
-    /// It must not match.
+    /// The condition does not hold (`!=`).
     Not,
 }
 
 /// The priorities of nat chains (`NF_IP_PRI_NAT_DST`, `NF_IP_PRI_NAT_SRC`).
 const NAT_DST: i32 = -100;
 const NAT_SRC: i32 = 100;
-/// Ahead of every masquerade: the first nat chain that binds the source ends the walk, and this
-/// chain needs the client's own address.
+/// Before every masquerade: the first nat chain that binds the source ends the walk, and this chain
+/// needs the client's own address.
 const AFFINITY_PRIORITY: i32 = NAT_SRC - 10;
 
 fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
@@ -231,7 +234,8 @@ fn because<const N: usize>(comment: &'static str, statements: [Statement; N]) ->
     Rule { statements: statements.into(), comment: Some(comment) }
 }
 
-/// A chain that exists only while some frontend needs it; none for the names of other chains.
+/// Returns a chain that exists only while some frontend needs it; `None` for the names of other
+/// chains.
 #[must_use]
 pub fn on_demand_chain(name: ChainName) -> Option<Chain> {
     if !name.is_on_demand() {
@@ -253,14 +257,16 @@ pub fn on_demand_chain(name: ChainName) -> Option<Chain> {
     Some(Chain { name, base: base.map(|hook| (hook, AFFINITY_PRIORITY)), rules })
 }
 
-/// The rules of a balancer. The kernel reads the generation once per lookup: a packet that meets a
-/// commit can come here by the old number of backends and not find its index in the new pool. It
-/// then takes the backend at index 0.
+/// Returns the rules of a balancer.
+///
+/// The kernel reads the generation once per lookup. During a commit, a packet can come here by the
+/// old number of backends, and miss its index in the new pool. It then goes to the backend at index
+/// 0.
 fn balance(pools: Pools, affinity: bool, count: u32) -> Vec<Rule> {
     let mark_node = pools.is_short_circuit().then(|| rule([Statement::Jump(ChainName::MarkNode)]));
     let rules = if affinity {
-        // Not a lookup of its own in the pools: for each chain that a map is bound to, the kernel
-        // walks all its elements once.
+        // No separate lookup in the pools: for each chain that a map is bound to, the kernel walks
+        // all elements of the map once.
         let balancer = ChainName::Balancer { pools, affinity: false, count };
         [Statement::Jump(ChainName::AffinityLookup), Statement::Goto(balancer)]
     } else {
@@ -273,7 +279,7 @@ fn affinity_base() -> Rule {
     rule([Statement::Translated, Statement::Jump(ChainName::AffinityUpdate)])
 }
 
-/// All chains of a family that are always there.
+/// Returns the chains of a family that exist at all times.
 #[must_use]
 pub fn base_chains(node_context: &NodeContext, family: Family) -> Vec<Chain> {
     let chain = |name, rules| Chain { name, base: None, rules };
@@ -304,9 +310,9 @@ pub fn base_chains(node_context: &NodeContext, family: Family) -> Vec<Chain> {
     chains
 }
 
-/// Refuses ports that a ClusterIP does not have, and drops packets to addresses of the ServiceCIDRs
-/// that no Service has. An arriving packet to an address of the node itself is none of these: the
-/// node may serve a ClusterIP on its own, as a DNS cache does.
+/// Returns rules that reject unknown ports of a ClusterIP, and drop packets to unused addresses of
+/// the ServiceCIDRs. They exempt arriving packets to an address of the node: the node itself may
+/// serve a ClusterIP, as a DNS cache does.
 fn hygiene(
     node_context: &NodeContext,
     family: Family,
@@ -373,8 +379,8 @@ fn nodeports(node_context: &NodeContext, family: Family) -> Vec<Rule> {
     rules
 }
 
-/// Policy Local: local pods and the node itself reach all endpoints, as if their traffic had left
-/// the node and come back.
+/// Returns the short-circuit rules of policy Local: local pods and the node itself reach all
+/// endpoints. Their traffic counts as if it had left the node and come back.
 fn short_circuit(node_context: &NodeContext, family: Family, map: Set) -> Vec<Rule> {
     let pods = local_traffic(node_context, family, Is::So)
         .map(|local| because("local pods, policy Local", [local, Statement::Dispatch(map)]));
@@ -385,8 +391,8 @@ fn short_circuit(node_context: &NodeContext, family: Family, map: Set) -> Vec<Ru
     pods.into_iter().chain([node]).collect()
 }
 
-/// An address of the node can be in the prefix of the pods: it counts as a pod's, as for
-/// ClusterIPs.
+/// Returns the rule that marks packets from the node itself. An address of the node in the prefix
+/// of the pods counts as a pod's, as for ClusterIPs.
 fn mark_node(node_context: &NodeContext, family: Family) -> Rule {
     let mark = Statement::SetMark(node_context.options.masquerade_mark());
     let not_a_pod = local_traffic(node_context, family, Is::Not).into_iter();
@@ -394,7 +400,8 @@ fn mark_node(node_context: &NodeContext, family: Family) -> Rule {
     Rule { statements, comment: Some("from the node itself") }
 }
 
-/// Matches traffic of local pods, or all other traffic, if a criterion is configured.
+/// Returns a match for traffic of local pods, or for all other traffic; `None` without a configured
+/// criterion.
 fn local_traffic(node_context: &NodeContext, family: Family, is: Is) -> Option<Statement> {
     match &node_context.options.detect_local {
         DetectLocal::Off => None,
@@ -408,7 +415,7 @@ fn local_traffic(node_context: &NodeContext, family: Family, is: Is) -> Option<S
     }
 }
 
-/// A rule for packets to an address on which NodePorts are offered; never for loopback.
+/// Returns a rule for packets to the addresses of NodePorts; never to loopback.
 fn to_node_port_address<const N: usize>(
     node_context: &NodeContext,
     family: Family,

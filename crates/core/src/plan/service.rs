@@ -15,34 +15,35 @@ use crate::model::{
 /// The desired state of one Service, if it owns all its frontends.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServicePlan {
-    /// When the Service was created, in seconds since 1970; one that does not say is the youngest.
+    /// The creation time in seconds since 1970; `i64::MAX` without one, so that the Service counts
+    /// as the youngest.
     pub created: i64,
-    /// Its frontends, each once, in order.
+    /// The frontends, sorted by key, without duplicates.
     pub frontends: Vec<(FrontendKey, Frontend)>,
-    /// Its ClusterIPs.
+    /// The ClusterIPs, at most one per family.
     pub cluster_ips: Vec<IpAddr>,
-    /// The addresses of its external frontends, VIPs and ExternalIPs, each once and in order.
+    /// The VIPs and ExternalIPs of its service ports, sorted, without duplicates.
     pub external_addresses: Vec<IpAddr>,
-    /// Those of its `externalIPs` that are neither ClusterIPs nor VIPs of it, in order.
+    /// The `externalIPs` that are neither ClusterIPs nor VIPs of the Service, sorted.
     pub external_ips: Vec<IpAddr>,
-    /// Its backends on this node, which may reach themselves through it.
+    /// The addresses of its backends on this node, which may reach themselves through the Service.
     pub hairpins: Vec<IpAddr>,
-    /// Where existing flows may stay ([`Selection::serving`]), for the frontends for which that is
-    /// not the pool; in order.
+    /// The backends to which existing flows may stay ([`Selection::serving`]), sorted by key. Only
+    /// frontends whose pool differs have an entry.
     pub flows: Vec<(FrontendKey, Arc<[Backend]>)>,
-    /// The health checks of load balancers, per family.
+    /// The health checks for load balancers, one per family.
     pub health_checks: Vec<HealthCheck>,
-    /// The number of its service ports with endpoints on other nodes only.
+    /// The numbers of service ports with policy Local and endpoints on other nodes only.
     pub no_local: NoLocal,
 }
 
-/// How many service ports with policy Local have endpoints, but none on this node: for each family,
-/// in the order of [`Family::ALL`].
+/// The numbers of service ports with policy Local whose endpoints are all on other nodes. The index
+/// is the family, as in [`Family::ALL`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NoLocal {
-    /// With `internalTrafficPolicy: Local`.
+    /// The service ports with `internalTrafficPolicy: Local`.
     pub internal: [usize; 2],
-    /// With `externalTrafficPolicy: Local`.
+    /// The service ports with `externalTrafficPolicy: Local`.
     pub external: [usize; 2],
 }
 
@@ -72,14 +73,14 @@ impl NoLocal {
 }
 
 impl ServicePlan {
-    /// Returns one of its frontends.
+    /// Returns the planned frontend with that key, if the Service has it.
     #[must_use]
     pub fn frontend(&self, key: FrontendKey) -> Option<&Frontend> {
         let place = self.frontends.binary_search_by_key(&key, |(key, _)| *key).ok()?;
         Some(&self.frontends[place].1)
     }
 
-    /// Returns the backends for existing flows of one of its frontends. None for SCTP.
+    /// Returns the backends to which existing flows of a frontend may stay. `None` for SCTP.
     #[must_use]
     pub fn serving(&self, key: FrontendKey) -> Option<Arc<[Backend]>> {
         let frontend = self.frontend(key).filter(|_| key.is_swept())?;
@@ -89,8 +90,8 @@ impl ServicePlan {
         })
     }
 
-    /// Returns the kind of one of its frontends. An address that is also its ClusterIP counts as
-    /// such: the Service owns it.
+    /// Returns the kind of a frontend. An address that is also a ClusterIP of the Service counts as
+    /// ClusterIP, because the Service owns it.
     #[must_use]
     pub fn kind(&self, key: FrontendKey) -> FrontendKind {
         match key {
@@ -110,11 +111,11 @@ impl ServicePlan {
 /// node has endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HealthCheck {
-    /// The Service.
+    /// The Service with the `healthCheckNodePort`.
     pub service: ObjectName,
-    /// The family whose endpoints are counted.
+    /// The family of the counted endpoints.
     pub family: Family,
-    /// The port to listen on.
+    /// The TCP port to listen on, the `healthCheckNodePort`.
     pub port: u16,
     /// The number of ready endpoints on this node, over all service ports.
     pub local_endpoints: usize,
@@ -169,12 +170,12 @@ pub fn plan_service<'a>(
         addresses.sort_unstable();
         addresses.dedup();
     }
-    // A Service can name one address twice, also its own ClusterIP. The VIP counts, since it may be
-    // restricted, then the ExternalIP, then the ClusterIP: the order in which `plan_port` adds
+    // A Service can list one address twice, even its own ClusterIP. The VIP wins, since it may have
+    // source ranges, then the ExternalIP, then the ClusterIP: the order in which `plan_port` adds
     // them.
     plan.frontends.sort_by_key(|(key, _)| *key);
     plan.frontends.dedup_by_key(|(key, _)| *key);
-    // There are many of these, and a Vec that grew once has room for four.
+    // There are many plans, and a Vec with one frontend has capacity for four.
     plan.frontends.shrink_to_fit();
     plan.flows.sort_by_key(|(key, _)| *key);
     plan.flows.dedup_by_key(|(key, _)| *key);
@@ -245,13 +246,13 @@ fn plan_port(
     }
 }
 
-/// Returns the timeout of session affinity; none without a backend.
+/// Returns the timeout of session affinity in seconds; `None` without a backend.
 fn affinity(service: &Service, backends: &[Backend]) -> Option<u32> {
     service.affinity_seconds.filter(|_| !backends.is_empty())
 }
 
-/// Returns the sources that may use the VIPs; `None` for all. If the node itself may, the VIPs are
-/// sources, too: the node may use a VIP as its own address for connections to it.
+/// Returns the sources that may use the VIPs; `None` for all sources. If the node's address is
+/// among them, the VIPs are, too: the node may use a VIP as the source of connections to it.
 fn allowed_sources(
     service: &Service,
     family: Family,

@@ -1,4 +1,4 @@
-//! Entries of connection tracking: read from a dump, and named in the messages that ask for them.
+//! Entries of connection tracking: decoded from a dump, and identified in requests.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,35 +13,38 @@ use super::uapi::{
     CTA_TUPLE_ZONE, CTA_ZONE, IPS_SEEN_REPLY, TCP_CONNTRACK_SYN_SENT,
 };
 
-/// One direction of a flow, as its packets look where connection tracking sees them first.
+/// One direction of a flow, with the addresses at the hook where connection tracking first sees its
+/// packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tuple {
-    /// Where the packets of this direction come from.
+    /// The address and port that packets of this direction come from.
     pub source: SocketAddr,
-    /// Where they are sent to.
+    /// The address and port that packets of this direction are sent to.
     pub destination: SocketAddr,
 }
 
-/// An entry of a protocol with ports.
+/// A conntrack entry of a protocol with ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// The number of the protocol in the IP header.
+    /// The protocol number in the IP header (`IPPROTO_*`).
     pub protocol: u8,
-    /// The direction of the first packet: its destination is where the client sent it to.
+    /// The direction of the first packet: its destination is the address that the client sent it
+    /// to.
     pub original: Tuple,
-    /// The direction of the answers: their source is where address translation sent the client to.
+    /// The direction of the replies: their source is the address that NAT redirected the client to.
     pub reply: Tuple,
-    /// True if the entry belongs to a zone other than the default one, into which a virtual switch
-    /// or a rule (`ct zone set`) has put it.
+    /// True if the entry is in a zone other than the default one. A virtual switch or a rule
+    /// (`ct zone set`) puts entries there.
     pub zoned: bool,
-    /// True for a TCP connection of which a SYN was seen, perhaps several times, and no answer.
+    /// True for a TCP connection of which the kernel has seen a SYN, perhaps repeated, and no
+    /// reply.
     pub half_open: bool,
-    /// The kernel's name for it (`CTA_ID`), as it was sent.
+    /// The kernel's identifier of the entry (`CTA_ID`), in the bytes that the kernel sent.
     pub id: [u8; 4],
 }
 
 impl Entry {
-    /// Reads an entry of a dump; `None` if its protocol has no ports.
+    /// Decodes an entry of a dump. Returns `None` if it is malformed or its protocol has no ports.
     #[must_use]
     pub fn parse(attrs: &Attrs<'_>) -> Option<Entry> {
         let original = attrs.find(CTA_TUPLE_ORIG)?;
@@ -59,14 +62,14 @@ impl Entry {
         })
     }
 
-    /// Appends what names this entry in a message that deletes it.
+    /// Appends the attributes that identify this entry in a request to delete it.
     ///
-    /// It is named by its reply direction, with which the kernel finds it as well: that one holds
-    /// the endpoint, so that an entry which the same client has got since, to an endpoint that
-    /// lives, is another one. The id alone would not do: it is computed from the original
-    /// direction and a place in memory that may be used again (`nf_ct_get_id`).
+    /// The tuple of the reply direction identifies it, because that tuple holds the endpoint. A
+    /// newer entry of the same client, to a live endpoint, has another reply tuple. The id alone
+    /// does not suffice: the kernel computes it from the original direction and a memory address,
+    /// which it may reuse (`nf_ct_get_id`).
     ///
-    /// A message of this kind *without* a tuple would delete all entries.
+    /// A delete request *without* a tuple deletes all entries.
     pub(crate) fn put_name(&self, body: &mut Vec<u8>) {
         let Tuple { source, destination } = self.reply;
         nest(body, CTA_TUPLE_REPLY, |tuple| {
@@ -89,21 +92,22 @@ impl Entry {
         put(body, CTA_ID, &self.id);
     }
 
-    /// False if its packets go where the client sends them.
+    /// Returns true if NAT changed the destination, so that the packets do not go where the client
+    /// sends them.
     #[must_use]
     pub fn is_translated(&self) -> bool {
         self.reply.source != self.original.destination
     }
 
-    /// Returns its family.
+    /// Returns the address family of the reply's source, that is, of the endpoint.
     #[must_use]
     pub fn family(&self) -> Family {
         if self.reply.source.is_ipv4() { Family::Ip } else { Family::Ip6 }
     }
 }
 
-/// True if both the status and the state of TCP say that nothing was answered. A connection that
-/// connection tracking met in the middle may have seen one direction only, too; its state is another.
+/// Returns true if both the status and the TCP state show that the server has not replied. A
+/// connection picked up in the middle may also have one direction only, but has another TCP state.
 fn is_half_open(attrs: &Attrs<'_>) -> bool {
     let status = attrs.find(CTA_STATUS).and_then(|status| status.be32());
     let state = || {
@@ -114,7 +118,7 @@ fn is_half_open(attrs: &Attrs<'_>) -> bool {
         && state() == Some(TCP_CONNTRACK_SYN_SENT)
 }
 
-/// Protocol, and addresses with ports.
+/// Decodes the protocol number, and the addresses with ports.
 fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
     let addresses = tuple.children().find(CTA_TUPLE_IP)?.children();
     let address = |v4, v6| attr::ip(addresses.find(v4).or(addresses.find(v6))?.payload);
@@ -127,22 +131,22 @@ fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
     Some((protocol, Tuple { source, destination }))
 }
 
-/// The entries that a listing is about.
+/// A filter for the entries of a dump.
 ///
-/// It has no addresses: for IPv6 the kernel's filter has them the wrong way round, up to 6.18 at
-/// least. `ctnetlink_filter_match_tuple` skips the entries that *have* the address.
+/// The filter has no addresses: for IPv6 the kernel's match is inverted, up to Linux 6.18 at least.
+/// `ctnetlink_filter_match_tuple` skips the entries that *have* the address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filter {
-    /// The number of the protocol in the IP header (`CTA_FILTER`, kernel 5.8).
+    /// The protocol number in the IP header (`CTA_FILTER`, Linux 5.8).
     pub protocol: u8,
-    /// The port that the client sent to; `None` for every port.
+    /// The destination port of the original direction; `None` for every port.
     pub port: Option<u16>,
-    /// Only entries of which no answer was seen (`CTA_STATUS_MASK`, kernel 5.15).
+    /// True to dump only entries without a reply (`CTA_STATUS_MASK`, Linux 5.15).
     pub unanswered: bool,
 }
 
 impl Filter {
-    /// Appends the filter to a dump's request. (In one that deletes, an older kernel would ignore it
+    /// Appends the filter to a dump request. (In a delete request, an older kernel would ignore it
     /// and delete all entries.)
     pub(super) fn put(&self, body: &mut Vec<u8>) {
         if self.unanswered {
@@ -159,7 +163,7 @@ impl Filter {
                 }
             });
         });
-        // In host order, unlike all other numbers of this interface.
+        // In host byte order, unlike all other numbers of this interface.
         nest(body, CTA_FILTER, |filter| put(filter, CTA_FILTER_ORIG_FLAGS, &flags.to_ne_bytes()));
     }
 }
@@ -168,7 +172,7 @@ impl Filter {
 mod tests {
     use super::*;
 
-    /// An entry as from a dump: who sent to where, and who answers.
+    /// Returns an entry as a dump has it, from the addresses of client, destination and endpoint.
     fn entry_of(protocol: u8, client: &str, destination: &str, endpoint: &str) -> Entry {
         let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
         let original = Tuple { source: parse(client), destination: parse(destination) };
@@ -176,7 +180,8 @@ mod tests {
         Entry { protocol, original, reply, zoned: false, half_open: false, id: [0, 0, 0, 1] }
     }
 
-    /// An entry as the kernel sends it: both directions (here the same one), then others.
+    /// Encodes an entry as the kernel does: both directions (here the same tuple), then the
+    /// attributes of `more`.
     fn dumped(entry: &Entry, more: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut name = Vec::new();
         entry.put_name(&mut name);

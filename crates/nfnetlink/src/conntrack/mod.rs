@@ -1,4 +1,4 @@
-//! Connection tracking (ctnetlink): its entries, listed and deleted.
+//! Connection tracking (ctnetlink): dumps and deletes entries.
 //!
 //! ```
 //! use nfnetlink::conntrack::{Entry, Tuple};
@@ -30,10 +30,10 @@ use crate::{Error, Family};
 
 use uapi::{IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET};
 
-/// How many entries are deleted in one `sendmsg`: their errors must fit the receive buffer.
+/// The number of delete requests in one `sendmsg`: their errors must fit the receive buffer.
 const BATCH: usize = 128;
 
-/// A socket to connection tracking.
+/// A netlink socket to connection tracking.
 #[derive(Debug)]
 pub struct Conntrack {
     socket: Socket,
@@ -41,7 +41,7 @@ pub struct Conntrack {
 }
 
 impl Conntrack {
-    /// Opens the socket.
+    /// Opens the socket in the network namespace of this thread.
     ///
     /// # Errors
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
@@ -49,9 +49,9 @@ impl Conntrack {
         Ok(Conntrack { socket: Socket::open(Protocol::Netfilter)?, kernel_filters: true })
     }
 
-    /// Hands the entries of a family that pass one of the filters to `each`; on older kernels others,
-    /// too. Entries that come or go meanwhile may be handed over or not, or even twice. The kernel
-    /// walks its whole table for each filter, and loads connection tracking if it has to.
+    /// Calls `each` with the entries of a family that match one of the filters; older kernels add
+    /// other entries. Entries that appear or disappear meanwhile may be missing, or come twice. The
+    /// kernel walks its whole table for each filter, and loads connection tracking if necessary.
     ///
     /// # Errors
     /// [`Error::Refused`] with `EPERM` without CAP_NET_ADMIN, with `EINVAL` without
@@ -65,7 +65,7 @@ impl Conntrack {
         if self.kernel_filters {
             let mut filters = filters.iter();
             match filters.try_for_each(|filter| self.dump(family, |b| filter.put(b), &mut each)) {
-                // An older kernel ignores filters; one that knows them may lack a part of them.
+                // An older kernel ignores filters; a newer one may support only a part of them.
                 Err(Error::Refused { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => {
                     self.kernel_filters = false;
                 }
@@ -95,10 +95,11 @@ impl Conntrack {
         })
     }
 
-    /// Deletes entries; returns how many there still were.
+    /// Deletes entries and returns the number of those that still existed.
     ///
     /// # Errors
-    /// If one could not be deleted, other than because it is gone already. Others may be.
+    /// [`Error::Refused`] if the kernel does not delete an entry, unless it no longer exists
+    /// (`ENOENT`). The kernel may have deleted other entries by then.
     pub fn delete<'a>(
         &mut self,
         entries: impl IntoIterator<Item = &'a Entry>,
@@ -130,7 +131,7 @@ impl Conntrack {
     }
 }
 
-/// The type of a message of connection tracking.
+/// Returns the `nlmsg_type` of a ctnetlink message.
 fn kind(message: u16) -> u16 {
     (libc::NFNL_SUBSYS_CTNETLINK as u16) << 8 | message
 }

@@ -1,7 +1,7 @@
 //! Constants of the kernel's interface that the libc crate does not have.
 //!
-//! Source: `include/uapi/linux/netfilter/nfnetlink_conntrack.h`, and for the filter's flags
-//! `net/netfilter/nf_conntrack_netlink.c`, whose numbers are part of the interface too.
+//! Source: `include/uapi/linux/netfilter/nfnetlink_conntrack.h`. The flags of the filter are in
+//! `net/netfilter/nf_conntrack_netlink.c`; their numbers are part of the interface, too.
 
 pub(super) const IPCTNL_MSG_CT_GET: u16 = 1;
 pub(super) const IPCTNL_MSG_CT_DELETE: u16 = 2;
@@ -15,12 +15,12 @@ pub(super) const CTA_ZONE: u16 = 18;
 pub(super) const CTA_FILTER: u16 = 25;
 pub(super) const CTA_STATUS_MASK: u16 = 26;
 
-/// `enum ip_conntrack_status`: packets were seen in both directions.
+/// `enum ip_conntrack_status`: the kernel has seen packets in both directions.
 pub(super) const IPS_SEEN_REPLY: u32 = 1 << 1;
 
 pub(super) const CTA_PROTOINFO_TCP: u16 = 1;
 pub(super) const CTA_PROTOINFO_TCP_STATE: u16 = 1;
-/// `enum tcp_conntrack`: the original direction has sent a SYN, and nothing else was seen.
+/// `enum tcp_conntrack`: the kernel has seen a SYN of the original direction, and nothing else.
 pub(super) const TCP_CONNTRACK_SYN_SENT: u8 = 1;
 
 pub(super) const CTA_TUPLE_IP: u16 = 1;

@@ -1,8 +1,8 @@
 //! Transactions: all messages in one contiguous buffer.
 //!
-//! The `nftnl` crate's own `Batch` cuts its messages into pages and writes a BATCH_BEGIN without a
-//! generation id. The kernel wants the whole transaction in one `sendmsg`, so this one keeps one
-//! buffer, takes the same `NlMsg` objects, and writes begin and end itself.
+//! The `Batch` of the `nftnl` crate splits its messages into pages and writes a BATCH_BEGIN without
+//! a generation id. The kernel requires the whole transaction in one `sendmsg`. This `Batch` keeps
+//! one buffer, accepts the same `NlMsg` objects, and writes BATCH_BEGIN and BATCH_END itself.
 #![allow(unsafe_code, reason = "NlMsg::write and the set attributes that nftnl lacks are C calls")]
 
 use std::marker::PhantomData;
@@ -23,20 +23,20 @@ use crate::Family;
 use crate::attr::{align, nest, put_be32, put_be64, put_text};
 use crate::message::{self, HEADER, Message, messages, put_netfilter_header};
 
-/// `NFNL_MSG_BATCH_BEGIN` is answered by the subsystem whose number stands in `res_id`.
+/// The subsystem in `res_id` handles `NFNL_MSG_BATCH_BEGIN` and the messages after it.
 const SUBSYSTEM: u16 = libc::NFNL_SUBSYS_NFTABLES as u16;
 
-/// Messages for one transaction, in order.
+/// A transaction under construction: its messages, in order.
 pub struct Batch {
     buffer: Vec<u8>,
-    /// Where each message begins, in order of the sequence numbers.
+    /// The offset of each message in the buffer; the index is the sequence number.
     starts: Vec<usize>,
     messages: u32,
     scratch: Vec<u8>,
     next_set_id: u32,
 }
 
-/// A complete transaction, ready to be sent.
+/// A complete transaction, ready for [`Kernel::commit`](super::Kernel::commit).
 pub struct FinishedBatch {
     buffer: Vec<u8>,
     starts: Vec<usize>,
@@ -44,8 +44,8 @@ pub struct FinishedBatch {
 }
 
 impl Batch {
-    /// Begins a transaction. With a generation the kernel refuses it if the rules of the namespace
-    /// have changed since (`NFNL_BATCH_GENID`).
+    /// Begins a transaction. With a generation, the kernel refuses it if the ruleset of the
+    /// namespace has changed since (`NFNL_BATCH_GENID`).
     #[must_use]
     pub fn new(generation: Option<u32>) -> Batch {
         let mut batch = Batch {
@@ -64,13 +64,13 @@ impl Batch {
         batch
     }
 
-    /// True if there is nothing to commit.
+    /// Returns true if the transaction has no message between begin and end.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.messages == 0
     }
 
-    /// Ends the transaction.
+    /// Appends `NFNL_MSG_BATCH_END`, without which the kernel commits nothing.
     #[must_use]
     pub fn finish(mut self) -> FinishedBatch {
         let messages = self.messages;
@@ -78,8 +78,8 @@ impl Batch {
         FinishedBatch { buffer: self.buffer, starts: self.starts, messages }
     }
 
-    /// Adds a table with flags (`NFT_TABLE_F_*`) and a comment, or sets the flags of one that is
-    /// there. (`nftnl::Table` can set neither flags nor comment.)
+    /// Adds a table with flags (`NFT_TABLE_F_*`) and a comment, or sets the flags of an existing
+    /// table. (`nftnl::Table` supports neither flags nor comment.)
     pub fn add_table(&mut self, family: Family, name: &str, flags: u32, comment: &str) {
         let create = libc::NLM_F_CREATE as u16;
         self.nft(libc::NFT_MSG_NEWTABLE, create, family, |body| {
@@ -89,14 +89,14 @@ impl Batch {
         });
     }
 
-    /// Deletes a table with all that is in it.
+    /// Deletes a table with all its chains, rules, sets and elements.
     pub fn delete_table(&mut self, family: Family, name: &str) {
         self.nft(libc::NFT_MSG_DELTABLE, 0, family, |body| {
             put_text(body, NFTA_TABLE_NAME, name);
         });
     }
 
-    /// Adds a chain; with `base` it sees packets of its own, policy accept.
+    /// Adds a chain; with `base` a base chain, attached to a hook with policy accept.
     pub fn add_chain(&mut self, family: Family, table: &str, name: &str, base: Option<BaseChain>) {
         let table = Table::new(c_string(table), proto(family));
         let mut chain = Chain::new(c_string(name), &table);
@@ -108,7 +108,8 @@ impl Batch {
         self.object(&chain, MsgType::Add);
     }
 
-    /// Deletes a chain that nothing refers to, with its rules.
+    /// Deletes a chain with its rules. The kernel refuses if a rule or element still refers to the
+    /// chain.
     pub fn delete_chain(&mut self, family: Family, table: &str, name: &str) {
         let table = Table::new(c_string(table), proto(family));
         self.object(&Chain::new(c_string(name), &table), MsgType::Del);
@@ -118,11 +119,11 @@ impl Batch {
     pub fn flush_chain(&mut self, family: Family, table: &str, name: &str) {
         let table = Table::new(c_string(table), proto(family));
         let chain = Chain::new(c_string(name), &table);
-        // A rule without a handle stands for all of its chain.
+        // A delete message without a rule handle means all rules of the chain.
         self.object(&Rule::new(&chain), MsgType::Del);
     }
 
-    /// Deletes one rule, by the number that the kernel gave it.
+    /// Deletes one rule by its handle, which the kernel assigned (`NFTA_RULE_HANDLE`).
     pub fn delete_rule(&mut self, family: Family, table: &str, chain: &str, handle: u64) {
         self.nft(libc::NFT_MSG_DELRULE, 0, family, |body| {
             put_text(body, NFTA_RULE_TABLE, table);
@@ -131,7 +132,7 @@ impl Batch {
         });
     }
 
-    /// Adds a rule at the end of a chain.
+    /// Appends a rule to the end of a chain.
     pub fn add_rule(
         &mut self,
         family: Family,
@@ -147,13 +148,13 @@ impl Batch {
             rule.add_expr(expr);
         }
         if let Some(comment) = comment {
-            // Too long a comment is no reason to go without the rule.
+            // Adds the rule without its comment if that is too long.
             let _ = rule.set_comment(c_string(comment));
         }
         self.object(&rule, MsgType::Add);
     }
 
-    /// Adds a set or map.
+    /// Adds an empty set or map with this definition.
     pub fn add_set(&mut self, family: Family, table: &str, name: &str, kind: &SetType) {
         let table = Table::new(c_string(table), proto(family));
         let id = self.next_set_id;
@@ -212,13 +213,14 @@ impl Batch {
         self.object(&set, MsgType::Add);
     }
 
-    /// Adds elements to a set or map.
+    /// Adds elements to a set or map, in as many messages as the lists need.
     pub fn add_elements(&mut self, family: Family, table: &str, set: &str, elements: &Elements) {
         let flags = libc::NLM_F_CREATE as u16;
         self.elements(libc::NFT_MSG_NEWSETELEM, flags, family, table, set, elements);
     }
 
-    /// Deletes elements from a set or map.
+    /// Deletes elements from a set or map; the kernel refuses the transaction if one does not
+    /// exist.
     pub fn delete_elements(&mut self, family: Family, table: &str, set: &str, elements: &Elements) {
         self.elements(libc::NFT_MSG_DELSETELEM, 0, family, table, set, elements);
     }
@@ -242,22 +244,23 @@ impl Batch {
         }
     }
 
-    /// Adds an object that libnftnl encodes.
+    /// Appends the message of an object that libnftnl encodes.
     fn object(&mut self, object: &impl NlMsg, kind: MsgType) {
         if self.scratch.is_empty() {
             self.scratch = vec![0; nftnl::nft_nlmsg_maxsize() as usize];
         }
-        // SAFETY: the scratch buffer has the size that the trait asks for.
+        // SAFETY: the scratch buffer has the size that the trait requires.
         unsafe { object.write(self.scratch.as_mut_ptr().cast(), self.messages + 1, kind) };
         let length = messages(&self.scratch).next().map_or(0, |it| HEADER + it.payload.len());
         let start = self.buffer.len();
         self.starts.push(start);
         let written = &mut self.scratch[..align(length)];
         self.buffer.extend_from_slice(written);
-        // libmnl 1.0.4 leaves padding as it was: without this an earlier message would show there.
+        // libmnl 1.0.4 does not write padding: without this, padding would hold bytes of an earlier
+        // message.
         written.fill(0);
-        // nftnl asks for an acknowledgement of every message: with many messages these overrun
-        // the receive buffer. Errors are reported without asking.
+        // nftnl requests an acknowledgement of every message, and many of them overrun the receive
+        // buffer. The kernel reports errors without this flag.
         let ack = libc::NLM_F_ACK as u16;
         let flags = u16::from_ne_bytes([self.buffer[start + 6], self.buffer[start + 7]]) & !ack;
         let flags = flags | libc::NLM_F_REQUEST as u16;
@@ -289,23 +292,23 @@ impl Batch {
 }
 
 impl FinishedBatch {
-    /// The bytes of the transaction, begin and end included.
+    /// Returns the messages of the transaction, including begin and end.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.buffer
     }
 
-    /// How many messages it has, begin and end not counted.
+    /// Returns the number of messages, without begin and end.
     #[must_use]
     pub fn messages(&self) -> u32 {
         self.messages
     }
 
-    /// Returns the same transaction for another generation, to be replayed elsewhere.
+    /// Returns the same transaction for another generation, to replay it on another kernel.
     #[must_use]
     pub fn with_generation(&self, generation: u32) -> FinishedBatch {
         let mut buffer = self.buffer.clone();
-        // The generation is all that the first message may have, and stands at its end.
+        // The generation is the only attribute of the first message, and its last four bytes.
         let end = self.starts.get(1).copied().unwrap_or_default();
         if self.message(0).is_some_and(|begin| begin.attrs().next().is_some()) {
             buffer[end - 4..end].copy_from_slice(&generation.to_be_bytes());
@@ -313,8 +316,8 @@ impl FinishedBatch {
         FinishedBatch { buffer, starts: self.starts.clone(), messages: self.messages }
     }
 
-    /// Returns how the kernel's refusal of a message reads, by the message's sequence number (the
-    /// first has 1) and, where it points at an attribute, the offset of that.
+    /// Describes the kernel's refusal of the message with this sequence number (the first has 1).
+    /// `offset` is the offset of the offending attribute, if the kernel reported one.
     #[must_use]
     pub fn refusal(&self, sequence: u32, errno: Errno, offset: Option<usize>) -> Refusal {
         self.refused(&Answer { errno: errno as i32, sequence, explanation: None, offset })
@@ -324,7 +327,7 @@ impl FinishedBatch {
         answer.refusal(self.message(answer.sequence))
     }
 
-    /// The message with that sequence number.
+    /// Returns the message with that sequence number.
     fn message(&self, sequence: u32) -> Option<Message<'_>> {
         messages(self.buffer.get(*self.starts.get(sequence as usize)?..)?).next()
     }
@@ -337,8 +340,8 @@ fn proto(family: Family) -> ProtoFamily {
     }
 }
 
-/// A stand-in for the key type that `nftnl::set::Set` wants to know: the real type and length are
-/// set afterwards.
+/// A placeholder for the key type that `nftnl::set::Set` requires; `add_set` sets the real type and
+/// length afterwards.
 struct AnyKey(PhantomData<()>);
 
 impl nftnl::set::SetKey for AnyKey {

@@ -1,5 +1,5 @@
-//! Elements of sets and maps, encoded by hand: 2 to 9 times faster than through libnftnl, and
-//! there may be hundreds of thousands.
+//! Elements of sets and maps, encoded without libnftnl: 2 to 9 times faster, and there may be
+//! hundreds of thousands.
 
 use super::uapi::{
     NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
@@ -9,19 +9,19 @@ use super::uapi::{
 use super::userdata;
 use crate::attr::{align, nest, put, put_be32, put_be64, put_text};
 
-/// The longest element list of one message, in bytes. The list is one attribute, whose length has
-/// 16 bits: beyond 65 535 bytes the kernel would silently take the rest of the division.
+/// The longest element list of one message, in bytes. The list is one attribute, whose length field
+/// has 16 bits: beyond 65 535 bytes, it would silently wrap around.
 const LIST_LIMIT: usize = 64_000;
 
-/// What a verdict map answers.
+/// A verdict of a map element (`NFTA_VERDICT_CODE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum VerdictCode {
-    /// Drop the packet.
+    /// Drops the packet.
     Drop = libc::NF_DROP,
-    /// Go to a chain and do not come back.
+    /// Continues in a chain, without a return.
     Goto = libc::NFT_GOTO,
-    /// Go to a chain and come back after its end.
+    /// Continues in a chain, and returns after its end.
     Jump = libc::NFT_JUMP,
 }
 
@@ -33,25 +33,25 @@ impl VerdictCode {
     }
 }
 
-/// The right side of a map element.
+/// The data of a map element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ElementData<'a> {
     /// Bytes, each field padded to four.
     Value(&'a [u8]),
-    /// A verdict, with a chain where it goes to one.
+    /// A verdict, and the chain of a goto or jump.
     Verdict(VerdictCode, Option<&'a str>),
 }
 
-/// How long an element stays, in milliseconds.
+/// The timeout of an element, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Age {
-    /// From its last use.
+    /// The time between the last use and the expiry (`NFTA_SET_ELEM_TIMEOUT`).
     pub timeout: u64,
-    /// From now.
+    /// The remaining time (`NFTA_SET_ELEM_EXPIRATION`).
     pub left: u64,
 }
 
-/// Encoded elements, for one set and one operation, cut into lists that fit a message.
+/// Encoded elements for one set and one operation, split into lists that fit a message.
 #[derive(Debug, Clone)]
 pub struct Elements {
     bytes: Vec<u8>,
@@ -77,36 +77,36 @@ impl Default for Elements {
 }
 
 impl Elements {
-    /// No elements.
+    /// Makes an empty list.
     #[must_use]
     pub fn new() -> Elements {
         Elements::default()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements, over all lists.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// True if there are none.
+    /// Returns true if there is no element.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Makes room for about that many more bytes.
+    /// Reserves capacity for `bytes` more bytes of encoded elements.
     pub fn reserve(&mut self, bytes: usize) {
         self.bytes.reserve(bytes);
     }
 
-    /// Adds an element. Each field of the key, and of the data, is padded to four bytes.
+    /// Adds an element. The caller pads each field of the key and of the data to four bytes.
     pub fn push(&mut self, key: &[u8], data: Option<ElementData<'_>>, comment: Option<&str>) {
         self.push_range(key, None, data, comment);
     }
 
-    /// Adds an element of a set of ranges: all keys whose fields are from those of `key` to those of
-    /// `key_end`, both included.
+    /// Adds an element of a set of ranges. It matches keys with every field between those of `key`
+    /// and `key_end`, inclusive.
     pub fn push_range(
         &mut self,
         key: &[u8],
@@ -133,10 +133,10 @@ impl Elements {
         self.plain = plain;
     }
 
-    /// Adds an element as long as the one before, with nothing but key and value. Most elements are
-    /// places of pools, which are like that; to copy one takes a fifth of the time.
+    /// Adds an element of the same shape as the previous one, with a key and a value only. Most
+    /// elements are slots of pools, which have this shape; a copy takes a fifth of the time.
     fn like_the_last(&mut self, shape: (usize, usize), key: &[u8], value: &[u8]) {
-        /// Of an attribute.
+        /// The size of an attribute's header.
         const HEADER: usize = 4;
         let start = self.bytes.len();
         let key_at = 3 * HEADER;
@@ -181,7 +181,7 @@ impl Elements {
         self.finish_element(start);
     }
 
-    /// Adds an element that goes when its time is over, as one that a packet added.
+    /// Adds an element that expires, like the elements that packets add.
     pub fn push_aging(&mut self, key: &[u8], data: Option<ElementData<'_>>, age: Age) {
         self.element(key, None, data, |buffer| {
             put_be64(buffer, NFTA_SET_ELEM_TIMEOUT, age.timeout);
@@ -197,19 +197,19 @@ impl Elements {
         self.count += 1;
     }
 
-    /// Each element alone in its list, so that a refusal names exactly one.
+    /// Puts each further element in a list of its own, so that a refusal names exactly one.
     pub fn isolate(&mut self) {
         self.limit = 0;
     }
 
-    /// The lists, each of which fits a message.
+    /// Returns the non-empty lists, each of which fits a message.
     pub(super) fn lists(&self) -> impl Iterator<Item = &[u8]> {
         let ends = self.cuts.iter().copied().chain(std::iter::once(self.bytes.len()));
         let starts = std::iter::once(0).chain(self.cuts.iter().copied());
         starts.zip(ends).map(|(start, end)| &self.bytes[start..end]).filter(|l| !l.is_empty())
     }
 
-    /// The size of all lists, in bytes.
+    /// Returns the size of all lists, in bytes.
     pub(super) fn byte_len(&self) -> usize {
         self.bytes.len()
     }

@@ -3,19 +3,19 @@
 use super::TypeOf;
 use super::uapi::NFT_SET_CONCAT;
 
-/// `NFT_TABLE_F_OWNER`: only the socket that set it may write to the table.
+/// `NFT_TABLE_F_OWNER`: only the socket that set it may modify the table.
 pub const TABLE_OWNER: u32 = 0x2;
-/// `NFT_TABLE_F_PERSIST` (kernel 6.9): the table outlives the socket that owns it.
+/// `NFT_TABLE_F_PERSIST` (Linux 6.9): the table outlives the socket that owns it.
 pub const TABLE_PERSIST: u32 = 0x4;
 
-/// Where a base chain sees packets.
+/// A netfilter hook, the point where a base chain sees packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
     /// Packets that arrive, before routing.
     Prerouting,
     /// Packets for the node itself.
     Input,
-    /// Packets that pass through.
+    /// Packets that the node forwards.
     Forward,
     /// Packets that the node itself sends.
     Output,
@@ -36,24 +36,24 @@ impl Hook {
 }
 
 impl Hook {
-    /// The hook's number (`NF_INET_*`).
+    /// Returns the hook's number (`NF_INET_*`).
     #[must_use]
     pub fn number(self) -> u32 {
         self.raw() as u32
     }
 }
 
-/// What a base chain may do.
+/// The type of a base chain, which limits its statements (`NFTA_CHAIN_TYPE`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainKind {
-    /// Accept, drop, reject, mark.
+    /// For accept, drop, reject and marks.
     Filter,
-    /// Translate addresses; sees the first packet of a connection only.
+    /// For address translation; sees the first packet of a connection only.
     Nat,
 }
 
 impl ChainKind {
-    /// The kernel's name of it.
+    /// Returns the kernel's name of the type.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -70,27 +70,27 @@ impl ChainKind {
     }
 }
 
-/// What makes a chain a base chain.
+/// The properties of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BaseChain {
-    /// What it may do.
+    /// The type, which limits the statements.
     pub kind: ChainKind,
-    /// Where it sees packets.
+    /// The hook where the chain sees packets.
     pub hook: Hook,
-    /// Its place among the chains of that hook; lower comes first.
+    /// The priority among the chains of the hook; the kernel runs lower ones first.
     pub priority: i32,
 }
 
-/// The right side of a map.
+/// The data type of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetData {
-    /// Verdicts.
+    /// Verdicts, optionally with a chain.
     Verdict,
-    /// Bytes.
+    /// Values of a fixed length.
     Value {
-        /// nft's type number: six bits per field.
+        /// nft's number of the data type: six bits per field.
         type_id: u32,
-        /// Length in bytes, each field padded to four.
+        /// The length in bytes, each field padded to four.
         length: u32,
     },
 }
@@ -98,25 +98,25 @@ pub enum SetData {
 /// The definition of a set or map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetType {
-    /// nft's number of the key's type: six bits per field.
+    /// nft's number of the key type: six bits per field.
     pub key_type: u32,
-    /// Length of the key in bytes, each field padded to four.
+    /// The length of the key in bytes, each field padded to four.
     pub key_length: u32,
-    /// What a map answers; `None` for a set.
+    /// The data type of a map; `None` for a set.
     pub data: Option<SetData>,
-    /// For a set of ranges: the length of each field of the key in bytes, not padded; 0 for none.
+    /// For a set of ranges: the length of each key field in bytes, without padding; 0 for no field.
     pub range_fields: Option<[u8; 4]>,
-    /// Packets add elements, which time out: how many at the most.
+    /// For a set to which packets add elements, which expire: the maximum number of elements.
     pub learned: Option<u32>,
-    /// Every element counts packets and bytes.
+    /// True if every element counts packets and bytes.
     pub counter: bool,
-    /// For types that the numbers cannot express.
+    /// The `typeof` expressions, for types without a type number.
     pub type_of: Option<TypeOf>,
 }
 
 impl SetType {
-    /// Returns the definition of a set of single keys, which transactions alone change. Other kinds
-    /// are this one with another field.
+    /// Returns the definition of a set of single keys, which only transactions change. Callers set
+    /// other fields for other kinds of sets.
     #[must_use]
     pub const fn of(key_type: u32, key_length: u32) -> SetType {
         SetType {
@@ -130,7 +130,7 @@ impl SetType {
         }
     }
 
-    /// The kernel's flags (`NFT_SET_*`) for this definition.
+    /// Returns the kernel's flags (`NFT_SET_*`) for this definition.
     pub(super) fn flags(&self) -> u32 {
         let map = if self.data.is_some() { libc::NFT_SET_MAP } else { 0 };
         let interval = libc::NFT_SET_INTERVAL as u32 | NFT_SET_CONCAT;

@@ -1,4 +1,4 @@
-//! One message of a transaction that the kernel refused, in words that name the object.
+//! The description of a message that the kernel refused: operation, object and key.
 
 use std::fmt;
 
@@ -14,23 +14,24 @@ use crate::Family;
 use crate::attr::{Attrs, align};
 use crate::message::{HEADER, Message};
 
-/// One message of a transaction that the kernel refused.
+/// A message of a transaction that the kernel refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The kernel's error.
+    /// The error of the `NLMSG_ERROR` message.
     pub errno: Errno,
-    /// The kernel's own words (extended acknowledgement), where it has any.
+    /// The kernel's text (`NLMSGERR_ATTR_MSG` of the extended acknowledgement), if the kernel sent
+    /// one.
     pub explanation: Option<String>,
-    /// What was to be done: `add chain`, `delete element of`, …
+    /// The refused operation: `add chain`, `delete an element of`, …
     pub operation: &'static str,
-    /// The family of the table.
+    /// The family of the table; `None` if the kernel refused the begin or end of the transaction.
     pub family: Option<Family>,
-    /// The table.
+    /// The name of the table.
     pub table: String,
-    /// The chain or set; empty where it was the table itself.
+    /// The name of the chain or set; empty if the message was about the table itself.
     pub object: String,
-    /// The key of the element that the kernel points at or, where it points at none, all keys of
-    /// the message.
+    /// The key of the element that the kernel reported; all keys of the message if it reported
+    /// none.
     pub keys: Vec<Vec<u8>>,
 }
 
@@ -55,8 +56,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// The content of an `NLMSG_ERROR` message: its error, the sequence number that it answers, and
-/// the extended acknowledgement. An error of 0 is an acknowledgement.
+/// The content of an `NLMSG_ERROR` message: the error, the sequence number of the refused message,
+/// and the extended acknowledgement. An error of 0 is an acknowledgement.
 pub(crate) struct Answer {
     pub(super) errno: i32,
     pub(super) sequence: u32,
@@ -65,7 +66,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads an `NLMSG_ERROR` message.
+    /// Decodes an `NLMSG_ERROR` message.
     pub(crate) fn parse(message: &Message<'_>) -> Option<Answer> {
         /// `NLM_F_CAPPED` and `NLM_F_ACK_TLVS` of `linux/netlink.h`.
         const CAPPED: u16 = 0x100;
@@ -79,7 +80,7 @@ impl Answer {
             errno: message.error_code()?,
             sequence: number(8)?,
             explanation: attrs.find(NLMSGERR_ATTR_MSG).and_then(|a| a.text()).map(str::to_owned),
-            // The offset is in host order, unlike the numbers of nf_tables.
+            // The offset is in host byte order, unlike the numbers of nf_tables.
             offset: attrs
                 .find(NLMSGERR_ATTR_OFFS)
                 .and_then(|a| a.payload.try_into().ok())
@@ -87,7 +88,7 @@ impl Answer {
         })
     }
 
-    /// Names what the refused message was to do.
+    /// Describes the refused message by its operation and object.
     pub(super) fn refusal(&self, message: Option<Message<'_>>) -> Refusal {
         let attrs = message.map_or(Attrs::new(&[]), |message| message.attrs());
         let text = |attribute: u16| {
@@ -138,8 +139,8 @@ impl Answer {
     }
 }
 
-/// Returns the key of the element at that offset of the message, or all keys where there is no
-/// offset.
+/// Returns the key of the element at this offset of the message; all keys without an offset or an
+/// element there.
 fn element_keys(message: &Message<'_>, offset: Option<usize>) -> Vec<Vec<u8>> {
     let Some(list) = message.attrs().find(NFTA_SET_ELEM_LIST_ELEMENTS) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The socket to nf_tables: commits a transaction in one `sendmsg`, reads the generation, lists tables.
+//! The netlink socket to nf_tables, which implements [`Kernel`].
 
 use super::refusal::Answer;
 use super::uapi::{
@@ -15,11 +15,12 @@ use crate::attr::{Attrs, put_text};
 use crate::message::{Message, put_netfilter_header};
 use crate::socket::{self, Protocol, Request};
 
-/// Receive buffer: a transaction can be answered by one error per message.
+/// The size of the receive buffer in bytes: the kernel can send one error per message of a
+/// transaction.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
-/// A netlink socket to nf_tables in the network namespace of the thread that opened it, and a second
-/// one for listings that are read part by part.
+/// A netlink socket to nf_tables in the network namespace of the thread that opened it. A second
+/// socket serves dumps that the caller reads part by part.
 #[derive(Debug)]
 pub struct Socket {
     connection: socket::Socket,
@@ -27,7 +28,7 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Opens the socket.
+    /// Opens both sockets in the network namespace of this thread.
     ///
     /// # Errors
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
@@ -40,8 +41,8 @@ impl Socket {
         Ok(Socket { connection: open()?, listing: open()? })
     }
 
-    /// Lists objects of a family: those that `parse` takes. With `of`, the kernel lists only those
-    /// of that table, which is named by that attribute.
+    /// Dumps the objects of a family for which `parse` returns a value. With `of`, an attribute and
+    /// a table name, the kernel dumps the objects of that table only.
     fn list<T>(
         &mut self,
         name: &'static str,
@@ -64,14 +65,14 @@ impl Socket {
     }
 }
 
-/// A request for a listing.
+/// Returns a dump request.
 fn listing(name: &'static str, message: i32) -> Request {
     Request { name, kind: kind(message), flags: libc::NLM_F_DUMP as u16 }
 }
 
 const ELEMENTS: &str = "list elements";
 
-/// The body of a request for the elements of a set.
+/// Writes the body of a request for the elements of a set.
 fn of_set(family: Family, table: &str, set: &str) -> impl FnOnce(&mut Vec<u8>) {
     move |body| {
         put_netfilter_header(body, family.number(), 0);
@@ -80,7 +81,7 @@ fn of_set(family: Family, table: &str, set: &str) -> impl FnOnce(&mut Vec<u8>) {
     }
 }
 
-/// The elements that one message of a listing holds.
+/// Decodes the elements in one message of a dump.
 fn elements<'a>(message: &Message<'a>) -> impl Iterator<Item = DumpedElement<'a>> + use<'a> {
     let list = message.attrs().find(NFTA_SET_ELEM_LIST_ELEMENTS);
     let elements = list.map(|list| list.children()).into_iter().flatten();
@@ -90,8 +91,8 @@ fn elements<'a>(message: &Message<'a>) -> impl Iterator<Item = DumpedElement<'a>
 impl Kernel for Socket {
     fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
         self.connection.send(batch.bytes())?;
-        // Errors have been queued by the time sendmsg returns (nfnetlink is synchronous), so what
-        // cannot be read now will never come: no error is success.
+        // nfnetlink is synchronous: all errors are in the receive buffer when sendmsg returns.
+        // Without an error there, the commit succeeded.
         let mut refusals = Vec::new();
         let (mut stale, mut malformed) = (false, false);
         let lost = self.connection.drain(|message| {
@@ -183,7 +184,7 @@ impl Kernel for Socket {
 }
 
 impl Generation {
-    /// Reads the answer to a question for the generation, or the kernel's event about a new one.
+    /// Decodes the answer to `NFT_MSG_GETGEN`, or the kernel's event about a new generation.
     pub(super) fn parse(attrs: &Attrs<'_>) -> Option<Generation> {
         let number = |kind| attrs.find(kind).and_then(|a| a.be32());
         let process = attrs.find(NFTA_GEN_PROC_NAME).and_then(|a| a.text()).unwrap_or_default();

@@ -1,13 +1,15 @@
-//! The userdata blobs in which nft keeps what the kernel has no use for: comments, and the type of
-//! a map whose key the type numbers cannot express.
+//! The userdata of nft, which the kernel stores without interpreting it: comments, and the types of
+//! maps whose keys have no type number.
 //!
-//! Source: libnftnl `include/libnftnl/udata.h`, nft `src/netlink.c` and the `*_build_udata`
-//! functions of its expressions. A blob is a list of {type u8, length u8, payload}.
+//! Userdata is a list of {type u8, length u8, payload}. Source: libnftnl
+//! `include/libnftnl/udata.h`, nft `src/netlink.c` and the `*_build_udata` functions of its
+//! expressions.
 
 use crate::Family;
 use crate::attr::put_with;
 
-/// `NFT_USERDATA_MAXLEN` is 256; a comment also has its type, length and NUL.
+/// The longest comment in bytes: `NFT_USERDATA_MAXLEN` is 256, and a comment also has a type, a
+/// length and a NUL.
 const COMMENT_LIMIT: usize = 250;
 
 const UDATA_COMMENT: u8 = 0;
@@ -19,13 +21,13 @@ const SET_DATA_TYPEOF: u8 = 4;
 const TYPEOF_EXPR: u8 = 0;
 const TYPEOF_DATA: u8 = 1;
 
-/// nft's `enum expr_types`, as stored in userdata.
+/// Numbers of nft's `enum expr_types`, as nft stores them in userdata.
 const EXPR_PAYLOAD: u32 = 7;
 const EXPR_META: u32 = 9;
 const EXPR_CONCAT: u32 = 13;
 const EXPR_NUMGEN: u32 = 23;
 
-/// A field of a set's key or data, for types that only `typeof` can express.
+/// A field of a set's key or data, for types that nft expresses with `typeof`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetField {
     /// `ip daddr` or `ip6 daddr`.
@@ -38,16 +40,16 @@ pub enum SetField {
     Index,
 }
 
-/// The types of a map's key and data, by the expressions that they come from.
+/// The types of a map's key and data, as the expressions that produce them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TypeOf {
-    /// The fields of the key.
+    /// The fields of the key, in the order of the concatenation.
     pub key: &'static [SetField],
-    /// The fields of the data.
+    /// The fields of the data, in the order of the concatenation.
     pub data: &'static [SetField],
 }
 
-/// Cuts a comment to what fits, at a character border.
+/// Truncates a comment to [`COMMENT_LIMIT`] bytes, at a character boundary.
 fn fitting(comment: &str) -> &str {
     let mut end = comment.len().min(COMMENT_LIMIT);
     while !comment.is_char_boundary(end) {
@@ -56,7 +58,7 @@ fn fitting(comment: &str) -> &str {
     &comment[..end]
 }
 
-/// Appends the userdata attribute of a table or element with a comment.
+/// Appends the userdata attribute of a table or element, with a comment.
 pub(super) fn put_comment(buffer: &mut Vec<u8>, kind: u16, comment: &str) {
     let comment = fitting(comment);
     put_with(buffer, kind, |blob| {
@@ -66,7 +68,7 @@ pub(super) fn put_comment(buffer: &mut Vec<u8>, kind: u16, comment: &str) {
     });
 }
 
-/// The comment in the userdata of a table, rule or element.
+/// Returns the comment in the userdata of a table, rule or element.
 pub(super) fn comment(blob: &[u8]) -> Option<&str> {
     let mut rest = blob;
     while let [kind, length, tail @ ..] = rest {
@@ -89,7 +91,7 @@ fn entry_u32(blob: &mut Vec<u8>, kind: u8, value: u32) {
     entry(blob, kind, &value.to_ne_bytes());
 }
 
-/// The blob without which nft cannot print a map whose key holds a `numgen`.
+/// Encodes the userdata that nft needs to print a map whose key holds a `numgen`.
 pub(super) fn set_typeof(family: Family, types: &TypeOf) -> Vec<u8> {
     let mut blob = Vec::new();
     entry_u32(&mut blob, SET_KEY_BYTEORDER, 0);
@@ -111,7 +113,7 @@ fn concatenation(family: Family, fields: &[SetField]) -> Vec<u8> {
 }
 
 fn expression(family: Family, field: SetField) -> Vec<u8> {
-    /// nft's `enum proto_desc_id` and the field numbers of its protocol descriptions.
+    /// Numbers of nft's `enum proto_desc_id`, and the field numbers of its protocol descriptions.
     const DESC_TH: u32 = 11;
     const DESC_IP: u32 = 12;
     const DESC_IP6: u32 = 13;
@@ -124,7 +126,7 @@ fn expression(family: Family, field: SetField) -> Vec<u8> {
         (SetField::Address, Family::Ip6) => (EXPR_PAYLOAD, &[DESC_IP6, IP6_DADDR]),
         (SetField::Protocol, _) => (EXPR_META, &[libc::NFT_META_L4PROTO as u32]),
         (SetField::Port, _) => (EXPR_PAYLOAD, &[DESC_TH, TH_DPORT]),
-        // Type, modulus and offset: the modulus differs from rule to rule, nft wants one to print.
+        // Type, modulus and offset. The modulus differs between rules, but nft needs one to print.
         (SetField::Index, _) => (EXPR_NUMGEN, &[libc::NFT_NG_RANDOM as u32, 2, 0]),
     };
     let mut data = Vec::new();
