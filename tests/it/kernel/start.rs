@@ -48,6 +48,17 @@ fn a_cold_start_is_one_generation_and_nft_can_list_it() -> Result<()> {
     Ok(())
 }
 
+/// Where nft cannot print the flags of a table, the testbed asks for its objects one by one.
+#[test]
+fn listing_by_object_is_that_of_the_ruleset() -> Result<()> {
+    let ns = Netns::new()?;
+    dataplane(&ns, some_cluster())?.sync()?;
+    let ruleset = ns.ruleset()?;
+    assert!(ruleset.len() > 50, "{ruleset:?}");
+    assert_eq!(ns.ruleset_by_object()?, ruleset);
+    Ok(())
+}
+
 /// A filter chain would run for every packet of every connection on the node.
 #[test]
 fn all_base_chains_are_of_type_nat() -> Result<()> {

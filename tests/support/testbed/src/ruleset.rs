@@ -1,6 +1,9 @@
 //! The live ruleset, as `nft` sees it.
 
-use anyhow::{Context as _, Result, bail};
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
 
 use crate::Netns;
 use crate::foreign_writer::{ForeignWriter, TABLE};
@@ -9,48 +12,67 @@ impl Netns {
     /// The live ruleset in a form that can be compared: handles and counters are left out, and so are
     /// the places of backends within a pool, which depend on the order of events.
     pub fn ruleset(&self) -> Result<Vec<String>> {
-        let listing = self.listing()?;
-        let json: serde_json::Value = serde_json::from_str(&listing)
-            .with_context(|| format!("nft lists the ruleset as {listing:?}"))?;
-        let mut lines = Vec::new();
-        for object in json["nftables"].as_array().into_iter().flatten() {
-            let mut object = object.clone();
-            if object.get("metainfo").is_some() || is_foreign(&object) {
-                continue;
-            }
-            let elements = strip(&mut object);
-            lines.push(object.to_string());
-            lines.extend(elements);
+        let listing = self.output("nft", &["-j", "list", "ruleset"])?;
+        // For a flag of a table that it does not know, nft 1.0.6 prints what lies behind its list of
+        // names. Where that is no text, the listing ends there.
+        if listing.trim_end().ends_with("\"flags\":") {
+            return self.ruleset_by_object();
         }
-        lines.sort();
-        Ok(lines)
+        Ok(comparable(objects(&listing)?))
     }
 
-    /// The JSON of nft. For a flag of a table that it does not know, nft 1.0.6 prints what lies behind
-    /// its list of names; where that is no text, the listing ends there, and another process has
-    /// something else in that place.
-    fn listing(&self) -> Result<String> {
-        for _ in 0..10 {
-            let listing = self.output("nft", &["-j", "list", "ruleset"])?;
-            if !listing.trim_end().ends_with("\"flags\":") {
-                return Ok(listing);
-            }
+    /// The same, by listings without tables.
+    pub fn ruleset_by_object(&self) -> Result<Vec<String>> {
+        let list = |what: &[&str]| -> Result<Vec<Value>> {
+            let listing = self.output("nft", &[&["-j", "list"], what].concat())?;
+            Ok(objects(&listing)?.into_iter().filter(|it| it.get("metainfo").is_none()).collect())
+        };
+        let mut all = [list(&["sets"])?, list(&["maps"])?].concat();
+        let mut tables = BTreeSet::new();
+        for chain in list(&["chains"])? {
+            let field = |name: &str| chain["chain"][name].as_str().unwrap_or_default().to_owned();
+            let [family, table, name] = ["family", "table", "name"].map(field);
+            all.extend(list(&["chain", &family, &table, &name])?);
+            tables.insert((family, table));
         }
-        bail!("nft cannot print the flags of the tables")
+        let table = |(family, name)| json!({"table": {"family": family, "name": name}});
+        all.extend(tables.into_iter().map(table));
+        Ok(comparable(all))
     }
 }
 
+/// Reads the objects of a listing.
+fn objects(listing: &str) -> Result<Vec<Value>> {
+    let json: Value = serde_json::from_str(listing)
+        .with_context(|| format!("nft lists the ruleset as {listing:?}"))?;
+    Ok(json["nftables"].as_array().cloned().unwrap_or_default())
+}
+
+fn comparable(objects: Vec<Value>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for mut object in objects {
+        if object.get("metainfo").is_some() || is_foreign(&object) {
+            continue;
+        }
+        let elements = strip(&mut object);
+        lines.push(object.to_string());
+        lines.extend(elements);
+    }
+    lines.sort();
+    lines
+}
+
 /// True for what the testbed's foreign writer has left.
-fn is_foreign(object: &serde_json::Value) -> bool {
+fn is_foreign(object: &Value) -> bool {
     let body = object.as_object().and_then(|object| object.iter().next());
-    let name = |(kind, body): (&String, &serde_json::Value)| {
+    let name = |(kind, body): (&String, &Value)| {
         let field = if kind == "table" { "name" } else { "table" };
         body.get(field).is_some_and(|name| name == TABLE)
     };
     ForeignWriter::is_wanted() && body.is_some_and(name)
 }
 
-fn strip(object: &mut serde_json::Value) -> Vec<String> {
+fn strip(object: &mut Value) -> Vec<String> {
     let Some((kind, body)) = object.as_object_mut().and_then(|o| o.iter_mut().next()) else {
         return Vec::new();
     };
