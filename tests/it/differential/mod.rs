@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, ElementData, Elements, Error, Expr, Hook, Kernel, Register,
     SetData, SetType, Socket, TABLE_OWNER, TABLE_PERSIST, VerdictCode,
@@ -177,6 +177,7 @@ fn the_fake_answers_as_the_kernel_does() -> Result<()> {
         late_circles: late_circles()?,
         exact_ranges: exact_ranges()?,
         hook_changes_are_unsupported: hook_changes_are_unsupported()?,
+        unknown_flags_are_unsupported: unknown_flags_are_unsupported()?,
     };
     // A refusal makes the kernel wait for all its processors; so several wait at a time.
     let mut total = Counts::default();
@@ -198,6 +199,7 @@ fn the_fake_answers_as_the_kernel_does() -> Result<()> {
     let is_possible = |reason: &&str| match reason.rsplit(' ').next() {
         Some("EPERM") => features.table_flags & TABLE_OWNER != 0,
         Some("EMLINK") => abilities.late_circles,
+        _ if *reason == "add table: EOPNOTSUPP" => abilities.unknown_flags_are_unsupported,
         _ if *reason == "add chain: EOPNOTSUPP" => abilities.hook_changes_are_unsupported,
         _ => true,
     };
@@ -222,6 +224,17 @@ fn table_flags() -> Result<u32> {
         }
     }
     Ok(known)
+}
+
+/// Whether a flag of a table that no kernel knows is called not supported.
+fn unknown_flags_are_unsupported() -> Result<bool> {
+    let mut batch = Batch::new(None);
+    batch.add_table(FAMILIES[0], "probe", 0x80, "");
+    match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
+        Ok(()) => bail!("the kernel knows a flag of tables that it should not"),
+        Err(Error::Refused(all)) => Ok(all.iter().all(|it| it.errno == Errno::EOPNOTSUPP)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Whether rules may look into a map as if it were a set.
