@@ -82,8 +82,9 @@ fn places(program: &[u8], text: &[u8]) -> Vec<usize> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Senders {
     All,
-    /// Not the node itself. Its processes can be interrupted while a packet is between the old base chain
-    /// and the new one of the same hook: if the tables are replaced then, neither handles it.
+    /// Not the node itself: of its connections to its own NodePort, one was refused in about 90
+    /// replacements under load. A packet may be between the old base chain and the new one then, which is
+    /// not proved.
     NotTheNode,
 }
 

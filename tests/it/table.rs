@@ -180,9 +180,9 @@ pub(crate) enum Expected {
     Preserved(&'static [&'static str]),
     /// They reach exactly these with another address, one of the node's.
     Masqueraded(&'static [&'static str]),
-    /// The sender is told at once that there is nothing.
+    /// The sender gets a reset or an ICMP error at once.
     Refused,
-    /// Nobody answers.
+    /// The sender gets no answer.
     Dropped,
     /// They are none of the agent's business.
     Unhandled,

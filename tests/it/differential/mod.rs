@@ -195,7 +195,7 @@ fn the_fake_answers_as_the_kernel_does() -> Result<()> {
     })?;
     let Counts { taken, refused, reasons } = total;
     assert!(taken > 1_000 && refused > 1_000, "{taken} taken, {refused} refused: too few");
-    // Without owners nobody is kept out, and without circles no way is too long.
+    // Without owned tables there is no EPERM, and without late circles no EMLINK.
     let is_possible = |reason: &&str| match reason.rsplit(' ').next() {
         Some("EPERM") => features.table_flags & TABLE_OWNER != 0,
         Some("EMLINK") => abilities.late_circles,

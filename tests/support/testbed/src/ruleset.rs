@@ -82,7 +82,7 @@ fn strip(object: &mut Value) -> Vec<String> {
     };
     body.remove("handle");
     if is_table {
-        // Whether somebody owns it; nft 1.0.6 prints nonsense there.
+        // The owner is not part of the ruleset; nft 1.0.6 does not know its flags.
         body.remove("flags");
     }
     let name = body.get("name").and_then(|n| n.as_str()).unwrap_or_default().to_owned();

@@ -50,7 +50,7 @@ impl InitAck {
         parameter.extend(STATE_COOKIE.to_be_bytes());
         parameter.extend((4 + self.cookie.len() as u16).to_be_bytes());
         parameter.extend(&self.cookie);
-        // Nobody answers the answer, so the server's own tag may be any.
+        // The client does not answer this, so the server's own tag may be any.
         packet(self.source_port, self.destination_port, self.tag, INIT_ACK, 1, &parameter)
     }
 
