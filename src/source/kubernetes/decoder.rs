@@ -152,7 +152,7 @@ impl Decoder {
         };
         let reason = format!("{reason} (the {} is left out)", self.kind);
         let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
-        Ok((Converted { key, change: None, problems: vec![problem] }, metadata))
+        Ok((Converted::refused(key, vec![problem]), metadata))
     }
 
     /// Reports problems, once for each version of an object.

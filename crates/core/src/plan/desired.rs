@@ -346,12 +346,13 @@ mod tests {
         let names = (0_u8..5, 0_u8..3, 0_u8..3, any::<[bool; 4]>());
         (names, addresses(), addresses()).prop_map(move |(names, external, vips)| {
             let (n, cluster_ip, age, [local, node_port, udp, sticky]) = names;
-            Change::Service(Service {
+            Change::service(Service {
                 name: ObjectName::new("default", format!("service-{n}")),
                 created: (age > 0).then_some(i64::from(age)),
                 cluster_ips: vec![ip(cluster_ip)],
                 external_ips: external.into_iter().map(ip).collect(),
                 load_balancer_ips: vips.into_iter().map(ip).collect(),
+                proxied_ips: Vec::new(),
                 source_ranges: Vec::new(),
                 ports: vec![ServicePort {
                     name: "".into(),
@@ -370,7 +371,7 @@ mod tests {
     fn slice() -> impl Strategy<Value = Change> {
         let endpoints = proptest::collection::vec((0_u8..6, any::<[bool; 4]>()), 0..5);
         (0_u8..5, 0_u8..4, endpoints).prop_map(|(n, of, endpoints)| {
-            Change::Slice(EndpointSlice {
+            Change::slice(EndpointSlice {
                 name: ObjectName::new("default", format!("slice-{n}")),
                 service: Some(format!("service-{of}").into()),
                 family: Family::V4,

@@ -20,7 +20,7 @@ const ENDPOINTS: u16 = 12;
 pub fn change() -> impl Strategy<Value = Change> {
     let n = || 0..SERVICES;
     prop_oneof![
-        40 => random_service().prop_map(Change::Service),
+        40 => random_service().prop_map(Change::service),
         10 => n().prop_map(|n| Change::ServiceGone(name(n))),
         60 => random_slice(),
         10 => (n(), family()).prop_map(|(n, family)| Change::SliceGone(slice(n, family, &[]).name)),
@@ -96,7 +96,7 @@ fn random_slice() -> impl Strategy<Value = Change> {
             endpoint.terminating = !ready;
         }
         slice.ports.push(EndpointPort { name: "dns".into(), protocol: Protocol::Udp, port: 5353 });
-        Change::Slice(slice)
+        Change::slice(slice)
     })
 }
 
