@@ -9,7 +9,8 @@ use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt::http::{Health, HealthSource, UnboundPorts};
 use shunt::presence::Presence;
-use shunt::status::{self, AgentState, Following};
+use shunt::query::{self, Answer};
+use shunt::status::{AgentState, Following};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::Options;
 use shunt_fake_nftables::{NODE, service, slice};
@@ -38,7 +39,9 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     let teller = known.clone().teller(health(), UnboundPorts::default());
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
-    std::thread::spawn(move || status::serve(&presence.listener, teller));
+    std::thread::spawn(move || {
+        query::serve(&presence.listener, |_| Answer::Status(Box::new(teller())));
+    });
 
     faults.refuse(|refusal| {
         let it = refusal.object == "service-ips"

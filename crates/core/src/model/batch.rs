@@ -32,7 +32,7 @@ impl ChangeBatch {
         for change in &self.changes {
             match change {
                 Change::Service(_) | Change::ServiceIgnored(..) | Change::ServiceGone(_) => {
-                    counts.services += 1
+                    counts.services += 1;
                 }
                 Change::Slice(_) | Change::SliceGone(_) => counts.slices += 1,
                 _ => {}

@@ -57,11 +57,11 @@ impl Change {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Listed {
     /// The names of all Services.
-    Services(HashSet<ObjectName>),
+    Services(Arc<HashSet<ObjectName>>),
     /// The names of all EndpointSlices.
-    Slices(HashSet<ObjectName>),
+    Slices(Arc<HashSet<ObjectName>>),
     /// The names of all ServiceCIDRs.
-    ServiceCidrs(HashSet<Arc<str>>),
+    ServiceCidrs(Arc<HashSet<Arc<str>>>),
 }
 
 /// The Services to plan again.
@@ -492,15 +492,15 @@ mod tests {
         let nets: Vec<IpNet> = vec!["10.96.0.0/16".parse().unwrap()];
         dirtied(&mut store, Change::ServiceCidr("kubernetes".into(), nets));
         let both = HashSet::from(["s", "t"].map(|name| ObjectName::new("default", name)));
-        assert!(dirtied(&mut store, Change::Listed(Listed::Slices(both))).is_empty());
+        assert!(dirtied(&mut store, Change::Listed(Listed::Slices(both.into()))).is_empty());
         let one = HashSet::from([ObjectName::new("default", "t")]);
-        assert_eq!(dirtied(&mut store, Change::Listed(Listed::Slices(one))), ["default/s"]);
+        assert_eq!(dirtied(&mut store, Change::Listed(Listed::Slices(one.into()))), ["default/s"]);
         assert_eq!(store.slices(&ObjectName::new("default", "s")).count(), 0);
         assert_eq!(store.slices(&ObjectName::new("default", "t")).count(), 1);
-        assert!(dirtied(&mut store, Change::Listed(Listed::Services(HashSet::new()))).is_empty());
+        assert!(dirtied(&mut store, Change::Listed(Listed::Services(Arc::default()))).is_empty());
         assert_eq!(store.service_cidrs().count(), 1);
         let mut dirty = Dirty::default();
-        store.apply(Change::Listed(Listed::ServiceCidrs(HashSet::new())), &mut dirty);
+        store.apply(Change::Listed(Listed::ServiceCidrs(Arc::default())), &mut dirty);
         assert!(dirty.node_context);
         assert_eq!(store.service_cidrs().count(), 0);
     }

@@ -1,6 +1,7 @@
 //! Random changes of a small cluster.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -32,7 +33,7 @@ pub fn change() -> impl Strategy<Value = Change> {
         3 => subsequence(addresses().to_vec(), 0..6)
             .prop_map(|addresses| Change::InterfaceAddresses(addresses.into_iter().collect())),
         1 => btree_set(n(), 0..6).prop_map(|services| {
-            Change::Listed(Listed::Services(services.into_iter().map(name).collect()))
+            Change::Listed(Listed::Services(Arc::new(services.into_iter().map(name).collect())))
         }),
     ]
 }
