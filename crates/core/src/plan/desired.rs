@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::conflicts::{Claims, Precedence};
 use super::{
-    Conflict, Flow, Flows, Frontend, FrontendKey, HealthCheck, NoLocal, NodeContext, Options,
-    PlanDelta, ServicePlan, Set, SetMember, base_chains, plan_service,
+    Conflict, Flow, Flows, Frontend, FrontendKey, FrontendKind, HealthCheck, NoLocal, NodeContext,
+    Options, PlanDelta, ServicePlan, Set, SetMember, base_chains, plan_service,
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
@@ -248,6 +248,18 @@ impl Desired {
     #[must_use]
     pub fn service_of(&self, key: FrontendKey) -> Option<&ObjectName> {
         self.claims.winner(key)
+    }
+
+    /// Returns the kind of a frontend, for the Service that owns it.
+    #[must_use]
+    pub fn kind_of(&self, key: FrontendKey) -> Option<FrontendKind> {
+        Some(self.plans.get(self.claims.winner(key)?)?.kind(key))
+    }
+
+    /// Returns the keys of the frontends that a Service claims, in order, whoever owns them.
+    pub fn claimed_by(&self, service: &ObjectName) -> impl Iterator<Item = FrontendKey> {
+        let plan = self.plans.get(service).into_iter();
+        plan.flat_map(|plan| &plan.frontends).map(|(key, _)| *key)
     }
 
     /// Returns all desired frontends, in the order of their keys.
