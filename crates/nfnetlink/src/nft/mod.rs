@@ -31,6 +31,7 @@ mod error;
 mod expr;
 mod kernel;
 mod listener;
+mod lookup;
 mod objects;
 mod refusal;
 mod socket;
@@ -39,7 +40,9 @@ mod userdata;
 
 pub use crate::family::Family as TableFamily;
 pub use batch::{Batch, FinishedBatch};
-pub use dump::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+pub use dump::{
+    Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, OwnedData,
+};
 pub use element::{Age, ElementData, Elements, VerdictCode};
 pub use error::Error;
 pub use expr::{Expr, Register};

@@ -45,7 +45,12 @@ pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
 pub(super) const NFTA_SET_ELEM_TIMEOUT: u16 = 4;
 pub(super) const NFTA_SET_ELEM_EXPIRATION: u16 = 5;
 pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
+pub(super) const NFTA_SET_ELEM_EXPR: u16 = 7;
 pub(super) const NFTA_SET_ELEM_KEY_END: u16 = 10;
+pub(super) const NFTA_SET_ELEM_EXPRESSIONS: u16 = 11;
+
+pub(super) const NFTA_COUNTER_BYTES: u16 = 1;
+pub(super) const NFTA_COUNTER_PACKETS: u16 = 2;
 
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
 pub(super) const NFTA_DATA_VERDICT: u16 = 2;

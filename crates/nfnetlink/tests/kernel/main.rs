@@ -1,0 +1,3 @@
+//! The modules of this crate against the kernel of this machine, in fresh network namespaces.
+
+mod lookup;
