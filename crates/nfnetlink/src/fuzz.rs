@@ -22,7 +22,7 @@ pub fn fuzz(bytes: &[u8]) {
         if let Some(answer) = Answer::parse(&message) {
             assert!(!batch.refused(&answer).to_string().is_empty());
         }
-        let _ = crate::route::address(&message);
+        crate::route::parse_all(&message);
         let attrs = message.attrs();
         let _ = DumpedTable::parse(&attrs);
         let _ = DumpedChain::parse(&attrs, "nat");

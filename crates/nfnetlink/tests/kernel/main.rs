@@ -1,3 +1,4 @@
 //! The modules of this crate against the kernel of this machine, in fresh network namespaces.
 
 mod lookup;
+mod route;
