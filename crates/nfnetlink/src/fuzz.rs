@@ -5,8 +5,8 @@ use crate::attr::Attrs;
 use crate::conntrack::Entry;
 use crate::message::messages;
 use crate::nft::{
-    Answer, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, ElementData,
-    Elements,
+    Answer, AttachedChain, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable,
+    ElementData, Elements,
 };
 
 /// Reads the messages as every kind of answer.
@@ -23,6 +23,7 @@ pub fn fuzz(bytes: &[u8]) {
             assert!(!batch.refused(&answer).to_string().is_empty());
         }
         crate::route::parse_all(&message);
+        let _ = AttachedChain::parse(&message);
         let attrs = message.attrs();
         let _ = DumpedTable::parse(&attrs);
         let _ = DumpedChain::parse(&attrs, "nat");

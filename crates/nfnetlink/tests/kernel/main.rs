@@ -1,4 +1,5 @@
 //! The modules of this crate against the kernel of this machine, in fresh network namespaces.
 
+mod base_chains;
 mod lookup;
 mod route;
