@@ -25,6 +25,7 @@ pub fn fuzz(bytes: &[u8]) {
         crate::route::parse_all(&message);
         let _ = AttachedChain::parse(&message);
         let attrs = message.attrs();
+        let _ = crate::hooks::HookFunction::parse(&attrs);
         let _ = DumpedTable::parse(&attrs);
         let _ = DumpedChain::parse(&attrs, "nat");
         let _ = DumpedSet::parse(&attrs);

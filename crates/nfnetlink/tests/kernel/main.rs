@@ -1,5 +1,6 @@
 //! The modules of this crate against the kernel of this machine, in fresh network namespaces.
 
 mod base_chains;
+mod hooks;
 mod lookup;
 mod route;
