@@ -24,6 +24,7 @@
 //!
 //! Must not know: which tables and sets a program has, and what they mean.
 
+mod base_chains;
 mod batch;
 mod dump;
 mod element;
@@ -31,6 +32,8 @@ mod error;
 mod expr;
 mod kernel;
 mod listener;
+mod lookup;
+mod may_drop;
 mod objects;
 mod refusal;
 mod socket;
@@ -38,13 +41,17 @@ mod uapi;
 mod userdata;
 
 pub use crate::family::Family as TableFamily;
+pub use base_chains::{AttachedChain, NfProto};
 pub use batch::{Batch, FinishedBatch};
-pub use dump::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+pub use dump::{
+    Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, OwnedData,
+};
 pub use element::{Age, ElementData, Elements, VerdictCode};
 pub use error::Error;
 pub use expr::{Expr, Register};
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
+pub use may_drop::MayDrop;
 pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TABLE_PERSIST};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;
