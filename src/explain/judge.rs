@@ -194,14 +194,16 @@ fn fate(
     }
     if facts.tracked.waiting > 0 {
         let text = format!(
-            "endpoint {backend} does not answer: {} connections wait for an answer, {} have one",
-            facts.tracked.waiting, facts.tracked.answered
+            "endpoint {backend} has not answered {} tracked connections, and {} others; --probe \
+             shows whether it answers now",
+            facts.tracked.waiting,
+            match facts.tracked.answered {
+                0 => "no".to_owned(),
+                answered => format!("answered {answered}"),
+            }
         );
-        let finding = Finding::new(Code::EndpointNotAnswering, text);
-        return match facts.tracked.answered {
-            0 => Fate::Lost(finding),
-            _ => Fate::Unknown(finding),
-        };
+        // An entry stays for two minutes, even if its client has given up and the endpoint is back.
+        return Fate::Unknown(Finding::new(Code::EndpointNotAnswering, text));
     }
     Fate::Delivered
 }
