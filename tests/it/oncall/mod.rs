@@ -1,0 +1,3 @@
+//! The commands for those who are on call.
+
+mod random;
