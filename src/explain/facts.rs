@@ -8,15 +8,18 @@ use nfnetlink::route::{
     Link, NeighbourState, RouteAnswer, RouteKind, RouteQuery, links, neighbour, route_to,
 };
 use nix::errno::Errno;
-use shunt_core::explain::{Packet, Tables};
-use shunt_core::model::Backend;
+use shunt_core::explain::{Choice, Packet, Tables};
+use shunt_core::model::{Backend, Family};
 use shunt_core::plan::FrontendKey;
 
+use super::others::{Leg, Others};
 use super::{Client, Origin, Way};
 use crate::dataplane::KernelTables;
 
 /// The maximum number of endpoints whose route and connections are read.
 const MAX_ENDPOINTS: usize = 256;
+/// The maximum number of endpoints for which the chains of other programs are judged.
+const MAX_JUDGED: usize = 16;
 /// The pause after which an unanswered connection counts as waiting: a reply takes less.
 const REPLY: Duration = Duration::from_millis(40);
 
@@ -29,6 +32,8 @@ pub struct Facts {
     pub endpoints: Vec<EndpointFacts>,
     /// The fill level of connection tracking.
     pub conntrack: Option<ConntrackFacts>,
+    /// The verdict of other programs' chains before the translation.
+    pub before: Passing,
     /// True if the destination is an address of the node, which gets what no rule translates.
     pub is_for_node: bool,
     /// What could not be read, and why.
@@ -73,8 +78,13 @@ pub enum Reach {
         /// False if the interface is down or has no carrier.
         is_up: bool,
     },
-    /// The kernel does not forward the packet.
-    Refused(String),
+    /// The kernel does not send the packet on.
+    Refused {
+        /// The reason.
+        reason: String,
+        /// True if the client gets an error.
+        answers: bool,
+    },
     /// Not known.
     Unknown,
 }
@@ -93,7 +103,7 @@ impl Reach {
             Reach::Route { interface, is_up: false, .. } => {
                 Some(format!("interface {interface} is down"))
             }
-            Reach::Refused(reason) => Some(reason.clone()),
+            Reach::Refused { reason, .. } => Some(reason.clone()),
             Reach::Route { .. } | Reach::Local | Reach::Unknown => None,
         }
     }
@@ -116,10 +126,14 @@ pub enum Passing {
     /// All let it pass.
     #[default]
     Passes,
-    /// A chain drops it.
+    /// A chain drops it silently.
     Drops(String),
+    /// A chain rejects it, and the client gets an error.
+    Rejects(String),
     /// A chain may drop it.
     May(String),
+    /// A chain may translate it, and then shunt's rules do not see it.
+    MayTranslate(String),
 }
 
 impl Facts {
@@ -155,14 +169,30 @@ impl Facts {
         let mark = if way.walk.marked.is_some() { mark } else { 0 };
         for (choice, tracked) in choices.iter().zip(tracked).take(MAX_ENDPOINTS) {
             let reach = reach(packet, client, choice.backend, mark, &links);
-            facts.endpoints.push(EndpointFacts {
-                backend: choice.backend,
-                reach,
-                tracked,
-                others: Passing::Passes,
-            });
+            let others = Passing::Passes;
+            facts.endpoints.push(EndpointFacts { backend: choice.backend, reach, tracked, others });
+        }
+        if let Err(error) = facts.judge_others(packet, choices, mark, &links) {
+            facts.unknown.push(format!("chains of other programs: {error}"));
         }
         facts
+    }
+
+    /// Judges the chains of other programs.
+    fn judge_others(
+        &mut self,
+        packet: &Packet,
+        choices: &[Choice],
+        mark: u32,
+        links: &[Link],
+    ) -> Result<(), nfnetlink::nft::Error> {
+        let mut others = Others::list(packet, links)?;
+        self.before = others.before(packet)?;
+        for (endpoint, choice) in self.endpoints.iter_mut().zip(choices).take(MAX_JUDGED) {
+            let leg = Leg { packet, choice: *choice, reach: &endpoint.reach, mark };
+            endpoint.others = others.behind(&leg)?;
+        }
+        Ok(())
     }
 }
 
@@ -234,18 +264,22 @@ fn reach(packet: &Packet, client: &Client, backend: Backend, mark: u32, links: &
     let query = RouteQuery { destination: backend.address, source, input, mark };
     let route = match route_to(query) {
         Ok(RouteAnswer::Route(route)) => route,
-        Ok(RouteAnswer::Refused(errno)) => return Reach::Refused(refusal(errno, backend.address)),
+        Ok(RouteAnswer::Refused(errno)) => {
+            return refusal(errno, backend.address, is_own || forwards(packet, client));
+        }
         Err(_) => return Reach::Unknown,
     };
     match route.kind {
         RouteKind::Local => return Reach::Local,
-        RouteKind::Unicast => {}
+        RouteKind::Unicast if is_own || forwards(packet, client) => {}
+        RouteKind::Unicast => return forwarding_is_off(),
         other => {
-            return Reach::Refused(format!(
+            let reason = format!(
                 "the route to {} is of type {}",
                 backend.address,
                 format!("{other:?}").to_lowercase()
-            ));
+            );
+            return Reach::Refused { reason, answers: other != RouteKind::Blackhole };
         }
     }
     let link = links.iter().find(|link| Some(link.index) == route.output);
@@ -259,18 +293,43 @@ fn reach(packet: &Packet, client: &Client, backend: Backend, mark: u32, links: &
     }
 }
 
-fn refusal(errno: Errno, to: IpAddr) -> String {
-    match errno {
-        Errno::ENETUNREACH => format!("this node has no route to {to}"),
-        Errno::EHOSTUNREACH => format!(
-            "the kernel does not forward packets to {to}: the route is of type unreachable, or \
-             forwarding is off (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding)"
-        ),
-        Errno::EACCES => format!("the route to {to} is of type prohibit"),
-        Errno::EINVAL | Errno::EXDEV => format!(
-            "the kernel drops packets to {to}: a blackhole route, or the reverse path filter \
-             (net.ipv4.conf.*.rp_filter) does not accept the source on this interface"
-        ),
-        other => format!("the kernel refuses packets to {to}: {}", other.desc()),
+/// Returns true if the node forwards packets that arrive there. The kernel's answer about a route
+/// says it for IPv4 only.
+fn forwards(packet: &Packet, client: &Client) -> bool {
+    let file = match (packet.family(), &client.origin) {
+        (Family::V4, Origin::Interface(Some(interface))) => {
+            format!("/proc/sys/net/ipv4/conf/{}/forwarding", interface.name)
+        }
+        (Family::V4, _) => "/proc/sys/net/ipv4/ip_forward".to_owned(),
+        (Family::V6, _) => "/proc/sys/net/ipv6/conf/all/forwarding".to_owned(),
+    };
+    // What cannot be read is no obstacle.
+    std::fs::read_to_string(file).map_or(true, |text| text.trim() != "0")
+}
+
+fn forwarding_is_off() -> Reach {
+    let reason = "this node does not forward packets: set net.ipv4.ip_forward and \
+                  net.ipv6.conf.all.forwarding to 1"
+        .to_owned();
+    Reach::Refused { reason, answers: false }
+}
+
+fn refusal(errno: Errno, to: IpAddr, forwards: bool) -> Reach {
+    if !forwards {
+        return forwarding_is_off();
     }
+    let (reason, answers) = match errno {
+        Errno::ENETUNREACH => (format!("this node has no route to {to}"), true),
+        Errno::EHOSTUNREACH => (format!("the route to {to} is of type unreachable"), true),
+        Errno::EACCES => (format!("the route to {to} is of type prohibit"), true),
+        Errno::EINVAL | Errno::EXDEV => {
+            let reason = format!(
+                "the kernel drops packets to {to}: a blackhole route, or the reverse path filter \
+                 (net.ipv4.conf.*.rp_filter) does not accept the source on this interface"
+            );
+            (reason, false)
+        }
+        other => (format!("the kernel refuses packets to {to}: {}", other.desc()), true),
+    };
+    Reach::Refused { reason, answers }
 }

@@ -1,11 +1,10 @@
 //! The verdict about a packet, from all that is known. Pure.
 
 use shunt_core::explain::{Choice, Code, End, Entry, Finding, Masquerade, Packet, Reasons};
-
 use shunt_core::model::{Family, Protocol};
 
 use super::Way;
-use super::facts::{EndpointFacts, Facts, Passing};
+use super::facts::{EndpointFacts, Facts, Passing, Reach};
 use crate::status::{Source, Status};
 
 /// A change counts as late after this many seconds: a commit takes milliseconds.
@@ -64,8 +63,13 @@ pub struct Judgement {
 #[derive(Debug, Clone, PartialEq)]
 enum Fate {
     Delivered,
+    /// It does not arrive, without an answer.
     Lost(Finding),
+    /// It does not arrive, and the client gets an error.
+    Refused(Finding),
     Unknown(Finding),
+    /// It arrives, but not every earlier one has got an answer.
+    Doubtful(Finding),
 }
 
 /// Judges a packet. `way` is its way through the kernel's tables, or the planned one without them.
@@ -116,6 +120,7 @@ pub fn judge(
         );
         findings.insert(0, Finding::new(Code::ConntrackFull, text));
     }
+    let verdict = before(facts, verdict, &mut findings);
     let is_full = facts.conntrack.is_some_and(|it| it.is_exhausted);
     let verdict = match verdict {
         Verdict::Delivered | Verdict::Unknown if is_full => Verdict::Dropped,
@@ -131,6 +136,37 @@ pub fn judge(
     Judgement { verdict, findings }
 }
 
+/// Returns the verdict with regard to other programs' chains before shunt's rules.
+fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdict {
+    let (verdict, code, text) = match &facts.before {
+        Passing::Passes => return verdict,
+        _ if verdict == Verdict::NotAService => return verdict,
+        Passing::Drops(by) => (
+            Verdict::Dropped,
+            Code::ForeignDrop,
+            format!("another program drops the packet before shunt's rules: {by}"),
+        ),
+        Passing::Rejects(by) => (
+            Verdict::Refused,
+            Code::ForeignDrop,
+            format!("another program rejects the packet before shunt's rules: {by}"),
+        ),
+        Passing::May(by) => (
+            // It reaches no endpoint either way.
+            if verdict == Verdict::Dropped { verdict } else { Verdict::Unknown },
+            Code::ForeignDropPossible,
+            format!("another program may drop the packet before shunt's rules: {by}"),
+        ),
+        Passing::MayTranslate(by) => (
+            Verdict::Unknown,
+            Code::ForeignTranslationPossible,
+            format!("another program may translate the packet before shunt's rules: {by}"),
+        ),
+    };
+    findings.insert(0, Finding::new(code, text));
+    verdict
+}
+
 /// Judges a translated packet by the fates of its possible endpoints.
 fn translated(
     packet: &Packet,
@@ -140,13 +176,20 @@ fn translated(
     facts: &Facts,
     findings: &mut Vec<Finding>,
 ) -> Verdict {
-    let mut delivered = 0;
-    let mut unknown = 0;
+    let (mut delivered, mut refused, mut unknown) = (0, 0, 0);
     for (place, choice) in choices.iter().enumerate() {
         let masquerade = way.masquerades.get(place).copied().flatten();
         match fate(packet, choice, masquerade, facts.endpoints.get(place)) {
             Fate::Delivered => delivered += 1,
+            Fate::Doubtful(finding) => {
+                delivered += 1;
+                findings.push(finding);
+            }
             Fate::Lost(finding) => findings.push(finding),
+            Fate::Refused(finding) => {
+                refused += 1;
+                findings.push(finding);
+            }
             Fate::Unknown(finding) => {
                 unknown += 1;
                 if !findings.contains(&finding) {
@@ -158,9 +201,11 @@ fn translated(
     match (delivered, unknown) {
         // What finds no slot is not translated.
         _ if lost > 0.0 => Verdict::Unknown,
+        (0, 0) if refused == choices.len() => Verdict::Refused,
         (0, 0) => Verdict::Dropped,
-        (0, _) => Verdict::Unknown,
-        _ => Verdict::Delivered,
+        (all, _) if all == choices.len() => Verdict::Delivered,
+        // The random choice decides.
+        _ => Verdict::Unknown,
     }
 }
 
@@ -187,14 +232,22 @@ fn fate(
     let Some(facts) = facts else { return Fate::Delivered };
     if let Some(obstacle) = facts.reach.obstacle() {
         let text = format!("endpoint {backend} is unreachable: {obstacle}");
-        return Fate::Lost(Finding::new(Code::EndpointUnreachable, text));
+        let finding = Finding::new(Code::EndpointUnreachable, text);
+        return match facts.reach {
+            Reach::Refused { answers: true, .. } => Fate::Refused(finding),
+            _ => Fate::Lost(finding),
+        };
     }
     match &facts.others {
         Passing::Drops(by) => {
             let text = format!("another program drops packets to endpoint {backend}: {by}");
             return Fate::Lost(Finding::new(Code::ForeignDrop, text));
         }
-        Passing::May(by) => {
+        Passing::Rejects(by) => {
+            let text = format!("another program rejects packets to endpoint {backend}: {by}");
+            return Fate::Refused(Finding::new(Code::ForeignDrop, text));
+        }
+        Passing::May(by) | Passing::MayTranslate(by) => {
             let text = format!("another program may drop packets to endpoint {backend}: {by}");
             return Fate::Unknown(Finding::new(Code::ForeignDropPossible, text));
         }
@@ -211,7 +264,11 @@ fn fate(
             }
         );
         // An entry stays for two minutes, even if its client has given up and the endpoint is back.
-        return Fate::Unknown(Finding::new(Code::EndpointNotAnswering, text));
+        let finding = Finding::new(Code::EndpointNotAnswering, text);
+        return match facts.tracked.answered {
+            0 => Fate::Unknown(finding),
+            _ => Fate::Doubtful(finding),
+        };
     }
     Fate::Delivered
 }

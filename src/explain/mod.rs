@@ -8,6 +8,7 @@
 
 pub mod facts;
 pub mod judge;
+mod others;
 mod probe;
 pub mod report;
 mod source;

@@ -255,7 +255,7 @@ fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
     let report = |view: &shunt_core::explain::EndpointView| {
         let facts = known(view.address, view.port).filter(|_| view.is_used());
         let others = facts.and_then(|facts| match (&facts.others, facts.tracked) {
-            (Passing::Drops(by), _) => Some(format!("dropped by {by}")),
+            (Passing::Drops(by) | Passing::Rejects(by), _) => Some(by.clone()),
             (_, Tracked { waiting: waiting @ 1.., answered: 0, .. }) => {
                 Some(format!("NO ANSWER to {waiting} connections"))
             }
@@ -289,7 +289,7 @@ fn route(reach: &Reach) -> Option<String> {
             };
             Some(format!("{via}dev {interface}, {neighbour}"))
         }
-        Reach::Refused(reason) => Some(reason.clone()),
+        Reach::Refused { reason, .. } => Some(reason.clone()),
         Reach::Unknown => None,
     }
 }

@@ -15,20 +15,25 @@ pub(super) fn summary(explanation: &Explanation) -> String {
     let reason = explanation.findings.first().map(|finding| finding.text.as_str());
     match (explanation.verdict, reason) {
         (Verdict::Delivered, reason) => {
-            let used = explanation.endpoints.iter().filter(|endpoint| endpoint.used);
-            let (mut all, mut blocked) = (0, 0);
-            for endpoint in used {
-                all += 1;
-                blocked += usize::from(endpoint.obstacle.is_some());
-            }
-            let to = match all {
+            let to = match explanation.endpoints.iter().filter(|endpoint| endpoint.used).count() {
                 1 => "to the only endpoint".to_owned(),
-                _ if blocked > 0 => format!("to {} of {all} endpoints", all - blocked),
-                _ => format!("to one of {all} endpoints"),
+                all => format!("to one of {all} endpoints"),
             };
             match reason {
                 Some(reason) => format!("{to}; {reason}"),
                 None => to,
+            }
+        }
+        (Verdict::Unknown, Some(reason)) => {
+            let used = explanation.endpoints.iter().filter(|endpoint| endpoint.used);
+            let (blocked, free): (Vec<_>, Vec<_>) =
+                used.partition(|endpoint| endpoint.obstacle.is_some());
+            match (blocked.len(), free.len()) {
+                (0, _) | (_, 0) => reason.to_owned(),
+                (_, free_count) => {
+                    let all = blocked.len() + free_count;
+                    format!("{free_count} of {all} endpoints at random get it; {reason}")
+                }
             }
         }
         (Verdict::NotAService, None) => "no Service has this destination".to_owned(),

@@ -100,6 +100,8 @@ codes! {
     KubeProxyPresent = "kube-proxy-present",
     /// A chain of another program may drop the packet.
     ForeignDropPossible = "foreign-drop-possible",
+    /// A chain of another program may translate the packet before shunt's chains.
+    ForeignTranslationPossible = "foreign-translation-possible",
     /// A chain of another program drops the packet.
     ForeignDrop = "foreign-drop",
     /// A pod reaches itself, and nothing masquerades it.

@@ -1,0 +1,232 @@
+//! What the chains of other programs do with a packet, before and behind shunt's translation.
+
+use nfnetlink::nft::{
+    AttachedChain, Error, Interface, JudgedPacket, Mark, NfProto, Passing as Judged, Place, Socket,
+};
+use nfnetlink::route::{Link, RouteAnswer, RouteQuery, route_to};
+use shunt_core::explain::{Choice, Entry, Packet};
+use shunt_core::plan::TABLE;
+
+use super::facts::{Passing, Reach};
+
+/// The hooks of IP (`NF_INET_*`).
+const PREROUTING: u32 = libc::NF_INET_PRE_ROUTING as u32;
+const INPUT: u32 = libc::NF_INET_LOCAL_IN as u32;
+const FORWARD: u32 = libc::NF_INET_FORWARD as u32;
+const OUTPUT: u32 = libc::NF_INET_LOCAL_OUT as u32;
+const POSTROUTING: u32 = libc::NF_INET_POST_ROUTING as u32;
+/// The priority of destination NAT (`NF_IP_PRI_NAT_DST`), shunt's own.
+const NAT_DST: i32 = -100;
+/// The tables of legacy iptables that are in use, which nf_tables does not list.
+const LEGACY: [&str; 2] =
+    ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
+
+/// The base chains of other programs.
+pub(super) struct Others {
+    socket: Socket,
+    chains: Vec<AttachedChain>,
+    /// What cannot be judged at all.
+    unjudged: Option<String>,
+    /// The interface of the route that the node chose before the translation. The output hook shows
+    /// it behind the translation, too (`nf_hook_state.out`).
+    first_output: Option<Interface>,
+}
+
+/// The way of a packet to one endpoint.
+pub(super) struct Leg<'a> {
+    pub(super) packet: &'a Packet,
+    pub(super) choice: Choice,
+    pub(super) reach: &'a Reach,
+    /// The bits that shunt adds to the mark.
+    pub(super) mark: u32,
+}
+
+/// A packet on its way past chains.
+struct Passage<'a> {
+    others: &'a mut Others,
+    packet: JudgedPacket,
+    /// The first chain that may drop or translate the packet.
+    doubt: Option<Passing>,
+}
+
+impl Others {
+    /// Lists the chains in the network namespace of this thread.
+    pub(super) fn list(packet: &Packet, links: &[Link]) -> Result<Others, Error> {
+        let mut socket = Socket::open()?;
+        let own = |chain: &AttachedChain| {
+            chain.table == TABLE && matches!(chain.family, NfProto::Ip | NfProto::Ip6)
+        };
+        // An empty chain that accepts changes nothing.
+        let matters = |chain: &AttachedChain| chain.rules > 0 || chain.drops_by_default;
+        let mut chains = socket.base_chains()?;
+        chains.retain(|chain| !own(chain) && matters(chain));
+        let names = std::fs::read_to_string(LEGACY[packet.family() as usize]).unwrap_or_default();
+        let legacy: Vec<&str> = names.split_whitespace().collect();
+        let unjudged = (!legacy.is_empty()).then(|| {
+            format!("legacy iptables has tables that are not judged here: {}", legacy.join(", "))
+        });
+        let output = match route_to(RouteQuery::to(packet.destination)) {
+            Ok(RouteAnswer::Route(route)) => route.output,
+            _ => None,
+        };
+        let link = links.iter().find(|link| Some(link.index) == output);
+        let first_output = link.map(|link| Interface::named(link.name.as_str()));
+        Ok(Others { socket, chains, unjudged, first_output })
+    }
+
+    /// Judges the chains that the packet meets before shunt translates it.
+    pub(super) fn before(&mut self, packet: &Packet) -> Result<Passing, Error> {
+        let hook = match packet.entry {
+            Entry::Node => OUTPUT,
+            Entry::Interface(_) => PREROUTING,
+        };
+        let mut passage = Passage::new(self, packet);
+        if let Some(dropped) = passage.devices()? {
+            return Ok(dropped);
+        }
+        if let Some(dropped) = passage.hook(hook, |priority| priority < NAT_DST)? {
+            return Ok(dropped);
+        }
+        passage.translators(hook)?;
+        Ok(passage.end())
+    }
+
+    /// Judges the chains that the packet meets behind the translation to an endpoint.
+    pub(super) fn behind(&mut self, leg: &Leg<'_>) -> Result<Passing, Error> {
+        let Leg { packet, choice, reach, mark } = *leg;
+        let is_own = packet.entry == Entry::Node;
+        let mut passage = Passage::new(self, packet);
+        passage.packet.destination = choice.backend.address;
+        passage.packet.port = choice.backend.port;
+        passage.packet.translated = true;
+        passage.packet.mark.value |= mark;
+        passage.packet.is_local = Some(*reach == Reach::Local);
+        let first = if is_own { OUTPUT } else { PREROUTING };
+        let mut dropped = passage.hook(first, |priority| priority > NAT_DST)?;
+        passage.packet.output = match reach {
+            Reach::Route { interface, .. } => Some(Interface::named(interface.as_str())),
+            Reach::Local => Some(Interface::named("lo")),
+            Reach::Refused { .. } | Reach::Unknown => None,
+        };
+        let rest: &[u32] = match (is_own, reach) {
+            // The loopback interface brings it back as a packet that arrives.
+            (true, Reach::Local) => &[POSTROUTING, PREROUTING, INPUT],
+            (true, _) => &[POSTROUTING],
+            (false, Reach::Local) => &[INPUT],
+            (false, _) => &[FORWARD, POSTROUTING],
+        };
+        for hook in rest {
+            if is_own && *hook == PREROUTING {
+                passage.packet.input = Some(Interface::named("lo"));
+            }
+            if dropped.is_none() {
+                dropped = passage.hook(*hook, |_| true)?;
+            }
+        }
+        Ok(dropped.unwrap_or_else(|| passage.end()))
+    }
+}
+
+impl<'a> Passage<'a> {
+    fn new(others: &'a mut Others, packet: &Packet) -> Passage<'a> {
+        let Packet { source, destination, protocol, port, .. } = *packet;
+        let mut judged = JudgedPacket::new(protocol, source, destination, port);
+        // Nothing but rules that are judged here sets a mark, except for traffic control.
+        judged.mark = Mark::from(0);
+        judged.input = match &packet.entry {
+            Entry::Node | Entry::Interface(None) => None,
+            Entry::Interface(Some(name)) => Some(Interface::named(&**name)),
+        };
+        judged.output.clone_from(&others.first_output);
+        let doubt = others.unjudged.clone().map(Passing::May);
+        Passage { others, packet: judged, doubt }
+    }
+
+    /// Passes the chains of a hook, in order. Returns the first that drops the packet.
+    fn hook(&mut self, hook: u32, wanted: impl Fn(i32) -> bool) -> Result<Option<Passing>, Error> {
+        let family = self.packet.family();
+        let chains: Vec<AttachedChain> = self
+            .others
+            .chains
+            .iter()
+            .filter(|chain| matches!(chain.family, NfProto::Inet | NfProto::Ip | NfProto::Ip6))
+            .filter(|chain| chain.family.sees(family) && chain.hook == hook)
+            .filter(|chain| wanted(chain.priority))
+            .cloned()
+            .collect();
+        for chain in chains {
+            let judgement = self.others.socket.judge(&chain, &self.packet)?;
+            self.packet.mark = judgement.mark;
+            match judgement.passing {
+                Judged::Passes => {}
+                Judged::Drops(place) => return Ok(Some(dropped(&chain, &place))),
+                Judged::May { place, why } => {
+                    let text = format!("{} ({why})", name(&chain, &place));
+                    self.doubt.get_or_insert(Passing::May(text));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Notes chains that may translate the packet before shunt does.
+    fn translators(&mut self, hook: u32) -> Result<(), Error> {
+        let family = self.packet.family();
+        let chains: Vec<AttachedChain> = self
+            .others
+            .chains
+            .iter()
+            .filter(|chain| chain.kind == "nat" && chain.family.sees(family))
+            .filter(|chain| chain.hook == hook && chain.priority <= NAT_DST)
+            .cloned()
+            .collect();
+        for chain in chains {
+            let judgement = self.others.socket.judge(&chain, &self.packet)?;
+            if let Some(place) = judgement.translation {
+                self.doubt.get_or_insert(Passing::MayTranslate(name(&chain, &place)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes the chains of the interface on which the packet arrives.
+    fn devices(&mut self) -> Result<Option<Passing>, Error> {
+        let Some(input) = self.packet.input.clone() else { return Ok(None) };
+        let chains: Vec<AttachedChain> = self
+            .others
+            .chains
+            .iter()
+            .filter(|chain| chain.family == NfProto::Netdev && chain.hook_name() == "ingress")
+            .filter(|chain| chain.devices.contains(&input.name))
+            .cloned()
+            .collect();
+        for chain in chains {
+            match self.others.socket.judge(&chain, &self.packet)?.passing {
+                Judged::Passes => {}
+                Judged::Drops(place) => return Ok(Some(dropped(&chain, &place))),
+                Judged::May { place, why } => {
+                    let text = format!("{} ({why})", name(&chain, &place));
+                    self.doubt.get_or_insert(Passing::May(text));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn end(self) -> Passing {
+        self.doubt.unwrap_or_default()
+    }
+}
+
+fn dropped(chain: &AttachedChain, place: &Place) -> Passing {
+    let by = name(chain, place);
+    if place.what.to_lowercase().contains("reject") {
+        Passing::Rejects(by)
+    } else {
+        Passing::Drops(by)
+    }
+}
+
+fn name(chain: &AttachedChain, place: &Place) -> String {
+    format!("{place} of table {} {} at {}", chain.family, chain.table, chain.hook_name())
+}
