@@ -77,10 +77,20 @@ pub(super) fn walk<R: Ruleset>(
     chain: &str,
     drops_by_default: bool,
 ) -> Result<Judgement, R::Error> {
+    walk_at_most(MAX_RULES, ruleset, view, chain, drops_by_default)
+}
+
+fn walk_at_most<R: Ruleset>(
+    rules: usize,
+    ruleset: &mut R,
+    view: &View<'_>,
+    chain: &str,
+    drops_by_default: bool,
+) -> Result<Judgement, R::Error> {
     let mut walk = Walk {
         ruleset,
         view,
-        left: MAX_RULES,
+        left: rules,
         accepted: None,
         dropped: None,
         unknown: None,
@@ -213,8 +223,12 @@ impl<R: Ruleset> Walk<'_, R> {
                     join(&mut next, state.clone());
                     continue;
                 }
-                Step::Divert(what) => {
+                Step::Divert(what, why) => {
                     self.translation.get_or_insert_with(|| place(what));
+                    if let Some(why) = why {
+                        self.doubt(&mut state, chain, rule, &why);
+                        join(&mut next, state.clone());
+                    }
                     continue;
                 }
                 Step::Verdict(verdict) => verdict,
@@ -398,6 +412,8 @@ pub(super) fn fuzz(attrs: &crate::attr::Attrs<'_>, view: &View<'_>) {
     let chain = Rc::new(Chain { rules: vec![Rule::parse(attrs); 2], complete: true });
     let elements = attrs.clone().flat_map(|list| list.children());
     let elements: Vec<Listed> = elements.filter_map(|it| Listed::parse(&it)).collect();
-    let set = Definition::parse(attrs).map(|it| Rc::new(Set::new(it, elements, true)));
-    let _ = walk(&mut Any(chain, set), view, "chain", true);
+    for definition in Definition::parse(attrs).into_iter().chain(Definition::all_kinds()) {
+        let set = Some(Rc::new(Set::new(definition, elements.clone(), true)));
+        let _ = walk_at_most(50, &mut Any(Rc::clone(&chain), set), view, "chain", true);
+    }
 }
