@@ -15,7 +15,7 @@ use shunt_testbed::{Netns, Random, seed};
 use super::UDP;
 
 /// The number of rulesets of each program, and of packets for each.
-const RULESETS: usize = 25;
+const RULESETS: usize = 40;
 const PACKETS: usize = 24;
 
 const PORTS: [u16; 4] = [53, 80, 443, 8080];
@@ -201,7 +201,7 @@ const NFT_MATCHES: [&str; 46] = [
     "@th,16,16 <PORT>",
 ];
 
-const NFT_STATEMENTS: [&str; 17] = [
+const NFT_STATEMENTS: [&str; 18] = [
     "accept",
     "accept",
     "drop",
@@ -214,6 +214,7 @@ const NFT_STATEMENTS: [&str; 17] = [
     "goto <USER>",
     "counter",
     "meta mark set <MARK>",
+    "numgen random mod 2 == 0 meta mark set <MARK>",
     "meta mark set meta mark or 0x1",
     "meta mark set meta mark and 0xfffffffe",
     "ct mark set <MARK>",
@@ -239,8 +240,8 @@ fn statement(random: &mut Random, level: usize, statements: &[&str]) -> String {
 
 /// Writes random rules of nft into the tables of a router.
 fn nft_ruleset(random: &mut Random) -> String {
-    let rules = |random: &mut Random, level: usize, is_early: bool, can_reject: bool| -> String {
-        (0..1 + random.below(5))
+    let rules = |random: &mut Random, count: usize, level: usize, name: &str| -> String {
+        (0..count)
             .map(|_| {
                 let mut rule = String::new();
                 for _ in 0..1 + random.below(2) {
@@ -254,11 +255,12 @@ fn nft_ruleset(random: &mut Random) -> String {
                         rule += &format!("{} ", fill(random, part));
                     }
                 }
-                if is_early && random.below(12) == 0 {
+                if name == "early" && random.below(12) == 0 {
                     return format!("{rule} notrack\n");
                 }
                 let statement = statement(random, level, &NFT_STATEMENTS);
                 // The kernel refuses to reject at the postrouting hook.
+                let can_reject = ["first", "second"].contains(&name);
                 let statement =
                     statement.replace("reject", if can_reject { "reject" } else { "drop" });
                 format!("{rule} {statement}\n")
@@ -272,7 +274,8 @@ fn nft_ruleset(random: &mut Random) -> String {
         set ports { type inet_service; elements = { 53, 443 }; }\n",
     );
     for user in (0..3).rev() {
-        table += &format!("chain u{user} {{\n{}}}\n", rules(random, user + 1, false, false));
+        let count = 1 + random.below(4);
+        table += &format!("chain u{user} {{\n{}}}\n", rules(random, count, user + 1, ""));
     }
     for (name, hook) in [
         ("early", "prerouting priority -300"),
@@ -281,13 +284,15 @@ fn nft_ruleset(random: &mut Random) -> String {
         ("second", "forward priority 10"),
         ("last", "postrouting priority 50"),
     ] {
+        // Most packets come to the chains at the forward hook.
+        let count = if hook.starts_with("forward") { 2 + random.below(5) } else { random.below(2) };
         let policy = if random.below(8) == 0 { "drop" } else { "accept" };
         table += &format!(
             "chain {name} {{
             type filter hook {hook}; policy {policy};
             udp dport {SENTINEL} accept\nmeta l4proto {{ icmp, icmpv6 }} accept
             {}}}\n",
-            rules(random, 0, name == "early", name != "last"),
+            rules(random, count, 0, name),
         );
     }
     format!("table inet chance {{\n{table}}}\n")
@@ -328,7 +333,7 @@ const IPTABLES_MATCHES: [&str; 32] = [
     "-m statistic --mode random --probability 0.5",
 ];
 
-const IPTABLES_TARGETS: [&str; 15] = [
+const IPTABLES_TARGETS: [&str; 16] = [
     "-j ACCEPT",
     "-j ACCEPT",
     "-j DROP",
@@ -341,6 +346,7 @@ const IPTABLES_TARGETS: [&str; 15] = [
     "-m comment --comment nothing",
     "-j LOG",
     "-j MARK --set-mark <MARK>",
+    "-m statistic --mode random --probability 0.5 -j MARK --set-mark <MARK>",
     "-j MARK --set-xmark <MARK>/0x1",
     "-j CONNMARK --save-mark",
     "-j CONNMARK --restore-mark",
@@ -400,7 +406,7 @@ impl Datagram {
             packet.port = SERVICE_PORTS.1;
             packet.translated = true;
         }
-        let mut known = || random.below(6) != 0;
+        let mut known = || random.below(5) != 0;
         packet.source_port = known().then_some(self.from.port());
         packet.input = known().then(|| Interface::named(format!("in{}", self.client + 1)));
         packet.output = known().then(|| Interface::named("out0"));
