@@ -41,8 +41,8 @@ pub(super) enum Step {
     /// Translates an address by this statement, and accepts the packet.
     Translate(String),
     /// Changes something that the connection tracking or NAT of later chains needs, by this
-    /// statement. The next expression follows.
-    Divert(String),
+    /// statement. The next expression follows, or with a reason perhaps the next rule.
+    Divert(String, Option<Reason>),
     /// Anything may happen to the packet after this statement, for this reason.
     Anything { what: String, why: &'static str },
     /// A set has the answer.
@@ -184,7 +184,10 @@ impl Evaluation {
             Expression::Untrack => untrack(state),
             Expression::Nat(what) => Step::Translate((*what).to_owned()),
             // Without a socket, the next rule follows.
-            Expression::Tproxy => Step::sometimes("whether tproxy finds a socket is not known"),
+            Expression::Tproxy => {
+                let why = "whether tproxy finds a socket is not known".to_owned();
+                Step::Divert("tproxy".to_owned(), Some(Reason::Here(why)))
+            }
             Expression::Other(name) => Step::Anything {
                 what: format!("the expression {name}"),
                 why: "its effect is not known",
@@ -268,13 +271,13 @@ impl Evaluation {
                 let (at, addresses) = addresses(view.packet.family());
                 state.network.write(offset, &bits);
                 if offset < at + addresses && end > at {
-                    return Step::Divert("a change of an address".to_owned());
+                    return Step::Divert("a change of an address".to_owned(), None);
                 }
             }
             NFT_PAYLOAD_TRANSPORT_HEADER => {
                 state.transport.write(offset, &bits);
                 if offset < 4 && has_ports(view.packet.protocol) {
-                    return Step::Divert("a change of a port".to_owned());
+                    return Step::Divert("a change of a port".to_owned(), None);
                 }
             }
             _ => {}
@@ -415,7 +418,7 @@ pub(super) fn untrack(state: &mut State) -> Step {
         Tracking::Before => state.tracking = Tracking::Untracked,
         Tracking::Unknown => {}
     }
-    Step::Divert("notrack".to_owned())
+    Step::Divert("notrack".to_owned(), None)
 }
 
 /// Returns the name of an interface, padded with zeros.

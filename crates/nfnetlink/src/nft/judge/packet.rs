@@ -45,7 +45,7 @@ pub struct JudgedPacket {
     /// True if destination NAT has changed the destination of the connection.
     pub translated: bool,
     /// The interface that the packet came in by; `None` if it is unknown. Not used at the output
-    /// hook, where packets have none.
+    /// hook, where packets have none, nor at the postrouting hook, where it depends on the kernel.
     pub input: Option<Interface>,
     /// The interface that the packet leaves by; `None` if it is unknown. Not used at the prerouting
     /// and input hooks, where packets have none.
@@ -209,6 +209,10 @@ impl<'a> View<'a> {
     pub(super) fn input(&self) -> Device<'a> {
         if self.is_ip() && self.hook == OUTPUT {
             return Device::None;
+        }
+        if self.is_ip() && self.hook == POSTROUTING {
+            // Linux 5.7 and later show the interface of forwarded packets here, others do not.
+            return Device::Unknown;
         }
         self.packet.input.as_ref().map_or(Device::Unknown, Device::Known)
     }

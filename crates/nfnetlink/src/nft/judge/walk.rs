@@ -77,10 +77,20 @@ pub(super) fn walk<R: Ruleset>(
     chain: &str,
     drops_by_default: bool,
 ) -> Result<Judgement, R::Error> {
+    walk_at_most(MAX_RULES, ruleset, view, chain, drops_by_default)
+}
+
+fn walk_at_most<R: Ruleset>(
+    rules: usize,
+    ruleset: &mut R,
+    view: &View<'_>,
+    chain: &str,
+    drops_by_default: bool,
+) -> Result<Judgement, R::Error> {
     let mut walk = Walk {
         ruleset,
         view,
-        left: MAX_RULES,
+        left: rules,
         accepted: None,
         dropped: None,
         unknown: None,
@@ -213,8 +223,12 @@ impl<R: Ruleset> Walk<'_, R> {
                     join(&mut next, state.clone());
                     continue;
                 }
-                Step::Divert(what) => {
+                Step::Divert(what, why) => {
                     self.translation.get_or_insert_with(|| place(what));
+                    if let Some(why) = why {
+                        self.doubt(&mut state, chain, rule, &why);
+                        join(&mut next, state.clone());
+                    }
                     continue;
                 }
                 Step::Verdict(verdict) => verdict,
@@ -398,6 +412,163 @@ pub(super) fn fuzz(attrs: &crate::attr::Attrs<'_>, view: &View<'_>) {
     let chain = Rc::new(Chain { rules: vec![Rule::parse(attrs); 2], complete: true });
     let elements = attrs.clone().flat_map(|list| list.children());
     let elements: Vec<Listed> = elements.filter_map(|it| Listed::parse(&it)).collect();
-    let set = Definition::parse(attrs).map(|it| Rc::new(Set::new(it, elements, true)));
-    let _ = walk(&mut Any(chain, set), view, "chain", true);
+    for definition in Definition::parse(attrs).into_iter().chain(Definition::all_kinds()) {
+        let set = Some(Rc::new(Set::new(definition, elements.clone(), true)));
+        let _ = walk_at_most(50, &mut Any(Rc::clone(&chain), set), view, "chain", true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::nft::{AttachedChain, JudgedPacket, NfProto};
+
+    /// Chains by name, without sets.
+    #[derive(Default)]
+    struct Rules(HashMap<&'static str, Chain>);
+
+    impl Ruleset for Rules {
+        type Error = Infallible;
+
+        fn chain(&mut self, name: &str) -> Result<Rc<Chain>, Infallible> {
+            Ok(Rc::new(self.0[name].clone()))
+        }
+
+        fn set(&mut self, _: &str) -> Result<Option<Rc<Set>>, Infallible> {
+            Ok(None)
+        }
+    }
+
+    impl Rules {
+        fn with(mut self, name: &'static str, rules: Vec<Vec<Expression>>) -> Rules {
+            let rules = (1..).zip(rules);
+            let rules = rules.map(|(handle, expressions)| Rule { handle, expressions }).collect();
+            self.0.insert(name, Chain { rules, complete: true });
+            self
+        }
+
+        fn judge(mut self) -> Judgement {
+            let chain = AttachedChain {
+                family: NfProto::Inet,
+                table: "t".to_owned(),
+                chain: "base".to_owned(),
+                kind: "filter".to_owned(),
+                hook: 2,
+                priority: 0,
+                drops_by_default: false,
+                devices: Vec::new(),
+                rules: 1,
+            };
+            let packet = JudgedPacket::new(6, [10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 80);
+            let Ok(judged) = walk(&mut self, &View::new(&chain, &packet), "base", false);
+            judged
+        }
+    }
+
+    fn drops() -> Expression {
+        Expression::Verdict(Verdict::Drop)
+    }
+
+    fn sometimes() -> Expression {
+        Expression::Sometimes("limit".to_owned())
+    }
+
+    fn why(judgement: Judgement) -> (String, String) {
+        match judgement.passing {
+            Passing::May { place, why } => (place.to_string(), why),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn statements_without_a_known_effect_leave_it_open() {
+        for (expression, what, reason) in [
+            (Expression::HandsOver("synproxy".to_owned()), "synproxy", "hands the packet over"),
+            (Expression::Other("new".to_owned()), "the expression new", "effect is not known"),
+            (Expression::Verdict(Verdict::Other(3 | 5 << 16)), "queue", "another program decides"),
+        ] {
+            let judgement = Rules::default().with("base", vec![vec![expression]]).judge();
+            assert!(judgement.translation.is_some());
+            assert_eq!(judgement.mark, Mark::UNKNOWN);
+            let (place, why) = why(judgement);
+            assert_eq!(place, format!("{what} in rule 1 of chain base"));
+            assert!(why.contains(reason), "{why}");
+        }
+        // They change nothing if the packet does not meet them.
+        let rules = vec![vec![Expression::Verdict(Verdict::Accept)], vec![Expression::Reject]];
+        let judgement = Rules::default().with("base", rules).judge();
+        assert_eq!((judgement.passing, judgement.translation), (Passing::Passes, None));
+    }
+
+    #[test]
+    fn unreadable_sets_leave_it_open() {
+        let lookup = |to| Expression::Lookup { set: "s".to_owned(), key: 1, to, inverted: false };
+        let rules = Rules::default().with("base", vec![vec![lookup(None), drops()]]);
+        let (place, reason) = why(rules.judge());
+        assert_eq!(place, "drop in rule 1 of chain base");
+        assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
+        let (place, reason) =
+            why(Rules::default().with("base", vec![vec![lookup(Some(0))]]).judge());
+        assert_eq!(place, "the map s in rule 1 of chain base");
+        assert_eq!(reason, "the set s cannot be decoded (rule 1 of chain base)");
+    }
+
+    #[test]
+    fn reason_is_the_match_that_decides() {
+        // The first rule changes nothing, in either way.
+        let jump = Expression::Verdict(Verdict::Jump("empty".to_owned()));
+        let rules = vec![
+            vec![sometimes(), jump],
+            vec![Expression::Meta { to: 1, key: libc::NFT_META_MARK }, mark(), drops()],
+        ];
+        let rules = Rules::default().with("base", rules).with("empty", Vec::new());
+        assert_eq!(why(rules.judge()).1, "the mark is not known (rule 2 of chain base)");
+        // The second rule has an open result because of the first.
+        let set = Expression::SetMeta { from: 1, key: libc::NFT_META_MARK };
+        let value = |mark: u32| Expression::Value { to: 1, value: mark.to_ne_bytes().to_vec() };
+        let rules = vec![
+            vec![value(0), set.clone()],
+            vec![sometimes(), value(1), set],
+            vec![Expression::Meta { to: 1, key: libc::NFT_META_MARK }, mark(), drops()],
+        ];
+        let reason = why(Rules::default().with("base", rules).judge()).1;
+        assert_eq!(reason, "whether limit matches is not known (rule 2 of chain base)");
+    }
+
+    /// Matches the mark 1.
+    fn mark() -> Expression {
+        let with = 1_u32.to_ne_bytes().to_vec();
+        Expression::Compare { from: 1, operation: libc::NFT_CMP_EQ, with }
+    }
+
+    #[test]
+    fn work_is_bounded() {
+        // Two jumps per chain would be 2^16 ways, and a loop would not end.
+        let names = ["base", "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n"];
+        let mut rules = Rules::default().with("n", vec![vec![drops(); 1]; 1]);
+        for pair in names.windows(2) {
+            let jump = || vec![sometimes(), Expression::Verdict(Verdict::Jump(pair[1].to_owned()))];
+            rules = rules.with(pair[0], vec![jump(), jump()]);
+        }
+        let (place, _) = why(rules.judge());
+        assert!(!place.is_empty());
+        let again = Expression::Verdict(Verdict::Jump("base".to_owned()));
+        let (_, reason) = why(Rules::default().with("base", vec![vec![again]]).judge());
+        assert!(reason.contains("nested too deeply"), "{reason}");
+        let rules = vec![vec![Expression::Neutral]; MAX_RULES + 1];
+        let (_, reason) = why(Rules::default().with("base", rules).judge());
+        assert!(reason.contains("more than 10000 rules"), "{reason}");
+    }
+
+    #[test]
+    fn incomplete_chains_have_an_unknown_end() {
+        let mut rules = Rules::default().with("base", vec![vec![Expression::Neutral]]);
+        if let Some(chain) = rules.0.get_mut("base") {
+            chain.complete = false;
+        }
+        assert!(why(rules.judge()).1.contains("too many rules"));
+    }
 }

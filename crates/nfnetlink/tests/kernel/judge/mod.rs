@@ -1,5 +1,6 @@
 //! What base chains do with a packet, judged by rules that other programs wrote.
 
+mod packets;
 mod rules;
 mod rulesets;
 
