@@ -152,8 +152,7 @@ fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdi
             format!("another program rejects the packet before shunt's rules: {by}"),
         ),
         Passing::May(by) => (
-            // It reaches no endpoint either way.
-            if verdict == Verdict::Dropped { verdict } else { Verdict::Unknown },
+            Verdict::Unknown,
             Code::ForeignDropPossible,
             format!("another program may drop the packet before shunt's rules: {by}"),
         ),

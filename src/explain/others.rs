@@ -17,6 +17,8 @@ const OUTPUT: u32 = libc::NF_INET_LOCAL_OUT as u32;
 const POSTROUTING: u32 = libc::NF_INET_POST_ROUTING as u32;
 /// The priority of destination NAT (`NF_IP_PRI_NAT_DST`), shunt's own.
 const NAT_DST: i32 = -100;
+/// The priority of source NAT (`NF_IP_PRI_NAT_SRC`).
+const NAT_SRC: i32 = 100;
 /// The tables of legacy iptables that are in use, which nf_tables does not list.
 const LEGACY: [&str; 2] =
     ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
@@ -45,6 +47,8 @@ pub(super) struct Leg<'a> {
 struct Passage<'a> {
     others: &'a mut Others,
     packet: JudgedPacket,
+    /// The bits of the mark that are shunt's.
+    own_mark: u32,
     /// The first chain that may drop or translate the packet.
     doubt: Option<Passing>,
 }
@@ -74,6 +78,10 @@ impl Others {
         Ok(Others { socket, chains, unjudged, first_output })
     }
 
+    fn has(&self, hooks: &[u32]) -> bool {
+        self.chains.iter().any(|chain| hooks.contains(&chain.hook))
+    }
+
     /// Judges the chains that the packet meets before shunt translates it.
     pub(super) fn before(&mut self, packet: &Packet) -> Result<Passing, Error> {
         let hook = match packet.entry {
@@ -100,6 +108,7 @@ impl Others {
         passage.packet.port = choice.backend.port;
         passage.packet.translated = true;
         passage.packet.mark.value |= mark;
+        passage.own_mark = mark;
         passage.packet.is_local = Some(*reach == Reach::Local);
         let first = if is_own { OUTPUT } else { PREROUTING };
         let mut dropped = passage.hook(first, |priority| priority > NAT_DST)?;
@@ -118,6 +127,12 @@ impl Others {
         for hook in rest {
             if is_own && *hook == PREROUTING {
                 passage.packet.input = Some(Interface::named("lo"));
+                passage.packet.mark.value &= !mark;
+                // A masquerade has changed the source to an address that is not known here.
+                if mark != 0 && passage.others.has(&[PREROUTING, INPUT]) {
+                    let text = "a chain at prerouting or input, of a masqueraded packet".to_owned();
+                    return Ok(dropped.unwrap_or(Passing::May(text)));
+                }
             }
             if dropped.is_none() {
                 dropped = passage.hook(*hook, |_| true)?;
@@ -139,7 +154,7 @@ impl<'a> Passage<'a> {
         };
         judged.output.clone_from(&others.first_output);
         let doubt = others.unjudged.clone().map(Passing::May);
-        Passage { others, packet: judged, doubt }
+        Passage { others, packet: judged, own_mark: 0, doubt }
     }
 
     /// Passes the chains of a hook, in order. Returns the first that drops the packet.
@@ -155,6 +170,10 @@ impl<'a> Passage<'a> {
             .cloned()
             .collect();
         for chain in chains {
+            if hook == POSTROUTING && chain.priority >= NAT_SRC {
+                // shunt's own chain clears its bit there.
+                self.packet.mark.known &= !self.own_mark;
+            }
             let judgement = self.others.socket.judge(&chain, &self.packet)?;
             self.packet.mark = judgement.mark;
             match judgement.passing {
