@@ -5,6 +5,7 @@ mod connections;
 mod hooks;
 mod lookup;
 mod route;
+mod trace;
 
 use std::thread;
 use std::time::{Duration, Instant};
