@@ -19,6 +19,7 @@ mod run;
 mod settings;
 mod sources;
 mod status;
+mod trace;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -29,6 +30,9 @@ use clap::Parser;
 /// Exit code for a configuration that cannot be used (`EX_USAGE` of sysexits.h, as documented).
 const BAD_CONFIGURATION: u8 = 64;
 
+/// Exit code for a packet that does not reach an endpoint.
+const NOT_DELIVERED: u8 = 3;
+
 /// Why a command failed, with the exit code for it.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
@@ -38,6 +42,9 @@ enum Failure {
     /// The agent has problems; `shunt status` has printed them.
     #[error("the agent has problems")]
     Problems,
+    /// A packet is refused or dropped; the command has printed how.
+    #[error("not all packets were delivered")]
+    NotDelivered,
     /// Any other failure.
     #[error("{0:#}")]
     Other(#[from] anyhow::Error),
@@ -55,10 +62,12 @@ pub fn main() -> ExitCode {
         args::Command::Render(render) => render::render(&render),
         args::Command::Status(status) => status::status(&status),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
+        args::Command::Trace(trace) => trace::trace(&trace),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Problems) => ExitCode::FAILURE,
+        Err(Failure::NotDelivered) => ExitCode::from(NOT_DELIVERED),
         Err(failure) => {
             tracing::error!("{failure}");
             match failure {

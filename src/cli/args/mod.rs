@@ -1,6 +1,7 @@
 //! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
 
 mod kube_proxy;
+mod trace;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
+pub use trace::Trace;
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
 #[derive(Debug, Parser)]
@@ -32,6 +34,8 @@ pub enum Command {
     Status(Status),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
+    /// Follow real packets through all rules, and show what becomes of them.
+    Trace(Trace),
 }
 
 /// Arguments of `shunt run`.

@@ -89,6 +89,8 @@ pub(super) const BOOTS: [Boot; 4] = [
             // Whether the fake nf_tables are like this kernel, too.
             Run { name: "differential", tests: &[] },
             Run { name: "conntrack", tests: &[] },
+            // The table that goes with its socket, and traces, are matters of the kernel.
+            Run { name: "oncall", tests: &["trace::"] },
         ],
     },
     Boot {
@@ -105,13 +107,14 @@ pub(super) const BOOTS: [Boot; 4] = [
 ];
 
 /// The modules of the test program, also those of which no machine runs a test.
-const MODULES: [&str; 8] = [
+const MODULES: [&str; 9] = [
     "conntrack",
     "differential",
     "endpoints",
     "frontends",
     "kernel",
     "metrics",
+    "oncall",
     "packets",
     "reload",
 ];
