@@ -93,6 +93,7 @@ const EARLIER: &str =
 pub(super) struct Words {
     family: model::Family,
     protocol: Protocol,
+    node_context: NodeContext,
     socket: Socket,
     rules: BTreeMap<u64, LiveRule>,
     chains: Vec<AttachedChain>,
@@ -108,6 +109,7 @@ impl Words {
         Ok(Words {
             family,
             protocol: target.protocol,
+            node_context: node_context.clone(),
             rules: live_rules(&mut socket, node_context, family)?,
             chains: socket.base_chains()?,
             links: links().unwrap_or_default(),
@@ -147,6 +149,23 @@ impl Words {
         let note = note.ok().flatten();
         self.notes.insert(key, note.clone());
         note
+    }
+
+    /// Reads the rules again if the packet met one of shunt that is new.
+    fn refresh(&mut self, packet: &Packet) {
+        let is_new = |step: &Step| match step.step {
+            TraceStep::Rule(handle) => self.is_own(step) && !self.rules.contains_key(&handle),
+            _ => false,
+        };
+        if packet.steps.iter().any(is_new) {
+            // Otherwise the rule is shown by its number.
+            if let Ok(rules) = live_rules(&mut self.socket, &self.node_context, self.family) {
+                self.rules = rules;
+            }
+            if let Ok(chains) = self.socket.base_chains() {
+                self.chains = chains;
+            }
+        }
     }
 
     fn is_own(&self, step: &Step) -> bool {
@@ -222,6 +241,7 @@ impl Words {
 
     /// Writes the report about a packet.
     pub(super) fn report(&mut self, packet: &Packet, outcome: &Outcome, replies: bool) -> Report {
+        self.refresh(packet);
         let mut hook = String::new();
         let steps: Vec<StepReport> =
             packet.steps.iter().filter_map(|step| self.step(step, packet, &mut hook)).collect();

@@ -110,11 +110,15 @@ impl Drop for TraceTable {
     fn drop(&mut self) {
         let mut batch = Batch::new(None);
         batch.delete_table(self.family, TABLE);
-        if let Err(error) = self.socket.commit(&batch.finish()) {
-            tracing::warn!(
+        let is_gone = |refusal: &Refusal| refusal.errno == Errno::ENOENT;
+        match self.socket.commit(&batch.finish()) {
+            Ok(()) => {}
+            // Another process has flushed all tables.
+            Err(Error::Refused(refusals)) if refusals.iter().all(is_gone) => {}
+            Err(error) => tracing::warn!(
                 %error,
                 "cannot delete the table {} {TABLE}; `shunt cleanup` does so", self.family
-            );
+            ),
         }
     }
 }

@@ -403,6 +403,26 @@ fn without_an_agent_rules_have_their_numbers() -> Result<()> {
 }
 
 #[test]
+fn rules_that_are_new_since_the_start_are_shown() -> Result<()> {
+    let world = World::with_web()?;
+    let _agent = world.start()?;
+    let trace = Trace::start(&world.lab.node, &["--to", "10.96.0.10:80", "-o", "json"])?;
+    let service = cluster_ip_service("web", &["10.96.0.10"]).spec("sessionAffinity: ClientIP");
+    world.manifests.write("web.yaml", manifest(&service, "web", &[&world.lab.pod1]))?;
+    let deadline = Instant::now() + patience(Duration::from_secs(10));
+    while !world.rules()?.contains("goto lb-affinity-1") {
+        ensure!(Instant::now() < deadline, "no rule of session affinity");
+    }
+    world.lab.from(&world.lab.client).tcp("10.96.0.10:80").reaches(&["pod-1"]);
+    let (code, report) = trace.report()?;
+    assert_eq!(code, 0, "{report:#}");
+    let steps = report["steps"].as_array().context("no steps")?;
+    assert!(steps.iter().any(|step| step["chain"] == "lb-affinity-1"), "{report:#}");
+    assert!(steps.iter().all(|step| step["rule"].is_string()), "{report:#}");
+    Ok(())
+}
+
+#[test]
 fn nft_lists_the_table() -> Result<()> {
     let world = World::empty()?;
     for to in ["10.96.0.10:80", "[fd00::a]:80/sctp"] {
