@@ -7,6 +7,7 @@ use super::args::Cleanup;
 use super::{Failure, logging, netns};
 use crate::dataplane::{Scope, remove};
 use crate::kube_proxy::{RemovedIpvs, find, remove_ipvs};
+use crate::trace::remove_orphans;
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
     logging::start_with(&arguments.logging.0);
@@ -25,11 +26,17 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     } else {
         RemovedIpvs::default()
     };
-    if removed.is_nothing() && ipvs == RemovedIpvs::default() {
+    let trace_tables = if scope.own {
+        remove_orphans().context("cannot remove the tables of a killed `shunt trace`")?
+    } else {
+        0
+    };
+    if removed.is_nothing() && ipvs == RemovedIpvs::default() && trace_tables == 0 {
         tracing::info!("nothing to remove in this network namespace");
     } else {
         tracing::info!(
             shunt_tables = removed.own_tables,
+            trace_tables,
             kube_proxy_tables = removed.kube_proxy_tables,
             kube_proxy_chains = removed.kube_proxy_chains,
             ipvs_services = ipvs.services,

@@ -21,6 +21,7 @@ mod run;
 mod settings;
 mod sources;
 mod status;
+mod trace;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -61,6 +62,7 @@ pub fn main() -> ExitCode {
         args::Command::Status(status) => status::status(&status),
         args::Command::Explain(explain) => explain::explain(&explain),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
+        args::Command::Trace(trace) => trace::trace(&trace),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

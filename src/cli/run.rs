@@ -42,6 +42,7 @@ use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
 use crate::status::{AgentState, Status};
+use crate::trace::remove_orphans;
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = oneshot::print_version(arguments) {
@@ -74,6 +75,12 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     };
     let mut dataplane = Dataplane::open(settings.options(), &settings.node_name, ownership)
         .map_err(|error| explain(&error))?;
+    match remove_orphans() {
+        Ok(0) => {}
+        Ok(tables) => tracing::info!(tables, "removed the tables of a killed `shunt trace`"),
+        // The tables only set the trace bit of packets, so the agent can run beside them.
+        Err(error) => tracing::warn!(%error, "cannot remove the tables of a killed `shunt trace`"),
+    }
     // Subscribed before the first listing, so that no change is lost between the two.
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     let addresses = interface_addresses().context("cannot list the node's addresses")?;

@@ -15,6 +15,7 @@ mod drift;
 mod event;
 mod fingerprint;
 mod listing;
+mod live;
 mod lookups;
 mod once;
 mod ownership;
@@ -39,6 +40,7 @@ mod worker;
 
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use event::Event;
+pub use live::{LiveRule, frontend_element, live_rules};
 pub use lookups::KernelTables;
 pub use ownership::Ownership;
 pub use quarantine::Suspect;

@@ -6,7 +6,7 @@ use crate::conntrack::{Connection, Entry};
 use crate::message::messages;
 use crate::nft::{
     Answer, AttachedChain, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable,
-    ElementData, Elements,
+    ElementData, Elements, TraceEvent,
 };
 
 /// Reads the messages as every kind of answer.
@@ -24,6 +24,7 @@ pub fn fuzz(bytes: &[u8]) {
         }
         crate::route::parse_all(&message);
         let _ = AttachedChain::parse(&message);
+        let _ = TraceEvent::parse(&message).map(|event| event.verdict.to_string());
         let attrs = message.attrs();
         let _ = crate::hooks::HookFunction::parse(&attrs);
         crate::nft::fuzz_judge(&attrs);

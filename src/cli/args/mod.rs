@@ -2,6 +2,7 @@
 
 mod explain;
 mod kube_proxy;
+mod trace;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::config::raw::GoDuration;
 
 pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
+pub use trace::Trace;
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
 #[derive(Debug, Parser)]
@@ -37,6 +39,8 @@ pub enum Command {
     Explain(Explain),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
+    /// Follow real packets through all rules, and show what becomes of them.
+    Trace(Trace),
 }
 
 /// Arguments of `shunt run`.

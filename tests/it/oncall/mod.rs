@@ -1,3 +1,4 @@
 //! The commands for those who are on call.
 
 mod random;
+mod trace;

@@ -54,6 +54,16 @@ pub enum Expr {
     },
     /// Loads the transport protocol's number.
     L4Proto(Register),
+    /// Loads these bytes.
+    Immediate {
+        /// The bytes.
+        bytes: Vec<u8>,
+        /// Where to.
+        to: Register,
+    },
+    /// Stores the trace bit from the first byte: with 1 the kernel reports the rules that the
+    /// packet meets from here on (see [`TraceListener`](super::TraceListener)).
+    SetTrace(Register),
     /// Loads the packet mark.
     Mark(Register),
     /// Stores the packet mark.
@@ -62,6 +72,17 @@ pub enum Expr {
     InputInterfaceName(Register),
     /// Loads the connection's status bits (`IPS_*`).
     CtStatus(Register),
+    /// Loads the direction of the packet in its connection: 0 for the original one, 1 for replies.
+    CtDirection(Register),
+    /// Loads the source address that the connection had before translation.
+    CtOriginalSource {
+        /// True for IPv6.
+        v6: bool,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads the source port that the connection had before translation.
+    CtOriginalSourcePort(Register),
     /// Loads the destination address that the connection had before translation.
     CtOriginalDestination {
         /// True for IPv6.
@@ -71,6 +92,16 @@ pub enum Expr {
     },
     /// Loads the destination port that the connection had before translation.
     CtOriginalPort(Register),
+    /// Adds an element to a set, or continues if the set has it. Does not continue if the set is
+    /// full.
+    AddToSet {
+        /// The set's name.
+        set: String,
+        /// The first register of the key.
+        key: Register,
+        /// The timeout in milliseconds.
+        timeout: u64,
+    },
     /// Adds an element to a map, or renews the timeout of an existing one, which keeps its data.
     UpdateMap {
         /// The map's name.
@@ -183,6 +214,20 @@ impl nftnl::expr::Expression for Expr {
                 payload(libc::NFT_PAYLOAD_TRANSPORT_HEADER, *offset, *length, *to)
             }
             Expr::L4Proto(to) => load_meta(libc::NFT_META_L4PROTO, *to),
+            Expr::Immediate { bytes, to } => build(
+                c"immediate",
+                &[
+                    (sys::NFTNL_EXPR_IMM_DREG, U32(to.raw())),
+                    (sys::NFTNL_EXPR_IMM_DATA, Data(bytes)),
+                ],
+            ),
+            Expr::SetTrace(from) => build(
+                c"meta",
+                &[
+                    (sys::NFTNL_EXPR_META_KEY, U32(libc::NFT_META_NFTRACE as u32)),
+                    (sys::NFTNL_EXPR_META_SREG, U32(from.raw())),
+                ],
+            ),
             Expr::Mark(to) => load_meta(libc::NFT_META_MARK, *to),
             Expr::SetMark(from) => build(
                 c"meta",
@@ -193,11 +238,26 @@ impl nftnl::expr::Expression for Expr {
             ),
             Expr::InputInterfaceName(to) => load_meta(libc::NFT_META_IIFNAME, *to),
             Expr::CtStatus(to) => load_ct(libc::NFT_CT_STATUS, *to, false),
+            Expr::CtDirection(to) => load_ct(libc::NFT_CT_DIRECTION, *to, false),
+            Expr::CtOriginalSource { v6, to } => {
+                let key = if *v6 { libc::NFT_CT_SRC_IP6 } else { libc::NFT_CT_SRC_IP };
+                load_ct(key, *to, true)
+            }
+            Expr::CtOriginalSourcePort(to) => load_ct(libc::NFT_CT_PROTO_SRC, *to, true),
             Expr::CtOriginalDestination { v6, to } => {
                 let key = if *v6 { libc::NFT_CT_DST_IP6 } else { libc::NFT_CT_DST_IP };
                 load_ct(key, *to, true)
             }
             Expr::CtOriginalPort(to) => load_ct(libc::NFT_CT_PROTO_DST, *to, true),
+            Expr::AddToSet { set, key, timeout } => build(
+                c"dynset",
+                &[
+                    (sys::NFTNL_EXPR_DYNSET_SREG_KEY, U32(key.raw())),
+                    (sys::NFTNL_EXPR_DYNSET_OP, U32(libc::NFT_DYNSET_OP_ADD as u32)),
+                    (sys::NFTNL_EXPR_DYNSET_TIMEOUT, U64(*timeout)),
+                    (sys::NFTNL_EXPR_DYNSET_SET_NAME, Text(set)),
+                ],
+            ),
             Expr::UpdateMap { map, key, data, timeout } => build(
                 c"dynset",
                 &[

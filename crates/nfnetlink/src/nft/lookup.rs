@@ -5,12 +5,13 @@ use nix::errno::Errno;
 use super::socket::elements;
 use super::uapi::{
     NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
-    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, kind,
+    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, kind,
 };
-use super::{DumpedSet, Element, Error, Kernel, Socket};
+use super::{Element, Error, Socket};
 use crate::Family;
 use crate::attr::{nest, put, put_text};
 use crate::message::{Message, put_netfilter_header};
+use crate::socket::Request;
 
 /// The number of keys in one `sendmsg`: their answers must fit the receive buffer.
 const KEYS: usize = 32;
@@ -54,11 +55,21 @@ impl Socket {
             return Err(Error::Request { request, errno });
         }
         // The kernel has one error for a missing element, set and table.
-        let is_there = |sets: Vec<DumpedSet>| sets.iter().any(|it| it.name == set);
-        if is_missing && found.iter().all(Option::is_none) && !is_there(self.sets(family, table)?) {
-            return Err(Error::Request { request, errno: Errno::ENOENT });
+        if is_missing && found.iter().all(Option::is_none) {
+            self.find_set(family, table, set)?;
         }
         Ok(found)
+    }
+
+    /// Fails with `ENOENT` if there is no such set. Not a listing, which commits could interrupt.
+    fn find_set(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error> {
+        let find = Request { name: "find the set", kind: kind(libc::NFT_MSG_GETSET), flags: 0 };
+        let body = |body: &mut Vec<u8>| {
+            put_netfilter_header(body, family.number(), 0);
+            put_text(body, NFTA_SET_TABLE, table);
+            put_text(body, NFTA_SET_NAME, set);
+        };
+        Ok(self.connection.request(find, body, |_| {})?)
     }
 }
 

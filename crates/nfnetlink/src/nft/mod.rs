@@ -37,6 +37,7 @@ mod lookup;
 mod objects;
 mod refusal;
 mod socket;
+mod trace;
 mod uapi;
 mod userdata;
 
@@ -59,4 +60,5 @@ pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TAB
 pub(crate) use refusal::Answer;
 pub use refusal::Refusal;
 pub use socket::Socket;
+pub use trace::{PacketHeader, RuleNote, TraceEvent, TraceListener, TraceStep, TraceVerdict};
 pub use userdata::{SetField, TypeOf};

@@ -34,6 +34,7 @@ pub(super) const NFTA_RULE_TABLE: u16 = 1;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
 pub(super) const NFTA_RULE_HANDLE: u16 = 3;
 pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;
+pub(super) const NFTA_RULE_USERDATA: u16 = 7;
 
 pub(super) const NFTA_EXPR_NAME: u16 = 1;
 pub(super) const NFTA_EXPR_DATA: u16 = 2;
@@ -68,6 +69,19 @@ pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
 pub(super) const NFTA_GEN_ID: u16 = 1;
 pub(super) const NFTA_GEN_PROC_PID: u16 = 2;
 pub(super) const NFTA_GEN_PROC_NAME: u16 = 3;
+
+pub(super) const NFTA_TRACE_TABLE: u16 = 1;
+pub(super) const NFTA_TRACE_CHAIN: u16 = 2;
+pub(super) const NFTA_TRACE_RULE_HANDLE: u16 = 3;
+pub(super) const NFTA_TRACE_TYPE: u16 = 4;
+pub(super) const NFTA_TRACE_VERDICT: u16 = 5;
+pub(super) const NFTA_TRACE_ID: u16 = 6;
+pub(super) const NFTA_TRACE_NETWORK_HEADER: u16 = 8;
+pub(super) const NFTA_TRACE_TRANSPORT_HEADER: u16 = 9;
+pub(super) const NFTA_TRACE_IIF: u16 = 10;
+pub(super) const NFTA_TRACE_OIF: u16 = 12;
+pub(super) const NFTA_TRACE_MARK: u16 = 14;
+pub(super) const NFTA_TRACE_POLICY: u16 = 16;
 
 /// `NFT_SET_CONCAT`: keys are concatenations of ranges.
 pub(super) const NFT_SET_CONCAT: u32 = 0x80;

@@ -11,6 +11,8 @@ use nix::sys::socket::{
 };
 use shunt_testbed::Netns;
 
+use crate::wait_until_local;
+
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
@@ -25,6 +27,7 @@ fn node() -> Result<Netns> {
         link set nowhere up
         addr add 192.0.2.1/24 dev nowhere
         addr add 2001:db8::1/64 dev nowhere nodad")?;
+    wait_until_local(&netns, &["2001:db8::1", "::1"])?;
     netns.nft(
         "table inet t {
             chain output {

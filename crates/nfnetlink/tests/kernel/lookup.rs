@@ -118,3 +118,41 @@ fn missing_sets_and_wrong_keys_are_errors() -> Result<()> {
         Ok(())
     })
 }
+
+#[test]
+fn commits_of_others_do_not_interrupt_a_lookup() -> Result<()> {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use nfnetlink::nft::{Batch, Kernel as _};
+
+    let netns = Netns::new()?;
+    netns.nft(RULES)?;
+    // So many sets that the kernel lists them in several parts.
+    let sets: String = (0..600).map(|n| format!("add set ip t s{n} {{ type mark; }}\n")).collect();
+    netns.nft(&sets)?;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            netns.run(|| {
+                let mut socket = Socket::open()?;
+                while !done.load(Ordering::Relaxed) {
+                    let mut batch = Batch::new(None);
+                    batch.add_table(Family::Ip, "other", 0, "");
+                    batch.delete_table(Family::Ip, "other");
+                    socket.commit(&batch.finish())?;
+                }
+                Ok(())
+            })
+        });
+        let looked = netns.run(|| {
+            let mut socket = Socket::open()?;
+            for _ in 0..200 {
+                assert_eq!(lookup(&mut socket, "endpoints", &[&[10, 0, 0, 9]])?, [None]);
+            }
+            Ok(())
+        });
+        done.store(true, Ordering::Relaxed);
+        writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        looked
+    })
+}

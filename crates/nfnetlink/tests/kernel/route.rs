@@ -8,6 +8,8 @@ use nfnetlink::route::{
 use nix::errno::Errno;
 use shunt_testbed::Netns;
 
+use crate::wait_until_local;
+
 /// Makes a node that is 192.0.2.1 on `east` and 198.51.100.1 on `west`, and forwards packets.
 fn node() -> Result<Netns> {
     let netns = Netns::new()?;
@@ -38,6 +40,7 @@ fn node() -> Result<Netns> {
         ("net/ipv4/conf/east/rp_filter", "0"),
         ("net/ipv4/conf/west/rp_filter", "0"),
     ])?;
+    wait_until_local(&netns, &["2001:db8:1::1", "2001:db8:2::1"])?;
     Ok(netns)
 }
 

@@ -1,0 +1,448 @@
+//! Traces of packets through the rules (`NFNLGRP_NFTRACE`): which rules matched, and their verdicts.
+//!
+//! The kernel reports a packet after a rule has set its trace bit ([`Expr::SetTrace`]). It sends one
+//! message per matching rule, one for the end of each chain, and one for the policy of a base chain.
+//!
+//! [`Expr::SetTrace`]: super::Expr::SetTrace
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::uapi::{
+    NFTA_EXPR_NAME, NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
+    NFTA_RULE_USERDATA, NFTA_TRACE_CHAIN, NFTA_TRACE_ID, NFTA_TRACE_IIF, NFTA_TRACE_MARK,
+    NFTA_TRACE_NETWORK_HEADER, NFTA_TRACE_OIF, NFTA_TRACE_POLICY, NFTA_TRACE_RULE_HANDLE,
+    NFTA_TRACE_TABLE, NFTA_TRACE_TRANSPORT_HEADER, NFTA_TRACE_TYPE, NFTA_TRACE_VERDICT,
+    NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE, kind,
+};
+use super::{Error, NfProto, Socket, userdata};
+use crate::attr::{Attrs, put_be64, put_text};
+use crate::message::{Message, put_netfilter_header};
+use crate::socket::{self, Protocol, Request};
+
+/// The size of the receive buffer in bytes: a message takes up to 4 KiB of it.
+const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
+/// `NFT_TRACETYPE_*`.
+const POLICY: u32 = 1;
+const RETURN: u32 = 2;
+const RULE: u32 = 3;
+
+/// One step of a packet through the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TraceEvent {
+    /// The kernel's number for the packet. A packet that loops back to the node gets another one.
+    pub id: u32,
+    /// The family of the table.
+    pub family: NfProto,
+    /// The table.
+    pub table: String,
+    /// The chain.
+    pub chain: String,
+    /// The part of the chain.
+    pub step: TraceStep,
+    /// The verdict of the rule or the policy.
+    pub verdict: TraceVerdict,
+    /// The packet mark after the step.
+    pub mark: u32,
+    /// The index of the interface on which the packet arrived. Interfaces and headers are only in
+    /// the first message of each base chain.
+    pub input: Option<u32>,
+    /// The index of the interface by which the packet leaves.
+    pub output: Option<u32>,
+    /// The addresses and ports, as they were when the base chain began.
+    pub header: Option<PacketHeader>,
+}
+
+/// The part of a chain that a [`TraceEvent`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TraceStep {
+    /// A rule that matched, by its handle.
+    Rule(u64),
+    /// The end of a chain that another chain called.
+    Return,
+    /// The policy of a base chain.
+    Policy,
+}
+
+/// The verdict of a rule or policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TraceVerdict {
+    /// The next hook.
+    Accept,
+    /// The packet is dropped. A rule that rejects drops it, too, after its answer.
+    Drop,
+    /// A program in user space takes the packet.
+    Queue,
+    /// The kernel keeps the packet for another purpose.
+    Stolen,
+    /// The next rule.
+    Continue,
+    /// The next rule of the calling chain.
+    Return,
+    /// The first rule of a chain, and later the next one of this chain.
+    Jump(String),
+    /// The first rule of a chain.
+    Goto(String),
+    /// Another verdict, by its number.
+    Other(i32),
+}
+
+impl TraceVerdict {
+    fn of(code: i32, chain: Option<&str>) -> TraceVerdict {
+        let chain = || chain.unwrap_or_default().to_owned();
+        match code {
+            libc::NF_ACCEPT => TraceVerdict::Accept,
+            libc::NF_DROP => TraceVerdict::Drop,
+            libc::NF_STOLEN => TraceVerdict::Stolen,
+            libc::NFT_CONTINUE => TraceVerdict::Continue,
+            libc::NFT_RETURN => TraceVerdict::Return,
+            libc::NFT_JUMP => TraceVerdict::Jump(chain()),
+            libc::NFT_GOTO => TraceVerdict::Goto(chain()),
+            // The other bytes are the number of the queue.
+            code if code >= 0 && code & 0xff == libc::NF_QUEUE => TraceVerdict::Queue,
+            // A drop with an error number.
+            code if code >= 0 && code & 0xff == libc::NF_DROP => TraceVerdict::Drop,
+            code => TraceVerdict::Other(code),
+        }
+    }
+}
+
+impl fmt::Display for TraceVerdict {
+    /// Writes the word of nft.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TraceVerdict::Accept => f.write_str("accept"),
+            TraceVerdict::Drop => f.write_str("drop"),
+            TraceVerdict::Queue => f.write_str("queue"),
+            TraceVerdict::Stolen => f.write_str("stolen"),
+            TraceVerdict::Continue => f.write_str("continue"),
+            TraceVerdict::Return => f.write_str("return"),
+            TraceVerdict::Jump(chain) => write!(f, "jump {chain}"),
+            TraceVerdict::Goto(chain) => write!(f, "goto {chain}"),
+            TraceVerdict::Other(code) => write!(f, "verdict {code}"),
+        }
+    }
+}
+
+/// The addresses and ports of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PacketHeader {
+    /// The protocol number in the IP header.
+    pub protocol: u8,
+    /// The source; port 0 for protocols without ports.
+    pub source: SocketAddr,
+    /// The destination; port 0 for protocols without ports.
+    pub destination: SocketAddr,
+    /// The flags of a TCP header.
+    pub tcp_flags: Option<u8>,
+}
+
+impl PacketHeader {
+    /// Reads an IP header and the beginning of the transport header. Extension headers of IPv6 are
+    /// skipped as far as `network` has them.
+    #[must_use]
+    pub fn parse(network: &[u8], transport: &[u8]) -> Option<PacketHeader> {
+        let (protocol, source, destination) = match network.first()? >> 4 {
+            4 => {
+                let address = |at| Some(IpAddr::V4(Ipv4Addr::from(four(network, at)?)));
+                (*network.get(9)?, address(12)?, address(16)?)
+            }
+            6 => {
+                let address = |at: usize| {
+                    let bytes: &[u8; 16] = network.get(at..)?.first_chunk()?;
+                    Some(IpAddr::V6(Ipv6Addr::from(*bytes)))
+                };
+                (*network.get(6)?, address(8)?, address(24)?)
+            }
+            _ => return None,
+        };
+        let known = [libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_SCTP];
+        let has_ports = known.contains(&i32::from(protocol));
+        let port = |at: usize| {
+            let port = transport.get(at..).and_then(|rest| rest.first_chunk());
+            port.filter(|_| has_ports).map_or(0, |bytes| u16::from_be_bytes(*bytes))
+        };
+        let is_tcp = i32::from(protocol) == libc::IPPROTO_TCP;
+        Some(PacketHeader {
+            protocol,
+            source: SocketAddr::new(source, port(0)),
+            destination: SocketAddr::new(destination, port(2)),
+            tcp_flags: transport.get(13).copied().filter(|_| is_tcp),
+        })
+    }
+
+    /// Returns true if this is a packet of the other direction, between the same addresses and
+    /// ports.
+    #[must_use]
+    pub fn answers(&self, other: &PacketHeader) -> bool {
+        self.protocol == other.protocol
+            && self.source == other.destination
+            && self.destination == other.source
+    }
+
+    /// Returns true if this has the same protocol, addresses and ports.
+    #[must_use]
+    pub fn is_of_flow(&self, other: &PacketHeader) -> bool {
+        self.protocol == other.protocol
+            && self.source == other.source
+            && self.destination == other.destination
+    }
+
+    /// Returns true if this is a TCP reset.
+    #[must_use]
+    pub fn is_reset(&self) -> bool {
+        self.tcp_flags.is_some_and(|flags| flags & 0x04 != 0)
+    }
+}
+
+fn four(bytes: &[u8], at: usize) -> Option<[u8; 4]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+impl TraceEvent {
+    /// Reads an event; `None` for other messages and malformed ones.
+    #[must_use]
+    pub fn parse(message: &Message<'_>) -> Option<TraceEvent> {
+        if message.kind != kind(libc::NFT_MSG_TRACE) {
+            return None;
+        }
+        let attrs = message.attrs();
+        let number = |kind| attrs.find(kind).and_then(|it| it.be32());
+        let text = |kind| Some(attrs.find(kind)?.text()?.to_owned());
+        let bytes = |kind| attrs.find(kind).map_or(&[][..], |it| it.payload);
+        let (step, verdict) = match number(NFTA_TRACE_TYPE)? {
+            RULE => {
+                let handle = attrs.find(NFTA_TRACE_RULE_HANDLE)?.be64()?;
+                (TraceStep::Rule(handle), verdict(&attrs)?)
+            }
+            RETURN => (TraceStep::Return, verdict(&attrs).unwrap_or(TraceVerdict::Return)),
+            POLICY => {
+                (TraceStep::Policy, TraceVerdict::of(number(NFTA_TRACE_POLICY)? as i32, None))
+            }
+            _ => return None,
+        };
+        Some(TraceEvent {
+            id: number(NFTA_TRACE_ID)?,
+            family: NfProto::from_number(*message.payload.first()?),
+            table: text(NFTA_TRACE_TABLE)?,
+            chain: text(NFTA_TRACE_CHAIN)?,
+            step,
+            verdict,
+            mark: number(NFTA_TRACE_MARK).unwrap_or(0),
+            input: number(NFTA_TRACE_IIF),
+            output: number(NFTA_TRACE_OIF),
+            header: PacketHeader::parse(
+                bytes(NFTA_TRACE_NETWORK_HEADER),
+                bytes(NFTA_TRACE_TRANSPORT_HEADER),
+            ),
+        })
+    }
+}
+
+fn verdict(attrs: &Attrs<'_>) -> Option<TraceVerdict> {
+    let verdict = attrs.find(NFTA_TRACE_VERDICT)?.children();
+    let code = verdict.find(NFTA_VERDICT_CODE)?.be32()? as i32;
+    Some(TraceVerdict::of(code, verdict.find(NFTA_VERDICT_CHAIN).and_then(|it| it.text())))
+}
+
+/// A listener to the traces of a network namespace. It does not subscribe to changes of the rules
+/// (`NFNLGRP_NFTABLES`), which would slow down all commits.
+#[derive(Debug)]
+pub struct TraceListener(socket::Socket);
+
+impl TraceListener {
+    /// Subscribes in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// If the kernel refuses the subscription.
+    pub fn open() -> Result<TraceListener, Error> {
+        const GROUPS: u32 = 1 << (libc::NFNLGRP_NFTRACE - 1);
+        let socket = socket::Socket::bind(Protocol::Netfilter, 0, GROUPS)?;
+        socket.raise_receive_buffer(RECEIVE_BUFFER);
+        Ok(TraceListener(socket))
+    }
+
+    /// Calls `each` with the events that have arrived, without waiting for more. Returns true if the
+    /// kernel dropped events because the receive buffer was full.
+    ///
+    /// # Errors
+    /// If the socket fails.
+    pub fn drain(&mut self, mut each: impl FnMut(TraceEvent)) -> Result<bool, Error> {
+        Ok(self.0.drain(|message| TraceEvent::parse(&message).into_iter().for_each(&mut each))?)
+    }
+}
+
+impl AsFd for TraceListener {
+    /// Returns the descriptor, which becomes readable when events arrive.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The parts of a rule that a person needs to recognise it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleNote {
+    /// The comment.
+    pub comment: Option<String>,
+    /// True if the rule rejects packets: the verdict `drop` in a trace is a refusal then.
+    pub rejects: bool,
+}
+
+impl Socket {
+    /// Reads one rule of any table by its handle; `None` if there is no such rule (any more).
+    ///
+    /// # Errors
+    /// If the kernel refuses the query for another reason.
+    pub fn rule_note(
+        &mut self,
+        family: NfProto,
+        table: &str,
+        chain: &str,
+        handle: u64,
+    ) -> Result<Option<RuleNote>, Error> {
+        let get = Request { name: "read a rule", kind: kind(libc::NFT_MSG_GETRULE), flags: 0 };
+        let body = |body: &mut Vec<u8>| {
+            put_netfilter_header(body, family.number(), 0);
+            put_text(body, NFTA_RULE_TABLE, table);
+            put_text(body, NFTA_RULE_CHAIN, chain);
+            put_be64(body, NFTA_RULE_HANDLE, handle);
+        };
+        let mut found = None;
+        match self.connection.request(get, body, |it| found = Some(RuleNote::of(&it.attrs()))) {
+            Ok(()) => Ok(found),
+            Err(crate::Error::Refused { errno: nix::errno::Errno::ENOENT, .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl RuleNote {
+    fn of(attrs: &Attrs<'_>) -> RuleNote {
+        let comment = attrs.find(NFTA_RULE_USERDATA);
+        let comment = comment.and_then(|it| userdata::comment(it.payload)).map(str::to_owned);
+        let expressions = attrs.find(NFTA_RULE_EXPRESSIONS);
+        let rejects = expressions.is_some_and(|list| {
+            list.children().any(|expression| {
+                let name = expression.children().find(NFTA_EXPR_NAME);
+                name.and_then(|name| name.text()) == Some("reject")
+            })
+        });
+        RuleNote { comment, rejects }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attr::{nest, put, put_be32};
+    use crate::message::{self, messages};
+
+    const V4: [u8; 20] = [0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 244, 1, 7, 10, 96, 12, 5];
+    const SYN: [u8; 20] = [163, 5, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0xa0, 2, 0, 0, 0, 0, 0, 0];
+
+    fn event(kind_of_step: u32, more: impl FnOnce(&mut Vec<u8>)) -> Option<TraceEvent> {
+        let mut buffer = Vec::new();
+        message::put(&mut buffer, kind(libc::NFT_MSG_TRACE), 0, 0, |body| {
+            put_netfilter_header(body, 2, 0);
+            put_be32(body, NFTA_TRACE_ID, 7);
+            put_be32(body, NFTA_TRACE_TYPE, kind_of_step);
+            put_text(body, NFTA_TRACE_TABLE, "shunt");
+            put_text(body, NFTA_TRACE_CHAIN, "services");
+            more(body);
+        });
+        messages(&buffer).next().and_then(|it| TraceEvent::parse(&it))
+    }
+
+    #[test]
+    fn rule_with_headers_is_read() {
+        let read = event(RULE, |body| {
+            put_be64(body, NFTA_TRACE_RULE_HANDLE, 12);
+            nest(body, NFTA_TRACE_VERDICT, |verdict| {
+                put_be32(verdict, NFTA_VERDICT_CODE, libc::NFT_GOTO as u32);
+                put_text(verdict, NFTA_VERDICT_CHAIN, "lb-3");
+            });
+            put_be32(body, NFTA_TRACE_MARK, 0x4000);
+            put_be32(body, NFTA_TRACE_IIF, 5);
+            put(body, NFTA_TRACE_NETWORK_HEADER, &V4);
+            put(body, NFTA_TRACE_TRANSPORT_HEADER, &SYN);
+        })
+        .expect("an event");
+        assert_eq!(read.step, TraceStep::Rule(12));
+        assert_eq!(read.verdict.to_string(), "goto lb-3");
+        assert_eq!((read.input, read.output, read.mark), (Some(5), None, 0x4000));
+        let header = read.header.expect("a header");
+        assert_eq!(header.source.to_string(), "10.244.1.7:41733");
+        assert_eq!(header.destination.to_string(), "10.96.12.5:80");
+        assert_eq!((header.protocol, header.tcp_flags), (6, Some(2)));
+        assert!(!header.is_reset());
+    }
+
+    #[test]
+    fn policies_and_returns_are_read() {
+        let policy = event(POLICY, |body| put_be32(body, NFTA_TRACE_POLICY, 0));
+        let policy = policy.expect("an event");
+        assert_eq!((policy.step, policy.verdict), (TraceStep::Policy, TraceVerdict::Drop));
+        assert_eq!(policy.header, None);
+        let end = event(RETURN, |_| {}).expect("an event");
+        assert_eq!((end.step, end.verdict), (TraceStep::Return, TraceVerdict::Return));
+        assert_eq!(event(RULE, |_| {}), None);
+        assert_eq!(event(99, |_| {}), None);
+    }
+
+    #[test]
+    fn verdicts_have_the_words_of_nft() {
+        for (code, word) in [
+            (libc::NF_ACCEPT, "accept"),
+            (libc::NF_DROP, "drop"),
+            (libc::NF_DROP | 13 << 16, "drop"),
+            (libc::NF_QUEUE | 2 << 16, "queue"),
+            (libc::NFT_CONTINUE, "continue"),
+            (libc::NFT_JUMP, "jump c"),
+            (-77, "verdict -77"),
+        ] {
+            assert_eq!(TraceVerdict::of(code, Some("c")).to_string(), word);
+        }
+    }
+
+    #[test]
+    fn replies_are_recognised_by_their_addresses() {
+        let mut back = V4;
+        back[12..20].rotate_left(4);
+        let mut reset = SYN;
+        reset[..4].rotate_left(2);
+        reset[13] = 0x14;
+        let request = PacketHeader::parse(&V4, &SYN).expect("a header");
+        let reply = PacketHeader::parse(&back, &reset).expect("a header");
+        assert!(reply.answers(&request) && !request.answers(&request));
+        assert!(reply.is_reset() && request.is_of_flow(&request));
+    }
+
+    #[test]
+    fn ipv6_and_malformed_headers_are_read() {
+        let mut v6 = [0_u8; 40];
+        (v6[0], v6[6], v6[23], v6[39]) = (0x60, 17, 1, 2);
+        let header = PacketHeader::parse(&v6, &[0, 53, 1, 0]).expect("a header");
+        assert_eq!(header.source.to_string(), "[::1]:53");
+        assert_eq!(header.destination.to_string(), "[::2]:256");
+        for length in 0..40 {
+            assert_eq!(PacketHeader::parse(&v6[..length], &[]), None);
+        }
+        assert_eq!(PacketHeader::parse(&v6, &[]).map(|it| it.source.port()), Some(0));
+    }
+
+    #[test]
+    fn rule_note_has_comment_and_refusal() {
+        let mut body = Vec::new();
+        userdata::put_comment(&mut body, NFTA_RULE_USERDATA, "no entry");
+        nest(&mut body, NFTA_RULE_EXPRESSIONS, |list| {
+            for name in ["counter", "reject"] {
+                nest(list, 1, |expression| put_text(expression, NFTA_EXPR_NAME, name));
+            }
+        });
+        let note = RuleNote::of(&Attrs::new(&body));
+        assert_eq!(note, RuleNote { comment: Some("no entry".to_owned()), rejects: true });
+        let empty = RuleNote { comment: None, rejects: false };
+        assert_eq!(RuleNote::of(&Attrs::new(&[])), empty);
+    }
+}

@@ -1,0 +1,94 @@
+//! What commands read from shunt's tables: the text of a rule, and the element of a frontend.
+
+use std::collections::BTreeMap;
+
+use nfnetlink::nft::{self, Batch, DumpedRule, Error, Kernel};
+use shunt_core::model::Family;
+use shunt_core::plan::{
+    ChainName, FrontendKey, Key, NodeContext, Rule, Set, Statement, TABLE, base_chains,
+    on_demand_chain, rule_text,
+};
+
+use super::codec::{encode_key, table_family};
+use super::listing::retried;
+use super::translate::expressions;
+
+/// A rule of shunt in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveRule {
+    /// The matches and actions in the syntax of nft.
+    pub text: String,
+    /// The purpose of the rule.
+    pub comment: Option<&'static str>,
+    /// The map of frontends whose verdict the rule follows.
+    pub dispatches: Option<Set>,
+    /// True if the rule translates the destination to a backend.
+    pub balances: bool,
+}
+
+impl LiveRule {
+    fn of(family: Family, rule: &Rule) -> LiveRule {
+        let dispatches = rule.statements.iter().find_map(|statement| match statement {
+            Statement::Dispatch(set) => Some(*set),
+            _ => None,
+        });
+        let balance = |statement: &Statement| {
+            matches!(statement, Statement::Balance(..) | Statement::AffinityLookup)
+        };
+        LiveRule {
+            text: rule_text(family, &Rule { comment: None, ..rule.clone() }),
+            comment: rule.comment,
+            dispatches,
+            balances: rule.statements.iter().any(balance),
+        }
+    }
+}
+
+/// Returns the rules of a family that the kernel has like the plan, by their handles. Rules that
+/// another process added or modified are not among them.
+///
+/// # Errors
+/// If the kernel refuses the listing, or commits interrupt every attempt.
+pub fn live_rules(
+    kernel: &mut dyn Kernel,
+    node_context: &NodeContext,
+    family: Family,
+) -> Result<BTreeMap<u64, LiveRule>, Error> {
+    let live = retried(|| kernel.rules(table_family(family), TABLE))?;
+    let names: Vec<ChainName> =
+        live.iter().filter_map(|rule| ChainName::parse(&rule.chain)).collect();
+    let mut chains = base_chains(node_context, family);
+    chains.extend(names.into_iter().filter_map(on_demand_chain));
+    let planned: Vec<(String, &Rule)> = chains
+        .iter()
+        .flat_map(|chain| chain.rules.iter().map(|rule| (chain.name.to_string(), rule)))
+        .collect();
+    let mut batch = Batch::new(None);
+    for (chain, rule) in &planned {
+        batch.add_rule(table_family(family), TABLE, chain, &expressions(family, rule), None);
+    }
+    let mut encoded: BTreeMap<&str, Vec<(DumpedRule, &Rule)>> = BTreeMap::new();
+    for (rule, (chain, plan)) in DumpedRule::of_batch(&batch.finish()).zip(&planned) {
+        encoded.entry(chain).or_default().push((rule, plan));
+    }
+    let found = live.iter().filter_map(|rule| {
+        let candidates = encoded.get(rule.chain.as_str())?;
+        let (_, plan) = candidates.iter().find(|(planned, _)| planned.is_implemented_by(rule))?;
+        Some((rule.handle?, LiveRule::of(family, plan)))
+    });
+    Ok(found.collect())
+}
+
+/// Returns the element of a frontend in one of shunt's maps, as the kernel has it.
+///
+/// # Errors
+/// If the kernel refuses the query, for example because there are no tables of shunt.
+pub fn frontend_element(
+    socket: &mut nft::Socket,
+    set: Set,
+    key: FrontendKey,
+) -> Result<Option<nft::Element>, Error> {
+    let bytes = encode_key(Key::Frontend(key));
+    let family = table_family(key.family());
+    Ok(socket.lookup(family, TABLE, set.name(), &[bytes.as_slice()])?.pop().flatten())
+}

@@ -1,0 +1,413 @@
+//! The way of each traced packet, from the events of the kernel. Time comes in as an argument.
+
+use std::time::{Duration, Instant};
+
+use nfnetlink::nft::{NfProto, PacketHeader, TraceEvent, TraceStep, TraceVerdict};
+
+use super::TABLE;
+use super::table::Marker;
+
+/// How long a packet may have no event before it counts as lost: the kernel needs microseconds.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long to wait for a reply. A TCP client repeats its SYN after one second.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A rule or policy that a packet met.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The family of the table.
+    pub family: NfProto,
+    /// The table.
+    pub table: String,
+    /// The chain.
+    pub chain: String,
+    /// The rule by its handle, or the policy.
+    pub step: TraceStep,
+    /// The verdict.
+    pub verdict: TraceVerdict,
+}
+
+/// The first reply to a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    id: u32,
+    /// The addresses and ports, before NAT is undone.
+    pub header: PacketHeader,
+    /// The step that dropped the reply.
+    pub dropped: Option<Step>,
+}
+
+impl Reply {
+    /// Returns true if the endpoint or a router refuses the connection: a TCP reset, or an ICMP
+    /// error.
+    #[must_use]
+    pub fn refuses(&self) -> bool {
+        self.header.is_reset() || is_icmp(&self.header)
+    }
+}
+
+fn is_icmp(header: &PacketHeader) -> bool {
+    [libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6].contains(&i32::from(header.protocol))
+}
+
+/// How far a packet came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// Before the routing decision.
+    Begun,
+    /// In the hook forward.
+    Forwarded,
+    /// At the end of the last hook: on its way to an interface or a process.
+    Gone,
+}
+
+/// The end of a packet's way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It went to the endpoint, and a reply came back, or none within three seconds.
+    Delivered,
+    /// It went to the endpoint, which refuses the connection.
+    Refused,
+    /// A rule or policy ended its way.
+    Dropped(Step),
+    /// It did not come further, and no rule of nf_tables dropped it.
+    Lost {
+        /// True if it was lost in the hook forward, false if before.
+        in_forward: bool,
+    },
+}
+
+/// A traced packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    ids: Vec<u32>,
+    /// The addresses and ports at the beginning.
+    pub first: PacketHeader,
+    /// The addresses and ports where the packet was seen last.
+    pub last: PacketHeader,
+    /// The index of the interface on which it arrived; `None` for a packet of the node itself.
+    pub input: Option<u32>,
+    /// The index of the interface by which it left the node; `None` if a process received it.
+    pub output: Option<u32>,
+    /// The mark after the last step.
+    pub mark: u32,
+    /// The rules and policies that it met.
+    pub steps: Vec<Step>,
+    /// The first reply.
+    pub reply: Option<Reply>,
+    place: Place,
+    dropped: Option<Step>,
+    awaits_reply: bool,
+    touched: Instant,
+}
+
+impl Packet {
+    fn begun(event: &TraceEvent, header: PacketHeader, awaits_reply: bool, now: Instant) -> Packet {
+        Packet {
+            awaits_reply,
+            ids: vec![event.id],
+            first: header,
+            last: header,
+            input: event.input,
+            output: None,
+            mark: event.mark,
+            steps: Vec::new(),
+            reply: None,
+            place: Place::Begun,
+            dropped: None,
+            touched: now,
+        }
+    }
+
+    /// Returns the time at which the outcome is known if nothing else happens.
+    fn due(&self) -> Instant {
+        let has_reply = self.reply.is_some() || !self.awaits_reply;
+        let is_decided = self.dropped.is_some() || (self.place == Place::Gone && has_reply);
+        let wait = match self.place {
+            _ if is_decided => Duration::ZERO,
+            Place::Gone => REPLY_TIMEOUT,
+            _ => QUIET,
+        };
+        self.touched + wait
+    }
+
+    /// Returns the end of the way; `None` before it is known.
+    #[must_use]
+    pub fn outcome(&self, now: Instant) -> Option<Outcome> {
+        if now < self.due() {
+            return None;
+        }
+        Some(match (&self.dropped, self.place, &self.reply) {
+            (Some(step), ..) => Outcome::Dropped(step.clone()),
+            (None, Place::Gone, Some(reply)) if reply.refuses() => Outcome::Refused,
+            (None, Place::Gone, _) => Outcome::Delivered,
+            (None, place, _) => Outcome::Lost { in_forward: place == Place::Forwarded },
+        })
+    }
+
+    /// Returns true if NAT changed the destination.
+    #[must_use]
+    pub fn is_translated(&self) -> bool {
+        self.first.destination != self.last.destination
+    }
+
+    fn follow(&mut self, event: &TraceEvent, marker: Option<Marker>, now: Instant) {
+        self.touched = now;
+        self.mark = event.mark;
+        self.last = event.header.unwrap_or(self.last);
+        match marker {
+            Some(Marker::Forward) => self.place = self.place.max(Place::Forwarded),
+            Some(Marker::Leaves) => (self.place, self.output) = (Place::Gone, event.output),
+            Some(Marker::Arrives) => (self.place, self.output) = (Place::Gone, None),
+            Some(Marker::Start | Marker::Reply | Marker::Translated) => {}
+            None => {
+                let step = Step::of(event);
+                if matches!(event.verdict, TraceVerdict::Drop | TraceVerdict::Stolen) {
+                    self.dropped = Some(step.clone());
+                }
+                self.steps.push(step);
+            }
+        }
+    }
+}
+
+impl Step {
+    fn of(event: &TraceEvent) -> Step {
+        let TraceEvent { family, table, chain, step, verdict, .. } = event.clone();
+        Step { family, table, chain, step, verdict }
+    }
+}
+
+/// The traced packets that have no outcome yet.
+#[derive(Debug)]
+pub struct Packets {
+    open: Vec<Packet>,
+    replies: bool,
+}
+
+impl Packets {
+    /// Begins without packets. With `replies`, a packet that has left waits for its reply.
+    #[must_use]
+    pub fn new(replies: bool) -> Packets {
+        Packets { open: Vec::new(), replies }
+    }
+
+    /// Takes an event of the kernel.
+    pub fn take(&mut self, event: &TraceEvent, now: Instant) {
+        let marker = (event.table == TABLE).then(|| Marker::of(&event.chain)).flatten();
+        if event.step == TraceStep::Return {
+            return;
+        }
+        if let Some(packet) = self.open.iter_mut().find(|it| it.ids.contains(&event.id)) {
+            return packet.follow(event, marker, now);
+        }
+        let replied =
+            |packet: &&mut Packet| packet.reply.as_ref().is_some_and(|reply| reply.id == event.id);
+        if let Some(packet) = self.open.iter_mut().find(replied) {
+            let dropped = event.verdict == TraceVerdict::Drop && marker.is_none();
+            if let Some(reply) = packet.reply.as_mut().filter(|_| dropped) {
+                reply.dropped = Some(Step::of(event));
+            }
+            return;
+        }
+        let Some(header) = event.header else { return };
+        match marker {
+            Some(Marker::Start) => {
+                self.open.push(Packet::begun(event, header, self.replies, now));
+            }
+            Some(Marker::Reply) => self.reply(event.id, header, now),
+            // A packet to the node itself loops back as a new one.
+            _ => {
+                let same = self.open.iter_mut().find(|it| header.is_of_flow(&it.last));
+                if let Some(packet) = same {
+                    packet.ids.push(event.id);
+                    packet.follow(event, marker, now);
+                }
+            }
+        }
+    }
+
+    fn reply(&mut self, id: u32, header: PacketHeader, now: Instant) {
+        let answers = |packet: &&mut Packet| {
+            let is_error = is_icmp(&header) && header.destination.ip() == packet.last.source.ip();
+            packet.reply.is_none() && (header.answers(&packet.last) || is_error)
+        };
+        if let Some(packet) = self.open.iter_mut().find(answers) {
+            packet.reply = Some(Reply { id, header, dropped: None });
+            packet.touched = now;
+        }
+    }
+
+    /// Removes the packets whose outcome is known, and returns them with it.
+    pub fn finished(&mut self, now: Instant) -> Vec<(Packet, Outcome)> {
+        let done = self.open.extract_if(.., |packet| packet.outcome(now).is_some());
+        done.filter_map(|packet| packet.outcome(now).map(|outcome| (packet, outcome))).collect()
+    }
+
+    /// Returns when the next outcome is known if nothing else happens.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        self.open.iter().map(Packet::due).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: &str = "10.244.1.7:41733";
+    const FRONTEND: &str = "10.96.12.5:80";
+    const ENDPOINT: &str = "10.244.7.9:8080";
+
+    fn header(source: &str, destination: &str) -> PacketHeader {
+        let parse = |text: &str| text.parse().expect("address:port");
+        let (source, destination) = (parse(source), parse(destination));
+        PacketHeader { protocol: 6, source, destination, tcp_flags: Some(2) }
+    }
+
+    fn event(id: u32, table: &str, chain: &str, header: Option<PacketHeader>) -> TraceEvent {
+        TraceEvent {
+            id,
+            family: NfProto::Ip,
+            table: table.to_owned(),
+            chain: chain.to_owned(),
+            step: TraceStep::Rule(1),
+            verdict: TraceVerdict::Continue,
+            mark: 0,
+            input: Some(3),
+            output: Some(4),
+            header,
+        }
+    }
+
+    fn dropped(event: TraceEvent) -> TraceEvent {
+        TraceEvent { verdict: TraceVerdict::Drop, ..event }
+    }
+
+    /// Returns packets with one that has begun.
+    fn begun(now: Instant) -> Packets {
+        let mut packets = Packets::new(true);
+        packets.take(&event(7, TABLE, "from-outside", Some(header(CLIENT, FRONTEND))), now);
+        packets
+    }
+
+    /// The same after translation and forwarding.
+    fn gone(now: Instant) -> Packets {
+        let mut packets = begun(now);
+        packets.take(&event(7, "shunt", "lb-3", None), now);
+        packets.take(&event(7, TABLE, "forward", Some(header(CLIENT, ENDPOINT))), now);
+        packets.take(&event(7, TABLE, "leave", Some(header("192.0.2.1:9", ENDPOINT))), now);
+        packets
+    }
+
+    fn only(packets: &mut Packets, now: Instant) -> (Packet, Outcome) {
+        let mut finished = packets.finished(now);
+        assert_eq!(finished.len(), 1, "{packets:?}");
+        assert_eq!(packets.next_due(), None);
+        finished.remove(0)
+    }
+
+    #[test]
+    fn answered_packet_is_delivered_at_once() {
+        let now = Instant::now();
+        let mut packets = gone(now);
+        assert_eq!(packets.finished(now), []);
+        let reply = header(ENDPOINT, "192.0.2.1:9");
+        packets.take(&event(8, TABLE, "reply-from-outside", Some(reply)), now);
+        let (packet, outcome) = only(&mut packets, now);
+        assert_eq!(outcome, Outcome::Delivered);
+        assert!(packet.is_translated() && packet.reply.is_some());
+        assert_eq!(packet.last, header("192.0.2.1:9", ENDPOINT));
+        assert_eq!((packet.input, packet.output, packet.steps.len()), (Some(3), Some(4), 1));
+    }
+
+    #[test]
+    fn unanswered_packet_is_delivered_after_the_timeout() {
+        let now = Instant::now();
+        let mut packets = gone(now);
+        assert_eq!(packets.next_due(), Some(now + REPLY_TIMEOUT));
+        let (packet, outcome) = only(&mut packets, now + REPLY_TIMEOUT);
+        assert_eq!((outcome, packet.reply), (Outcome::Delivered, None));
+    }
+
+    #[test]
+    fn without_replies_a_packet_is_delivered_when_it_has_left() {
+        let now = Instant::now();
+        let mut packets = Packets::new(false);
+        packets.take(&event(7, TABLE, "from-node", Some(header(CLIENT, FRONTEND))), now);
+        assert_eq!(packets.finished(now), []);
+        packets.take(&event(7, TABLE, "leave", None), now);
+        assert_eq!(only(&mut packets, now).1, Outcome::Delivered);
+    }
+
+    #[test]
+    fn reset_and_icmp_error_are_refusals() {
+        let now = Instant::now();
+        let reset = PacketHeader { tcp_flags: Some(0x14), ..header(ENDPOINT, "192.0.2.1:9") };
+        let error = header("192.0.2.77:0", "192.0.2.1:0");
+        let error = PacketHeader { protocol: 1, tcp_flags: None, ..error };
+        for reply in [reset, error] {
+            let mut packets = gone(now);
+            packets.take(&event(8, TABLE, "reply-from-outside", Some(reply)), now);
+            assert_eq!(only(&mut packets, now).1, Outcome::Refused);
+        }
+    }
+
+    #[test]
+    fn dropped_packet_names_the_rule() {
+        let now = Instant::now();
+        let mut packets = begun(now);
+        packets.take(&dropped(event(7, "filter", "FORWARD", None)), now);
+        let (_, outcome) = only(&mut packets, now);
+        let Outcome::Dropped(step) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((&step.table[..], &step.chain[..]), ("filter", "FORWARD"));
+    }
+
+    #[test]
+    fn dropped_reply_is_noted() {
+        let now = Instant::now();
+        let mut packets = gone(now);
+        let reply = header(ENDPOINT, "192.0.2.1:9");
+        packets.take(&event(8, TABLE, "reply-from-outside", Some(reply)), now);
+        packets.take(&dropped(event(8, "filter", "FORWARD", None)), now);
+        let (packet, _) = only(&mut packets, now);
+        assert!(packet.reply.is_some_and(|reply| reply.dropped.is_some()));
+    }
+
+    #[test]
+    fn packet_without_an_end_is_lost_where_it_was_seen_last() {
+        let now = Instant::now();
+        let mut packets = begun(now);
+        assert_eq!(packets.finished(now + QUIET / 2), []);
+        let (_, outcome) = only(&mut packets, now + QUIET);
+        assert_eq!(outcome, Outcome::Lost { in_forward: false });
+        let mut packets = begun(now);
+        packets.take(&event(7, TABLE, "forward", None), now);
+        let (_, outcome) = only(&mut packets, now + QUIET);
+        assert_eq!(outcome, Outcome::Lost { in_forward: true });
+    }
+
+    #[test]
+    fn packet_to_the_node_itself_keeps_its_way_over_loopback() {
+        let now = Instant::now();
+        let mut packets = Packets::new(true);
+        let translated = Some(header(CLIENT, ENDPOINT));
+        packets.take(&event(7, TABLE, "from-node", Some(header(CLIENT, FRONTEND))), now);
+        packets.take(&event(7, TABLE, "leave", translated), now);
+        packets.take(&event(9, TABLE, "before-routing", translated), now);
+        packets.take(&dropped(event(9, "filter", "INPUT", translated)), now);
+        assert!(matches!(only(&mut packets, now).1, Outcome::Dropped(_)));
+    }
+
+    #[test]
+    fn events_of_other_packets_are_ignored() {
+        let now = Instant::now();
+        let mut packets = begun(now);
+        let other = Some(header("192.0.2.9:1", FRONTEND));
+        packets.take(&event(1, "filter", "FORWARD", other), now);
+        packets.take(&event(2, "filter", "FORWARD", None), now);
+        packets.take(&event(3, TABLE, "reply-from-outside", other), now);
+        let (packet, _) = only(&mut packets, now + QUIET);
+        assert_eq!((packet.steps.len(), packet.reply), (0, None));
+    }
+}

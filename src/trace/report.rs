@@ -1,0 +1,357 @@
+//! The report about a traced packet: names for its numbers, and the rules in words.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use nfnetlink::Family;
+use nfnetlink::nft::{self, AttachedChain, NfProto, RuleNote, Socket, TraceStep, TraceVerdict};
+use nfnetlink::route::{Link, RouteAnswer, RouteQuery, links, route_to};
+use serde::Serialize;
+use shunt_core::model::{self, Protocol};
+use shunt_core::plan::{self, Field, FrontendKey, NodeContext, Set};
+
+use super::{Outcome, Packet, Step, Target};
+use crate::dataplane::{LiveRule, frontend_element, live_rules};
+
+/// What became of a packet, and its way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// The source, as the packet arrived.
+    pub source: SocketAddr,
+    /// The destination, as the packet arrived.
+    pub destination: SocketAddr,
+    /// The transport protocol.
+    pub protocol: String,
+    /// The interface on which the packet arrived; `null` for a packet of the node itself.
+    pub input: Option<String>,
+    /// The rules and policies that it met, in their order.
+    pub steps: Vec<StepReport>,
+    /// The service port, as `namespace/name:port`.
+    pub service: Option<String>,
+    /// The backend, if NAT changed the destination.
+    pub backend: Option<SocketAddr>,
+    /// The source as it was seen last, if NAT changed it.
+    pub translated_source: Option<SocketAddr>,
+    /// The interface by which the packet left the node.
+    pub output: Option<String>,
+    /// `delivered`, `refused`, `dropped` or `lost`.
+    pub outcome: &'static str,
+    /// The rule, policy or endpoint that ended the way.
+    pub by: Option<String>,
+    /// Why, as far as it is known.
+    pub reason: Option<String>,
+    /// True if a reply came back, false if none came within three seconds; `null` if the packet was
+    /// not delivered.
+    pub answered: Option<bool>,
+}
+
+/// A rule or policy that a packet met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StepReport {
+    /// The hook of the base chain; empty if it is unknown.
+    pub hook: String,
+    /// The family of the table.
+    pub family: String,
+    /// The table.
+    pub table: String,
+    /// The chain.
+    pub chain: String,
+    /// The number of the rule; `null` for the policy of the chain.
+    pub handle: Option<u64>,
+    /// The rule in the syntax of nft, for rules of shunt.
+    pub rule: Option<String>,
+    /// The comment of the rule.
+    pub comment: Option<String>,
+    /// The verdict.
+    pub verdict: String,
+    /// The element that gave the verdict: its map and its comment, a service port.
+    pub element: Option<String>,
+    /// The backend that the rule chose.
+    pub backend: Option<SocketAddr>,
+}
+
+impl StepReport {
+    /// Returns family, table, chain and rule.
+    #[must_use]
+    pub fn place(&self) -> String {
+        let StepReport { family, table, chain, handle, .. } = self;
+        match handle {
+            Some(handle) => format!("{family} {table} {chain} rule {handle}"),
+            None => format!("policy of {family} {table} {chain}"),
+        }
+    }
+}
+
+/// The chain of shunt to which frontends without endpoints lead.
+const NO_ENDPOINTS: &str = "reject-no-endpoints";
+const EARLIER: &str =
+    "it belongs to a flow that was there before, which meets no rule for new ones";
+
+/// Words for the numbers in the events of the kernel.
+pub(super) struct Words {
+    family: model::Family,
+    protocol: Protocol,
+    node_context: NodeContext,
+    socket: Socket,
+    rules: BTreeMap<u64, LiveRule>,
+    chains: Vec<AttachedChain>,
+    links: Vec<Link>,
+    notes: BTreeMap<(NfProto, String, String, u64), Option<RuleNote>>,
+}
+
+impl Words {
+    /// Reads the rules, chains and interfaces of the network namespace of this thread.
+    pub(super) fn read(target: &Target, node_context: &NodeContext) -> Result<Words, nft::Error> {
+        let mut socket = Socket::open()?;
+        let family = model::Family::of(target.to.ip());
+        Ok(Words {
+            family,
+            protocol: target.protocol,
+            node_context: node_context.clone(),
+            rules: live_rules(&mut socket, node_context, family)?,
+            chains: socket.base_chains()?,
+            links: links().unwrap_or_default(),
+            notes: BTreeMap::new(),
+            socket,
+        })
+    }
+
+    /// Returns true if a chain translates addresses, so that connection tracking is active.
+    pub(super) fn has_nat(&self) -> bool {
+        let family = match self.family {
+            model::Family::V4 => Family::Ip,
+            model::Family::V6 => Family::Ip6,
+        };
+        self.chains.iter().any(|chain| chain.kind == "nat" && chain.family.sees(family))
+    }
+
+    /// Returns the name of an interface.
+    fn interface(&mut self, index: u32) -> String {
+        if !self.links.iter().any(|link| link.index == index) {
+            // A pod may have started meanwhile.
+            self.links = links().unwrap_or_default();
+        }
+        let found = self.links.iter().find(|link| link.index == index);
+        found.map_or_else(|| format!("interface {index}"), |link| link.name.clone())
+    }
+
+    /// Reads comment and refusal of a rule, once.
+    fn note(&mut self, step: &Step) -> Option<RuleNote> {
+        let TraceStep::Rule(handle) = step.step else { return None };
+        let key = (step.family, step.table.clone(), step.chain.clone(), handle);
+        if let Some(note) = self.notes.get(&key) {
+            return note.clone();
+        }
+        let note = self.socket.rule_note(step.family, &step.table, &step.chain, handle);
+        // A rule that cannot be read is shown by its number.
+        let note = note.ok().flatten();
+        self.notes.insert(key, note.clone());
+        note
+    }
+
+    /// Reads the rules again if the packet met one of shunt that is new.
+    fn refresh(&mut self, packet: &Packet) {
+        let is_new = |step: &Step| match step.step {
+            TraceStep::Rule(handle) => self.is_own(step) && !self.rules.contains_key(&handle),
+            _ => false,
+        };
+        if packet.steps.iter().any(is_new) {
+            // Otherwise the rule is shown by its number.
+            if let Ok(rules) = live_rules(&mut self.socket, &self.node_context, self.family) {
+                self.rules = rules;
+            }
+            if let Ok(chains) = self.socket.base_chains() {
+                self.chains = chains;
+            }
+        }
+    }
+
+    fn is_own(&self, step: &Step) -> bool {
+        let family = match self.family {
+            model::Family::V4 => NfProto::Ip,
+            model::Family::V6 => NfProto::Ip6,
+        };
+        step.family == family && step.table == plan::TABLE
+    }
+
+    /// Describes a step; `None` for the end of a base chain of shunt, which says nothing.
+    fn step(&mut self, step: &Step, packet: &Packet, hook: &mut String) -> Option<StepReport> {
+        let attached = self.chains.iter().find(|chain| {
+            chain.family == step.family && chain.table == step.table && chain.chain == step.chain
+        });
+        if let Some(chain) = attached {
+            chain.hook_name().clone_into(hook);
+        }
+        let own = self.is_own(step);
+        if own && step.step == TraceStep::Policy {
+            return None;
+        }
+        let handle = match step.step {
+            TraceStep::Rule(handle) => Some(handle),
+            _ => None,
+        };
+        let rule = handle.filter(|_| own).and_then(|handle| self.rules.get(&handle).cloned());
+        let note = if rule.is_some() { None } else { self.note(step) };
+        let comment = match &rule {
+            Some(rule) => rule.comment.map(str::to_owned),
+            None => note.and_then(|note| note.comment),
+        };
+        let follows = !matches!(step.verdict, TraceVerdict::Continue | TraceVerdict::Accept);
+        let set = rule.as_ref().and_then(|rule| rule.dispatches).filter(|_| follows);
+        let chose = rule.as_ref().is_some_and(|rule| rule.balances) && packet.is_translated();
+        Some(StepReport {
+            hook: hook.clone(),
+            family: step.family.to_string(),
+            table: step.table.clone(),
+            chain: step.chain.clone(),
+            handle,
+            rule: rule.map(|rule| rule.text),
+            comment,
+            verdict: step.verdict.to_string(),
+            element: set.and_then(|set| self.element(set, packet)),
+            backend: Some(packet.last.destination)
+                .filter(|_| chose && step.verdict == TraceVerdict::Accept),
+        })
+    }
+
+    /// Returns map and comment of the element whose verdict the packet followed.
+    fn element(&mut self, set: Set, packet: &Packet) -> Option<String> {
+        let (to, protocol) = (packet.first.destination, self.protocol);
+        let key = if set.key().contains(&Field::Destination) {
+            FrontendKey::Address(to.ip(), protocol, to.port())
+        } else {
+            FrontendKey::NodePort(self.family, protocol, to.port())
+        };
+        // An element that is gone by now is not shown.
+        let element = frontend_element(&mut self.socket, set, key).ok()??;
+        let comment = element.comment.or_else(|| self.service_of(key))?;
+        Some(format!("{} {comment}", set.name()))
+    }
+
+    /// Returns the service port of a frontend: not all maps have comments.
+    fn service_of(&mut self, key: FrontendKey) -> Option<String> {
+        let set = match key {
+            FrontendKey::Address(..) => Set::ServiceIps,
+            FrontendKey::NodePort(..) => Set::ServiceNodeports,
+        };
+        frontend_element(&mut self.socket, set, key).ok()??.comment
+    }
+
+    /// Writes the report about a packet.
+    pub(super) fn report(&mut self, packet: &Packet, outcome: &Outcome, replies: bool) -> Report {
+        self.refresh(packet);
+        let mut hook = String::new();
+        let steps: Vec<StepReport> =
+            packet.steps.iter().filter_map(|step| self.step(step, packet, &mut hook)).collect();
+        let element = steps.iter().find_map(|step| step.element.as_deref());
+        let service = element.and_then(|element| element.split_once(' '));
+        let service = service.map(|(_, service)| service.to_owned());
+        let (first, last) = (packet.first, packet.last);
+        let (outcome, by, reason) = match outcome {
+            Outcome::Delivered => self.delivered(packet, replies),
+            Outcome::Refused => ("refused", packet.reply.as_ref().map(refusal), None),
+            Outcome::Dropped(step) => self.dropped(step),
+            Outcome::Lost { in_forward } => ("lost", None, Some(why_lost(packet, *in_forward))),
+        };
+        let is_delivered = outcome == "delivered" && replies;
+        Report {
+            source: first.source,
+            destination: first.destination,
+            protocol: self.protocol.to_string(),
+            input: packet.input.map(|index| self.interface(index)),
+            service,
+            backend: Some(last.destination).filter(|_| packet.is_translated()),
+            translated_source: Some(last.source).filter(|source| *source != first.source),
+            output: packet.output.map(|index| self.interface(index)),
+            outcome,
+            by,
+            reason,
+            answered: is_delivered.then_some(packet.reply.is_some()),
+            steps,
+        }
+    }
+
+    fn delivered(
+        &self,
+        packet: &Packet,
+        replies: bool,
+    ) -> (&'static str, Option<String>, Option<String>) {
+        let dropped = packet.reply.as_ref().and_then(|reply| reply.dropped.as_ref());
+        let reason = match (&packet.reply, dropped) {
+            (_, Some(step)) => Some(format!("the reply was dropped by {}", place(step))),
+            (None, None) if replies => Some("no reply came within 3 s".to_owned()),
+            _ if packet.is_translated() && !self.met_nat(packet) => Some(EARLIER.to_owned()),
+            _ => None,
+        };
+        ("delivered", None, reason)
+    }
+
+    fn dropped(&mut self, step: &Step) -> (&'static str, Option<String>, Option<String>) {
+        let note = self.note(step);
+        let outcome = match &note {
+            Some(note) if note.rejects => "refused",
+            _ => "dropped",
+        };
+        let is_without_endpoints = self.is_own(step) && step.chain == NO_ENDPOINTS;
+        let reason = if is_without_endpoints {
+            Some("the Service has no endpoint for this packet".to_owned())
+        } else {
+            note.and_then(|note| note.comment)
+        };
+        (outcome, Some(place(step)), reason)
+    }
+
+    /// Returns true if a chain for address translation is among the steps. The kernel runs such
+    /// chains for the first packet of a connection only.
+    fn met_nat(&self, packet: &Packet) -> bool {
+        let is_nat = |step: &Step| {
+            self.chains.iter().any(|chain| {
+                chain.kind == "nat"
+                    && chain.family == step.family
+                    && chain.table == step.table
+                    && chain.chain == step.chain
+            })
+        };
+        packet.steps.iter().any(is_nat)
+    }
+}
+
+fn place(step: &Step) -> String {
+    let Step { family, table, chain, .. } = step;
+    match step.step {
+        TraceStep::Rule(handle) => format!("{family} {table} {chain} rule {handle}"),
+        _ => format!("policy of {family} {table} {chain}"),
+    }
+}
+
+fn refusal(reply: &super::Reply) -> String {
+    let source = reply.header.source;
+    if reply.header.is_reset() {
+        format!("{source} (TCP reset)")
+    } else {
+        format!("{} (ICMP error)", source.ip())
+    }
+}
+
+/// Returns the reason of the kernel's routing, if that refuses the packet.
+fn why_lost(packet: &Packet, in_forward: bool) -> String {
+    const OTHERS: &str = "not by a rule of nf_tables: legacy iptables, a BPF program or the kernel";
+    if in_forward {
+        return format!("dropped in the hook forward, {OTHERS}");
+    }
+    let (source, destination): (IpAddr, IpAddr) =
+        (packet.last.source.ip(), packet.last.destination.ip());
+    let source = packet.input.map(|_| source);
+    let query = RouteQuery { destination, source, input: packet.input, mark: packet.mark };
+    match route_to(query) {
+        Ok(RouteAnswer::Refused(errno)) => {
+            format!("routing to {destination} refuses the packet: {}", errno.desc())
+        }
+        _ if packet.input.is_some() => {
+            format!("dropped before it was forwarded or received, {OTHERS}")
+        }
+        _ => format!("dropped before it left the node, {OTHERS}"),
+    }
+}

@@ -1,0 +1,295 @@
+//! The table that sets the trace bit.
+//!
+//! On Linux 5.12 and later, the kernel deletes it with the socket of the command, however that ends.
+//! On older kernels the command deletes it, and otherwise the next start of the agent does.
+
+use std::net::IpAddr;
+
+use nfnetlink::Family;
+use nfnetlink::nft::{
+    BaseChain, Batch, ChainKind, Error, Expr, Hook, Kernel, Refusal, Register, SetType, Socket,
+    TABLE_OWNER,
+};
+use nfnetlink::socket::{Protocol as Netlink, sockets};
+use nix::errno::Errno;
+use shunt_core::model::Protocol;
+
+use super::{TABLE, Target};
+
+/// Before connection tracking, and before other chains of priority raw.
+const RAW: i32 = -301;
+/// After connection tracking, before NAT.
+const TRACKED: i32 = -150;
+/// Before and after all usual chains of a hook.
+const FIRST: i32 = -400;
+const LAST: i32 = 1_000;
+/// The sets forget nothing while a command runs.
+const REMEMBER_MILLISECONDS: u64 = 24 * 60 * 60 * 1_000;
+
+/// The number of attempts at a listing that commits of other processes interrupt.
+const ATTEMPTS: usize = 20;
+
+/// The sets of clients whose first packet, and whose first reply, is traced.
+const CLIENTS: &str = "clients";
+const ANSWERED: &str = "answered";
+
+/// A chain of the table, by what its events say about a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marker {
+    /// A packet arrives, or the node sends it. Its trace begins here.
+    Start,
+    /// A reply comes back.
+    Reply,
+    /// The packet has its destination, and will be routed.
+    Translated,
+    /// The packet will be forwarded.
+    Forward,
+    /// The packet leaves the node.
+    Leaves,
+    /// A process of the node receives the packet.
+    Arrives,
+}
+
+/// The chains: name, hook, priority, meaning.
+const CHAINS: [(&str, Hook, i32, Marker); 8] = [
+    ("from-outside", Hook::Prerouting, RAW, Marker::Start),
+    ("from-node", Hook::Output, RAW, Marker::Start),
+    ("reply-from-outside", Hook::Prerouting, TRACKED, Marker::Reply),
+    ("reply-from-node", Hook::Output, TRACKED, Marker::Reply),
+    ("before-routing", Hook::Prerouting, LAST, Marker::Translated),
+    ("forward", Hook::Forward, FIRST, Marker::Forward),
+    ("leave", Hook::Postrouting, LAST, Marker::Leaves),
+    ("arrive", Hook::Input, LAST, Marker::Arrives),
+];
+
+impl Marker {
+    /// Returns the meaning of a chain of the table.
+    pub(super) fn of(chain: &str) -> Option<Marker> {
+        CHAINS.iter().find(|(name, ..)| *name == chain).map(|(.., marker)| *marker)
+    }
+}
+
+/// The table in the kernel. A drop of the value deletes it.
+#[derive(Debug)]
+pub struct TraceTable {
+    socket: Socket,
+    family: Family,
+}
+
+impl TraceTable {
+    /// Creates the table in the network namespace of this thread, for the first packets of at most
+    /// `count` clients. With `replies`, also for the first reply to each.
+    ///
+    /// # Errors
+    /// [`Error::Owned`] if another trace of this family runs; the kernel's error otherwise.
+    pub fn install(target: &Target, count: u32, replies: bool) -> Result<TraceTable, Error> {
+        let mut socket = Socket::open()?;
+        let family = Family::of(target.to.ip());
+        let orphan = orphan(&mut socket, family)?;
+        let create = |flags| {
+            let mut batch = Batch::new(None);
+            if orphan {
+                batch.delete_table(family, TABLE);
+            }
+            fill(&mut batch, family, flags, &comment(socket.port()), target, count, replies);
+            batch.finish()
+        };
+        let (owned, plain) = (create(TABLE_OWNER), create(0));
+        match socket.commit(&owned) {
+            // The kernel does not know the flag.
+            Err(Error::Refused(refusals)) if refusals.iter().any(is_about_flags) => {
+                socket.commit(&plain)?;
+            }
+            result => result?,
+        }
+        Ok(TraceTable { socket, family })
+    }
+}
+
+impl Drop for TraceTable {
+    fn drop(&mut self) {
+        let mut batch = Batch::new(None);
+        batch.delete_table(self.family, TABLE);
+        let is_gone = |refusal: &Refusal| refusal.errno == Errno::ENOENT;
+        match self.socket.commit(&batch.finish()) {
+            Ok(()) => {}
+            // Another process has flushed all tables.
+            Err(Error::Refused(refusals)) if refusals.iter().all(is_gone) => {}
+            Err(error) => tracing::warn!(
+                %error,
+                "cannot delete the table {} {TABLE}; `shunt cleanup` does so", self.family
+            ),
+        }
+    }
+}
+
+fn is_about_flags(refusal: &Refusal) -> bool {
+    let about_table = refusal.table == TABLE && refusal.object.is_empty();
+    about_table && matches!(refusal.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
+}
+
+/// The comment names the netlink port of the command, by which others see whether it still runs.
+fn comment(port: u32) -> String {
+    format!("{COMMENT}{port}")
+}
+
+const COMMENT: &str = "shunt trace, netlink port ";
+
+/// Returns true if a table of a killed command exists, false if there is no table.
+fn orphan(kernel: &mut dyn Kernel, family: Family) -> Result<bool, Error> {
+    let mut attempt = || kernel.table(family, TABLE);
+    let mut listed = attempt();
+    for _ in 1..ATTEMPTS {
+        if !matches!(listed, Err(Error::Interrupted)) {
+            break;
+        }
+        listed = attempt();
+    }
+    let Some(found) = listed? else { return Ok(false) };
+    let port = found.comment.as_deref().and_then(|text| text.strip_prefix(COMMENT)?.parse().ok());
+    // Without a list of sockets, a table without an owner counts as one of a killed command.
+    let alive = sockets(Netlink::Netfilter).unwrap_or_default();
+    match found.owner.or(port.filter(|port| alive.contains_key(port))) {
+        Some(port) => Err(Error::Owned { family, table: TABLE.to_owned(), port }),
+        None => Ok(true),
+    }
+}
+
+/// Deletes the tables of commands that were killed on kernels before 5.12. Returns their number.
+///
+/// # Errors
+/// If the kernel refuses a listing or the deletion.
+pub fn remove_orphans() -> Result<usize, Error> {
+    let mut socket = Socket::open()?;
+    let mut batch = Batch::new(None);
+    let mut count = 0;
+    for family in [Family::Ip, Family::Ip6] {
+        match orphan(&mut socket, family) {
+            // A command that runs deletes its table itself.
+            Ok(false) | Err(Error::Owned { .. }) => {}
+            Ok(true) => {
+                batch.delete_table(family, TABLE);
+                count += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if count > 0 {
+        socket.commit(&batch.finish())?;
+    }
+    Ok(count)
+}
+
+const KEY: Register = Register(0);
+
+fn fill(
+    batch: &mut Batch,
+    family: Family,
+    flags: u32,
+    comment: &str,
+    target: &Target,
+    count: u32,
+    replies: bool,
+) {
+    batch.add_table(family, TABLE, flags, comment);
+    for set in [CLIENTS, ANSWERED] {
+        batch.add_set(family, TABLE, set, &clients(family, count));
+    }
+    for (name, hook, priority, marker) in CHAINS {
+        let base = BaseChain { kind: ChainKind::Filter, hook, priority };
+        let rule = match marker {
+            Marker::Start => first_packets(family, target),
+            Marker::Reply if !replies => continue,
+            Marker::Reply => first_replies(family, target),
+            // The kernel sends the headers of a packet with a rule that matches, not with a policy.
+            _ => vec![Expr::L4Proto(KEY), equals(vec![target.protocol.number()])],
+        };
+        batch.add_chain(family, TABLE, name, Some(base));
+        batch.add_rule(family, TABLE, name, &rule, None);
+    }
+}
+
+/// Returns the definition of a set of source addresses and ports, `ipv4_addr . inet_service`.
+fn clients(family: Family, count: u32) -> SetType {
+    let (address, length) = if family == Family::Ip { (7, 4) } else { (8, 16) };
+    SetType { learned: Some(count), ..SetType::of(address << 6 | 13, length + 4) }
+}
+
+/// Returns the register after an address.
+fn after_address(family: Family) -> Register {
+    Register(if family == Family::Ip { 1 } else { 4 })
+}
+
+/// Sets the trace bit of a client that is not in the set, and adds it. A full set ends the rule.
+fn trace_once(set: &str) -> [Expr; 4] {
+    let set = || set.to_owned();
+    [
+        Expr::InSet { negate: true, set: set(), key: KEY },
+        Expr::AddToSet { set: set(), key: KEY, timeout: REMEMBER_MILLISECONDS },
+        Expr::Immediate { bytes: vec![1], to: KEY },
+        Expr::SetTrace(KEY),
+    ]
+}
+
+fn equals(with: Vec<u8>) -> Expr {
+    Expr::Compare { register: KEY, negate: false, with }
+}
+
+fn bytes(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// Returns the rule for the first packets of clients. It stands before connection tracking, so a
+/// connection begins with a SYN or INIT; a datagram of any age counts as the first of its client.
+fn first_packets(family: Family, target: &Target) -> Vec<Expr> {
+    // `struct iphdr` and `struct ipv6hdr`.
+    let (source, destination, length) = match family {
+        Family::Ip => (12, 16, 4),
+        Family::Ip6 => (8, 24, 16),
+    };
+    let transport = |offset, length| Expr::TransportHeader { offset, length, to: KEY };
+    let mut rule = vec![Expr::NetworkHeader { offset: destination, length, to: KEY }];
+    rule.push(equals(bytes(target.to.ip())));
+    if let Some(from) = target.from {
+        rule.push(Expr::NetworkHeader { offset: source, length, to: KEY });
+        rule.push(equals(bytes(from)));
+    }
+    rule.extend([Expr::L4Proto(KEY), equals(vec![target.protocol.number()])]);
+    rule.extend([transport(2, 2), equals(target.to.port().to_be_bytes().to_vec())]);
+    match target.protocol {
+        Protocol::Tcp => {
+            // SYN of the flags FIN, SYN, RST and ACK.
+            let (mask, xor) = (vec![0x17], vec![0]);
+            rule.push(transport(13, 1));
+            rule.push(Expr::Bitwise { register: KEY, mask, xor });
+            rule.push(equals(vec![0x02]));
+        }
+        Protocol::Udp => {}
+        // The type of the first chunk.
+        Protocol::Sctp => rule.extend([transport(12, 1), equals(vec![1])]),
+    }
+    rule.push(Expr::NetworkHeader { offset: source, length, to: KEY });
+    rule.push(Expr::TransportHeader { offset: 0, length: 2, to: after_address(family) });
+    rule.extend(trace_once(CLIENTS));
+    rule
+}
+
+/// Returns the rule for the first reply to each traced client, an ICMP error included. (nft could
+/// not print a match on the port of the connection, because an ICMP error has another protocol.)
+fn first_replies(family: Family, target: &Target) -> Vec<Expr> {
+    /// `IP_CT_DIR_REPLY`.
+    const REPLY: u8 = 1;
+    let v6 = family == Family::Ip6;
+    let mut rule = vec![Expr::CtDirection(KEY), equals(vec![REPLY])];
+    rule.push(Expr::CtOriginalDestination { v6, to: KEY });
+    rule.push(equals(bytes(target.to.ip())));
+    rule.push(Expr::CtOriginalSource { v6, to: KEY });
+    rule.push(Expr::CtOriginalSourcePort(after_address(family)));
+    // Only of clients whose first packet was traced.
+    rule.push(Expr::InSet { negate: false, set: CLIENTS.to_owned(), key: KEY });
+    rule.extend(trace_once(ANSWERED));
+    rule
+}
