@@ -45,7 +45,9 @@ pub use error::Error;
 pub use expr::{Expr, Register};
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
-pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TABLE_PERSIST};
+pub use objects::{
+    BaseChain, ChainKind, Hook, SetData, SetType, TABLE_DORMANT, TABLE_OWNER, TABLE_PERSIST,
+};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;
 pub use refusal::Refusal;
