@@ -1,14 +1,17 @@
 //! Asks the kernel whether it accepts shunt's tables, without a change that any packet meets.
 //!
-//! The probe is a transaction without an end: the kernel checks its messages and undoes them, as
-//! for `nft --check`. Its table has a name of its own and is dormant, so that no packet meets the
-//! base chains meanwhile. The kernel loads modules that the rules need, as for the agent itself.
+//! First a transaction without an end: the kernel checks each message and undoes it, as for
+//! `nft --check`. That finds missing expressions, types of chains and sets. Only a commit validates
+//! the rules as a whole, such as `reject` in prerouting. So a second transaction creates the table,
+//! and a third one deletes it at once. The table has a name of its own and is dormant: no packet
+//! meets its base chains. Where the kernel can, the table belongs to the socket, and vanishes with
+//! it. The kernel loads modules that the rules need, as for the agent itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, ElementData, Elements, Error, Expr, Hook, Kernel, Refusal,
-    Register, TABLE_DORMANT, TableFamily, VerdictCode,
+    Register, TABLE_DORMANT, TABLE_OWNER, TableFamily, VerdictCode,
 };
 use nix::errno::Errno;
 use shunt_core::model::{Backend, Family, Protocol};
@@ -20,8 +23,7 @@ use super::codec::{encode_backend, encode_key, encode_key_end, set_type, table_f
 use super::ownership::OWNED;
 use super::translate::{base_chain, expressions};
 
-/// The name of the table, which exists within the transaction only.
-const PROBE: &str = "shunt-check";
+/// The name of the only chain of a small transaction.
 const CHAIN: &str = "probe";
 
 /// A feature of the kernel that shunt's rules need, and that this kernel lacks.
@@ -49,27 +51,32 @@ pub fn missing_features(
     node_context: &NodeContext,
     family: Family,
 ) -> Result<Vec<MissingFeature>, Error> {
-    let Some(refusal) = refusal(kernel, whole_table(node_context, family))? else {
-        return Ok(Vec::new());
-    };
-    let mut missing = Vec::new();
-    for feature in &FEATURES {
-        if let Some(refusal) = self::refusal(kernel, feature.batch(family))? {
+    let mut probe = Probe::new(kernel, family)?;
+    for way in [Way::Check, Way::Commit] {
+        let table = |batch: &mut Batch, name: &str| whole_table(node_context, family, batch, name);
+        let Some(refusal) = probe.refusal(way, table)? else { continue };
+        let mut missing = Vec::new();
+        for feature in &FEATURES {
+            let small = |batch: &mut Batch, name: &str| feature.add(family, batch, name);
+            if let Some(refusal) = probe.refusal(way, small)? {
+                missing.push(MissingFeature {
+                    feature: format!("{} ({})", feature.name, table_family(family)),
+                    option: feature.option,
+                    reason: why(&refusal),
+                });
+            }
+        }
+        if missing.is_empty() {
+            let Refusal { operation, object, .. } = &refusal;
             missing.push(MissingFeature {
-                feature: format!("{} ({})", feature.name, table_family(family)),
-                option: feature.option,
+                feature: format!("{operation} {object} ({})", table_family(family)),
+                option: "CONFIG_NF_TABLES",
                 reason: why(&refusal),
             });
         }
+        return Ok(missing);
     }
-    if missing.is_empty() {
-        missing.push(MissingFeature {
-            feature: format!("{} ({})", refusal.operation, refusal.object),
-            option: "CONFIG_NF_TABLES",
-            reason: why(&refusal),
-        });
-    }
-    Ok(missing)
+    Ok(Vec::new())
 }
 
 /// Returns true if the kernel has tables with an owner that persist.
@@ -77,18 +84,75 @@ pub fn missing_features(
 /// # Errors
 /// If the kernel cannot be asked.
 pub fn has_owned_tables(kernel: &mut dyn Kernel) -> Result<bool, Error> {
+    has_flags(kernel, OWNED)
+}
+
+fn has_flags(kernel: &mut dyn Kernel, flags: u32) -> Result<bool, Error> {
     let mut batch = Batch::new(None);
-    batch.add_table(TableFamily::Ip, PROBE, OWNED, PROBE);
-    match refusal(kernel, batch)? {
+    let name = table_name(kernel);
+    batch.add_table(TableFamily::Ip, &name, flags, &name);
+    match first_refusal(kernel.commit(&batch.finish_for_check()))? {
         None => Ok(true),
         Some(refusal) if matches!(refusal.errno, Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(false),
         Some(refusal) => Err(Error::Refused(vec![refusal])),
     }
 }
 
-/// Returns the kernel's first refusal, if there is one.
-fn refusal(kernel: &mut dyn Kernel, batch: Batch) -> Result<Option<Refusal>, Error> {
-    match kernel.commit(&batch.finish_for_check()) {
+/// Returns a name for a table that no other process uses: the netlink port is unique.
+fn table_name(kernel: &dyn Kernel) -> String {
+    format!("shunt-check-{}", kernel.port())
+}
+
+/// How a transaction is tried.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    /// The kernel checks the messages.
+    Check,
+    /// The kernel commits the transaction, and then the deletion of its table.
+    Commit,
+}
+
+/// Tries transactions in a table of its own.
+struct Probe<'a> {
+    kernel: &'a mut dyn Kernel,
+    table: TableFamily,
+    name: String,
+    /// The table vanishes with the socket (Linux 5.12), if the process ends before the deletion.
+    owner: u32,
+}
+
+impl<'a> Probe<'a> {
+    fn new(kernel: &'a mut dyn Kernel, family: Family) -> Result<Probe<'a>, Error> {
+        let owner = if has_flags(kernel, TABLE_OWNER)? { TABLE_OWNER } else { 0 };
+        let name = table_name(kernel);
+        Ok(Probe { kernel, table: table_family(family), name, owner })
+    }
+
+    /// Returns the kernel's first refusal of a table with the objects that `add` adds.
+    fn refusal(
+        &mut self,
+        way: Way,
+        add: impl FnOnce(&mut Batch, &str),
+    ) -> Result<Option<Refusal>, Error> {
+        let Probe { kernel, table, name, owner } = self;
+        let mut batch = Batch::new(None);
+        batch.add_table(*table, name, TABLE_DORMANT | *owner, name);
+        add(&mut batch, name);
+        let Way::Commit = way else {
+            return first_refusal(kernel.commit(&batch.finish_for_check()));
+        };
+        let refusal = first_refusal(kernel.commit(&batch.finish()))?;
+        if refusal.is_none() {
+            let mut batch = Batch::new(None);
+            batch.delete_table(*table, name);
+            kernel.commit(&batch.finish())?;
+        }
+        Ok(refusal)
+    }
+}
+
+fn first_refusal(result: Result<(), Error>) -> Result<Option<Refusal>, Error> {
+    match result {
         Ok(()) => Ok(None),
         Err(Error::Refused(refusals)) => Ok(refusals.into_iter().next()),
         Err(error) => Err(error),
@@ -103,14 +167,12 @@ fn why(refusal: &Refusal) -> String {
     }
 }
 
-/// Returns a transaction with all sets, chains and rules of a family, chains of session affinity
-/// included, and an element of each kind.
-fn whole_table(node_context: &NodeContext, family: Family) -> Batch {
+/// Adds all sets, chains and rules of a family, chains of session affinity included, and an element
+/// of each kind.
+fn whole_table(node_context: &NodeContext, family: Family, batch: &mut Batch, name: &str) {
     let table = table_family(family);
-    let mut batch = Batch::new(None);
-    batch.add_table(table, PROBE, TABLE_DORMANT, PROBE);
     for set in Set::ALL {
-        batch.add_set(table, PROBE, set.name(), &set_type(family, set));
+        batch.add_set(table, name, set.name(), &set_type(family, set));
     }
     let on_demand = [
         ChainName::AffinityPostrouting,
@@ -121,19 +183,18 @@ fn whole_table(node_context: &NodeContext, family: Family) -> Batch {
     let mut chains = base_chains(node_context, family);
     chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
     for chain in &chains {
-        batch.add_chain(table, PROBE, &chain.name.to_string(), chain.base.map(base_chain));
+        batch.add_chain(table, name, &chain.name.to_string(), chain.base.map(base_chain));
     }
     for chain in &chains {
         for rule in &chain.rules {
             let exprs = expressions(family, rule);
-            batch.add_rule(table, PROBE, &chain.name.to_string(), &exprs, rule.comment);
+            batch.add_rule(table, name, &chain.name.to_string(), &exprs, rule.comment);
         }
     }
-    add_elements(family, &mut batch);
-    batch
+    add_elements(family, batch, name);
 }
 
-fn add_elements(family: Family, batch: &mut Batch) {
+fn add_elements(family: Family, batch: &mut Batch, name: &str) {
     // Addresses for documentation (RFC 5737, RFC 3849).
     let address: IpAddr = match family {
         Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
@@ -155,7 +216,7 @@ fn add_elements(family: Family, batch: &mut Batch) {
         let end = end.as_ref().map(|end| end.as_slice());
         let mut elements = Elements::new();
         elements.push_range(encode_key(key).as_slice(), end, data, None);
-        batch.add_elements(table_family(family), PROBE, set.name(), &elements);
+        batch.add_elements(table_family(family), name, set.name(), &elements);
     }
 }
 
@@ -163,10 +224,10 @@ fn add_elements(family: Family, batch: &mut Batch) {
 struct Feature {
     name: &'static str,
     option: &'static str,
-    probe: Probe,
+    object: Object,
 }
 
-enum Probe {
+enum Object {
     /// Base chains at these hooks.
     BaseChains(&'static [Hook]),
     /// A set.
@@ -181,27 +242,35 @@ const FEATURES: [Feature; 11] = [
     Feature {
         name: "nat chains",
         option: "CONFIG_NFT_NAT",
-        probe: Probe::BaseChains(&[Hook::Prerouting, Hook::Input, Hook::Output, Hook::Postrouting]),
+        object: Object::BaseChains(&[
+            Hook::Prerouting,
+            Hook::Input,
+            Hook::Output,
+            Hook::Postrouting,
+        ]),
     },
     Feature {
         name: "numgen",
         option: "CONFIG_NFT_NUMGEN",
-        probe: Probe::Rule(Hook::Prerouting, None, |_| Expr::Random { modulus: 2, to: FIRST }),
+        object: Object::Rule(Hook::Prerouting, None, |_| Expr::Random { modulus: 2, to: FIRST }),
     },
     Feature {
         name: "fib",
         option: "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6",
-        probe: Probe::Rule(Hook::Prerouting, None, |_| Expr::FibType { source: false, to: FIRST }),
+        object: Object::Rule(Hook::Prerouting, None, |_| Expr::FibType {
+            source: false,
+            to: FIRST,
+        }),
     },
     Feature {
         name: "ct",
         option: "CONFIG_NFT_CT",
-        probe: Probe::Rule(Hook::Postrouting, None, |_| Expr::CtStatus(FIRST)),
+        object: Object::Rule(Hook::Postrouting, None, |_| Expr::CtStatus(FIRST)),
     },
     Feature {
         name: "dnat",
         option: "CONFIG_NFT_NAT",
-        probe: Probe::Rule(Hook::Prerouting, None, |family| Expr::DestinationNat {
+        object: Object::Rule(Hook::Prerouting, None, |family| Expr::DestinationNat {
             v6: family == Family::V6,
             address: FIRST,
             port: Register(4),
@@ -210,34 +279,34 @@ const FEATURES: [Feature; 11] = [
     Feature {
         name: "masquerade",
         option: "CONFIG_NFT_MASQ",
-        probe: Probe::Rule(Hook::Postrouting, None, |_| Expr::Masquerade),
+        object: Object::Rule(Hook::Postrouting, None, |_| Expr::Masquerade),
     },
     Feature {
         name: "reject in prerouting",
-        option: "CONFIG_NFT_REJECT and Linux 5.9",
-        probe: Probe::Rule(Hook::Prerouting, None, |family| Expr::Reject {
+        option: "CONFIG_NFT_REJECT_IPV4 and CONFIG_NFT_REJECT_IPV6 (Linux 5.9)",
+        object: Object::Rule(Hook::Prerouting, None, |family| Expr::Reject {
             v6: family == Family::V6,
         }),
     },
     Feature {
         name: "maps with concatenated keys",
         option: "CONFIG_NF_TABLES",
-        probe: Probe::Set(Set::Endpoints),
+        object: Object::Set(Set::Endpoints),
     },
     Feature {
         name: "counters on elements",
-        option: "CONFIG_NF_TABLES and Linux 5.7",
-        probe: Probe::Set(Set::ServiceIps),
+        option: "CONFIG_NF_TABLES (Linux 5.7)",
+        object: Object::Set(Set::ServiceIps),
     },
     Feature {
         name: "ranges in concatenated keys",
-        option: "CONFIG_NF_TABLES and Linux 5.6",
-        probe: Probe::Set(Set::AllowedSources),
+        option: "CONFIG_NF_TABLES (Linux 5.6)",
+        object: Object::Set(Set::AllowedSources),
     },
     Feature {
         name: "maps that rules fill (dynset)",
         option: "CONFIG_NF_TABLES",
-        probe: Probe::Rule(Hook::Postrouting, Some(Set::Affinity), |family| Expr::UpdateMap {
+        object: Object::Rule(Hook::Postrouting, Some(Set::Affinity), |family| Expr::UpdateMap {
             map: Set::Affinity.name().to_owned(),
             key: FIRST,
             data: Register(if family == Family::V6 { 10 } else { 4 }),
@@ -247,45 +316,42 @@ const FEATURES: [Feature; 11] = [
 ];
 
 impl Feature {
-    fn batch(&self, family: Family) -> Batch {
+    fn add(&self, family: Family, batch: &mut Batch, name: &str) {
         let table = table_family(family);
-        let mut batch = Batch::new(None);
-        batch.add_table(table, PROBE, TABLE_DORMANT, PROBE);
         let nat = |hook| BaseChain { kind: ChainKind::Nat, hook, priority: 0 };
-        match &self.probe {
-            Probe::BaseChains(hooks) => {
+        match &self.object {
+            Object::BaseChains(hooks) => {
                 for hook in *hooks {
-                    batch.add_chain(table, PROBE, &format!("{hook:?}"), Some(nat(*hook)));
+                    batch.add_chain(table, name, &format!("{hook:?}"), Some(nat(*hook)));
                 }
             }
-            Probe::Set(set) => batch.add_set(table, PROBE, set.name(), &set_type(family, *set)),
-            Probe::Rule(hook, set, expr) => {
+            Object::Set(set) => batch.add_set(table, name, set.name(), &set_type(family, *set)),
+            Object::Rule(hook, set, expr) => {
                 if let Some(set) = set {
-                    batch.add_set(table, PROBE, set.name(), &set_type(family, *set));
+                    batch.add_set(table, name, set.name(), &set_type(family, *set));
                 }
-                batch.add_chain(table, PROBE, CHAIN, Some(nat(*hook)));
-                batch.add_rule(table, PROBE, CHAIN, &self.operands(family, expr(family)), None);
+                batch.add_chain(table, name, CHAIN, Some(nat(*hook)));
+                batch.add_rule(table, name, CHAIN, &operands(family, expr(family)), None);
             }
         }
-        batch
     }
+}
 
-    /// Returns the expression behind others that fill its registers: newer kernels refuse registers
-    /// without content.
-    fn operands(&self, family: Family, expr: Expr) -> Vec<Expr> {
-        let load = |offset, length, to| Expr::NetworkHeader { offset, length, to };
-        let mut exprs = match (&expr, family) {
-            (Expr::UpdateMap { .. } | Expr::DestinationNat { .. }, Family::V4) => {
-                vec![load(0, 16, FIRST), load(0, 16, Register(4))]
-            }
-            (Expr::UpdateMap { .. } | Expr::DestinationNat { .. }, Family::V6) => {
-                vec![load(0, 32, FIRST), load(0, 32, Register(8))]
-            }
-            _ => Vec::new(),
-        };
-        exprs.push(expr);
-        exprs
-    }
+/// Returns the expression behind others that fill its registers: newer kernels refuse registers
+/// without content.
+fn operands(family: Family, expr: Expr) -> Vec<Expr> {
+    let load = |offset, length, to| Expr::NetworkHeader { offset, length, to };
+    let mut exprs = match (&expr, family) {
+        (Expr::UpdateMap { .. } | Expr::DestinationNat { .. }, Family::V4) => {
+            vec![load(0, 16, FIRST), load(0, 16, Register(4))]
+        }
+        (Expr::UpdateMap { .. } | Expr::DestinationNat { .. }, Family::V6) => {
+            vec![load(0, 32, FIRST), load(0, 32, Register(8))]
+        }
+        _ => Vec::new(),
+    };
+    exprs.push(expr);
+    exprs
 }
 
 #[cfg(test)]
@@ -298,12 +364,23 @@ mod tests {
     use super::*;
 
     /// A kernel that refuses each transaction with one of these words.
-    struct Without<'a>(&'a [&'a [u8]]);
+    struct Without<'a> {
+        words: &'a [&'a [u8]],
+        /// It refuses commits, but no checks: only the validation of the rules finds it.
+        by_validation: bool,
+    }
+
+    /// Returns true if the transaction has an end (`NFNL_MSG_BATCH_END`).
+    fn is_commit(batch: &FinishedBatch) -> bool {
+        let end = batch.bytes().last_chunk::<20>();
+        end.is_some_and(|end| end.starts_with(&[20, 0, 0, 0, 17, 0]))
+    }
 
     impl Kernel for Without<'_> {
         fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
             let has = |word: &&[u8]| batch.bytes().windows(word.len()).any(|w| w == *word);
-            match self.0.iter().any(has) {
+            let is_found = is_commit(batch) || !self.by_validation;
+            match is_found && self.words.iter().any(has) {
                 true => Err(Error::Refused(vec![batch.refusal(1, Errno::ENOENT, None)])),
                 false => Ok(()),
             }
@@ -368,8 +445,9 @@ mod tests {
         }
     }
 
-    fn missing(words: &[&[u8]], family: Family) -> Vec<String> {
-        let missing = missing_features(&mut Without(words), &node_context(), family);
+    fn missing(words: &[&[u8]], by_validation: bool, family: Family) -> Vec<String> {
+        let mut kernel = Without { words, by_validation };
+        let missing = missing_features(&mut kernel, &node_context(), family);
         missing.expect("an answer").into_iter().map(|missing| missing.feature).collect()
     }
 
@@ -386,15 +464,17 @@ mod tests {
             (b"allowed-sources\0", "ranges in concatenated keys (ip)"),
             (b"\x08\0\x01\0nat\0", "dnat (ip)"),
         ] {
-            assert_eq!(missing(&[word], Family::V4), [feature]);
+            assert_eq!(missing(&[word], false, Family::V4), [feature]);
+            assert_eq!(missing(&[word], true, Family::V4), [feature]);
         }
-        let two = missing(&[b"numgen\0", b"masq\0"], Family::V6);
+        let two = missing(&[b"numgen\0", b"masq\0"], false, Family::V6);
         assert_eq!(two, ["numgen (ip6)", "masquerade (ip6)"]);
-        assert_eq!(missing(&[], Family::V4), [""; 0]);
+        assert_eq!(missing(&[], false, Family::V4), [""; 0]);
     }
 
     #[test]
     fn refusal_without_a_known_feature_is_named_by_its_object() {
-        assert_eq!(missing(&[b"nodeport-ips\0"], Family::V4), ["add table ()"]);
+        let named = missing(&[b"nodeport-ips\0"], false, Family::V4);
+        assert_eq!(named, ["add table  (ip)"]);
     }
 }

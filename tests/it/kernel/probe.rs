@@ -1,0 +1,94 @@
+//! What `shunt check` asks the kernel, and that nothing of it stays.
+
+use anyhow::Result;
+use nfnetlink::nft::{
+    BaseChain, Batch, ChainKind, Error, Expr, Hook, Kernel, Socket, TABLE_OWNER, TABLE_PERSIST,
+    TableFamily,
+};
+use shunt::dataplane::{has_owned_tables, missing_features};
+use shunt_core::model::{Change, Dirty, Family, Store};
+use shunt_core::plan::{DetectLocal, NodeContext, NodePortAddresses, Options};
+use shunt_testbed::Netns;
+
+const TABLE: &str = "probe";
+
+fn kernel(ns: &Netns) -> Result<Socket> {
+    ns.run(|| Ok(Socket::open()?))
+}
+
+/// A base chain of type nat with one rule.
+fn rule(hook: Hook, expr: Expr) -> Batch {
+    let mut batch = Batch::new(None);
+    batch.add_table(TableFamily::Ip, TABLE, 0, TABLE);
+    let base = BaseChain { kind: ChainKind::Nat, hook, priority: 0 };
+    batch.add_chain(TableFamily::Ip, TABLE, "chain", Some(base));
+    batch.add_rule(TableFamily::Ip, TABLE, "chain", &[expr], None);
+    batch
+}
+
+#[test]
+fn checked_transaction_changes_nothing() -> Result<()> {
+    let ns = Netns::new()?;
+    ns.nft("add table ip other")?;
+    let before = (ns.nft_generation()?, ns.output("nft", &["list", "ruleset"])?);
+    let mut kernel = kernel(&ns)?;
+    kernel.commit(&rule(Hook::Postrouting, Expr::Masquerade).finish_for_check())?;
+    assert_eq!((ns.nft_generation()?, ns.output("nft", &["list", "ruleset"])?), before);
+    kernel.commit(&rule(Hook::Postrouting, Expr::Masquerade).finish())?;
+    assert_eq!(ns.nft_generation()?, before.0 + 1);
+    Ok(())
+}
+
+/// A commit also validates the rules as a whole, which is why `shunt check` does both.
+#[test]
+fn check_refuses_messages_and_a_commit_refuses_rules() -> Result<()> {
+    let ns = Netns::new()?;
+    let mut kernel = kernel(&ns)?;
+    let missing = || rule(Hook::Prerouting, Expr::Jump("missing".to_owned()));
+    let misplaced = || rule(Hook::Prerouting, Expr::Masquerade);
+    for finished in [missing().finish_for_check(), missing().finish(), misplaced().finish()] {
+        let result = kernel.commit(&finished);
+        assert!(matches!(result, Err(Error::Refused(_))), "{result:?}");
+    }
+    assert_eq!(ns.output("nft", &["list", "tables"])?, "");
+    Ok(())
+}
+
+#[test]
+fn no_feature_is_missing_for_any_configuration() -> Result<()> {
+    let ns = Netns::new()?;
+    let mut kernel = kernel(&ns)?;
+    let mut store = Store::new();
+    let cidrs = vec!["10.96.0.0/16".parse()?, "fd00:96::/108".parse()?];
+    store.apply(Change::ServiceCidr("kubernetes".into(), cidrs), &mut Dirty::default());
+    for detect_local in [
+        DetectLocal::Off,
+        DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse()?, "fd00:244::/48".parse()?]),
+        DetectLocal::BridgeInterface("cni0".to_owned()),
+        DetectLocal::InterfaceNamePrefix("veth".to_owned()),
+    ] {
+        for node_port_addresses in
+            [NodePortAddresses::Primary, NodePortAddresses::Cidrs(vec!["192.0.2.0/24".parse()?])]
+        {
+            let detect_local = detect_local.clone();
+            let options = Options { detect_local, node_port_addresses, ..Options::default() };
+            let node_context = NodeContext::of(&store, &options, "node-1");
+            for family in Family::ALL {
+                assert_eq!(missing_features(&mut kernel, &node_context, family)?, []);
+            }
+        }
+    }
+    assert_eq!(ns.output("nft", &["list", "tables"])?, "");
+    Ok(())
+}
+
+#[test]
+fn owned_tables_are_found_where_the_kernel_takes_them() -> Result<()> {
+    let ns = Netns::new()?;
+    let mut kernel = kernel(&ns)?;
+    let mut batch = Batch::new(None);
+    batch.add_table(TableFamily::Ip, TABLE, TABLE_OWNER | TABLE_PERSIST, TABLE);
+    let found = has_owned_tables(&mut kernel)?;
+    assert_eq!(found, kernel.commit(&batch.finish()).is_ok());
+    Ok(())
+}
