@@ -1,6 +1,7 @@
 //! The command line, and the commands, which connect the parts of the agent.
 
 pub mod args;
+mod check;
 mod cleanup;
 mod ending;
 mod events;
@@ -35,8 +36,8 @@ enum Failure {
     /// The configuration cannot be used; its problems are logged already.
     #[error("the configuration cannot be used: {0}")]
     Configuration(String),
-    /// The agent has problems; `shunt status` has printed them.
-    #[error("the agent has problems")]
+    /// `shunt status` or `shunt check` has found problems and printed them.
+    #[error("problems were found")]
     Problems,
     /// Any other failure.
     #[error("{0:#}")]
@@ -54,6 +55,7 @@ pub fn main() -> ExitCode {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),
         args::Command::Status(status) => status::status(&status),
+        args::Command::Check(check) => check::check(&check),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
     };
     match result {

@@ -105,13 +105,14 @@ pub(super) const BOOTS: [Boot; 4] = [
 ];
 
 /// The modules of the test program, also those of which no machine runs a test.
-const MODULES: [&str; 8] = [
+const MODULES: [&str; 9] = [
     "conntrack",
     "differential",
     "endpoints",
     "frontends",
     "kernel",
     "metrics",
+    "oncall",
     "packets",
     "reload",
 ];
