@@ -7,14 +7,11 @@ const NAME: &str = "configuration";
 
 pub(super) fn judge(is_valid: bool, problems: &[Diagnostic]) -> Line {
     let of = |severity| problems.iter().filter(move |problem| problem.severity == severity);
-    let [errors, warnings, notes] =
-        [Severity::Error, Severity::Warning, Severity::Note].map(|severity| of(severity).count());
+    let [warnings, notes] =
+        [Severity::Warning, Severity::Note].map(|severity| of(severity).count());
     if !is_valid {
-        let text = match errors {
-            0 => "cannot be read".to_owned(),
-            _ => format!("invalid: {}", some_of(of(Severity::Error))),
-        };
-        return Line::fail(NAME, text, "correct these values; the agent exits with code 64");
+        let text = format!("invalid: {}", some_of(of(Severity::Error)));
+        return Line::fail(NAME, text, "correct this; the agent would exit with code 64");
     }
     if warnings > 0 {
         let text = format!("valid, but {}", some_of(of(Severity::Warning)));

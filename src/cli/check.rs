@@ -5,7 +5,7 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 use shunt_core::model::Change;
 
-use super::args::{Arguments, Check, CheckOutput};
+use super::args::{Arguments, Check, CheckOutput, Run};
 use super::health::families;
 use super::settings::{Effective, Unusable, load};
 use super::sources::runtime;
@@ -13,7 +13,7 @@ use super::{Failure, logging, netns, oneshot};
 use crate::check::{Api, Inputs, Settings, check as run_checks};
 use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
 use crate::source::manifests::{self, Locations};
-use crate::spanned_yaml::Diagnostic;
+use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// The ClusterIP of the API server in every Pod, which the kubelet sets.
 const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";
@@ -29,18 +29,7 @@ pub(super) fn check(arguments: &Check) -> Result<(), Failure> {
         return done;
     }
     logging::start_with(&run.logging);
-    let content = match &run.settings.config {
-        None => None,
-        Some(path) => {
-            let reason = || format!("cannot read {}", path.display());
-            Some(std::fs::read(path).with_context(reason)?)
-        }
-    };
-    let (effective, problems) = match load(&run.settings, &run.logging, content) {
-        Ok((effective, problems)) => (Some(effective), problems),
-        Err(Unusable::Values(problems)) => (None, problems),
-        Err(Unusable::Other(error)) => return Err(error.into()),
-    };
+    let (effective, problems) = settings(run)?;
     let dialer = match &run.netns {
         Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
         None => None,
@@ -59,6 +48,24 @@ pub(super) fn check(arguments: &Check) -> Result<(), Failure> {
         }
     })?;
     if report.has_failures() { Err(Failure::Problems) } else { Ok(()) }
+}
+
+/// Returns the settings unless they are invalid, and their problems.
+fn settings(run: &Run) -> Result<(Option<Effective>, Vec<Diagnostic>), Failure> {
+    let content = match run.settings.config.as_deref().map(|path| (path, std::fs::read(path))) {
+        None => None,
+        Some((_, Ok(content))) => Some(content),
+        Some((path, Err(error))) => {
+            let reason = format!("cannot read {}: {error}", path.display());
+            let unreadable = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
+            return Ok((None, vec![unreadable]));
+        }
+    };
+    match load(&run.settings, &run.logging, content) {
+        Ok((effective, problems)) => Ok((Some(effective), problems)),
+        Err(Unusable::Values(problems)) => Ok((None, problems)),
+        Err(Unusable::Other(error)) => Err(error.into()),
+    }
 }
 
 fn inputs(
