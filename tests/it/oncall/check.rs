@@ -192,6 +192,15 @@ fn text_has_a_line_for_each_subject_and_the_counts() -> Result<()> {
 }
 
 #[test]
+fn documentation_has_every_line_in_order() {
+    let rows = include_str!("../../../docs/check.md").lines().filter_map(|line| {
+        let (name, _) = line.strip_prefix("| `")?.split_once("` | ")?;
+        Some(name).filter(|name| !["OK", "WARN", "FAIL", "SKIP"].contains(name))
+    });
+    assert_eq!(rows.collect::<Vec<_>>(), NAMES);
+}
+
+#[test]
 fn tasks_of_run_are_refused() -> Result<()> {
     let ns = Netns::new()?;
     for task in ["--once", "--cleanup", "--init-only", "--write-config-to=missing"] {
