@@ -20,8 +20,7 @@ pub(super) struct Facts {
     writes: Vec<Preview>,
     max: Option<u64>,
     count: Option<u64>,
-    /// The values that kube-proxy's defaults would still raise: the section `conntrack` leaves the
-    /// size of the table alone.
+    /// kube-proxy's default limit, if it is higher and the configuration leaves the limit alone.
     below_default: Option<u64>,
 }
 

@@ -1,11 +1,10 @@
 //! Asks the kernel whether it accepts shunt's tables, without a change that any packet meets.
 //!
-//! First a transaction without an end: the kernel checks each message and undoes it, as for
-//! `nft --check`. That finds missing expressions, types of chains and sets. Only a commit validates
-//! the rules as a whole, such as `reject` in prerouting. So a second transaction creates the table,
-//! and a third one deletes it at once. The table has a name of its own and is dormant: no packet
-//! meets its base chains. Where the kernel can, the table belongs to the socket, and vanishes with
-//! it. The kernel loads modules that the rules need, as for the agent itself.
+//! One transaction creates a table with everything, and the next one deletes it at once. (The kernel
+//! validates rules as a whole only at a commit: without one, as for `nft --check`, Linux 6.18 accepts
+//! masquerade in prerouting.) The table has a name of its own and is dormant: no packet meets its
+//! base chains. Where the kernel can, the table belongs to the socket, and vanishes with it. The
+//! kernel loads modules that the rules need, as for the agent itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -51,65 +50,57 @@ pub fn missing_features(
     node_context: &NodeContext,
     family: Family,
 ) -> Result<Vec<MissingFeature>, Error> {
-    let mut probe = Probe::new(kernel, family)?;
-    for way in [Way::Check, Way::Commit] {
-        let table = |batch: &mut Batch, name: &str| whole_table(node_context, family, batch, name);
-        let Some(refusal) = probe.refusal(way, table)? else { continue };
-        let mut missing = Vec::new();
-        for feature in &FEATURES {
-            let small = |batch: &mut Batch, name: &str| feature.add(family, batch, name);
-            if let Some(refusal) = probe.refusal(way, small)? {
-                missing.push(MissingFeature {
-                    feature: format!("{} ({})", feature.name, table_family(family)),
-                    option: feature.option,
-                    reason: why(&refusal),
-                });
-            }
-        }
-        if missing.is_empty() {
-            let Refusal { operation, object, .. } = &refusal;
+    let mut probe = Probe::new(kernel, family);
+    let whole = |batch: &mut Batch, name: &str| whole_table(node_context, family, batch, name);
+    let Some(refusal) = probe.refusal(whole)? else { return Ok(Vec::new()) };
+    let mut missing = Vec::new();
+    for feature in &FEATURES {
+        let small = |batch: &mut Batch, name: &str| feature.add(family, batch, name);
+        if let Some(refusal) = probe.refusal(small)? {
             missing.push(MissingFeature {
-                feature: format!("{operation} {object} ({})", table_family(family)),
-                option: "CONFIG_NF_TABLES",
+                feature: format!("{} ({})", feature.name, table_family(family)),
+                option: feature.option,
                 reason: why(&refusal),
             });
         }
-        return Ok(missing);
     }
-    Ok(Vec::new())
+    if missing.is_empty() {
+        let Refusal { operation, object, .. } = &refusal;
+        missing.push(MissingFeature {
+            feature: format!("{operation} {object} ({})", table_family(family)),
+            option: "CONFIG_NF_TABLES",
+            reason: why(&refusal),
+        });
+    }
+    Ok(missing)
 }
 
-/// Returns true if the kernel has tables with an owner that persist.
+/// Returns true if the kernel has tables with an owner that persist. The transaction creates such a
+/// table and deletes it again, so that it never exists.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
 pub fn has_owned_tables(kernel: &mut dyn Kernel) -> Result<bool, Error> {
-    has_flags(kernel, OWNED)
-}
-
-fn has_flags(kernel: &mut dyn Kernel, flags: u32) -> Result<bool, Error> {
     let mut batch = Batch::new(None);
     let name = table_name(kernel);
-    batch.add_table(TableFamily::Ip, &name, flags, &name);
-    match first_refusal(kernel.commit(&batch.finish_for_check()))? {
+    batch.add_table(TableFamily::Ip, &name, OWNED, &name);
+    batch.delete_table(TableFamily::Ip, &name);
+    match first_refusal(kernel.commit(&batch.finish()))? {
         None => Ok(true),
-        Some(refusal) if matches!(refusal.errno, Errno::EOPNOTSUPP | Errno::EINVAL) => Ok(false),
+        Some(refusal) if are_unknown_flags(&refusal) => Ok(false),
         Some(refusal) => Err(Error::Refused(vec![refusal])),
     }
+}
+
+/// Returns true if the kernel refused a table because of its flags.
+fn are_unknown_flags(refusal: &Refusal) -> bool {
+    let is_about_table = refusal.object.is_empty() && refusal.operation == "add table";
+    is_about_table && matches!(refusal.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
 }
 
 /// Returns a name for a table that no other process uses: the netlink port is unique.
 fn table_name(kernel: &dyn Kernel) -> String {
     format!("shunt-check-{}", kernel.port())
-}
-
-/// How a transaction is tried.
-#[derive(Debug, Clone, Copy)]
-enum Way {
-    /// The kernel checks the messages.
-    Check,
-    /// The kernel commits the transaction, and then the deletion of its table.
-    Commit,
 }
 
 /// Tries transactions in a table of its own.
@@ -122,25 +113,26 @@ struct Probe<'a> {
 }
 
 impl<'a> Probe<'a> {
-    fn new(kernel: &'a mut dyn Kernel, family: Family) -> Result<Probe<'a>, Error> {
-        let owner = if has_flags(kernel, TABLE_OWNER)? { TABLE_OWNER } else { 0 };
+    fn new(kernel: &'a mut dyn Kernel, family: Family) -> Probe<'a> {
         let name = table_name(kernel);
-        Ok(Probe { kernel, table: table_family(family), name, owner })
+        Probe { kernel, table: table_family(family), name, owner: TABLE_OWNER }
     }
 
     /// Returns the kernel's first refusal of a table with the objects that `add` adds.
-    fn refusal(
-        &mut self,
-        way: Way,
-        add: impl FnOnce(&mut Batch, &str),
-    ) -> Result<Option<Refusal>, Error> {
+    fn refusal(&mut self, add: impl Fn(&mut Batch, &str)) -> Result<Option<Refusal>, Error> {
+        let refusal = self.attempt(&add)?;
+        if self.owner != 0 && refusal.as_ref().is_some_and(are_unknown_flags) {
+            self.owner = 0;
+            return self.attempt(&add);
+        }
+        Ok(refusal)
+    }
+
+    fn attempt(&mut self, add: impl Fn(&mut Batch, &str)) -> Result<Option<Refusal>, Error> {
         let Probe { kernel, table, name, owner } = self;
         let mut batch = Batch::new(None);
         batch.add_table(*table, name, TABLE_DORMANT | *owner, name);
         add(&mut batch, name);
-        let Way::Commit = way else {
-            return first_refusal(kernel.commit(&batch.finish_for_check()));
-        };
         let refusal = first_refusal(kernel.commit(&batch.finish()))?;
         if refusal.is_none() {
             let mut batch = Batch::new(None);
@@ -364,23 +356,12 @@ mod tests {
     use super::*;
 
     /// A kernel that refuses each transaction with one of these words.
-    struct Without<'a> {
-        words: &'a [&'a [u8]],
-        /// It refuses commits, but no checks: only the validation of the rules finds it.
-        by_validation: bool,
-    }
-
-    /// Returns true if the transaction has an end (`NFNL_MSG_BATCH_END`).
-    fn is_commit(batch: &FinishedBatch) -> bool {
-        let end = batch.bytes().last_chunk::<20>();
-        end.is_some_and(|end| end.starts_with(&[20, 0, 0, 0, 17, 0]))
-    }
+    struct Without<'a>(&'a [&'a [u8]]);
 
     impl Kernel for Without<'_> {
         fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
             let has = |word: &&[u8]| batch.bytes().windows(word.len()).any(|w| w == *word);
-            let is_found = is_commit(batch) || !self.by_validation;
-            match is_found && self.words.iter().any(has) {
+            match self.0.iter().any(has) {
                 true => Err(Error::Refused(vec![batch.refusal(1, Errno::ENOENT, None)])),
                 false => Ok(()),
             }
@@ -445,9 +426,8 @@ mod tests {
         }
     }
 
-    fn missing(words: &[&[u8]], by_validation: bool, family: Family) -> Vec<String> {
-        let mut kernel = Without { words, by_validation };
-        let missing = missing_features(&mut kernel, &node_context(), family);
+    fn missing(words: &[&[u8]], family: Family) -> Vec<String> {
+        let missing = missing_features(&mut Without(words), &node_context(), family);
         missing.expect("an answer").into_iter().map(|missing| missing.feature).collect()
     }
 
@@ -464,17 +444,16 @@ mod tests {
             (b"allowed-sources\0", "ranges in concatenated keys (ip)"),
             (b"\x08\0\x01\0nat\0", "dnat (ip)"),
         ] {
-            assert_eq!(missing(&[word], false, Family::V4), [feature]);
-            assert_eq!(missing(&[word], true, Family::V4), [feature]);
+            assert_eq!(missing(&[word], Family::V4), [feature]);
         }
-        let two = missing(&[b"numgen\0", b"masq\0"], false, Family::V6);
+        let two = missing(&[b"numgen\0", b"masq\0"], Family::V6);
         assert_eq!(two, ["numgen (ip6)", "masquerade (ip6)"]);
-        assert_eq!(missing(&[], false, Family::V4), [""; 0]);
+        assert_eq!(missing(&[], Family::V4), [""; 0]);
     }
 
     #[test]
     fn refusal_without_a_known_feature_is_named_by_its_object() {
-        let named = missing(&[b"nodeport-ips\0"], false, Family::V4);
+        let named = missing(&[b"nodeport-ips\0"], Family::V4);
         assert_eq!(named, ["add table  (ip)"]);
     }
 }

@@ -78,14 +78,6 @@ impl Batch {
         FinishedBatch { buffer: self.buffer, starts: self.starts, messages }
     }
 
-    /// Ends the transaction without `NFNL_MSG_BATCH_END`: the kernel checks every message and the
-    /// rules as a whole, loads the modules that they need, and then undoes everything. (`nft --check`
-    /// sends the same.)
-    #[must_use]
-    pub fn finish_for_check(self) -> FinishedBatch {
-        FinishedBatch { buffer: self.buffer, starts: self.starts, messages: self.messages }
-    }
-
     /// Adds a table with flags (`NFT_TABLE_F_*`) and a comment, or sets the flags of an existing
     /// table. (`nftnl::Table` supports neither flags nor comment.)
     pub fn add_table(&mut self, family: Family, name: &str, flags: u32, comment: &str) {
