@@ -271,6 +271,17 @@ fn namespace_of_a_pod_is_told_from_that_of_a_node() -> Result<()> {
 }
 
 #[test]
+fn node_without_ipv6_is_said() -> Result<()> {
+    let ns = Netns::new()?;
+    check(&ns, &[])?.has("ipv6", "OK", "present");
+    ns.sysctl(&[("net/ipv6/conf/all/disable_ipv6", "1")])?;
+    let lines = check(&ns, &[])?;
+    lines.has("ipv6", "OK", "by IPv4 only");
+    lines.has("kernel-features", "OK", "");
+    Ok(())
+}
+
+#[test]
 fn forward_policy_of_drop_is_a_warning() -> Result<()> {
     for family in ["ip", "ip6", "inet"] {
         let ns = Netns::new()?;
