@@ -11,7 +11,9 @@ pub mod cli;
 pub mod config;
 pub mod conntrack;
 pub mod dataplane;
+pub mod directory;
 pub mod events;
+pub mod explain;
 pub mod file_watch;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -20,6 +22,7 @@ mod jitter;
 pub mod kube_proxy;
 pub mod metrics;
 pub mod presence;
+pub mod query;
 pub mod source;
 pub mod spanned_yaml;
 pub mod status;

@@ -6,11 +6,13 @@ mod cleanup;
 mod ending;
 mod events;
 mod exclusive;
+mod explain;
 mod health;
 mod kernel_errors;
 mod leftovers;
 mod logging;
 mod netns;
+mod objects;
 mod observe;
 mod oneshot;
 mod process;
@@ -39,6 +41,9 @@ enum Failure {
     /// `shunt status` or `shunt check` has found problems and printed them.
     #[error("problems were found")]
     Problems,
+    /// The command has printed its result, which this exit code sums up.
+    #[error("the result is exit code {0}")]
+    Result(u8),
     /// Any other failure.
     #[error("{0:#}")]
     Other(#[from] anyhow::Error),
@@ -56,11 +61,13 @@ pub fn main() -> ExitCode {
         args::Command::Render(render) => render::render(&render),
         args::Command::Status(status) => status::status(&status),
         args::Command::Check(check) => check::check(&check),
+        args::Command::Explain(explain) => explain::explain(&explain),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Problems) => ExitCode::FAILURE,
+        Err(Failure::Result(code)) => ExitCode::from(code),
         Err(failure) => {
             tracing::error!("{failure}");
             match failure {

@@ -15,6 +15,7 @@ mod drift;
 mod event;
 mod fingerprint;
 mod listing;
+mod lookups;
 mod once;
 mod ownership;
 mod probe;
@@ -39,6 +40,7 @@ mod worker;
 
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use event::Event;
+pub use lookups::KernelTables;
 pub use ownership::Ownership;
 pub use probe::{MissingFeature, features, has_owned_tables, missing_features};
 pub use quarantine::Suspect;

@@ -250,6 +250,46 @@ impl Socket {
         Ok(())
     }
 
+    /// Sends one query per item in a single call, and calls `each` with the position of the item and
+    /// either the answer or the error. An answer takes some 5 KiB of the receive buffer, so 32 items
+    /// fit the kernel's default.
+    ///
+    /// # Errors
+    /// [`Error::Send`], [`Error::TooLarge`] or [`Error::Receive`] if the socket fails.
+    pub fn query_all<T>(
+        &mut self,
+        kind: u16,
+        items: &[T],
+        mut body: impl FnMut(&T, &mut Vec<u8>),
+        mut each: impl FnMut(usize, Result<Message<'_>, Errno>),
+    ) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        let mut first = None;
+        for item in items {
+            let sequence = self.next_sequence();
+            first = first.or(Some(sequence));
+            message::put(&mut bytes, kind, libc::NLM_F_ACK as u16, sequence, |it| body(item, it));
+        }
+        let Some(first) = first else { return Ok(()) };
+        self.send(&bytes)?;
+        let last = self.sequence;
+        // The acknowledgement of a query follows its answer.
+        let mut answer = |message: Message<'_>| {
+            let position = message.sequence.wrapping_sub(first) as usize;
+            match message.error_code() {
+                None => each(position, Ok(message)),
+                Some(0) => return (message.sequence == last).then_some(()),
+                Some(errno) => {
+                    each(position, Err(Errno::from_raw(errno)));
+                    return (message.sequence == last).then_some(());
+                }
+            }
+            None
+        };
+        while self.receive_answers(first, &mut answer)?.is_none() {}
+        Ok(())
+    }
+
     /// Sends messages that the caller has encoded; [`drain`](Socket::drain) reads the answers.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
 
 mod check;
+mod explain;
 mod kube_proxy;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
 pub use check::{Check, CheckOutput};
+pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
@@ -35,6 +37,9 @@ pub enum Command {
     /// Check whether this node, its kernel and its cluster fit, before shunt runs here; fail if not.
     #[command(mut_args(check::without_tasks))]
     Check(Check),
+    /// Explain what becomes of a connection to a Service, and why: the answer to "why does this
+    /// Service not answer from this pod?"
+    Explain(Explain),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
 }

@@ -4,13 +4,14 @@ use super::batch::FinishedBatch;
 use super::element::{Age, ElementData, VerdictCode};
 use super::uapi::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
-    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM,
-    NFTA_HOOK_PRIORITY, NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM, NFTA_RULE_CHAIN,
-    NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE,
-    NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END,
-    NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN,
-    NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_OWNER,
-    NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE, kind,
+    NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
+    NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM,
+    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_SET_DATA_LEN,
+    NFTA_SET_DATA_TYPE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR,
+    NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT,
+    NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME,
+    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN,
+    NFTA_VERDICT_CODE, kind,
 };
 use super::{SetData, SetType, userdata};
 use crate::attr::{Attr, Attrs, covers};
@@ -185,6 +186,40 @@ pub struct DumpedElement<'a> {
     pub key_end: Option<&'a [u8]>,
     /// The timeout of an element that a packet added.
     pub age: Option<Age>,
+    /// The counter of an element of a set with counters.
+    pub counter: Option<Counter>,
+}
+
+/// The counter of an element or a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counter {
+    /// The number of packets.
+    pub packets: u64,
+    /// The number of their bytes.
+    pub bytes: u64,
+}
+
+impl Counter {
+    /// Reads a counter from its expression; `None` for another expression.
+    fn parse(expression: &Attr<'_>) -> Option<Counter> {
+        let attrs = expression.children();
+        if attrs.find(NFTA_EXPR_NAME)?.text()? != "counter" {
+            return None;
+        }
+        let data = attrs.find(NFTA_EXPR_DATA)?.children();
+        Some(Counter {
+            packets: data.find(NFTA_COUNTER_PACKETS)?.be64()?,
+            bytes: data.find(NFTA_COUNTER_BYTES)?.be64()?,
+        })
+    }
+
+    /// Reads the counter of an element, which has one expression or a list of them (Linux 5.11).
+    fn of_element(attrs: &Attrs<'_>) -> Option<Counter> {
+        let single = attrs.find(NFTA_SET_ELEM_EXPR);
+        let list = attrs.find(NFTA_SET_ELEM_EXPRESSIONS);
+        let list = list.iter().flat_map(Attr::children);
+        single.into_iter().chain(list).find_map(|expression| Counter::parse(&expression))
+    }
 }
 
 impl<'a> DumpedElement<'a> {
@@ -207,7 +242,52 @@ impl<'a> DumpedElement<'a> {
                     .and_then(|a| a.be64())
                     .unwrap_or(timeout),
             }),
+            counter: Counter::of_element(&attrs),
         })
+    }
+}
+
+/// An element in the kernel, as a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Element {
+    /// Its key, each field padded to four bytes. In a set of ranges, the start of its range.
+    pub key: Vec<u8>,
+    /// The end of its range, in a set of concatenated ranges.
+    pub key_end: Option<Vec<u8>>,
+    /// The value in a map.
+    pub data: Option<OwnedData>,
+    /// Its comment.
+    pub comment: Option<String>,
+    /// The timeout of an element that a packet added.
+    pub age: Option<Age>,
+    /// The counter of an element of a set with counters.
+    pub counter: Option<Counter>,
+}
+
+/// The data of a map element, as a copy of [`ElementData`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnedData {
+    /// Bytes, each field padded to four.
+    Value(Vec<u8>),
+    /// A verdict, and the chain of a goto or jump.
+    Verdict(VerdictCode, Option<String>),
+}
+
+impl From<DumpedElement<'_>> for Element {
+    fn from(element: DumpedElement<'_>) -> Element {
+        Element {
+            key: element.key.to_vec(),
+            key_end: element.key_end.map(<[u8]>::to_vec),
+            data: element.data.map(|data| match data {
+                ElementData::Value(bytes) => OwnedData::Value(bytes.to_vec()),
+                ElementData::Verdict(code, chain) => {
+                    OwnedData::Verdict(code, chain.map(str::to_owned))
+                }
+            }),
+            comment: element.comment.map(str::to_owned),
+            age: element.age,
+            counter: element.counter,
+        }
     }
 }
 

@@ -24,13 +24,16 @@
 //!
 //! Must not know: which tables and sets a program has, and what they mean.
 
+mod base_chains;
 mod batch;
 mod dump;
 mod element;
 mod error;
 mod expr;
+mod judge;
 mod kernel;
 mod listener;
+mod lookup;
 mod objects;
 mod refusal;
 mod socket;
@@ -38,11 +41,17 @@ mod uapi;
 mod userdata;
 
 pub use crate::family::Family as TableFamily;
+pub use base_chains::{AttachedChain, NfProto};
 pub use batch::{Batch, FinishedBatch};
-pub use dump::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+pub use dump::{
+    Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, OwnedData,
+};
 pub use element::{Age, ElementData, Elements, VerdictCode};
 pub use error::Error;
 pub use expr::{Expr, Register};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use judge::fuzz as fuzz_judge;
+pub use judge::{Interface, JudgedPacket, Judgement, Mark, Passing, Place};
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
 pub use objects::{

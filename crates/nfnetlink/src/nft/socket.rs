@@ -23,7 +23,7 @@ const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 /// socket serves dumps that the caller reads part by part.
 #[derive(Debug)]
 pub struct Socket {
-    connection: socket::Socket,
+    pub(super) connection: socket::Socket,
     listing: socket::Socket,
 }
 
@@ -82,7 +82,9 @@ fn of_set(family: Family, table: &str, set: &str) -> impl FnOnce(&mut Vec<u8>) {
 }
 
 /// Decodes the elements in one message of a dump.
-fn elements<'a>(message: &Message<'a>) -> impl Iterator<Item = DumpedElement<'a>> + use<'a> {
+pub(super) fn elements<'a>(
+    message: &Message<'a>,
+) -> impl Iterator<Item = DumpedElement<'a>> + use<'a> {
     let list = message.attrs().find(NFTA_SET_ELEM_LIST_ELEMENTS);
     let elements = list.map(|list| list.children()).into_iter().flatten();
     elements.filter_map(|element| DumpedElement::parse(&element))

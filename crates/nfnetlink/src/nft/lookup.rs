@@ -1,0 +1,132 @@
+//! Single elements of a set, by their keys.
+
+use nix::errno::Errno;
+
+use super::socket::elements;
+use super::uapi::{
+    NFTA_DATA_VALUE, NFTA_LIST_ELEM, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
+    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, kind,
+};
+use super::{DumpedSet, Element, Error, Kernel, Socket};
+use crate::Family;
+use crate::attr::{nest, put, put_text};
+use crate::message::{Message, put_netfilter_header};
+
+/// The number of keys in one `sendmsg`: their answers must fit the receive buffer.
+const KEYS: usize = 32;
+
+impl Socket {
+    /// Looks up elements of a set or map by their keys, as `nft get element` does. Returns one
+    /// result per key; `None` if the set has no such element. In a set of ranges, the result is the
+    /// range that contains the key. Takes no longer in a large set than in a small one.
+    ///
+    /// The caller pads each field of a key to four bytes. The keys may be answered by different
+    /// generations.
+    ///
+    /// # Errors
+    /// [`Error::Request`] with `ENOENT` if there is no such table or set, with `EINVAL` if a key has
+    /// another length than the keys of the set.
+    pub fn lookup(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Element>>, Error> {
+        let mut found: Vec<Option<Element>> = vec![None; keys.len()];
+        let mut failure = None;
+        let mut is_missing = false;
+        for (chunk, found) in keys.chunks(KEYS).zip(found.chunks_mut(KEYS)) {
+            let body = |key: &&[u8], body: &mut Vec<u8>| put_query(body, family, table, set, key);
+            let each = |position: usize, answer: Result<Message<'_>, Errno>| match (
+                answer,
+                found.get_mut(position),
+            ) {
+                (Ok(message), Some(slot)) => *slot = elements(&message).next().map(Into::into),
+                (Err(Errno::ENOENT), _) => is_missing = true,
+                (Err(errno), _) => failure = Some(errno),
+                (Ok(_), None) => {}
+            };
+            self.connection.query_all(kind(libc::NFT_MSG_GETSETELEM), chunk, body, each)?;
+        }
+        let request = "look up an element";
+        if let Some(errno) = failure {
+            return Err(Error::Request { request, errno });
+        }
+        // The kernel has one error for a missing element, set and table.
+        let is_there = |sets: Vec<DumpedSet>| sets.iter().any(|it| it.name == set);
+        if is_missing && found.iter().all(Option::is_none) && !is_there(self.sets(family, table)?) {
+            return Err(Error::Request { request, errno: Errno::ENOENT });
+        }
+        Ok(found)
+    }
+}
+
+/// Appends the body of a query for one element.
+fn put_query(body: &mut Vec<u8>, family: Family, table: &str, set: &str, key: &[u8]) {
+    put_netfilter_header(body, family.number(), 0);
+    put_text(body, NFTA_SET_ELEM_LIST_TABLE, table);
+    put_text(body, NFTA_SET_ELEM_LIST_SET, set);
+    nest(body, NFTA_SET_ELEM_LIST_ELEMENTS, |list| {
+        nest(list, NFTA_LIST_ELEM, |element| {
+            nest(element, NFTA_SET_ELEM_KEY, |outer| put(outer, NFTA_DATA_VALUE, key));
+        });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{self, messages};
+    use crate::nft::uapi::{
+        NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
+        NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS,
+    };
+    use crate::nft::{Counter, DumpedElement};
+
+    #[test]
+    fn query_names_the_set_and_the_key() {
+        let mut buffer = Vec::new();
+        message::put(&mut buffer, kind(libc::NFT_MSG_GETSETELEM), 0, 1, |body| {
+            put_query(body, Family::Ip6, "web", "ports", &[0, 80, 0, 0]);
+        });
+        let query = messages(&buffer).next().expect("one message");
+        assert_eq!(query.payload.first(), Some(&10));
+        let attrs = query.attrs();
+        assert_eq!(attrs.find(NFTA_SET_ELEM_LIST_SET).and_then(|it| it.text()), Some("ports"));
+        let keys: Vec<_> = elements(&query).map(|element| element.key).collect();
+        assert_eq!(keys, [[0, 80, 0, 0]]);
+    }
+
+    #[test]
+    fn counter_is_read_from_one_expression_and_from_a_list() {
+        let counter = |buffer: &mut Vec<u8>, kind: u16| {
+            nest(buffer, kind, |expression| {
+                put_text(expression, NFTA_EXPR_NAME, "counter");
+                nest(expression, NFTA_EXPR_DATA, |data| {
+                    crate::attr::put_be64(data, NFTA_COUNTER_BYTES, 120);
+                    crate::attr::put_be64(data, NFTA_COUNTER_PACKETS, 2);
+                });
+            });
+        };
+        for in_list in [false, true] {
+            let mut list = Vec::new();
+            nest(&mut list, NFTA_LIST_ELEM, |element| {
+                nest(element, NFTA_SET_ELEM_KEY, |key| put(key, NFTA_DATA_VALUE, &[0, 80]));
+                if in_list {
+                    nest(element, NFTA_SET_ELEM_EXPRESSIONS, |list| {
+                        nest(list, NFTA_LIST_ELEM, |limit| {
+                            put_text(limit, NFTA_EXPR_NAME, "limit");
+                        });
+                        counter(list, NFTA_LIST_ELEM);
+                    });
+                } else {
+                    counter(element, NFTA_SET_ELEM_EXPR);
+                }
+            });
+            let element = crate::attr::Attrs::new(&list).next().expect("an element");
+            let read = DumpedElement::parse(&element).and_then(|element| element.counter);
+            assert_eq!(read, Some(Counter { packets: 2, bytes: 120 }), "{in_list}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Single elements by their keys.
+
+use anyhow::Result;
+use nfnetlink::Family;
+use nfnetlink::nft::{Counter, Element, Error, OwnedData, Socket, VerdictCode};
+use nix::errno::Errno;
+use shunt_testbed::Netns;
+
+const RULES: &str = "table ip t {
+    chain web {}
+    map frontends {
+        type ipv4_addr . inet_service : verdict
+        counter
+        elements = { 10.0.0.1 . 80 counter packets 7 bytes 420 comment \"shop/web:http\" : goto web,
+                     10.0.0.2 . 80 : drop }
+    }
+    map endpoints { type ipv4_addr : ipv4_addr; elements = { 10.0.0.1 : 192.0.2.7 } }
+    set sources {
+        type ipv4_addr . ipv4_addr; flags interval
+        elements = { 10.0.0.1 . 192.0.2.0/24 comment \"ranges\" }
+    }
+    set ranges { type ipv4_addr; flags interval; elements = { 192.0.2.16/28 } }
+    map affinity {
+        type ipv4_addr : ipv4_addr; flags dynamic, timeout; size 10
+        elements = { 192.0.2.9 timeout 1h expires 30m : 10.1.0.1 }
+    }
+}";
+
+/// Runs a test with these rules and a socket in a namespace of their own.
+fn with_rules(test: impl FnOnce(&mut Socket) -> Result<()> + Send) -> Result<()> {
+    let netns = Netns::new()?;
+    netns.nft(RULES)?;
+    netns.run(|| test(&mut Socket::open()?))
+}
+
+fn lookup(socket: &mut Socket, set: &str, keys: &[&[u8]]) -> Result<Vec<Option<Element>>, Error> {
+    socket.lookup(Family::Ip, "t", set, keys)
+}
+
+#[test]
+fn elements_are_found_by_their_keys() -> Result<()> {
+    with_rules(|socket| {
+        let (first, second) = ([10, 0, 0, 1, 0, 80, 0, 0], [10, 0, 0, 2, 0, 80, 0, 0]);
+        let missing = [10, 0, 0, 3, 0, 80, 0, 0];
+        let found = lookup(socket, "frontends", &[&missing, &first, &missing, &second])?;
+        let [None, Some(found), None, Some(other)] = &found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(found.key, first);
+        assert_eq!(found.data, Some(OwnedData::Verdict(VerdictCode::Goto, Some("web".to_owned()))));
+        assert_eq!(found.counter, Some(Counter { packets: 7, bytes: 420 }));
+        assert_eq!(found.comment.as_deref(), Some("shop/web:http"));
+        assert_eq!(other.data, Some(OwnedData::Verdict(VerdictCode::Drop, None)));
+        assert_eq!(other.counter, Some(Counter::default()));
+
+        let found = lookup(socket, "endpoints", &[&[10, 0, 0, 1]])?;
+        let data = found[0].as_ref().and_then(|element| element.data.as_ref());
+        assert_eq!(data, Some(&OwnedData::Value(vec![192, 0, 2, 7])));
+        assert_eq!(lookup(socket, "endpoints", &[])?, []);
+        Ok(())
+    })
+}
+
+#[test]
+fn range_is_found_by_a_key_inside_it() -> Result<()> {
+    with_rules(|socket| {
+        let inside = [10, 0, 0, 1, 192, 0, 2, 200];
+        let found = lookup(socket, "sources", &[&inside, &[10, 0, 0, 2, 192, 0, 2, 200]])?;
+        let [Some(range), None] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(range.key, [10, 0, 0, 1, 192, 0, 2, 0]);
+        assert_eq!(range.key_end.as_deref(), Some(&[10, 0, 0, 1, 192, 0, 2, 255][..]));
+        assert_eq!(range.comment.as_deref(), Some("ranges"));
+
+        let found = lookup(socket, "ranges", &[&[192, 0, 2, 20], &[192, 0, 2, 32]])?;
+        let [Some(range), None] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(range.key, [192, 0, 2, 16]);
+        Ok(())
+    })
+}
+
+#[test]
+fn remaining_time_of_an_element_is_read() -> Result<()> {
+    with_rules(|socket| {
+        let found = lookup(socket, "affinity", &[&[192, 0, 2, 9]])?;
+        let age = found[0].as_ref().and_then(|element| element.age).expect("an element that ages");
+        assert_eq!(age.timeout, 3_600_000);
+        assert!(age.left > 1_000_000 && age.left <= 1_800_000, "{age:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn many_keys_are_looked_up_at_once() -> Result<()> {
+    with_rules(|socket| {
+        let keys: Vec<[u8; 4]> = (0..1_000_u32).map(|n| (0x0a00_0001 + n).to_be_bytes()).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let found = lookup(socket, "endpoints", &keys)?;
+        assert!(found[0].is_some() && found[1..].iter().all(Option::is_none));
+        Ok(())
+    })
+}
+
+#[test]
+fn missing_sets_and_wrong_keys_are_errors() -> Result<()> {
+    with_rules(|socket| {
+        let mut errno = |table: &str, set: &str, key: &[u8]| match socket.lookup(
+            Family::Ip,
+            table,
+            set,
+            &[key],
+        ) {
+            Err(Error::Request { errno, .. }) => errno,
+            other => panic!("{table} {set}: {other:?}"),
+        };
+        assert_eq!(errno("t", "nothing", &[0; 4]), Errno::ENOENT);
+        assert_eq!(errno("nothing", "endpoints", &[0; 4]), Errno::ENOENT);
+        assert_eq!(errno("t", "endpoints", &[0; 8]), Errno::EINVAL);
+        Ok(())
+    })
+}
