@@ -1,10 +1,10 @@
 //! The detection of traffic of local pods (`detectLocalMode`).
 
+use nfnetlink::route::Link;
 use shunt_core::model::Family;
 use shunt_core::plan::{DetectLocal, NodeContext};
 
 use super::Line;
-use super::netlink::Link;
 
 /// The name of the line.
 pub(super) const NAME: &str = "local-traffic";
@@ -72,6 +72,7 @@ mod tests {
     use shunt_core::plan::Options;
 
     use super::super::Outcome::{Ok as Good, Skip, Warn};
+    use super::super::link;
     use super::*;
 
     fn node(pod_cidrs: &[&str]) -> Node {
@@ -88,7 +89,7 @@ mod tests {
     fn criterion_without_an_effect_is_a_warning() {
         let text = |text: &str| text.to_owned();
         let cidrs = vec!["10.244.0.0/16".parse().expect("a prefix")];
-        let cni0 = Link { name: text("cni0"), ..Link::default() };
+        let cni0 = link(1, "cni0", "bridge");
         for (detect_local, node, result) in [
             (DetectLocal::Off, None, Warn),
             (DetectLocal::ClusterCidr(cidrs), None, Good),

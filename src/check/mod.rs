@@ -16,7 +16,6 @@ mod conntrack;
 mod forward_policy;
 mod kernel;
 mod local_traffic;
-mod netlink;
 mod node_ports;
 mod others;
 mod ports;
@@ -26,6 +25,7 @@ mod routing;
 use std::fmt::{self, Display, Formatter};
 use std::path::PathBuf;
 
+use nfnetlink::route::links;
 use serde::Serialize;
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{NodeContext, Options};
@@ -173,7 +173,7 @@ pub fn check(inputs: Inputs) -> Report {
         store.apply(change, &mut Dirty::default());
     }
     let node_context = NodeContext::of(&store, &options, node_name);
-    let links = netlink::links().map_err(|error| error.to_string());
+    let links = links().map_err(|error| error.to_string());
     let others = others::Facts::gather(&links);
 
     let mut lines = vec![configuration::judge(settings.is_some(), &problems)];
@@ -214,6 +214,22 @@ fn some_of<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     match items.len().checked_sub(MAX_SHOWN) {
         None | Some(0) => items.join(", "),
         Some(more) => format!("{} and {more} more", items[..MAX_SHOWN].join(", ")),
+    }
+}
+
+/// An interface of this name and kind, for tests.
+#[cfg(test)]
+fn link(index: u32, name: &str, kind: &str) -> nfnetlink::route::Link {
+    nfnetlink::route::Link {
+        index,
+        name: name.to_owned(),
+        up: true,
+        carrier: true,
+        loopback: name == "lo",
+        kind: Some(kind.to_owned()).filter(|kind| !kind.is_empty()),
+        peer: None,
+        peer_namespace: None,
+        master: None,
     }
 }
 

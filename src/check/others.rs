@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use nfnetlink::nft::{Error, Socket};
+use nfnetlink::route::Link;
 
-use super::netlink::Link;
 use super::{Line, some_of};
 use crate::kube_proxy::{self, Found};
 use crate::presence::connect_to_agent;

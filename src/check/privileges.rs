@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use nfnetlink::route::Link;
+
 use super::Line;
-use super::netlink::Link;
 
 /// `CAP_NET_ADMIN`, a bit of `CapEff` in `/proc/self/status`.
 const CAP_NET_ADMIN: u32 = 12;
@@ -92,8 +93,9 @@ fn network_namespace(facts: &Facts) -> Line {
         Ok(links) => links,
         Err(error) => return Line::skip(NAME, format!("interfaces cannot be listed: {error}")),
     };
-    let is_veth = |link: &&Link| link.kind == "veth" && link.peer_is_elsewhere;
-    let others: Vec<&Link> = links.iter().filter(|link| link.name != "lo").collect();
+    let is_veth =
+        |link: &&Link| link.kind.as_deref() == Some("veth") && link.peer_namespace.is_some();
+    let others: Vec<&Link> = links.iter().filter(|link| !link.loopback).collect();
     match others.as_slice() {
         [only] if is_veth(only) => Line::warn(
             NAME,
@@ -111,7 +113,7 @@ fn network_namespace(facts: &Facts) -> Line {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
+    use super::super::{Outcome, link};
     use super::*;
 
     fn node() -> Facts {
@@ -142,20 +144,15 @@ mod tests {
 
     #[test]
     fn namespace_of_a_pod_is_suspected_by_its_only_veth() {
-        let link = |name: &str, kind: &str, peer_is_elsewhere| Link {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            peer_is_elsewhere,
-            ..Link::default()
-        };
-        let (lo, eth0) = (link("lo", "", false), link("eth0", "veth", true));
+        let veth = |name| Link { peer_namespace: Some(1), ..link(2, name, "veth") };
+        let (lo, eth0) = (link(1, "lo", ""), veth("eth0"));
         let result = |links: &[&Link]| {
             let links = Ok(links.iter().map(|link| (*link).clone()).collect());
             results(&Facts { is_first_network_namespace: false, links, ..node() })[2]
         };
         assert_eq!(result(&[&lo, &eth0]), Outcome::Warn);
-        assert_eq!(result(&[&lo, &eth0, &link("veth1", "veth", true)]), Outcome::Ok);
-        assert_eq!(result(&[&lo, &link("eth0", "", false)]), Outcome::Ok);
+        assert_eq!(result(&[&lo, &eth0, &veth("veth1")]), Outcome::Ok);
+        assert_eq!(result(&[&lo, &link(2, "eth0", "")]), Outcome::Ok);
         assert_eq!(result(&[&lo]), Outcome::Ok);
     }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use nfnetlink::route::Link;
 use shunt_core::model::Family;
 use shunt_core::plan::{DetectLocal, NodeContext};
 
-use super::netlink::Link;
 use super::{Line, some_of};
 
 /// Settings of the node's routing.
@@ -69,9 +69,10 @@ fn strict() -> Vec<String> {
 
 /// Returns the bridges with veth interfaces, to which pods may be attached.
 fn bridges(links: &[Link]) -> Vec<String> {
-    let members = links.iter().filter(|link| link.kind == "veth");
+    let is = |link: &Link, kind: &str| link.kind.as_deref() == Some(kind);
+    let members = links.iter().filter(|link| is(link, "veth"));
     let masters: BTreeSet<u32> = members.filter_map(|link| link.master).collect();
-    let is_wanted = |link: &&Link| link.kind == "bridge" && masters.contains(&link.index);
+    let is_wanted = |link: &&Link| is(link, "bridge") && masters.contains(&link.index);
     links.iter().filter(is_wanted).map(|link| link.name.clone()).collect()
 }
 
@@ -151,6 +152,7 @@ fn bridge_netfilter(facts: &Facts) -> Line {
 #[cfg(test)]
 mod tests {
     use super::super::Outcome::{self, Ok as Good, Skip, Warn};
+    use super::super::link;
     use super::*;
 
     fn facts() -> Facts {
@@ -181,19 +183,13 @@ mod tests {
 
     #[test]
     fn bridge_needs_br_netfilter_if_it_has_veth_interfaces() {
-        let link = |index, name: &str, kind: &str, master| Link {
-            index,
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            master,
-            ..Link::default()
-        };
+        let port = |master, link| Link { master: Some(master), ..link };
         let links = [
-            link(1, "lo", "", None),
-            link(2, "cni0", "bridge", None),
-            link(3, "br-ext", "bridge", None),
-            link(4, "veth1", "veth", Some(2)),
-            link(5, "eth0", "", Some(3)),
+            link(1, "lo", ""),
+            link(2, "cni0", "bridge"),
+            link(3, "br-ext", "bridge"),
+            port(2, link(4, "veth1", "veth")),
+            port(3, link(5, "eth0", "")),
         ];
         let bridges = bridges(&links);
         assert_eq!(bridges, ["cni0"]);
