@@ -106,9 +106,10 @@ fn parse(line: &str) -> Option<Listener> {
     Some(Listener { address, inode: inode.parse().ok()?, process: None })
 }
 
-/// Returns the visible processes that hold these sockets.
+/// Returns the visible process that holds each of these sockets. Of several, the one whose parent
+/// does not: children inherit sockets, if only until they run another program.
 fn processes(listeners: &[Listener]) -> BTreeMap<u64, (u32, String)> {
-    let mut found = BTreeMap::new();
+    let mut holders: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     let pids = fs::read_dir("/proc").into_iter().flatten();
     for pid in pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
         for file in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
@@ -116,14 +117,28 @@ fn processes(listeners: &[Listener]) -> BTreeMap<u64, (u32, String)> {
             let inode = target.to_str().and_then(|target| {
                 target.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
             });
-            let Some(inode) = inode.filter(|it| listeners.iter().any(|l| l.inode == *it)) else {
-                continue;
-            };
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            found.entry(inode).or_insert_with(|| (pid, name.trim_end().to_owned()));
+            if let Some(inode) = inode.filter(|it| listeners.iter().any(|l| l.inode == *it)) {
+                holders.entry(inode).or_default().push(pid);
+            }
         }
     }
-    found
+    let eldest = |holders: Vec<u32>| {
+        let is_eldest = |pid: &&u32| parent(**pid).is_some_and(|it| !holders.contains(&it));
+        holders.iter().find(is_eldest).copied()
+    };
+    let holders = holders.into_iter();
+    let named = holders.filter_map(|(inode, pids)| {
+        let pid = eldest(pids)?;
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        Some((inode, (pid, name.trim_end().to_owned())))
+    });
+    named.collect()
+}
+
+/// Returns the parent of a process; `None` if the process has ended.
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 pub(super) fn judge(facts: &Facts) -> [Line; 2] {

@@ -324,6 +324,25 @@ fn taken_ports_are_named_with_their_process() -> Result<()> {
     Ok(())
 }
 
+/// Children inherit the socket, such as the workers of a server.
+#[test]
+fn port_is_named_by_the_eldest_process_that_has_it() -> Result<()> {
+    let ns = Netns::new()?;
+    let taken = ns.run(|| Ok(TcpListener::bind(("127.0.0.1", HEALTH_PORT))?))?;
+    let heir = ns
+        .command("sh")
+        .args(["-c", "read -r _"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::os::fd::OwnedFd::from(taken.try_clone()?))
+        .spawn();
+    let mut heir = heir?;
+    let lines = check(&ns, &[])?;
+    drop(heir.stdin.take());
+    heir.wait()?;
+    lines.has("healthz-port", "FAIL", &format!("(process {})", std::process::id()));
+    Ok(())
+}
+
 #[test]
 fn leftovers_of_kube_proxy_are_warnings() -> Result<()> {
     let (lab, setting) = node()?;
