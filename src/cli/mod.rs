@@ -1,6 +1,7 @@
 //! The command line, and the commands, which connect the parts of the agent.
 
 pub mod args;
+mod check;
 mod cleanup;
 mod ending;
 mod events;
@@ -38,8 +39,8 @@ enum Failure {
     /// The configuration cannot be used; its problems are logged already.
     #[error("the configuration cannot be used: {0}")]
     Configuration(String),
-    /// The agent has problems; `shunt status` has printed them.
-    #[error("the agent has problems")]
+    /// `shunt status` or `shunt check` has found problems and printed them.
+    #[error("problems were found")]
     Problems,
     /// The command has printed its result, which this exit code sums up.
     #[error("the result is exit code {0}")]
@@ -60,6 +61,7 @@ pub fn main() -> ExitCode {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),
         args::Command::Status(status) => status::status(&status),
+        args::Command::Check(check) => check::check(&check),
         args::Command::Explain(explain) => explain::explain(&explain),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
         args::Command::Trace(trace) => trace::trace(&trace),

@@ -159,8 +159,35 @@ pub fn apply(settings: &Settings, net: &Path) {
     }
 }
 
+/// A value that [`apply`] would write.
+#[derive(Debug)]
+pub struct Preview {
+    /// The file.
+    pub file: PathBuf,
+    /// The current value, if it is readable.
+    pub current: Option<u64>,
+    /// The new value.
+    pub value: u64,
+    /// Whether this process may write the file.
+    pub writable: io::Result<()>,
+}
+
+/// Returns the values that [`apply`] would write, without a change.
+#[must_use]
+pub fn preview(settings: &Settings, net: &Path) -> Vec<Preview> {
+    let writes = plan(settings, online_cpus(), |sysctl| sysctl.read(net)).into_iter();
+    let preview = |Write { sysctl, value }| {
+        let file = sysctl.file(net);
+        // Opening it for writing changes nothing.
+        let writable = fs::OpenOptions::new().write(true).open(&file).map(drop);
+        Preview { file, current: sysctl.read(net), value, writable }
+    };
+    writes.map(preview).collect()
+}
+
 /// Returns the remedy for an error.
-fn remedy(error: &io::Error) -> Option<&'static str> {
+#[must_use]
+pub fn remedy(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::EROFS => Some(
             "mount the node's /proc/sys/net into the container and name that directory with \

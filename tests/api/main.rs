@@ -5,6 +5,7 @@
 
 mod access;
 mod changes;
+mod check;
 mod events;
 mod faults;
 mod kubeadm;
@@ -31,5 +32,6 @@ fn main() -> ExitCode {
         ("status", status::cases()),
         ("quarantine", quarantine::cases()),
         ("access", access::cases()),
+        ("check", check::cases()),
     ])
 }

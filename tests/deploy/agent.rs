@@ -8,7 +8,7 @@ use shunt_testbed::Netns;
 use tempfile::TempDir;
 
 use crate::kinds::{Object, objects};
-use crate::manifests::{daemon_sets, pod};
+use crate::manifests::{check_pod, daemon_sets, pod};
 use crate::{RENDERED, SHUNT, read, repository};
 
 fn succeeded(output: &Output) -> Result<String> {
@@ -19,8 +19,11 @@ fn succeeded(output: &Output) -> Result<String> {
 
 #[test]
 fn the_agent_takes_the_arguments() -> Result<()> {
+    let mut pods = vec![("the Job", check_pod()?)];
     for (path, daemon_set) in daemon_sets()? {
-        let pod = pod(&daemon_set)?;
+        pods.push((path, pod(&daemon_set)?.clone()));
+    }
+    for (path, pod) in pods {
         for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
             let arguments = container.args.clone().context(path)?;
             // An argument that is not known is an error before the help is printed.
@@ -49,7 +52,7 @@ fn the_agent_takes_the_configuration() -> Result<()> {
             assert!(!log.contains("WARN") && !log.contains("ERROR"), "{path}: {log}");
         }
     }
-    assert_eq!(configurations, 5, "all but the ones for monitoring and kubeadm have one");
+    assert_eq!(configurations, 6, "all but the ones for monitoring and kubeadm have one");
     Ok(())
 }
 

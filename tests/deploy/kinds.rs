@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -14,6 +15,7 @@ use shunt::spanned_yaml::{self, Node, typed_reporting_unknown};
 /// An object that has only fields that its kind has, each of its type.
 pub(crate) enum Object {
     DaemonSet(Box<DaemonSet>),
+    Job(Box<Job>),
     ConfigMap(ConfigMap),
     Service(Box<Service>),
     ServiceAccount(ServiceAccount),
@@ -35,6 +37,7 @@ fn object(node: &Node<'_>) -> Result<Object> {
     let api = text("apiVersion").with_context(|| format!("{kind} without apiVersion"))?;
     Ok(match (api, kind) {
         ("apps/v1", "DaemonSet") => Object::DaemonSet(Box::new(strict(node)?)),
+        ("batch/v1", "Job") => Object::Job(Box::new(strict(node)?)),
         ("v1", "ConfigMap") => Object::ConfigMap(strict(node)?),
         ("v1", "Service") => Object::Service(Box::new(strict(node)?)),
         ("v1", "ServiceAccount") => Object::ServiceAccount(strict(node)?),

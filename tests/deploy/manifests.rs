@@ -23,8 +23,17 @@ pub(crate) fn daemon_sets() -> Result<Vec<(&'static str, DaemonSet)>> {
             }
         }
     }
-    assert_eq!(found.len(), RENDERED.len() - 1, "all but the one about monitoring have one");
+    assert_eq!(found.len(), RENDERED.len() - 2, "all but those for monitoring and checks have one");
     Ok(found)
+}
+
+/// The pod of the Job that runs `shunt check`.
+pub(crate) fn check_pod() -> Result<PodSpec> {
+    for object in objects(&read("deploy/guides/check.yaml")?)? {
+        let Object::Job(job) = object else { continue };
+        return job.spec.and_then(|spec| spec.template.spec).context("no pod");
+    }
+    anyhow::bail!("no Job")
 }
 
 pub(crate) fn pod(daemon_set: &DaemonSet) -> Result<&PodSpec> {
@@ -155,6 +164,44 @@ fn kube_proxys_rules_go_once_shunts_are_there() -> Result<()> {
         cleaned_up += 1;
     }
     assert!(cleaned_up > 0);
+    Ok(())
+}
+
+/// Otherwise the check would say nothing about the agent: it has its node, settings and rights.
+#[test]
+fn a_check_is_made_with_the_settings_and_rights_of_the_agent() -> Result<()> {
+    let compare = |path: &str, check: &Container, agent: &Container| {
+        let arguments = |container: &Container, command: &str| -> Vec<String> {
+            let all = container.args.clone().unwrap_or_default();
+            assert_eq!(all.first().map(String::as_str), Some(command), "{path}");
+            all.into_iter().skip(1).collect()
+        };
+        assert_eq!(arguments(check, "check"), arguments(agent, "run"), "{path}");
+        assert_eq!(check.env, agent.env, "{path}");
+        assert_eq!(check.volume_mounts, agent.volume_mounts, "{path}");
+        assert_eq!(check.security_context, agent.security_context, "{path}");
+    };
+    let mut init_containers = 0;
+    for (path, daemon_set) in daemon_sets()? {
+        let agent = agent(&daemon_set)?;
+        let mut containers = pod(&daemon_set)?.init_containers.iter().flatten();
+        if let Some(check) = containers.find(|container| container.name == "check") {
+            compare(path, check, agent);
+            let mut after = containers.flat_map(|container| container.args.iter().flatten());
+            assert!(!after.any(|argument| argument == "--init-only"), "{path}: sets the sysctls");
+            init_containers += 1;
+        }
+        if path.contains("base") {
+            let (job, agents) = (check_pod()?, pod(&daemon_set)?);
+            compare(path, job.containers.first().context("no container")?, agent);
+            assert_eq!(job.host_network, agents.host_network);
+            assert_eq!(job.dns_policy, agents.dns_policy);
+            assert_eq!(job.tolerations, agents.tolerations);
+            assert_eq!(job.security_context, agents.security_context);
+            assert_ne!(job.service_account_name, agents.service_account_name, "is deleted with it");
+        }
+    }
+    assert_eq!(init_containers, 1);
     Ok(())
 }
 

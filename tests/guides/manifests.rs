@@ -11,7 +11,8 @@ use crate::{read, repository};
 const OPERATOR: &str = include_str!("operator.yaml");
 
 /// All that is rendered, and the examples: the API server refuses unknown fields too.
-const MANIFESTS: [&str; 6] = [
+const MANIFESTS: [&str; 7] = [
+    "deploy/guides/check.yaml",
     "deploy/kustomize/base/shunt.yaml",
     "tests/fixtures/chart/everything.yaml",
     "tests/fixtures/chart/k3s.yaml",

@@ -30,7 +30,7 @@ enum Renderer {
     Kustomize(&'static str),
 }
 
-const RENDERINGS: [Rendering; 7] = [
+const RENDERINGS: [Rendering; 8] = [
     Rendering {
         output: "deploy/kustomize/base/shunt.yaml",
         by: Renderer::Helm { values: &[], arguments: &["--set=apiServer.host=replace-me.invalid"] },
@@ -46,6 +46,16 @@ const RENDERINGS: [Rendering; 7] = [
                 "--set=monitoring.serviceMonitor.enabled=true",
                 "--set=monitoring.rules.enabled=true",
                 "--set=monitoring.dashboard.enabled=true",
+            ],
+        },
+    },
+    Rendering {
+        output: "deploy/guides/check.yaml",
+        by: Renderer::Helm {
+            values: &[],
+            arguments: &[
+                "--set=apiServer.host=replace-me.invalid",
+                "--set=check.jobNodes={node-to-check}",
             ],
         },
     },

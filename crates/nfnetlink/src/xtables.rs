@@ -1,7 +1,7 @@
-//! Names of the chains of legacy iptables, which keeps its rules outside of nf_tables.
+//! Chains of legacy iptables, which keeps its rules outside of nf_tables.
 //!
 //! A table is an array of entries. A user-defined chain begins with an entry whose target is
-//! `ERROR` and holds the name of the chain. Source:
+//! `ERROR` and holds the name of the chain. The last entry of a base chain is its policy. Source:
 //! `include/uapi/linux/netfilter_ipv4/ip_tables.h`, its IPv6 counterpart, and
 //! `include/uapi/linux/netfilter/x_tables.h`.
 #![allow(unsafe_code, reason = "getsockopt with structures of ip_tables, which nix does not have")]
@@ -24,6 +24,14 @@ const TABLE_NAME: usize = 32;
 /// The size of `struct ipt_getinfo`, and the offset of its `size`, the size of all entries.
 const INFO: usize = 84;
 const INFO_SIZE: usize = 80;
+/// The offsets of `valid_hooks`, a bit mask, and of `underflow` in `struct ipt_getinfo`: for each
+/// hook, the place of its policy among the entries.
+const INFO_HOOKS: usize = 32;
+const INFO_UNDERFLOW: usize = 56;
+/// `NF_INET_FORWARD`.
+const FORWARD: usize = 2;
+/// The verdict of a policy is `-NF_DROP - 1` for DROP (`xt_standard_target`).
+const DROP: i32 = -1;
 /// The offset of the entries in `struct ipt_get_entries`.
 const ENTRIES: usize = 40;
 /// The size of `struct xt_entry_target`, and the offset of its name.
@@ -38,6 +46,28 @@ const ERROR_TARGET: &[u8] = b"ERROR\0";
 /// # Errors
 /// If the kernel refuses to dump a table, for example without CAP_NET_ADMIN.
 pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
+    let tables = tables(family)?.into_iter();
+    Ok(tables.flat_map(|table| chain_names(&table.entries, offsets(family))).collect())
+}
+
+/// Returns true if the chain FORWARD of legacy iptables has the policy DROP in the network namespace
+/// of this thread. Loads no table.
+///
+/// # Errors
+/// As for [`legacy_chains`].
+pub fn legacy_forward_drops(family: Family) -> io::Result<bool> {
+    let offsets = offsets(family);
+    Ok(tables(family)?.iter().any(|table| policy(table, FORWARD, offsets) == Some(DROP)))
+}
+
+/// A table in the kernel's form.
+struct Table {
+    /// `struct ipt_getinfo`.
+    info: Vec<u8>,
+    entries: Vec<u8>,
+}
+
+fn tables(family: Family) -> io::Result<Vec<Table>> {
     let names = match family {
         Family::Ip => "/proc/thread-self/net/ip_tables_names",
         Family::Ip6 => "/proc/thread-self/net/ip6_tables_names",
@@ -46,13 +76,13 @@ pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         names => names?,
     };
-    let mut chains = Vec::new();
+    let mut tables = Vec::new();
     if names.trim().is_empty() {
-        return Ok(chains);
+        return Ok(tables);
     }
-    let (domain, level, offsets) = match family {
-        Family::Ip => (AddressFamily::Inet, libc::SOL_IP, V4),
-        Family::Ip6 => (AddressFamily::Inet6, libc::SOL_IPV6, V6),
+    let (domain, level) = match family {
+        Family::Ip => (AddressFamily::Inet, libc::SOL_IP),
+        Family::Ip6 => (AddressFamily::Inet6, libc::SOL_IPV6),
     };
     let socket = socket(domain, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     for name in names.split_whitespace().filter(|name| name.len() < TABLE_NAME) {
@@ -64,9 +94,10 @@ pub fn legacy_chains(family: Family) -> io::Result<Vec<String>> {
         entries[..name.len()].copy_from_slice(name.as_bytes());
         entries[TABLE_NAME..TABLE_NAME + 4].copy_from_slice(size);
         get(&socket, level, GET_ENTRIES, &mut entries)?;
-        chains.extend(chain_names(&entries[ENTRIES..], offsets));
+        entries.drain(..ENTRIES);
+        tables.push(Table { info, entries });
     }
-    Ok(chains)
+    Ok(tables)
 }
 
 fn get(socket: &OwnedFd, level: i32, option: i32, buffer: &mut [u8]) -> io::Result<()> {
@@ -93,6 +124,25 @@ struct Offsets(usize);
 
 const V4: Offsets = Offsets(88);
 const V6: Offsets = Offsets(140);
+
+fn offsets(family: Family) -> Offsets {
+    match family {
+        Family::Ip => V4,
+        Family::Ip6 => V6,
+    }
+}
+
+/// Returns the verdict of the policy of a hook's base chain, if the table has one.
+fn policy(table: &Table, hook: usize, Offsets(at): Offsets) -> Option<i32> {
+    let info = |at: usize| table.info.get(at..at + 4).map(number);
+    if info(INFO_HOOKS)? & (1 << hook) == 0 {
+        return None;
+    }
+    let entry = table.entries.get(info(INFO_UNDERFLOW + 4 * hook)?..)?;
+    let target = entry.get(at..at + 2).map(short)?;
+    let verdict = entry.get(target.checked_add(TARGET)?..)?.first_chunk()?;
+    Some(i32::from_ne_bytes(*verdict))
+}
 
 /// Returns the names of the user-defined chains. Ends at the first malformed entry.
 fn chain_names(mut entries: &[u8], Offsets(at): Offsets) -> Vec<String> {
@@ -133,6 +183,36 @@ mod tests {
         (V4, include_bytes!("../tests/fixtures/legacy-iptables/nat-v4")),
         (V6, include_bytes!("../tests/fixtures/legacy-iptables/nat-v6")),
     ];
+
+    /// The base chains of `filter` are INPUT, FORWARD and OUTPUT, here one entry each.
+    #[test]
+    fn policy_of_a_base_chain_is_its_last_entry() {
+        const ENTRY: usize = 152;
+        let table = |verdict: i32| {
+            let mut info = vec![0; INFO];
+            info[INFO_HOOKS] = 0b1110;
+            let mut entries = Vec::new();
+            for hook in 1..4 {
+                let at = INFO_UNDERFLOW + 4 * hook;
+                info[at..at + 4].copy_from_slice(&(entries.len() as u32).to_ne_bytes());
+                let mut entry = vec![0; ENTRY];
+                entry[88..92].copy_from_slice(&[112, 0, ENTRY as u8, 0]);
+                let verdict = if hook == FORWARD { verdict } else { -2 };
+                entry[112 + TARGET..112 + TARGET + 4].copy_from_slice(&verdict.to_ne_bytes());
+                entries.extend(entry);
+            }
+            Table { info, entries }
+        };
+        assert_eq!(policy(&table(DROP), FORWARD, V4), Some(DROP));
+        assert_eq!(policy(&table(-2), FORWARD, V4), Some(-2));
+        assert_eq!(policy(&table(DROP), 0, V4), None, "`filter` has no chain PREROUTING");
+        let whole = table(DROP);
+        for length in 0..whole.entries.len() {
+            let cut = Table { info: whole.info.clone(), entries: whole.entries[..length].to_vec() };
+            assert!([None, Some(DROP)].contains(&policy(&cut, FORWARD, V4)));
+        }
+        assert_eq!(policy(&Table { info: Vec::new(), ..whole }, FORWARD, V4), None);
+    }
 
     #[test]
     fn chains_of_legacy_iptables_are_named() {

@@ -1,9 +1,13 @@
+{{/* The Jobs of check.jobNodes share no object with agents: whoever deletes the Jobs keeps the agents. */}}
 {{- define "shunt.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
-{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- $name := .Release.Name -}}
+{{- if not (contains .Chart.Name $name) -}}
+{{- $name = printf "%s-%s" $name .Chart.Name -}}
 {{- end -}}
+{{- if and .Values.check.jobNodes (not (hasSuffix "-check" $name)) -}}
+{{- $name = printf "%s-check" ($name | trunc 46 | trimSuffix "-") -}}
+{{- end -}}
+{{- $name | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "shunt.selectorLabels" -}}
@@ -20,7 +24,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "shunt.serviceAccountName" -}}
-{{- .Values.serviceAccount.name | default (include "shunt.fullname" .) -}}
+{{- $name := ternary "" .Values.serviceAccount.name (gt (len .Values.check.jobNodes) 0) -}}
+{{- $name | default (include "shunt.fullname" .) -}}
 {{- end -}}
 
 {{- define "shunt.image" -}}
@@ -129,4 +134,48 @@ capabilities:
 {{- with .Values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{- define "shunt.volumes" -}}
+{{- if .Values.conntrackMount.enabled -}}
+- name: net-sysctls
+  hostPath:
+    path: /proc/sys/net
+    type: Directory
+{{ end -}}
+- name: config
+  configMap:
+    name: {{ .Values.existingConfigMap | default (include "shunt.fullname" .) }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* `shunt check` with the settings and the rights of the agent. */}}
+{{- define "shunt.checkContainer" -}}
+- name: check
+  image: {{ include "shunt.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  args:
+    - check
+    - --config={{ include "shunt.configFile" . }}
+    - --hostname-override=$(NODE_NAME)
+    {{- if .Values.conntrackMount.enabled }}
+    - --net-sysctls=/host/proc/sys/net
+    {{- end }}
+    {{- with .Values.extraArgs }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  env:
+    {{- include "shunt.env" . | nindent 4 }}
+    {{- with .Values.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  securityContext:
+    {{- include "shunt.securityContext" . | nindent 4 }}
+  terminationMessagePolicy: FallbackToLogsOnError
+  resources:
+    {{- toYaml .Values.resources | nindent 4 }}
+  volumeMounts:
+    {{- include "shunt.volumeMounts" . | nindent 4 }}
 {{- end -}}

@@ -1,5 +1,6 @@
 //! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
 
+mod check;
 mod explain;
 mod kube_proxy;
 mod trace;
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
+pub use check::{Check, CheckOutput};
 pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 pub use trace::Trace;
@@ -34,6 +36,9 @@ pub enum Command {
     Render(Render),
     /// Show the state of the running agent, problems first; fail if there are problems.
     Status(Status),
+    /// Check whether this node, its kernel and its cluster fit, before shunt runs here; fail if not.
+    #[command(mut_args(check::without_tasks))]
+    Check(Check),
     /// Explain what becomes of a connection to a Service, and why: the answer to "why does this
     /// Service not answer from this pod?"
     Explain(Explain),

@@ -115,6 +115,16 @@ impl Access {
         Ok(format!("{scheme}://{host}{port}/"))
     }
 
+    /// Returns the name or address in the URL of the server, without brackets.
+    ///
+    /// # Errors
+    /// As for [`server`](Access::server).
+    pub fn host(&self) -> Result<String, AccessError> {
+        let url = self.prepare()?.config.cluster_url;
+        let host = url.host().unwrap_or_default();
+        Ok(host.trim_start_matches('[').trim_end_matches(']').to_owned())
+    }
+
     /// Reads the files.
     pub(super) fn prepare(&self) -> Result<Prepared, AccessError> {
         let master = self.master.as_deref().filter(|master| !master.is_empty());

@@ -120,7 +120,7 @@ impl Failure {
 }
 
 /// Returns the rule of a role that permits list and watch of this kind.
-fn rule(kind: Kind) -> String {
+pub(super) fn rule(kind: Kind) -> String {
     let group = match kind {
         Kind::Service | Kind::Node => "\"\"",
         Kind::EndpointSlice => "discovery.k8s.io",

@@ -20,6 +20,7 @@ mod dial;
 mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
+mod inspect;
 mod kubeconfig;
 mod lines;
 mod messages;
@@ -51,6 +52,7 @@ use decoder::Decoder;
 pub use dial::Dialer;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use fuzz::fuzz;
+pub use inspect::{Inspection, Refused, inspect};
 pub use requests::{ObservedRequest, RequestObserver};
 use resource::Resource;
 use watch::Watch;

@@ -4,6 +4,7 @@ mod cluster;
 mod counted;
 mod faults;
 mod ownership;
+mod probe;
 mod quarantine;
 mod reconfigured;
 mod removal;

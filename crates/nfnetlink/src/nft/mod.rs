@@ -55,7 +55,9 @@ pub(crate) use judge::fuzz as fuzz_judge;
 pub use judge::{Interface, JudgedPacket, Judgement, Mark, Passing, Place};
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
-pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TABLE_PERSIST};
+pub use objects::{
+    BaseChain, ChainKind, Hook, SetData, SetType, TABLE_DORMANT, TABLE_OWNER, TABLE_PERSIST,
+};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;
 pub use refusal::Refusal;

@@ -3,6 +3,8 @@
 use super::TypeOf;
 use super::uapi::NFT_SET_CONCAT;
 
+/// `NFT_TABLE_F_DORMANT`: no packet meets the base chains of the table.
+pub const TABLE_DORMANT: u32 = 0x1;
 /// `NFT_TABLE_F_OWNER`: only the socket that set it may modify the table.
 pub const TABLE_OWNER: u32 = 0x2;
 /// `NFT_TABLE_F_PERSIST` (Linux 6.9): the table outlives the socket that owns it.

@@ -1,0 +1,250 @@
+//! The API server: its address, the permissions of the agent, and the Node.
+
+use std::net::IpAddr;
+
+use shunt_core::plan::NodeContext;
+
+use super::Line;
+use crate::source::kubernetes::{Inspection, Refused};
+use crate::source::objects::Kind;
+
+/// The names of the lines.
+pub(super) const NAMES: [&str; 4] = ["api-server", "api-permissions", "api-address", "node"];
+
+/// The findings about the API server.
+#[derive(Debug)]
+pub enum Api {
+    /// The reason why it is not asked.
+    NotAsked(String),
+    /// The credentials or the address cannot be used.
+    Unusable(String),
+    /// It was asked.
+    Asked {
+        /// The URL of the server.
+        server: String,
+        /// The host in that URL.
+        host: String,
+        /// The ClusterIP of the API server in the environment of a Pod. The chart sets
+        /// `KUBERNETES_SERVICE_HOST` to another address, and leaves this one alone.
+        pod_variable: Option<String>,
+        /// The answers.
+        inspection: Inspection,
+    },
+}
+
+pub(super) fn judge(api: &Api, node_context: &NodeContext) -> Vec<Line> {
+    let [server_name, permissions_name, address_name, node_name] = NAMES;
+    let skip = |names: &[&'static str], why: &str| -> Vec<Line> {
+        names.iter().map(|name| Line::skip(name, why)).collect()
+    };
+    let (server, host, pod_variable, inspection) = match api {
+        Api::NotAsked(why) => return skip(&NAMES, why),
+        Api::Unusable(error) => {
+            let remedy = "correct the kubeconfig, --master or the Pod's service account";
+            let mut lines = vec![Line::fail(server_name, error, remedy)];
+            lines.extend(skip(&NAMES[1..], "the API server was not asked"));
+            return lines;
+        }
+        Api::Asked { server, host, pod_variable, inspection } => {
+            (server, host, pod_variable, inspection)
+        }
+    };
+    let lost = inspection.refused.iter().find_map(|(_, refused)| match refused {
+        Refused::Unreachable(reason) => Some(Line::fail(
+            server_name,
+            format!("{server} does not answer: {reason}"),
+            "use an address of the API server that this node reaches without a Service: apiServer \
+             in the chart, or the server of the kubeconfig",
+        )),
+        Refused::Credentials(message) => Some(Line::fail(
+            server_name,
+            format!("{server} rejects the credentials: {message} (401)"),
+            "correct the token or certificate of the kubeconfig or service account",
+        )),
+        Refused::Forbidden { .. } | Refused::Other(_) => None,
+    });
+    let is_lost = lost.is_some();
+    let mut lines =
+        vec![lost.unwrap_or_else(|| Line::ok(server_name, format!("{server} answers")))];
+    let cluster_ip = cluster_ip(host, pod_variable.as_deref(), inspection, node_context);
+    let address = match cluster_ip {
+        Some(what) => Line::fail(
+            address_name,
+            format!("{host} is {what}, which works only once shunt has programmed it"),
+            "set the address that the kubelets use: apiServer.host in the chart, or the server of \
+             the kubeconfig",
+        ),
+        None if is_lost => Line::skip(address_name, "the ClusterIPs are not known"),
+        None => Line::ok(address_name, format!("{host} is no ClusterIP")),
+    };
+    if is_lost {
+        lines.extend(skip(&[permissions_name], "the API server was not asked"));
+        lines.push(address);
+        lines.extend(skip(&[node_name], "the API server was not asked"));
+        return lines;
+    }
+    lines.push(permissions(inspection));
+    lines.push(address);
+    let is_refused = inspection.refused.iter().any(|(kind, _)| *kind == Kind::Node);
+    lines.push(match &node_context.node {
+        Some(_) => Line::ok(node_name, format!("the Node {} exists", node_context.node_name)),
+        None if is_refused => Line::skip(node_name, "the Node cannot be listed"),
+        None => Line::warn(
+            node_name,
+            format!("the API has no Node {}", node_context.node_name),
+            "set hostnameOverride or --hostname-override to the name of the Node, or register it; \
+             until then /healthz answers 503, and node ports have no primary addresses",
+        ),
+    });
+    lines
+}
+
+fn permissions(inspection: &Inspection) -> Line {
+    let [_, name, ..] = NAMES;
+    let refused = &inspection.refused;
+    let texts: Vec<String> = refused
+        .iter()
+        .map(|(kind, refused)| match refused {
+            Refused::Forbidden { message, .. } => format!("{kind}: {message} (403)"),
+            Refused::Unreachable(text) | Refused::Credentials(text) | Refused::Other(text) => {
+                format!("{kind}: {text}")
+            }
+        })
+        .collect();
+    let rules = refused.iter().filter_map(|(_, refused)| match refused {
+        Refused::Forbidden { rule, .. } => Some(rule.as_str()),
+        _ => None,
+    });
+    let rules: Vec<&str> = rules.collect();
+    let remedy = match rules.is_empty() {
+        true => "look at the API server".to_owned(),
+        false => format!(
+            "bind the agent's user to the ClusterRole system:node-proxier, or add {}",
+            rules.join(" and ")
+        ),
+    };
+    if refused.is_empty() {
+        return Line::ok(
+            name,
+            "the agent may list and watch Services, EndpointSlices, Nodes and ServiceCIDRs",
+        );
+    }
+    let text = texts.join("; ");
+    match refused.iter().any(|(kind, _)| kind.is_namespaced()) {
+        true => Line::fail(name, text, remedy),
+        // Most of shunt works without the others.
+        false => Line::warn(name, text, remedy),
+    }
+}
+
+/// Returns a description of `host` if only the rules of Services make it work.
+fn cluster_ip(
+    host: &str,
+    pod_variable: Option<&str>,
+    inspection: &Inspection,
+    node_context: &NodeContext,
+) -> Option<String> {
+    let Ok(address) = host.parse::<IpAddr>() else {
+        let is_service = host == "kubernetes"
+            || host == "kubernetes.default"
+            || host.ends_with(".svc")
+            || host.contains(".svc.");
+        return is_service.then(|| "a name of the cluster's DNS, a Service itself".to_owned());
+    };
+    let is_same = |other: &str| other.parse() == Ok(address);
+    let of_kubernetes = inspection.kubernetes_ips.iter().any(|ip| is_same(ip));
+    if of_kubernetes || pod_variable.is_some_and(is_same) {
+        return Some("the ClusterIP of the Service default/kubernetes".to_owned());
+    }
+    let net = node_context.service_cidrs.iter().find(|net| net.contains(&address));
+    net.map(|net| format!("an address of the service CIDR {net}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use shunt_core::model::{Change, Dirty, Node, Store};
+    use shunt_core::plan::Options;
+
+    use super::super::Outcome::{self, Fail, Ok as Good, Skip, Warn};
+    use super::*;
+
+    fn node_context(has_node: bool) -> NodeContext {
+        let mut store = Store::new();
+        let mut changes =
+            vec![Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/16".parse().unwrap()])];
+        if has_node {
+            changes.push(Change::Node(Node {
+                name: "node-1".into(),
+                addresses: Vec::new(),
+                pod_cidrs: Vec::new(),
+                zone: None,
+                eligible: true,
+            }));
+        }
+        for change in changes {
+            store.apply(change, &mut Dirty::default());
+        }
+        NodeContext::of(&store, &Options::default(), "node-1")
+    }
+
+    fn asked(host: &str, refused: Vec<(Kind, Refused)>) -> Api {
+        let kubernetes_ips = vec!["10.96.0.1".to_owned(), "fd00:96::1".to_owned()];
+        Api::Asked {
+            server: format!("https://{host}:6443/"),
+            host: host.to_owned(),
+            pod_variable: None,
+            inspection: Inspection { refused, changes: Vec::new(), kubernetes_ips },
+        }
+    }
+
+    fn results(api: &Api, has_node: bool) -> Vec<Outcome> {
+        judge(api, &node_context(has_node)).into_iter().map(|line| line.result).collect()
+    }
+
+    #[test]
+    fn cluster_ip_as_address_fails() {
+        for (host, result) in [
+            ("192.0.2.10", Good),
+            ("api.example.net", Good),
+            ("10.96.0.1", Fail),
+            ("10.96.7.7", Fail),
+            ("fd00:96:0::1", Fail),
+            ("kubernetes.default.svc", Fail),
+            ("kubernetes", Fail),
+        ] {
+            let expected = [Good, Good, result, Good];
+            assert_eq!(results(&asked(host, Vec::new()), true), expected, "{host}");
+        }
+        let unreachable = (Kind::Service, Refused::Unreachable("refused".to_owned()));
+        let mut silent = asked("10.0.0.1", vec![unreachable]);
+        assert_eq!(results(&silent, false), [Fail, Skip, Skip, Skip]);
+        if let Api::Asked { pod_variable, .. } = &mut silent {
+            *pod_variable = Some("10.0.0.1".to_owned());
+        }
+        assert_eq!(results(&silent, false), [Fail, Skip, Fail, Skip]);
+    }
+
+    #[test]
+    fn missing_permission_is_named_by_its_rule() {
+        let forbidden = |kind| {
+            let rule = format!("{{resources: [{kind}]}}");
+            (kind, Refused::Forbidden { message: "no".to_owned(), rule })
+        };
+        let slices = asked("192.0.2.10", vec![forbidden(Kind::EndpointSlice)]);
+        assert_eq!(results(&slices, true), [Good, Fail, Good, Good]);
+        let line = &judge(&slices, &node_context(true))[1];
+        assert!(line.remedy.as_deref().is_some_and(|it| it.contains("[EndpointSlice]")));
+        let node = asked("192.0.2.10", vec![forbidden(Kind::Node)]);
+        assert_eq!(results(&node, false), [Good, Warn, Good, Skip]);
+    }
+
+    #[test]
+    fn missing_node_is_a_warning() {
+        assert_eq!(results(&asked("192.0.2.10", Vec::new()), false), [Good, Good, Good, Warn]);
+        assert_eq!(results(&Api::NotAsked("no kubeconfig".to_owned()), false), [Skip; 4]);
+        assert_eq!(
+            results(&Api::Unusable("no such file".to_owned()), false),
+            [Fail, Skip, Skip, Skip]
+        );
+    }
+}

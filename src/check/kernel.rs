@@ -1,0 +1,226 @@
+//! The kernel: nf_tables, the features that shunt's rules need, owned tables, connection tracking,
+//! IPv6.
+
+use nfnetlink::nft::{Error, Kernel, Socket};
+use nix::errno::Errno;
+use shunt_core::model::Family;
+use shunt_core::plan::NodeContext;
+
+use super::Line;
+use crate::conntrack::Conntrack;
+use crate::dataplane::{MissingFeature, features, has_owned_tables, missing_features};
+
+/// The answers of the kernel.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    /// The release, such as `6.12.48-amd64`.
+    release: String,
+    nf_tables: NfTables,
+    families: Vec<Family>,
+    /// The value of `--own-tables`.
+    own_tables: bool,
+}
+
+#[derive(Debug, Clone)]
+enum NfTables {
+    /// CAP_NET_ADMIN is missing.
+    Forbidden,
+    Absent(String),
+    Present {
+        /// The features of both families.
+        missing: Result<Vec<MissingFeature>, String>,
+        has_owned_tables: Result<bool, String>,
+        conntrack: Result<(), String>,
+    },
+}
+
+impl Facts {
+    pub(super) fn gather(
+        node_context: &NodeContext,
+        families: Vec<Family>,
+        own_tables: bool,
+    ) -> Facts {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let nf_tables = NfTables::gather(node_context);
+        Facts { release: release.trim().to_owned(), nf_tables, families, own_tables }
+    }
+}
+
+impl NfTables {
+    fn gather(node_context: &NodeContext) -> NfTables {
+        let mut kernel = match connect() {
+            Ok(kernel) => kernel,
+            Err(Error::Request { errno: Errno::EPERM | Errno::EACCES, .. }) => {
+                return NfTables::Forbidden;
+            }
+            Err(error) => return NfTables::Absent(error.to_string()),
+        };
+        let mut missing = |family| missing_features(&mut kernel, node_context, family);
+        let missing = Family::ALL.into_iter().try_fold(Vec::new(), |mut all, family| {
+            all.extend(missing(family)?);
+            Ok(all)
+        });
+        NfTables::Present {
+            missing: missing.map_err(|error: Error| error.to_string()),
+            has_owned_tables: has_owned_tables(&mut kernel).map_err(|error| error.to_string()),
+            conntrack: Conntrack::open()
+                .and_then(|mut conntrack| conntrack.load())
+                .map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// Opens a socket to nf_tables that answers.
+fn connect() -> Result<Socket, Error> {
+    let mut kernel = Socket::open()?;
+    kernel.generation()?;
+    Ok(kernel)
+}
+
+/// Returns false if nf_tables lets this process do nothing.
+pub(super) fn is_permitted() -> bool {
+    !matches!(connect(), Err(Error::Request { errno: Errno::EPERM | Errno::EACCES, .. }))
+}
+
+pub(super) fn judge(facts: &Facts) -> Vec<Line> {
+    const NEEDS: &str = "asking needs CAP_NET_ADMIN";
+    let mut lines = match &facts.nf_tables {
+        NfTables::Forbidden => {
+            NAMES.into_iter().map(|name| Line::skip(name, NEEDS)).collect::<Vec<_>>()
+        }
+        NfTables::Absent(error) => {
+            let [nf_tables, others @ ..] = NAMES;
+            let text = format!("Linux {} has none: {error}", facts.release);
+            let remedy = "load the module nf_tables, or use a kernel with CONFIG_NF_TABLES";
+            let others = others.map(|name| Line::skip(name, "nf_tables does not answer"));
+            [Line::fail(nf_tables, text, remedy)].into_iter().chain(others).collect()
+        }
+        NfTables::Present { missing, has_owned_tables, conntrack } => {
+            let [nf_tables, ..] = NAMES;
+            vec![
+                Line::ok(nf_tables, format!("answers (Linux {})", facts.release)),
+                kernel_features(missing),
+                table_ownership(facts.own_tables, has_owned_tables),
+                connection_tracking(conntrack),
+            ]
+        }
+    };
+    lines.push(ipv6(&facts.families));
+    lines
+}
+
+/// The names of the lines that need nf_tables.
+const NAMES: [&str; 4] = ["nf-tables", "kernel-features", "table-ownership", "connection-tracking"];
+
+fn kernel_features(missing: &Result<Vec<MissingFeature>, String>) -> Line {
+    let [_, name, ..] = NAMES;
+    match missing.as_deref() {
+        Ok([]) => {
+            let known = features().collect::<Vec<_>>().join(", ");
+            Line::ok(name, format!("the kernel accepts all rules, for IPv4 and IPv6: {known}"))
+        }
+        Ok(missing) => {
+            let text = missing.iter().map(|it| format!("{}: {}", it.feature, it.reason));
+            let mut options: Vec<&str> = missing.iter().map(|it| it.option).collect();
+            options.dedup();
+            let remedy = format!("use a kernel with {}", options.join(", "));
+            Line::fail(name, format!("missing: {}", text.collect::<Vec<_>>().join("; ")), remedy)
+        }
+        Err(error) => Line::skip(name, format!("the kernel cannot be asked: {error}")),
+    }
+}
+
+fn table_ownership(wanted: bool, supported: &Result<bool, String>) -> Line {
+    let [_, _, name, _] = NAMES;
+    match supported {
+        _ if !wanted => Line::ok(name, "shared tables, by --own-tables=false"),
+        Ok(true) => Line::ok(name, "no other process can modify the tables of a running agent"),
+        Ok(false) => Line::ok(
+            name,
+            "this kernel has no tables with an owner that persist (Linux 6.9): the agent looks for \
+             modifications by other processes every second (--drift-check-period), and repairs them",
+        ),
+        Err(error) => Line::skip(name, format!("the kernel cannot be asked: {error}")),
+    }
+}
+
+fn connection_tracking(conntrack: &Result<(), String>) -> Line {
+    let [.., name] = NAMES;
+    match conntrack {
+        Ok(()) => Line::ok(name, "the kernel lists and deletes entries"),
+        Err(error) => Line::warn(
+            name,
+            format!("the kernel does not list its entries: {error}"),
+            "load the module nf_conntrack_netlink, or use a kernel with CONFIG_NF_CT_NETLINK; \
+             without it, UDP clients keep a deleted endpoint until their entry expires",
+        ),
+    }
+}
+
+fn ipv6(families: &[Family]) -> Line {
+    const NAME: &str = "ipv6";
+    Line::ok(
+        NAME,
+        match families.contains(&Family::V6) {
+            true => "present",
+            false => {
+                "none: the kernel was built or booted without it, or net.ipv6.conf.all.disable_ipv6 \
+                 is 1; Services are reachable by IPv4 only"
+            }
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome::{self, Fail, Ok as Good, Skip, Warn};
+    use super::*;
+
+    fn present(missing: Vec<MissingFeature>, owned: bool, conntrack: Result<(), String>) -> Facts {
+        let nf_tables =
+            NfTables::Present { missing: Ok(missing), has_owned_tables: Ok(owned), conntrack };
+        facts(nf_tables)
+    }
+
+    fn facts(nf_tables: NfTables) -> Facts {
+        let families = Family::ALL.into();
+        Facts { release: "6.1.0".to_owned(), nf_tables, families, own_tables: true }
+    }
+
+    fn results(facts: &Facts) -> Vec<Outcome> {
+        judge(facts).into_iter().map(|line| line.result).collect()
+    }
+
+    #[test]
+    fn missing_features_fail_by_name() {
+        let numgen = MissingFeature {
+            feature: "numgen (ip)".to_owned(),
+            option: "CONFIG_NFT_NUMGEN",
+            reason: "No such file or directory".to_owned(),
+        };
+        let lines = judge(&present(vec![numgen], true, Ok(())));
+        assert_eq!((lines[1].name, lines[1].result), ("kernel-features", Fail));
+        assert_eq!(lines[1].text, "missing: numgen (ip): No such file or directory");
+        assert_eq!(lines[1].remedy.as_deref(), Some("use a kernel with CONFIG_NFT_NUMGEN"));
+        assert_eq!(results(&present(Vec::new(), true, Ok(()))), [Good; 5]);
+    }
+
+    #[test]
+    fn feature_that_shunt_can_do_without_does_not_fail() {
+        let facts = present(Vec::new(), false, Err("Invalid argument".to_owned()));
+        assert_eq!(results(&facts), [Good, Good, Good, Warn, Good]);
+        assert!(judge(&facts)[2].text.contains("Linux 6.9"));
+        let shared = Facts { own_tables: false, ..facts };
+        assert!(judge(&shared)[2].text.contains("--own-tables=false"));
+        let v4 = Facts { families: vec![Family::V4], ..present(Vec::new(), true, Ok(())) };
+        assert_eq!(results(&v4), [Good; 5]);
+        assert!(judge(&v4)[4].text.contains("by IPv4 only"));
+    }
+
+    #[test]
+    fn nothing_is_judged_without_nf_tables() {
+        let absent = facts(NfTables::Absent("EINVAL".to_owned()));
+        assert_eq!(results(&absent), [Fail, Skip, Skip, Skip, Good]);
+        assert_eq!(results(&facts(NfTables::Forbidden)), [Skip, Skip, Skip, Skip, Good]);
+    }
+}

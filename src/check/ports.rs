@@ -1,0 +1,247 @@
+//! The ports for health and metrics: other processes that listen there.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use super::{Line, others, some_of};
+use crate::config::Config;
+
+/// The names of the lines.
+pub(super) const NAMES: [&str; 2] = ["healthz-port", "metrics-port"];
+
+/// `TCP_LISTEN` in `/proc/net/tcp`.
+const LISTEN: &str = "0A";
+
+/// The configured addresses, and the sockets that listen.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    healthz: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    hard_fail: bool,
+    listeners: Vec<Listener>,
+    /// An agent, or rules of kube-proxy, are here: they explain a listener that is not visible.
+    has_agent: bool,
+    has_kube_proxy: bool,
+}
+
+/// A listening TCP socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Listener {
+    address: SocketAddr,
+    inode: u64,
+    /// The process ID and name, if visible.
+    process: Option<(u32, String)>,
+}
+
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.process {
+            Some((pid, name)) => write!(f, "{name} (process {pid}) on {}", self.address),
+            None => write!(f, "a process that is not visible here on {}", self.address),
+        }
+    }
+}
+
+impl Facts {
+    pub(super) fn gather(config: &Config, others: &others::Facts) -> Facts {
+        let (healthz, metrics) = (config.healthz_bind_address, config.metrics_bind_address);
+        let mut listeners: Vec<Listener> = ["tcp", "tcp6"]
+            .iter()
+            .filter_map(|file| fs::read_to_string(format!("/proc/thread-self/net/{file}")).ok())
+            .flat_map(|text| text.lines().filter_map(parse).collect::<Vec<_>>())
+            .collect();
+        let wanted = [healthz, metrics];
+        listeners.retain(|it| wanted.iter().flatten().any(|bind| conflict(*bind, it.address)));
+        if !listeners.is_empty() {
+            let processes = processes(&listeners);
+            for listener in &mut listeners {
+                listener.process = processes.get(&listener.inode).cloned();
+            }
+        }
+        Facts {
+            healthz,
+            metrics,
+            hard_fail: config.bind_address_hard_fail,
+            listeners,
+            has_agent: matches!(others.agent, Ok(Some(_))),
+            has_kube_proxy: others.kube_proxy.as_ref().is_ok_and(|found| !found.is_nothing()),
+        }
+    }
+}
+
+/// Returns true if a socket cannot listen on `bind` because another one listens on `taken`.
+fn conflict(bind: SocketAddr, taken: SocketAddr) -> bool {
+    let any = |ip: IpAddr| ip.is_unspecified();
+    // A socket on :: listens for IPv4, too.
+    let covers = |one: IpAddr, other: IpAddr| match (one, other) {
+        (IpAddr::V6(v6), _) if v6.is_unspecified() => true,
+        (one, other) => one.is_ipv4() == other.is_ipv4() && (any(one) || one == other),
+    };
+    bind.port() == taken.port() && (covers(bind.ip(), taken.ip()) || covers(taken.ip(), bind.ip()))
+}
+
+/// Reads a line of `/proc/net/tcp` or `/proc/net/tcp6`; `None` unless the socket listens.
+fn parse(line: &str) -> Option<Listener> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+    if *state != LISTEN {
+        return None;
+    }
+    let (address, port) = local.split_once(':')?;
+    // The kernel writes each word of an address as a number in host byte order.
+    let word = |at: usize| -> Option<[u8; 4]> {
+        Some(u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?.to_ne_bytes())
+    };
+    let ip: IpAddr = match address.len() {
+        8 => Ipv4Addr::from(word(0)?).into(),
+        32 => {
+            let words = [word(0)?, word(8)?, word(16)?, word(24)?];
+            Ipv6Addr::from(<[u8; 16]>::try_from(words.concat()).ok()?).to_canonical()
+        }
+        _ => return None,
+    };
+    let address = SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?);
+    Some(Listener { address, inode: inode.parse().ok()?, process: None })
+}
+
+/// Returns the visible process that holds each of these sockets. Of several, the one whose parent
+/// does not: children inherit sockets, if only until they run another program.
+fn processes(listeners: &[Listener]) -> BTreeMap<u64, (u32, String)> {
+    let mut holders: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    let pids = fs::read_dir("/proc").into_iter().flatten();
+    for pid in pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
+        for file in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            let Ok(target) = fs::read_link(file.path()) else { continue };
+            let inode = target.to_str().and_then(|target| {
+                target.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
+            });
+            if let Some(inode) = inode.filter(|it| listeners.iter().any(|l| l.inode == *it)) {
+                holders.entry(inode).or_default().push(pid);
+            }
+        }
+    }
+    let eldest = |holders: Vec<u32>| {
+        let is_eldest = |pid: &&u32| parent(**pid).is_some_and(|it| !holders.contains(&it));
+        holders.iter().find(is_eldest).copied()
+    };
+    let holders = holders.into_iter();
+    let named = holders.filter_map(|(inode, pids)| {
+        let pid = eldest(pids)?;
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        Some((inode, (pid, name.trim_end().to_owned())))
+    });
+    named.collect()
+}
+
+/// Returns the parent of a process; `None` if the process has ended.
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+pub(super) fn judge(facts: &Facts) -> [Line; 2] {
+    let [healthz, metrics] = NAMES;
+    [
+        port(facts, healthz, "healthzBindAddress", facts.healthz),
+        port(facts, metrics, "metricsBindAddress", facts.metrics),
+    ]
+}
+
+fn port(facts: &Facts, name: &'static str, field: &str, bind: Option<SocketAddr>) -> Line {
+    let Some(bind) = bind else { return Line::ok(name, format!("{field} is empty: no server")) };
+    let taken: Vec<&Listener> =
+        facts.listeners.iter().filter(|it| conflict(bind, it.address)).collect();
+    if taken.is_empty() {
+        return Line::ok(name, format!("{bind} is free"));
+    }
+    let text = format!("{bind} is taken by {}", some_of(&taken));
+    let ends_with_the_switch = taken.iter().all(|listener| match &listener.process {
+        Some((_, process)) => matches!(process.as_str(), "kube-proxy" | "shunt"),
+        None => facts.has_agent || facts.has_kube_proxy,
+    });
+    if ends_with_the_switch {
+        let remedy = "nothing to do if kube-proxy, or the shunt before an update, has this port: it \
+                      is free when that process ends";
+        return Line::warn(name, text, remedy);
+    }
+    let remedy = format!("free the port, or set {field} to another one");
+    // Without metrics, Services work; without health, probes and load balancers fail.
+    match name == NAMES[0] || facts.hard_fail {
+        true => Line::fail(name, text, remedy),
+        false => Line::warn(name, text, remedy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome::{Fail, Ok as Good, Warn};
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn listeners_are_read() {
+        let v4 = "   0: 0100007F:2809 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4021 1";
+        let listener = parse(v4).expect("a listener");
+        assert_eq!((listener.address, listener.inode), (address("127.0.0.1:10249"), 4021));
+        let v6 = "   1: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4022 1";
+        assert_eq!(parse(v6).map(|it| it.address), Some(address("[::]:10256")));
+        let local = "   1: B80D01200000000000000000010000AA:2810 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4022 1";
+        assert_eq!(parse(local).map(|it| it.address), Some(address("[2001:db8::aa00:1]:10256")));
+        assert_eq!(parse(&v4.replace(" 0A ", " 01 ")), None);
+        assert_eq!(parse("  sl  local_address rem_address   st"), None);
+        assert_eq!(parse("0: 01é00:2 0 0A 0 0 0 0 0 1"), None);
+    }
+
+    #[test]
+    fn addresses_conflict_if_one_covers_the_other() {
+        for (bind, taken, expected) in [
+            ("0.0.0.0:1", "127.0.0.1:1", true),
+            ("127.0.0.1:1", "0.0.0.0:1", true),
+            ("127.0.0.1:1", "127.0.0.1:1", true),
+            ("127.0.0.1:1", "192.0.2.1:1", false),
+            ("127.0.0.1:1", "127.0.0.1:2", false),
+            ("0.0.0.0:1", "[::1]:1", false),
+            ("0.0.0.0:1", "[::]:1", true),
+            ("[::]:1", "192.0.2.1:1", true),
+        ] {
+            assert_eq!(conflict(address(bind), address(taken)), expected, "{bind} {taken}");
+        }
+    }
+
+    fn facts(process: Option<&str>, taken: &str) -> Facts {
+        Facts {
+            healthz: Some(address("0.0.0.0:10256")),
+            metrics: Some(address("127.0.0.1:10249")),
+            hard_fail: false,
+            listeners: vec![Listener {
+                address: address(taken),
+                inode: 1,
+                process: process.map(|name| (7, name.to_owned())),
+            }],
+            has_agent: false,
+            has_kube_proxy: false,
+        }
+    }
+
+    #[test]
+    fn port_of_another_process_fails_for_health_only() {
+        let results = |facts: &Facts| judge(facts).map(|line| line.result);
+        let other = facts(Some("nginx"), "0.0.0.0:10256");
+        assert_eq!(results(&other), [Fail, Good]);
+        let text = "0.0.0.0:10256 is taken by nginx (process 7) on 0.0.0.0:10256";
+        assert_eq!(judge(&other)[0].text, text);
+        let metrics = facts(None, "0.0.0.0:10249");
+        assert_eq!(results(&metrics), [Good, Warn]);
+        assert_eq!(results(&Facts { hard_fail: true, ..metrics }), [Good, Fail]);
+        assert_eq!(results(&facts(Some("kube-proxy"), "127.0.0.1:10256")), [Warn, Good]);
+        let hidden = facts(None, "127.0.0.1:10256");
+        assert_eq!(results(&hidden), [Fail, Good]);
+        assert_eq!(results(&Facts { has_kube_proxy: true, ..hidden.clone() }), [Warn, Good]);
+        assert_eq!(results(&Facts { healthz: None, ..hidden }), [Good, Good]);
+    }
+}

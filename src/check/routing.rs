@@ -1,0 +1,208 @@
+//! What the node's routing does with packets of Services: forwarding, reverse path filter, bridges.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use nfnetlink::route::Link;
+use shunt_core::model::Family;
+use shunt_core::plan::{DetectLocal, NodeContext};
+
+use super::{Line, some_of};
+
+/// Settings of the node's routing.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    /// `net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding`; `None` for an unreadable one.
+    forwards: [Option<bool>; 2],
+    /// Pods have IPv6 addresses, as far as is known.
+    has_v6_pods: bool,
+    /// Interfaces with a strict reverse path filter.
+    strict: Vec<String>,
+    /// Bridges with veth interfaces.
+    bridges: Result<Vec<String>, String>,
+    /// `net.bridge.bridge-nf-call-iptables`; `None` without br_netfilter.
+    filters_bridged: Option<bool>,
+}
+
+impl Facts {
+    pub(super) fn gather(links: Result<Vec<Link>, String>, node_context: &NodeContext) -> Facts {
+        let is_on = |file: &str| -> Option<bool> {
+            let value = fs::read_to_string(format!("/proc/sys/net/{file}")).ok()?;
+            Some(value.trim() == "1")
+        };
+        let detected = match &node_context.options.detect_local {
+            DetectLocal::ClusterCidr(nets) => nets.as_slice(),
+            _ => &[],
+        };
+        let of_node = node_context.node.iter().flat_map(|node| &node.pod_cidrs);
+        Facts {
+            forwards: [is_on("ipv4/ip_forward"), is_on("ipv6/conf/all/forwarding")],
+            has_v6_pods: detected
+                .iter()
+                .chain(of_node)
+                .any(|net| Family::of_net(net) == Family::V6),
+            strict: strict(),
+            bridges: links.map(|links| bridges(&links)),
+            filters_bridged: is_on("bridge/bridge-nf-call-iptables"),
+        }
+    }
+}
+
+/// Returns the interfaces with a strict reverse path filter. The larger of the values for all
+/// interfaces and for one applies (Documentation/networking/ip-sysctl.rst).
+fn strict() -> Vec<String> {
+    const FOLDER: &str = "/proc/sys/net/ipv4/conf";
+    let value = |name: &str| -> u8 {
+        let text = fs::read_to_string(format!("{FOLDER}/{name}/rp_filter")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    let all = value("all");
+    let names = fs::read_dir(FOLDER).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut strict: Vec<String> = names
+        .filter(|name| !["all", "default", "lo"].contains(&name.as_str()))
+        .filter(|name| value(name).max(all) == 1)
+        .collect();
+    strict.sort();
+    strict
+}
+
+/// Returns the bridges with veth interfaces, to which pods may be attached.
+fn bridges(links: &[Link]) -> Vec<String> {
+    let is = |link: &Link, kind: &str| link.kind.as_deref() == Some(kind);
+    let members = links.iter().filter(|link| is(link, "veth"));
+    let masters: BTreeSet<u32> = members.filter_map(|link| link.master).collect();
+    let is_wanted = |link: &&Link| is(link, "bridge") && masters.contains(&link.index);
+    links.iter().filter(is_wanted).map(|link| link.name.clone()).collect()
+}
+
+pub(super) fn judge(facts: &Facts) -> [Line; 3] {
+    [forwarding(facts), reverse_path_filter(facts), bridge_netfilter(facts)]
+}
+
+fn forwarding(facts: &Facts) -> Line {
+    const NAME: &str = "ip-forwarding";
+    let sysctls = ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"];
+    let [v4, v6] = facts.forwards;
+    let needed = [v4, v6.filter(|_| facts.has_v6_pods)];
+    let off: Vec<&str> = needed
+        .into_iter()
+        .zip(sysctls)
+        .filter(|(on, _)| *on == Some(false))
+        .map(|it| it.1)
+        .collect();
+    match off.is_empty() {
+        true if v4.is_none() => Line::skip(NAME, "net.ipv4.ip_forward cannot be read"),
+        true => Line::ok(NAME, "on"),
+        false => Line::warn(
+            NAME,
+            format!("{} is 0: the node forwards no packets of pods and clients", off.join(" and ")),
+            format!(
+                "set {} in /etc/sysctl.d, unless the network plugin sets it",
+                off.iter().map(|name| format!("{name} = 1")).collect::<Vec<_>>().join(" and ")
+            ),
+        ),
+    }
+}
+
+fn reverse_path_filter(facts: &Facts) -> Line {
+    const NAME: &str = "rp-filter";
+    match facts.strict.is_empty() {
+        true => Line::ok(NAME, "strict on no interface"),
+        false => Line::ok(
+            NAME,
+            format!(
+                "strict on {}: there the kernel drops IPv4 packets whose source has its route \
+                 through another interface",
+                some_of(&facts.strict)
+            ),
+        ),
+    }
+}
+
+fn bridge_netfilter(facts: &Facts) -> Line {
+    const NAME: &str = "bridge-netfilter";
+    let bridges = match &facts.bridges {
+        Ok(bridges) => bridges,
+        Err(error) => return Line::skip(NAME, format!("interfaces cannot be listed: {error}")),
+    };
+    let why = match facts.filters_bridged {
+        _ if bridges.is_empty() => {
+            return Line::ok(NAME, "not needed: no bridge has veth interfaces");
+        }
+        Some(true) => {
+            let text = format!("bridge-nf-call-iptables is 1, for {}", some_of(bridges));
+            return Line::ok(NAME, text);
+        }
+        Some(false) => "net.bridge.bridge-nf-call-iptables is 0",
+        None => "the module br_netfilter is not loaded",
+    };
+    Line::warn(
+        NAME,
+        format!(
+            "{why}: pods on one bridge ({}) get replies from each other directly, without the \
+             translation back to the Service",
+            some_of(bridges)
+        ),
+        "if pods are on this bridge: load br_netfilter and set net.bridge.bridge-nf-call-iptables = \
+         1 and net.bridge.bridge-nf-call-ip6tables = 1",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome::{self, Ok as Good, Skip, Warn};
+    use super::super::link;
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            forwards: [Some(true), Some(false)],
+            has_v6_pods: false,
+            strict: Vec::new(),
+            bridges: Ok(Vec::new()),
+            filters_bridged: None,
+        }
+    }
+
+    fn results(facts: &Facts) -> [Outcome; 3] {
+        judge(facts).map(|line| line.result)
+    }
+
+    #[test]
+    fn forwarding_counts_for_families_of_pods() {
+        assert_eq!(results(&facts()), [Good; 3]);
+        let v6 = Facts { has_v6_pods: true, ..facts() };
+        assert_eq!(results(&v6), [Warn, Good, Good]);
+        assert!(judge(&v6)[0].text.starts_with("net.ipv6.conf.all.forwarding is 0"));
+        let off = Facts { forwards: [Some(false), None], has_v6_pods: true, ..facts() };
+        assert!(judge(&off)[0].text.starts_with("net.ipv4.ip_forward is 0"));
+        let unknown = Facts { forwards: [None, None], ..facts() };
+        assert_eq!(results(&unknown)[0], Skip);
+    }
+
+    #[test]
+    fn bridge_needs_br_netfilter_if_it_has_veth_interfaces() {
+        let port = |master, link| Link { master: Some(master), ..link };
+        let links = [
+            link(1, "lo", ""),
+            link(2, "cni0", "bridge"),
+            link(3, "br-ext", "bridge"),
+            port(2, link(4, "veth1", "veth")),
+            port(3, link(5, "eth0", "")),
+        ];
+        let bridges = bridges(&links);
+        assert_eq!(bridges, ["cni0"]);
+        for (filters_bridged, result) in [(None, Warn), (Some(false), Warn), (Some(true), Good)] {
+            let facts = Facts { bridges: Ok(bridges.clone()), filters_bridged, ..facts() };
+            assert_eq!(results(&facts)[2], result, "{filters_bridged:?}");
+        }
+    }
+
+    #[test]
+    fn strict_reverse_path_filter_is_a_note() {
+        let strict = Facts { strict: vec!["eth0".to_owned()], ..facts() };
+        assert_eq!(results(&strict), [Good; 3]);
+        assert!(judge(&strict)[1].text.starts_with("strict on eth0"));
+    }
+}

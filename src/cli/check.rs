@@ -1,0 +1,133 @@
+//! `shunt check`: whether this node and its cluster fit, before shunt runs here.
+
+use anyhow::Context;
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use shunt_core::model::Change;
+
+use super::args::{Arguments, Check, CheckOutput, Run};
+use super::health::families;
+use super::settings::{Effective, Unusable, load};
+use super::sources::runtime;
+use super::{Failure, logging, netns, oneshot};
+use crate::check::{Api, Inputs, Settings, check as run_checks};
+use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
+use crate::source::manifests::{self, Locations};
+use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
+
+/// The ClusterIP of the API server in every Pod, which the kubelet sets.
+const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";
+
+/// Checks this node and prints the lines. Fails if one of them is a failure.
+pub(super) fn check(arguments: &Check) -> Result<(), Failure> {
+    if let Some(task) = arguments.task() {
+        let error = format!("{task} is a task of `shunt run`, and `shunt check` changes nothing");
+        Arguments::command().error(ErrorKind::ArgumentConflict, error).exit();
+    }
+    let run = &arguments.run;
+    if let Some(done) = oneshot::print_version(run) {
+        return done;
+    }
+    logging::start_with(&run.logging);
+    let (effective, problems) = settings(run)?;
+    let dialer = match &run.netns {
+        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
+        None => None,
+    };
+    netns::enter(run.netns.as_deref())?;
+    let (api, objects) = match &effective {
+        None => (Api::NotAsked("the configuration is invalid".to_owned()), Vec::new()),
+        Some(effective) => objects(arguments, effective, dialer)?,
+    };
+    let report = run_checks(inputs(arguments, effective, problems, api, objects));
+    super::print(&match arguments.output {
+        CheckOutput::Text => report.to_string(),
+        CheckOutput::Json => {
+            let json = serde_json::to_string_pretty(&report);
+            json.context("cannot write the lines as JSON")? + "\n"
+        }
+    })?;
+    if report.has_failures() { Err(Failure::Problems) } else { Ok(()) }
+}
+
+/// Returns the settings unless they are invalid, and their problems.
+fn settings(run: &Run) -> Result<(Option<Effective>, Vec<Diagnostic>), Failure> {
+    let content = match run.settings.config.as_deref().map(|path| (path, std::fs::read(path))) {
+        None => None,
+        Some((_, Ok(content))) => Some(content),
+        Some((path, Err(error))) => {
+            let reason = format!("cannot read {}: {error}", path.display());
+            let unreadable = Diagnostic::new(Severity::Error, FieldPath::default(), reason);
+            return Ok((None, vec![unreadable]));
+        }
+    };
+    match load(&run.settings, &run.logging, content) {
+        Ok((effective, problems)) => Ok((Some(effective), problems)),
+        Err(Unusable::Values(problems)) => Ok((None, problems)),
+        Err(Unusable::Other(error)) => Err(error.into()),
+    }
+}
+
+fn inputs(
+    arguments: &Check,
+    effective: Option<Effective>,
+    problems: Vec<Diagnostic>,
+    api: Api,
+    objects: Vec<Change>,
+) -> Inputs {
+    let settings = effective.map(|effective| Settings {
+        options: effective.options(),
+        localhost_node_ports: effective.full.iptables.localhost_node_ports.unwrap_or(true),
+        node_name: effective.node_name,
+        config: effective.config,
+    });
+    Inputs {
+        settings,
+        problems,
+        api,
+        objects,
+        net_sysctls: arguments.run.net_sysctls.clone(),
+        own_tables: arguments.run.own_tables,
+        families: families(),
+    }
+}
+
+/// Returns what the API server says, and the objects that concern the node.
+fn objects(
+    arguments: &Check,
+    effective: &Effective,
+    dialer: Option<Dialer>,
+) -> Result<(Api, Vec<Change>), Failure> {
+    let manifests = &arguments.run.manifests;
+    if !manifests.is_empty() {
+        let round = manifests::load(manifests, &effective.node_name, &Locations::default())
+            .context("cannot read the manifests")?;
+        round.problems.iter().for_each(|problem| problem.log());
+        return Ok((Api::NotAsked("objects come from --manifests".to_owned()), round.changes));
+    }
+    let access = Access {
+        kubeconfig: effective.config.kubeconfig.clone(),
+        master: effective.config.master.clone(),
+        dialer,
+    };
+    let (server, host) = match access.server().and_then(|server| Ok((server, access.host()?))) {
+        Ok(found) => found,
+        Err(AccessError::InCluster(_)) => {
+            let why = "not asked: give --kubeconfig, or run in a Pod with a service account";
+            return Ok((Api::NotAsked(why.to_owned()), Vec::new()));
+        }
+        Err(error) => return Ok((Api::Unusable(error.to_string()), Vec::new())),
+    };
+    let runtime = runtime()?;
+    let inspection = runtime.block_on(inspect(access, &effective.node_name));
+    // Does not wait for a DNS lookup in progress.
+    runtime.shutdown_background();
+    Ok(match inspection {
+        Err(error) => (Api::Unusable(error.to_string()), Vec::new()),
+        Ok(mut inspection) => {
+            let objects = std::mem::take(&mut inspection.changes);
+            let pod_variable = std::env::var(CLUSTER_IP_VARIABLE).ok();
+            (Api::Asked { server, host, pod_variable, inspection }, objects)
+        }
+    })
+}

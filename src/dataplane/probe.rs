@@ -1,0 +1,459 @@
+//! Asks the kernel whether it accepts shunt's tables, without a change that any packet meets.
+//!
+//! One transaction creates a table with everything, and the next one deletes it at once. (The kernel
+//! validates rules as a whole only at a commit: without one, as for `nft --check`, Linux 6.18 accepts
+//! masquerade in prerouting.) The table has a name of its own and is dormant: no packet meets its
+//! base chains. Where the kernel can, the table belongs to the socket, and vanishes with it. The
+//! kernel loads modules that the rules need, as for the agent itself.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use nfnetlink::nft::{
+    BaseChain, Batch, ChainKind, ElementData, Elements, Error, Expr, Hook, Kernel, Refusal,
+    Register, TABLE_DORMANT, TABLE_OWNER, TableFamily, VerdictCode,
+};
+use nix::errno::Errno;
+use shunt_core::model::{Backend, Family, Protocol};
+use shunt_core::plan::{
+    ChainName, FrontendKey, Key, NodeContext, Pools, Set, SourceRange, base_chains, on_demand_chain,
+};
+
+use super::codec::{encode_backend, encode_key, encode_key_end, set_type, table_family};
+use super::ownership::OWNED;
+use super::translate::{base_chain, expressions};
+
+/// The name of the only chain of a small transaction.
+const CHAIN: &str = "probe";
+
+/// A feature of the kernel that shunt's rules need, and that this kernel lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingFeature {
+    /// The name, with the table family.
+    pub feature: String,
+    /// The option of the kernel's configuration.
+    pub option: &'static str,
+    /// The kernel's answer.
+    pub reason: String,
+}
+
+/// The names of the features that [`missing_features`] tells apart.
+pub fn features() -> impl Iterator<Item = &'static str> {
+    FEATURES.iter().map(|feature| feature.name)
+}
+
+/// Returns the features of the kernel that shunt's rules of a family need, and that it lacks.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn missing_features(
+    kernel: &mut dyn Kernel,
+    node_context: &NodeContext,
+    family: Family,
+) -> Result<Vec<MissingFeature>, Error> {
+    let mut probe = Probe::new(kernel, family);
+    let whole = |batch: &mut Batch, name: &str| whole_table(node_context, family, batch, name);
+    let Some(refusal) = probe.refusal(whole)? else { return Ok(Vec::new()) };
+    let mut missing = Vec::new();
+    for feature in &FEATURES {
+        let small = |batch: &mut Batch, name: &str| feature.add(family, batch, name);
+        if let Some(refusal) = probe.refusal(small)? {
+            missing.push(MissingFeature {
+                feature: format!("{} ({})", feature.name, table_family(family)),
+                option: feature.option,
+                reason: why(&refusal),
+            });
+        }
+    }
+    if missing.is_empty() {
+        let Refusal { operation, object, .. } = &refusal;
+        missing.push(MissingFeature {
+            feature: format!("{operation} {object} ({})", table_family(family)),
+            option: "CONFIG_NF_TABLES",
+            reason: why(&refusal),
+        });
+    }
+    Ok(missing)
+}
+
+/// Returns true if the kernel has tables with an owner that persist. The transaction creates such a
+/// table and deletes it again, so that it never exists.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn has_owned_tables(kernel: &mut dyn Kernel) -> Result<bool, Error> {
+    let mut batch = Batch::new(None);
+    let name = table_name(kernel);
+    batch.add_table(TableFamily::Ip, &name, OWNED, &name);
+    batch.delete_table(TableFamily::Ip, &name);
+    match first_refusal(kernel.commit(&batch.finish()))? {
+        None => Ok(true),
+        Some(refusal) if are_unknown_flags(&refusal) => Ok(false),
+        Some(refusal) => Err(Error::Refused(vec![refusal])),
+    }
+}
+
+/// Returns true if the kernel refused a table because of its flags.
+fn are_unknown_flags(refusal: &Refusal) -> bool {
+    let is_about_table = refusal.object.is_empty() && refusal.operation == "add table";
+    is_about_table && matches!(refusal.errno, Errno::EOPNOTSUPP | Errno::EINVAL)
+}
+
+/// Returns a name for a table that no other process uses: the netlink port is unique.
+fn table_name(kernel: &dyn Kernel) -> String {
+    format!("shunt-check-{}", kernel.port())
+}
+
+/// Tries transactions in a table of its own.
+struct Probe<'a> {
+    kernel: &'a mut dyn Kernel,
+    table: TableFamily,
+    name: String,
+    /// The table vanishes with the socket (Linux 5.12), if the process ends before the deletion.
+    owner: u32,
+}
+
+impl<'a> Probe<'a> {
+    fn new(kernel: &'a mut dyn Kernel, family: Family) -> Probe<'a> {
+        let name = table_name(kernel);
+        Probe { kernel, table: table_family(family), name, owner: TABLE_OWNER }
+    }
+
+    /// Returns the kernel's first refusal of a table with the objects that `add` adds.
+    fn refusal(&mut self, add: impl Fn(&mut Batch, &str)) -> Result<Option<Refusal>, Error> {
+        let refusal = self.attempt(&add)?;
+        if self.owner != 0 && refusal.as_ref().is_some_and(are_unknown_flags) {
+            self.owner = 0;
+            return self.attempt(&add);
+        }
+        Ok(refusal)
+    }
+
+    fn attempt(&mut self, add: impl Fn(&mut Batch, &str)) -> Result<Option<Refusal>, Error> {
+        let Probe { kernel, table, name, owner } = self;
+        let mut batch = Batch::new(None);
+        batch.add_table(*table, name, TABLE_DORMANT | *owner, name);
+        add(&mut batch, name);
+        let refusal = first_refusal(kernel.commit(&batch.finish()))?;
+        if refusal.is_none() {
+            let mut batch = Batch::new(None);
+            batch.delete_table(*table, name);
+            kernel.commit(&batch.finish())?;
+        }
+        Ok(refusal)
+    }
+}
+
+fn first_refusal(result: Result<(), Error>) -> Result<Option<Refusal>, Error> {
+    match result {
+        Ok(()) => Ok(None),
+        Err(Error::Refused(refusals)) => Ok(refusals.into_iter().next()),
+        Err(error) => Err(error),
+    }
+}
+
+fn why(refusal: &Refusal) -> String {
+    let Refusal { errno, explanation, .. } = refusal;
+    match explanation {
+        Some(text) => format!("{}: {text}", errno.desc()),
+        None => errno.desc().to_owned(),
+    }
+}
+
+/// Adds all sets, chains and rules of a family, chains of session affinity included, and an element
+/// of each kind.
+fn whole_table(node_context: &NodeContext, family: Family, batch: &mut Batch, name: &str) {
+    let table = table_family(family);
+    for set in Set::ALL {
+        batch.add_set(table, name, set.name(), &set_type(family, set));
+    }
+    let on_demand = [
+        ChainName::AffinityPostrouting,
+        ChainName::AffinityInput,
+        ChainName::AffinityTimeout(10_800),
+        ChainName::Balancer { pools: Pools::Services, affinity: true, count: 1 },
+    ];
+    let mut chains = base_chains(node_context, family);
+    chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
+    for chain in &chains {
+        batch.add_chain(table, name, &chain.name.to_string(), chain.base.map(base_chain));
+    }
+    for chain in &chains {
+        for rule in &chain.rules {
+            let exprs = expressions(family, rule);
+            batch.add_rule(table, name, &chain.name.to_string(), &exprs, rule.comment);
+        }
+    }
+    add_elements(family, batch, name);
+}
+
+fn add_elements(family: Family, batch: &mut Batch, name: &str) {
+    // Addresses for documentation (RFC 5737, RFC 3849).
+    let address: IpAddr = match family {
+        Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    };
+    let frontend = FrontendKey::Address(address, Protocol::Tcp, 80);
+    let balancer = ChainName::Balancer { pools: Pools::Services, affinity: false, count: 1 };
+    let balancer = balancer.to_string();
+    let verdict = ElementData::Verdict(VerdictCode::Goto, Some(&balancer));
+    let backend = encode_backend(Backend { address, port: 80 });
+    let range = Key::Source(frontend, SourceRange { first: address, last: address });
+    for (set, key, data) in [
+        (Set::ClusterIps, Key::Address(address), None),
+        (Set::ServiceIps, Key::Frontend(frontend), Some(verdict)),
+        (Set::Endpoints, Key::Pool(frontend, 0), Some(ElementData::Value(backend.as_slice()))),
+        (Set::AllowedSources, range, None),
+    ] {
+        let end = encode_key_end(key);
+        let end = end.as_ref().map(|end| end.as_slice());
+        let mut elements = Elements::new();
+        elements.push_range(encode_key(key).as_slice(), end, data, None);
+        batch.add_elements(table_family(family), name, set.name(), &elements);
+    }
+}
+
+/// A feature that a small transaction shows.
+struct Feature {
+    name: &'static str,
+    option: &'static str,
+    object: Object,
+}
+
+enum Object {
+    /// Base chains at these hooks.
+    BaseChains(&'static [Hook]),
+    /// A set.
+    Set(Set),
+    /// A rule in a base chain at this hook, with the set that it refers to.
+    Rule(Hook, Option<Set>, fn(Family) -> Expr),
+}
+
+const FIRST: Register = Register(0);
+
+const FEATURES: [Feature; 11] = [
+    Feature {
+        name: "nat chains",
+        option: "CONFIG_NFT_NAT",
+        object: Object::BaseChains(&[
+            Hook::Prerouting,
+            Hook::Input,
+            Hook::Output,
+            Hook::Postrouting,
+        ]),
+    },
+    Feature {
+        name: "numgen",
+        option: "CONFIG_NFT_NUMGEN",
+        object: Object::Rule(Hook::Prerouting, None, |_| Expr::Random { modulus: 2, to: FIRST }),
+    },
+    Feature {
+        name: "fib",
+        option: "CONFIG_NFT_FIB_IPV4 and CONFIG_NFT_FIB_IPV6",
+        object: Object::Rule(Hook::Prerouting, None, |_| Expr::FibType {
+            source: false,
+            to: FIRST,
+        }),
+    },
+    Feature {
+        name: "ct",
+        option: "CONFIG_NFT_CT",
+        object: Object::Rule(Hook::Postrouting, None, |_| Expr::CtStatus(FIRST)),
+    },
+    Feature {
+        name: "dnat",
+        option: "CONFIG_NFT_NAT",
+        object: Object::Rule(Hook::Prerouting, None, |family| Expr::DestinationNat {
+            v6: family == Family::V6,
+            address: FIRST,
+            port: Register(4),
+        }),
+    },
+    Feature {
+        name: "masquerade",
+        option: "CONFIG_NFT_MASQ",
+        object: Object::Rule(Hook::Postrouting, None, |_| Expr::Masquerade),
+    },
+    Feature {
+        name: "reject in prerouting",
+        option: "CONFIG_NFT_REJECT_IPV4 and CONFIG_NFT_REJECT_IPV6 (Linux 5.9)",
+        object: Object::Rule(Hook::Prerouting, None, |family| Expr::Reject {
+            v6: family == Family::V6,
+        }),
+    },
+    Feature {
+        name: "maps with concatenated keys",
+        option: "CONFIG_NF_TABLES",
+        object: Object::Set(Set::Endpoints),
+    },
+    Feature {
+        name: "counters on elements",
+        option: "CONFIG_NF_TABLES (Linux 5.7)",
+        object: Object::Set(Set::ServiceIps),
+    },
+    Feature {
+        name: "ranges in concatenated keys",
+        option: "CONFIG_NF_TABLES (Linux 5.6)",
+        object: Object::Set(Set::AllowedSources),
+    },
+    Feature {
+        name: "maps that rules fill (dynset)",
+        option: "CONFIG_NF_TABLES",
+        object: Object::Rule(Hook::Postrouting, Some(Set::Affinity), |family| Expr::UpdateMap {
+            map: Set::Affinity.name().to_owned(),
+            key: FIRST,
+            data: Register(if family == Family::V6 { 10 } else { 4 }),
+            timeout: 1_000,
+        }),
+    },
+];
+
+impl Feature {
+    fn add(&self, family: Family, batch: &mut Batch, name: &str) {
+        let table = table_family(family);
+        let nat = |hook| BaseChain { kind: ChainKind::Nat, hook, priority: 0 };
+        match &self.object {
+            Object::BaseChains(hooks) => {
+                for hook in *hooks {
+                    batch.add_chain(table, name, &format!("{hook:?}"), Some(nat(*hook)));
+                }
+            }
+            Object::Set(set) => batch.add_set(table, name, set.name(), &set_type(family, *set)),
+            Object::Rule(hook, set, expr) => {
+                if let Some(set) = set {
+                    batch.add_set(table, name, set.name(), &set_type(family, *set));
+                }
+                batch.add_chain(table, name, CHAIN, Some(nat(*hook)));
+                batch.add_rule(table, name, CHAIN, &operands(family, expr(family)), None);
+            }
+        }
+    }
+}
+
+/// Returns the expression behind others that fill its registers: newer kernels refuse registers
+/// without content.
+fn operands(family: Family, expr: Expr) -> Vec<Expr> {
+    let load = |offset, length, to| Expr::NetworkHeader { offset, length, to };
+    let mut exprs = match (&expr, family) {
+        (Expr::UpdateMap { .. } | Expr::DestinationNat { .. }, Family::V4) => {
+            vec![load(0, 16, FIRST), load(0, 16, Register(4))]
+        }
+        (Expr::UpdateMap { .. } | Expr::DestinationNat { .. }, Family::V6) => {
+            vec![load(0, 32, FIRST), load(0, 32, Register(8))]
+        }
+        _ => Vec::new(),
+    };
+    exprs.push(expr);
+    exprs
+}
+
+#[cfg(test)]
+mod tests {
+    use nfnetlink::nft::{
+        DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, FinishedBatch, Generation,
+    };
+    use shunt_core::plan::{DetectLocal, Options};
+
+    use super::*;
+
+    /// A kernel that refuses each transaction with one of these words.
+    struct Without<'a>(&'a [&'a [u8]]);
+
+    impl Kernel for Without<'_> {
+        fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
+            let has = |word: &&[u8]| batch.bytes().windows(word.len()).any(|w| w == *word);
+            match self.0.iter().any(has) {
+                true => Err(Error::Refused(vec![batch.refusal(1, Errno::ENOENT, None)])),
+                false => Ok(()),
+            }
+        }
+
+        fn generation(&mut self) -> Result<Generation, Error> {
+            Err(Error::Interrupted)
+        }
+
+        fn port(&self) -> u32 {
+            0
+        }
+
+        fn reconnect(&mut self) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn table(&mut self, _: TableFamily, _: &str) -> Result<Option<DumpedTable>, Error> {
+            Ok(None)
+        }
+
+        fn chains(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedChain>, Error> {
+            Ok(Vec::new())
+        }
+
+        fn sets(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedSet>, Error> {
+            Ok(Vec::new())
+        }
+
+        fn rules(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedRule>, Error> {
+            Ok(Vec::new())
+        }
+
+        fn elements(
+            &mut self,
+            _: TableFamily,
+            _: &str,
+            _: &str,
+            _: &mut dyn FnMut(DumpedElement<'_>),
+        ) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn start_listing(&mut self, _: TableFamily, _: &str, _: &str) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn next_part(&mut self, _: &mut dyn FnMut(DumpedElement<'_>)) -> Result<bool, Error> {
+            Ok(false)
+        }
+    }
+
+    fn node_context() -> NodeContext {
+        let net = |text: &str| text.parse().expect("a prefix");
+        let detect_local = DetectLocal::ClusterCidr(vec![net("10.0.0.0/8"), net("fd00::/48")]);
+        NodeContext {
+            options: Options { detect_local, ..Options::default() },
+            node_name: "node-1".to_owned(),
+            node: None,
+            interface_addresses: Default::default(),
+            service_cidrs: vec![net("10.96.0.0/16"), net("fd00:96::/108")],
+        }
+    }
+
+    fn missing(words: &[&[u8]], family: Family) -> Vec<String> {
+        let missing = missing_features(&mut Without(words), &node_context(), family);
+        missing.expect("an answer").into_iter().map(|missing| missing.feature).collect()
+    }
+
+    #[test]
+    fn each_missing_feature_is_named() {
+        for (word, feature) in [
+            (b"numgen\0".as_slice(), "numgen (ip)"),
+            (b"\x08\0\x01\0fib\0", "fib (ip)"),
+            (b"\x07\0\x01\0ct\0", "ct (ip)"),
+            (b"masq\0", "masquerade (ip)"),
+            (b"reject\0", "reject in prerouting (ip)"),
+            (b"dynset\0", "maps that rules fill (dynset) (ip)"),
+            (b"counter\0", "counters on elements (ip)"),
+            (b"allowed-sources\0", "ranges in concatenated keys (ip)"),
+            (b"\x08\0\x01\0nat\0", "dnat (ip)"),
+        ] {
+            assert_eq!(missing(&[word], Family::V4), [feature]);
+        }
+        let two = missing(&[b"numgen\0", b"masq\0"], Family::V6);
+        assert_eq!(two, ["numgen (ip6)", "masquerade (ip6)"]);
+        assert_eq!(missing(&[], Family::V4), [""; 0]);
+    }
+
+    #[test]
+    fn refusal_without_a_known_feature_is_named_by_its_object() {
+        let named = missing(&[b"nodeport-ips\0"], Family::V4);
+        assert_eq!(named, ["add table  (ip)"]);
+    }
+}

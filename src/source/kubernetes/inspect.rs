@@ -1,0 +1,214 @@
+//! A single look at the API server, for `shunt check`: may the agent list and watch each kind of
+//! objects, and what do the few objects say that concern the node itself?
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Limited};
+use hyper::StatusCode;
+use kube::Client;
+use kube::client::Body;
+use kube::core::Status;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+use shunt_core::model::Change;
+use tokio::time::timeout;
+
+use super::client::Connection;
+use super::failure::{Failure, rule};
+use super::messages::{Page, garbage};
+use super::{Access, AccessError};
+use crate::source::objects::{self, Converted, Kind, Names, raw};
+
+/// How long each answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The size limit of an answer: a list of one object.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// The answers of the API server.
+#[derive(Debug, Default)]
+pub struct Inspection {
+    /// The kinds of objects that the agent cannot list and watch.
+    pub refused: Vec<(Kind, Refused)>,
+    /// The ServiceCIDRs, and the Node if it exists. (The Service is not among them.)
+    pub changes: Vec<Change>,
+    /// The ClusterIPs of the Service `default/kubernetes`, by which pods reach the API server.
+    pub kubernetes_ips: Vec<String>,
+}
+
+/// The reason why a request failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    /// No answer.
+    Unreachable(String),
+    /// The server rejects the credentials (401).
+    Credentials(String),
+    /// The role lacks a permission (403).
+    Forbidden {
+        /// The message of the server.
+        message: String,
+        /// The missing rule of the role.
+        rule: String,
+    },
+    /// Any other failure.
+    Other(String),
+}
+
+/// Requests a small list and a watch of each kind. Must be called within a tokio runtime.
+///
+/// # Errors
+/// If the credentials or the server's address cannot be read or used.
+pub async fn inspect(access: Access, node_name: &str) -> Result<Inspection, AccessError> {
+    let (_, client) = Connection::open(access, Arc::new(|_| {}))?.client();
+    let mut inspection = Inspection::default();
+    for kind in Kind::ALL {
+        let mut result = Err(Failure::Absent);
+        for path in paths(kind) {
+            result = inspection.look(&client, kind, &path, node_name).await;
+            if result != Err(Failure::Absent) {
+                break;
+            }
+        }
+        match result {
+            // Servers before Kubernetes 1.31 have no ServiceCIDRs.
+            Ok(()) => {}
+            Err(Failure::Absent) if kind == Kind::ServiceCidr => {}
+            Err(failure) => {
+                let refused = Refused::new(&failure, kind);
+                let is_lost = matches!(refused, Refused::Unreachable(_) | Refused::Credentials(_));
+                inspection.refused.push((kind, refused));
+                if is_lost {
+                    // The other requests would fail alike, after the same time.
+                    return Ok(inspection);
+                }
+            }
+        }
+    }
+    Ok(inspection)
+}
+
+/// Returns the paths of the API, the preferred version first.
+fn paths(kind: Kind) -> Vec<String> {
+    let versions: &[&str] = match kind {
+        Kind::Service | Kind::Node => &["/api/v1"],
+        Kind::EndpointSlice => &["/apis/discovery.k8s.io/v1"],
+        Kind::ServiceCidr => &["/apis/networking.k8s.io/v1", "/apis/networking.k8s.io/v1beta1"],
+    };
+    versions.iter().map(|version| format!("{version}/{}", kind.resource())).collect()
+}
+
+/// Returns the query for the objects that this command uses.
+fn query(kind: Kind, node_name: &str) -> String {
+    match kind {
+        Kind::Service => "fieldSelector=metadata.name%3Dkubernetes".to_owned(),
+        Kind::EndpointSlice => "limit=1".to_owned(),
+        Kind::Node => {
+            // Other characters are in no name of a Node, and would be in the URL.
+            let is_valid = |c: &char| c.is_ascii_alphanumeric() || ['-', '.'].contains(c);
+            let name: String = node_name.chars().filter(is_valid).collect();
+            format!("fieldSelector=metadata.name%3D{name}")
+        }
+        Kind::ServiceCidr => "limit=500".to_owned(),
+    }
+}
+
+impl Inspection {
+    async fn look(
+        &mut self,
+        client: &Client,
+        kind: Kind,
+        path: &str,
+        node_name: &str,
+    ) -> Result<(), Failure> {
+        let query = query(kind, node_name);
+        let answer = get(client, &format!("{path}?{query}")).await?;
+        let body = read(answer).await?;
+        let page: Page<'_> = serde_json::from_slice(&body).map_err(|e| garbage(&e, &body))?;
+        for item in page.items.iter().flatten() {
+            self.take(kind, item, node_name);
+        }
+        // The role may permit lists only. An answer means yes, whatever the watch would send.
+        let version = &page.metadata.resource_version;
+        let watch = format!("watch=true&timeoutSeconds=1&resourceVersion={version}");
+        let query = query.split('&').filter(|part| !part.starts_with("limit="));
+        let query: Vec<&str> = query.chain([watch.as_str()]).collect();
+        get(client, &format!("{path}?{}", query.join("&"))).await.map(drop)
+    }
+
+    fn take(&mut self, kind: Kind, item: &RawValue, node_name: &str) {
+        let mut names = Names::new();
+        let converted = match kind {
+            Kind::Service => {
+                let service = parse::<raw::Service>(item);
+                let is_wanted = |service: &raw::Service| {
+                    let metadata = &service.metadata;
+                    metadata.name == "kubernetes" && metadata.namespace == "default"
+                };
+                if let Some(service) = service.filter(is_wanted) {
+                    self.kubernetes_ips.push(service.spec.cluster_ip);
+                    self.kubernetes_ips.extend(service.spec.cluster_ips);
+                }
+                None
+            }
+            Kind::EndpointSlice => None,
+            Kind::Node => parse::<raw::Node>(item)
+                .filter(|node| node.metadata.name == node_name)
+                .map(|node| objects::node(&node, &mut names)),
+            Kind::ServiceCidr => parse::<raw::ServiceCidr>(item)
+                .map(|service_cidr| objects::service_cidr(&service_cidr, &mut names)),
+        };
+        self.changes.extend(converted.and_then(|converted: Converted| converted.change));
+    }
+}
+
+fn parse<T: DeserializeOwned>(item: &RawValue) -> Option<T> {
+    serde_json::from_str(item.get()).ok()
+}
+
+async fn get(client: &Client, uri: &str) -> Result<hyper::Response<Body>, Failure> {
+    let request = hyper::Request::get(uri).body(Body::empty());
+    let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
+    let answer = match timeout(ANSWER_TIMEOUT, client.send(request)).await {
+        Err(_) => {
+            let reason = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
+            return Err(Failure::Unreachable(reason));
+        }
+        Ok(answer) => answer.map_err(|error| Failure::unreachable(&error))?,
+    };
+    if answer.status() == StatusCode::OK {
+        return Ok(answer);
+    }
+    let code = answer.status().as_u16();
+    let body = read(answer).await?;
+    let mut status: Status = serde_json::from_slice(&body)
+        .unwrap_or_else(|_| Status::failure(&String::from_utf8_lossy(&body), ""));
+    status.code = code;
+    Err(Failure::from_status(&status, None))
+}
+
+async fn read(answer: hyper::Response<Body>) -> Result<Vec<u8>, Failure> {
+    let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
+    match timeout(ANSWER_TIMEOUT, body).await {
+        Err(_) => {
+            let reason = format!("no whole answer within {} s", ANSWER_TIMEOUT.as_secs());
+            Err(Failure::Unreachable(reason))
+        }
+        Ok(Err(error)) => Err(Failure::broken(&*error)),
+        Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
+    }
+}
+
+impl Refused {
+    fn new(failure: &Failure, kind: Kind) -> Refused {
+        match failure {
+            Failure::Unreachable(reason) | Failure::Broken(reason) => {
+                Refused::Unreachable(reason.clone())
+            }
+            Failure::Refused { code: 401, message, .. } => Refused::Credentials(message.clone()),
+            Failure::Refused { code: 403, message, .. } => {
+                Refused::Forbidden { message: message.clone(), rule: rule(kind) }
+            }
+            other => Refused::Other(other.told(kind)),
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! `shunt check`: each situation is made for real, and one line has to tell it.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use shunt_testbed::{HEALTH_PORT, METRICS_PORT, ManifestDir, Netns, Node, Scratch, Topology};
+
+use crate::world::{CLUSTER_CIDR, SHUNT, World, run_shunt};
+
+/// The names of all lines, which are an interface.
+const NAMES: [&str; 26] = [
+    "configuration",
+    "capabilities",
+    "user-namespace",
+    "network-namespace",
+    "nf-tables",
+    "kernel-features",
+    "table-ownership",
+    "connection-tracking",
+    "ipv6",
+    "kube-proxy",
+    "other-agent",
+    "service-implementation",
+    "forward-policy",
+    "ip-forwarding",
+    "rp-filter",
+    "bridge-netfilter",
+    "healthz-port",
+    "metrics-port",
+    "conntrack-sysctls",
+    "conntrack-table",
+    "api-server",
+    "api-permissions",
+    "api-address",
+    "node",
+    "node-ports",
+    "local-traffic",
+];
+
+/// The lines of a run, as JSON has them.
+struct Lines(Vec<Value>);
+
+impl Lines {
+    fn read(output: &Output) -> Result<Lines> {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<Value> =
+            serde_json::from_slice(&output.stdout).context(stderr.into_owned())?;
+        let fails = lines.iter().any(|line| line["result"] == "FAIL");
+        assert_eq!(output.status.code(), Some(fails.into()), "{lines:#?}");
+        Ok(Lines(lines))
+    }
+
+    /// The line of this name; null without one.
+    fn line(&self, name: &str) -> &Value {
+        self.0.iter().find(|line| line["name"] == name).unwrap_or(&Value::Null)
+    }
+
+    /// Asserts the result of a line, and that its text has this part.
+    #[track_caller]
+    fn has(&self, name: &str, result: &str, part: &str) {
+        let line = self.line(name);
+        let text = line["text"].as_str().unwrap_or_default();
+        assert!(line["result"] == result && text.contains(part), "{part:?}: {line:#}");
+        assert_eq!(line["remedy"].is_string(), ["WARN", "FAIL"].contains(&result), "{line:#}");
+    }
+
+    /// Asserts that the lines with one of these results are these.
+    #[track_caller]
+    fn with(&self, results: &[&str], names: &[&str]) {
+        let lines = self.0.iter();
+        let lines: Vec<&Value> =
+            lines.filter(|it| results.iter().any(|result| it["result"] == *result)).collect();
+        let found: Vec<&str> = lines.iter().filter_map(|line| line["name"].as_str()).collect();
+        assert_eq!(found, names, "{lines:#?}");
+    }
+}
+
+/// Runs `shunt check` in a namespace.
+fn check(ns: &Netns, arguments: &[&str]) -> Result<Lines> {
+    let arguments = [&["check", "--output=json"], arguments].concat();
+    Lines::read(&run_shunt(ns, &arguments)?)
+}
+
+/// A configuration, with sysctls that fit: those of the machine do not matter here.
+struct Setting {
+    scratch: Scratch,
+    manifests: ManifestDir,
+}
+
+impl Setting {
+    fn new(lab: &Topology, configuration: &str) -> Result<Setting> {
+        let setting = Setting { scratch: Scratch::new()?, manifests: ManifestDir::new()? };
+        setting.manifests.write("node.yaml", Node::of(&lab.node))?;
+        setting.configure(configuration)?;
+        for (name, value) in [
+            ("max", "262144"),
+            ("buckets", "65536"),
+            ("count", "26214"),
+            ("tcp_timeout_established", "86400"),
+            ("tcp_timeout_close_wait", "3600"),
+        ] {
+            setting.sysctl(name, value)?;
+        }
+        Ok(setting)
+    }
+
+    fn configure(&self, configuration: &str) -> Result<()> {
+        let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+        let conntrack = "conntrack: {maxPerCore: 0}\n";
+        let text = format!("{head}{conntrack}{configuration}");
+        Ok(fs::write(self.scratch.path().join("config"), text)?)
+    }
+
+    fn sysctl(&self, name: &str, value: &str) -> Result<()> {
+        let folder = self.scratch.path().join("netfilter");
+        fs::create_dir_all(&folder)?;
+        Ok(fs::write(folder.join(format!("nf_conntrack_{name}")), value)?)
+    }
+
+    /// The arguments for it.
+    fn arguments(&self, node: &str) -> Vec<String> {
+        let path = |path: &Path| path.display().to_string();
+        vec![
+            format!("--config={}", path(&self.scratch.path().join("config"))),
+            format!("--manifests={}", path(self.manifests.as_ref())),
+            format!("--net-sysctls={}", path(self.scratch.path())),
+            format!("--hostname-override={node}"),
+        ]
+    }
+
+    fn check(&self, lab: &Topology) -> Result<Lines> {
+        let arguments = self.arguments(&lab.node.name);
+        check(&lab.node, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+/// The topology, with [`CLUSTER_CIDR`] as configuration.
+fn node() -> Result<(Topology, Setting)> {
+    let lab = Topology::new()?;
+    let setting = Setting::new(&lab, CLUSTER_CIDR)?;
+    Ok((lab, setting))
+}
+
+#[test]
+fn good_node_has_nothing_to_do_and_stays_as_it_is() -> Result<()> {
+    let (lab, setting) = node()?;
+    lab.node.nft("add table ip other")?;
+    let state = || -> Result<_> {
+        let sysctl = setting.scratch.path().join("netfilter/nf_conntrack_max");
+        // Names only: the carrier of a new interface may still be to come.
+        let links = lab.node.run(|| Ok(nfnetlink::route::links()?))?;
+        let links: Vec<String> = links.into_iter().map(|link| link.name).collect();
+        Ok((lab.node.output("nft", &["list", "ruleset"])?, links, fs::read_to_string(sysctl)?))
+    };
+    let before = state()?;
+    let lines = setting.check(&lab)?;
+    let names: Vec<&str> = lines.0.iter().filter_map(|line| line["name"].as_str()).collect();
+    assert_eq!(names, NAMES);
+    // The tests may run in a user namespace.
+    let others = lines.0.iter().filter(|line| line["name"] != "user-namespace");
+    Lines(others.cloned().collect()).with(&["FAIL", "WARN"], &[]);
+    lines.with(&["SKIP"], &["api-server", "api-permissions", "api-address", "node"]);
+    lines.has("kernel-features", "OK", "numgen, fib, ct");
+    lines.has("conntrack-table", "OK", "26214 of 262144 entries (9 %)");
+    lines.has("node-ports", "OK", "192.0.2.10, 2001:db8:2::10");
+    for line in &lines.0 {
+        let fields: Vec<&String> = line.as_object().context("no object")?.keys().collect();
+        assert_eq!(fields, ["name", "remedy", "result", "text"]);
+    }
+    assert_eq!(state()?, before);
+    Ok(())
+}
+
+#[test]
+fn text_has_a_line_for_each_subject_and_the_counts() -> Result<()> {
+    let (lab, setting) = node()?;
+    let arguments = setting.arguments(&lab.node.name);
+    let arguments = ["check"].into_iter().chain(arguments.iter().map(String::as_str));
+    let output = run_shunt(&lab.node, &arguments.collect::<Vec<_>>())?;
+    let text = String::from_utf8(output.stdout)?;
+    for name in NAMES {
+        let has = |line: &str| line.split_whitespace().nth(1) == Some(name);
+        ensure!(text.lines().any(has), "no line {name}:\n{text}");
+    }
+    assert!(text.lines().last().is_some_and(|line| line.starts_with("0 FAIL, ")), "{text}");
+    Ok(())
+}
+
+#[test]
+fn documentation_has_every_line_in_order() {
+    let rows = include_str!("../../../docs/check.md").lines().filter_map(|line| {
+        let (name, _) = line.strip_prefix("| `")?.split_once("` | ")?;
+        Some(name).filter(|name| !["OK", "WARN", "FAIL", "SKIP"].contains(name))
+    });
+    assert_eq!(rows.collect::<Vec<_>>(), NAMES);
+}
+
+#[test]
+fn tasks_of_run_are_refused() -> Result<()> {
+    let ns = Netns::new()?;
+    for task in ["--once", "--cleanup", "--init-only", "--write-config-to=missing"] {
+        let output = run_shunt(&ns, &["check", task])?;
+        assert_eq!(output.status.code(), Some(2), "{task}");
+        let name = task.split('=').next().unwrap_or_default();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(&format!("{name} is a task of `shunt run`")), "{stderr}");
+    }
+    assert!(!Path::new("missing").exists());
+    Ok(())
+}
+
+#[test]
+fn invalid_configuration_fails_and_the_node_is_judged_all_the_same() -> Result<()> {
+    let (lab, setting) = node()?;
+    lab.node.nft("add table ip kube-proxy")?;
+    setting.configure("clusterCIDR: 10.244.0.0\n")?;
+    let lines = setting.check(&lab)?;
+    lines.with(&["FAIL"], &["configuration"]);
+    lines.has("configuration", "FAIL", "clusterCIDR = 10.244.0.0");
+    lines.has("kube-proxy", "WARN", "1 nftables table");
+    lines.has("kernel-features", "OK", "");
+    lines.has("healthz-port", "SKIP", "the configuration is invalid");
+    assert_eq!(lines.0.len(), NAMES.len());
+
+    setting.configure("clusterCIDR: 10.244.0.0/16\nclusterCidr: 10.0.0.0/8\nportRange: 1-2\n")?;
+    setting.check(&lab)?.has("configuration", "WARN", "clusterCidr");
+    setting.configure("clusterCIDR: 10.244.0.0/16\nportRange: 1-2\n")?;
+    setting.check(&lab)?.has("configuration", "OK", "portRange = 1-2: has no effect");
+    let missing = check(&lab.node, &["--config=missing.conf"])?;
+    missing.has("configuration", "FAIL", "cannot read missing.conf");
+    missing.with(&["FAIL"], &["configuration"]);
+    Ok(())
+}
+
+#[test]
+fn missing_capability_fails() -> Result<()> {
+    let ns = Netns::new()?;
+    let output = ns
+        .command("setpriv")
+        .args(["--bounding-set=-net_admin", "--inh-caps=-all", "--no-new-privs"])
+        .args([SHUNT, "check", "--output=json"])
+        .output()?;
+    let lines = Lines::read(&output)?;
+    lines.with(&["FAIL"], &["capabilities"]);
+    lines.has("capabilities", "FAIL", "CAP_NET_ADMIN is missing");
+    lines.has("kernel-features", "SKIP", "CAP_NET_ADMIN");
+
+    // As the container of the chart has it.
+    let output = ns
+        .command("setpriv")
+        .args(["--bounding-set=-all,+net_admin", "--inh-caps=-all", "--no-new-privs"])
+        .args([SHUNT, "check", "--output=json"])
+        .output()?;
+    let lines = Lines::read(&output)?;
+    lines.has("capabilities", "OK", "shunt needs no other");
+    lines.has("kernel-features", "OK", "accepts all rules");
+    Ok(())
+}
+
+#[test]
+fn namespace_of_a_pod_is_told_from_that_of_a_node() -> Result<()> {
+    let lab = Topology::new()?;
+    check(&lab.pod1, &[])?.has("network-namespace", "WARN", "looks like that of a pod");
+    check(&lab.node, &[])?.has("network-namespace", "OK", "not the machine's first");
+    Ok(())
+}
+
+#[test]
+fn node_without_ipv6_is_said() -> Result<()> {
+    let ns = Netns::new()?;
+    check(&ns, &[])?.has("ipv6", "OK", "present");
+    ns.sysctl(&[("net/ipv6/conf/all/disable_ipv6", "1")])?;
+    let lines = check(&ns, &[])?;
+    lines.has("ipv6", "OK", "by IPv4 only");
+    lines.has("kernel-features", "OK", "");
+    Ok(())
+}
+
+#[test]
+fn forward_policy_of_drop_is_a_warning() -> Result<()> {
+    for family in ["ip", "ip6", "inet"] {
+        let ns = Netns::new()?;
+        let chain = |policy: &str| {
+            format!(
+                "add table {family} filter\n\
+                 add chain {family} filter FORWARD {{ type filter hook forward priority 0; policy {policy}; }}\n\
+                 add chain {family} filter INPUT {{ type filter hook input priority 0; policy drop; }}\n"
+            )
+        };
+        ns.nft(&chain("drop"))?;
+        let name = format!("policy drop in {family} filter FORWARD;");
+        check(&ns, &[])?.has("forward-policy", "WARN", &name);
+        ns.nft(&chain("accept"))?;
+        check(&ns, &[])?.has("forward-policy", "OK", "no chain");
+    }
+    Ok(())
+}
+
+#[test]
+fn taken_ports_are_named_with_their_process() -> Result<()> {
+    let ns = Netns::new()?;
+    let take = |address: &str, port: u16| ns.run(|| Ok(TcpListener::bind((address, port))?));
+    let process = format!("(process {})", std::process::id());
+    ns.ip("link set lo up")?;
+    {
+        let _taken = take("127.0.0.1", HEALTH_PORT)?;
+        let lines = check(&ns, &[])?;
+        lines.has("healthz-port", "FAIL", "0.0.0.0:10256 is taken by ");
+        lines.has("healthz-port", "FAIL", &process);
+        lines.has("metrics-port", "OK", "127.0.0.1:10249 is free");
+        let other = check(&ns, &["--healthz-bind-address=127.0.0.2:10256"])?;
+        other.has("healthz-port", "OK", "127.0.0.2:10256 is free");
+    }
+    let _taken = take("::", METRICS_PORT)?;
+    let lines = check(&ns, &[])?;
+    lines.has("healthz-port", "OK", "is free");
+    lines.has("metrics-port", "WARN", &process);
+    let strict = check(&ns, &["--bind-address-hard-fail"])?;
+    strict.has("metrics-port", "FAIL", &process);
+    Ok(())
+}
+
+/// Children inherit the socket, such as the workers of a server.
+#[test]
+fn port_is_named_by_the_eldest_process_that_has_it() -> Result<()> {
+    let ns = Netns::new()?;
+    let taken = ns.run(|| Ok(TcpListener::bind(("127.0.0.1", HEALTH_PORT))?))?;
+    let heir = ns
+        .command("sh")
+        .args(["-c", "read -r _"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::os::fd::OwnedFd::from(taken.try_clone()?))
+        .spawn();
+    let mut heir = heir?;
+    let lines = check(&ns, &[])?;
+    drop(heir.stdin.take());
+    heir.wait()?;
+    lines.has("healthz-port", "FAIL", &format!("(process {})", std::process::id()));
+    Ok(())
+}
+
+#[test]
+fn leftovers_of_kube_proxy_are_warnings() -> Result<()> {
+    let (lab, setting) = node()?;
+    lab.node.nft("add table ip kube-proxy\nadd table ip6 kube-proxy")?;
+    let lines = setting.check(&lab)?;
+    lines.has("kube-proxy", "WARN", "2 nftables tables");
+    lines.has("node-ports", "OK", "192.0.2.10");
+
+    lab.node.nft(
+        "delete table ip kube-proxy\n delete table ip6 kube-proxy\n\
+         add table ip nat\n add chain ip nat KUBE-SERVICES\n add chain ip nat KUBE-NODEPORTS",
+    )?;
+    let lines = setting.check(&lab)?;
+    lines.has("kube-proxy", "WARN", "2 iptables-nft chains");
+    lines.has("node-ports", "WARN", "no longer on 192.0.2.11, 2001:db8:2::11");
+    lines.has("node-ports", "WARN", "no longer on 127.0.0.1");
+    // As the file of such a kube-proxy says it.
+    setting.configure("mode: iptables\niptables: {localhostNodePorts: false}\n")?;
+    let every = "every local address except loopback";
+    setting.check(&lab)?.has("node-ports", "OK", every);
+    lab.node.ip("link add kube-ipvs0 type veth peer name other")?;
+    setting.check(&lab)?.has("kube-proxy", "WARN", "the interface kube-ipvs0");
+    Ok(())
+}
+
+#[test]
+fn running_agent_is_a_warning_and_explains_its_ports() -> Result<()> {
+    let world = World::empty()?;
+    let agent = world.plain_agent().start()?;
+    let lines = check(&world.lab.node, &[])?;
+    lines.has("other-agent", "WARN", &format!("(process {})", agent.pid()));
+    lines.has("healthz-port", "WARN", &format!("shunt (process {})", agent.pid()));
+    lines.has("kernel-features", "OK", "");
+    lines.with(&["FAIL"], &[]);
+    agent.stop()?;
+    let lines = check(&world.lab.node, &[])?;
+    lines.has("other-agent", "OK", "no other shunt");
+    lines.has("healthz-port", "OK", "is free");
+    Ok(())
+}
+
+#[test]
+fn network_plugin_is_named_by_its_interface() -> Result<()> {
+    let ns = Netns::new()?;
+    check(&ns, &[])?.has("service-implementation", "OK", "no interface");
+    ns.ip("link add cilium_host type veth peer name cilium_net")?;
+    check(&ns, &[])?.has("service-implementation", "WARN", "interface cilium_host: Cilium");
+    Ok(())
+}
+
+#[test]
+fn forwarding_that_is_off_is_a_warning() -> Result<()> {
+    let (lab, setting) = node()?;
+    lab.node.sysctl(&[("net/ipv4/ip_forward", "0")])?;
+    setting.check(&lab)?.has("ip-forwarding", "WARN", "net.ipv4.ip_forward is 0");
+    lab.node.sysctl(&[("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "0")])?;
+    setting.check(&lab)?.has("ip-forwarding", "WARN", "net.ipv6.conf.all.forwarding is 0");
+    // Without a prefix for IPv6, pods have no such address.
+    setting.configure("clusterCIDR: 10.244.0.0/16\n")?;
+    setting.check(&lab)?.has("ip-forwarding", "OK", "on");
+    Ok(())
+}
+
+#[test]
+fn strict_reverse_path_filter_names_the_interface() -> Result<()> {
+    let (lab, setting) = node()?;
+    lab.node.sysctl(&[("net/ipv4/conf/eth0/rp_filter", "1")])?;
+    setting.check(&lab)?.has("rp-filter", "OK", "strict on eth0:");
+    Ok(())
+}
+
+#[test]
+fn bridge_of_pods_needs_its_packets_filtered() -> Result<()> {
+    const SYSCTL: &str = "net/bridge/bridge-nf-call-iptables";
+    let ns = Netns::new()?;
+    ns.ip("link add cni0 type bridge\nlink add veth0 type veth peer name veth1")?;
+    check(&ns, &[])?.has("bridge-netfilter", "OK", "no bridge has veth interfaces");
+    ns.ip("link set veth0 master cni0")?;
+    let has_module = Path::new("/proc/sys").join(SYSCTL).exists();
+    if has_module {
+        ns.sysctl(&[(SYSCTL, "0")])?;
+    }
+    check(&ns, &[])?.has("bridge-netfilter", "WARN", "pods on one bridge (cni0)");
+    if has_module {
+        ns.sysctl(&[(SYSCTL, "1")])?;
+        check(&ns, &[])?.has("bridge-netfilter", "OK", "bridge-nf-call-iptables is 1");
+    }
+    Ok(())
+}
+
+#[test]
+fn table_of_connection_tracking_is_compared_with_its_limit() -> Result<()> {
+    let (lab, setting) = node()?;
+    setting.sysctl("count", "220000")?;
+    setting.check(&lab)?.has("conntrack-table", "WARN", "220000 of 262144 entries (83 %)");
+    setting.sysctl("count", "1")?;
+    setting.sysctl("max", "65536")?;
+    let below = "kube-proxy's defaults would raise the limit to ";
+    setting.check(&lab)?.has("conntrack-table", "WARN", below);
+    setting.sysctl("tcp_timeout_close_wait", "60")?;
+    let set = "shunt will set net.netfilter.nf_conntrack_tcp_timeout_close_wait = 3600 (now 60)";
+    setting.check(&lab)?.has("conntrack-sysctls", "OK", set);
+    fs::remove_file(setting.scratch.path().join("netfilter/nf_conntrack_tcp_timeout_established"))?;
+    let missing = "tcp_timeout_established = 86400 (now unknown): No such file";
+    setting.check(&lab)?.has("conntrack-sysctls", "WARN", missing);
+    Ok(())
+}
+
+#[test]
+fn detection_of_local_traffic_is_judged_by_the_node() -> Result<()> {
+    let (lab, setting) = node()?;
+    let judged = |configuration: &str, result: &str, part: &str| -> Result<()> {
+        setting.configure(configuration)?;
+        setting.check(&lab)?.has("local-traffic", result, part);
+        Ok(())
+    };
+    judged("", "WARN", "no clusterCIDR")?;
+    judged(CLUSTER_CIDR, "OK", "10.244.0.0/16, fd00:244::/48")?;
+    judged("detectLocalMode: NodeCIDR\n", "WARN", "the Node node-1 has no podCIDRs")?;
+    let prefix = "detectLocalMode: InterfaceNamePrefix\ndetectLocal: {interfaceNamePrefix: ";
+    judged(&format!("{prefix}veth-}}\n"), "OK", "interfaces veth-")?;
+    judged(&format!("{prefix}cali}}\n"), "WARN", "there is none now")?;
+    let bridge = "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}\n";
+    judged(bridge, "WARN", "the bridge cni0")?;
+    lab.node.ip("link add cni0 type bridge")?;
+    judged(bridge, "OK", "the bridge cni0")?;
+    setting.manifests.write("node.yaml", Node::of(&lab.node).spec("podCIDRs: [10.244.0.0/24]"))?;
+    judged("detectLocalMode: NodeCIDR\n", "OK", "10.244.0.0/24")
+}
+
+#[test]
+fn primary_addresses_are_unknown_without_the_node() -> Result<()> {
+    let lab = Topology::new()?;
+    let lines = check(&lab.node, &["--proxy-mode=nftables"])?;
+    lines.has("node-ports", "SKIP", "is not known here");
+    lines.has("node", "SKIP", "give --kubeconfig");
+    let addresses = check(&lab.node, &["--nodeport-addresses=192.0.2.11/32"])?;
+    addresses.has("node-ports", "OK", "192.0.2.11 (IPv4)");
+    Ok(())
+}
