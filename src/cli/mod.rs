@@ -16,6 +16,7 @@ mod process;
 mod reload;
 mod render;
 mod run;
+mod services;
 mod settings;
 mod sources;
 mod status;
@@ -54,6 +55,7 @@ pub fn main() -> ExitCode {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),
         args::Command::Status(status) => status::status(&status),
+        args::Command::Services(services) => services::services(&services),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
     };
     match result {

@@ -1,6 +1,7 @@
 //! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
 
 mod kube_proxy;
+mod services;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
+pub use services::{Services, ServicesOutput};
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
 #[derive(Debug, Parser)]
@@ -30,6 +32,8 @@ pub enum Command {
     Render(Render),
     /// Show the state of the running agent, problems first; fail if there are problems.
     Status(Status),
+    /// Show Services with their frontends, endpoints, counters and states.
+    Services(Services),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
 }

@@ -122,7 +122,8 @@ pub(super) fn endpoints(
     for view in &mut views {
         let backend = view.port.map(|port| Backend { address: view.address, port });
         let chosen = choices.iter().filter(|choice| Some(choice.backend) == backend);
-        view.probability = chosen.map(|choice| choice.probability).sum();
+        // The sum of no floats is -0.0.
+        view.probability = chosen.fold(0.0, |sum, choice| sum + choice.probability);
         if view.is_used() {
             view.why = None;
         } else if view.why.is_none() {

@@ -77,7 +77,7 @@ mod tests {
     fn view(policy: TrafficPolicy, endpoints: Vec<Endpoint>) -> FrontendView {
         let name = ObjectName::new("shop", "checkout");
         let service = Service {
-            name: name.clone(),
+            name,
             created: None,
             cluster_ips: vec![[10, 96, 0, 1].into()],
             external_ips: Vec::new(),
@@ -121,6 +121,7 @@ mod tests {
         let view = view(TrafficPolicy::Cluster, endpoints);
         let seen: Vec<_> = view.endpoints.iter().map(|it| (it.probability, it.why)).collect();
         assert_eq!(seen, [(0.5, None), (0.5, None), (0.0, Some(NotUsed::NotReady))]);
+        assert!(view.endpoints[2].probability.is_sign_positive());
         assert_eq!(&*view.endpoints[0].zone_hints, ["zone-a".into()]);
         assert_eq!((view.target.policy, view.finding), (Policy::Cluster, None));
     }
