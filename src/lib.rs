@@ -25,3 +25,4 @@ pub mod services;
 pub mod source;
 pub mod spanned_yaml;
 pub mod status;
+pub mod top;

@@ -20,6 +20,7 @@ mod services;
 mod settings;
 mod sources;
 mod status;
+mod top;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -56,6 +57,7 @@ pub fn main() -> ExitCode {
         args::Command::Render(render) => render::render(&render),
         args::Command::Status(status) => status::status(&status),
         args::Command::Services(services) => services::services(&services),
+        args::Command::Top(top) => top::top(&top),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
     };
     match result {

@@ -2,6 +2,7 @@
 
 mod kube_proxy;
 mod services;
+mod top;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::config::raw::GoDuration;
 
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 pub use services::{Services, ServicesOutput};
+pub use top::{Top, TopOutput};
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
 #[derive(Debug, Parser)]
@@ -34,6 +36,8 @@ pub enum Command {
     Status(Status),
     /// Show Services with their frontends, endpoints, counters and states.
     Services(Services),
+    /// Show the new connections a second of each Service, live.
+    Top(Top),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
 }

@@ -122,7 +122,6 @@ pub(super) fn endpoints(
     for view in &mut views {
         let backend = view.port.map(|port| Backend { address: view.address, port });
         let chosen = choices.iter().filter(|choice| Some(choice.backend) == backend);
-        // The sum of no floats is -0.0.
         view.probability = chosen.fold(0.0, |sum, choice| sum + choice.probability);
         if view.is_used() {
             view.why = None;
