@@ -48,13 +48,13 @@ pub(super) fn services(arguments: &Arguments) -> Result<(), Failure> {
     netns::enter(arguments.netns.as_deref())?;
     let mut watcher = Watcher::start(arguments, selected)?;
     let Some(period) = arguments.watch else {
-        let picture = watcher.picture()?;
+        let picture = watcher.picture();
         check(&picture, &watcher.selected)?;
         return Ok(super::print(&written(&picture, arguments, Form::Only)?)?);
     };
     let mut next = Instant::now();
     loop {
-        let picture = watcher.picture()?;
+        let picture = watcher.picture();
         if watcher.is_first {
             check(&picture, &watcher.selected)?;
         }
@@ -65,7 +65,7 @@ pub(super) fn services(arguments: &Arguments) -> Result<(), Failure> {
         }
         next = (next + period).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        watcher.refresh()?;
+        watcher.refresh();
     }
 }
 
@@ -222,17 +222,16 @@ impl Watcher {
 
     /// Asks the agent for changed objects, unless the last answers were too short ago for their
     /// size. Without an answer, the objects stay.
-    fn refresh(&mut self) -> anyhow::Result<()> {
+    fn refresh(&mut self) {
         let (when, took) = self.asked;
         self.is_current = when.elapsed() >= took * REST;
-        if !self.is_current {
-            return Ok(());
+        if self.is_current {
+            self.asked.1 = Duration::ZERO;
+            self.ask_again();
         }
-        self.asked.1 = Duration::ZERO;
-        self.ask_again()
     }
 
-    fn ask_again(&mut self) -> anyhow::Result<()> {
+    fn ask_again(&mut self) {
         let start = Instant::now();
         let changed = self.changed();
         self.asked = (start, self.asked.1 + start.elapsed());
@@ -242,14 +241,12 @@ impl Watcher {
                 if differs {
                     (self.store, self.desired) = self.objects.planned();
                 }
-                Ok(())
             }
-            Err(error @ (NoAnswer::NoAgent | NoAnswer::Silent(_) | NoAnswer::Deaf)) => {
+            // It may end or start at this moment.
+            Err(error) => {
                 self.is_current = false;
                 self.silence = Some(format!("{error}; the objects are old"));
-                Ok(())
             }
-            Err(error) => Err(no_answer(error)),
         }
     }
 
@@ -276,7 +273,7 @@ impl Watcher {
 
     /// Takes a picture. If verdicts in the kernel differ from the plan, a sync may have come between
     /// the objects and the kernel's state: both are read again.
-    fn picture(&mut self) -> anyhow::Result<Picture> {
+    fn picture(&mut self) -> Picture {
         let mut problems = Vec::new();
         let mut found = None;
         let mut differing: Option<BTreeSet<FrontendKey>> = None;
@@ -300,7 +297,7 @@ impl Watcher {
                 break;
             }
             thread::sleep(PAUSE);
-            self.ask_again()?;
+            self.ask_again();
         }
         // The objects may be old.
         let differing = differing.filter(|_| self.is_current);
@@ -328,7 +325,7 @@ impl Watcher {
         };
         let picture = picture(self.sources(), kernel, &self.selected, problems);
         self.before = found;
-        Ok(picture)
+        picture
     }
 
     /// Reads the kernel's verdicts. Those that a dump lacks are looked up.

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use shunt::presence::Presence;
+use shunt::query::Objects;
 use shunt_testbed::{EndpointSlice, Flow, Netns, Protocol, Service};
 
 use crate::table::{Case, Family, Frontend};
@@ -41,6 +43,11 @@ fn wait_for(ns: &Netns, args: &[&str], is_so: impl Fn(&Value) -> bool) -> Result
         ensure!(start.elapsed() < Duration::from_secs(20), "still {picture:#}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Waits until commands see the objects of the first sync: the agent is ready a little earlier.
+fn wait_for_services(ns: &Netns) -> Result<Value> {
+    wait_for(ns, &[], |picture| picture["services"].as_array().is_some_and(|it| !it.is_empty()))
 }
 
 fn frontends(picture: &Value) -> impl Iterator<Item = &Value> {
@@ -87,6 +94,7 @@ fn count(frontend: &Value) -> (u64, f64, f64) {
 fn new_connections_are_counted_for_the_frontend_that_got_them() -> Result<()> {
     let world = World::with_web()?;
     let _agent = world.start()?;
+    wait_for_services(&world.lab.node)?;
     let tcp = |frontend, family| Case { frontend, family, protocol: Protocol::Tcp };
     let wanted = [
         (tcp(Frontend::ClusterIp, Family::V4), 3),
@@ -138,6 +146,7 @@ fn connections_of_a_short_circuit_belong_to_its_frontend() -> Result<()> {
     let pods = [&world.lab.pod1, &world.lab.pod3];
     world.manifests.write("web.yaml", manifest(&local, "web", &pods))?;
     let _agent = world.start()?;
+    wait_for_services(&world.lab.node)?;
     let vip =
         Case { frontend: Frontend::LoadBalancer, family: Family::V4, protocol: Protocol::Tcp };
     let _connections = [
@@ -235,7 +244,7 @@ fn node_port_without_an_address_of_the_node_is_named() -> Result<()> {
     let world = World::with_web()?;
     let none = "--nodeport-addresses=203.0.113.128/25,fd00:dead::/64";
     let _agent = world.plain_agent().arg(none).start()?;
-    let picture = services(&world.lab.node, &[])?;
+    let picture = wait_for_services(&world.lab.node)?;
     for found in frontends(&picture) {
         let state = if found["kind"] == "NodePort" { "no-address" } else { "ok" };
         assert_eq!(found["state"], state, "{found:#}");
@@ -253,6 +262,7 @@ fn state_says_where_the_kernel_differs_from_the_plan() -> Result<()> {
     let agent = world.agent(CLUSTER_CIDR)?.arg(shared[0]).arg(shared[1]);
     let _agent = agent.start()?;
     let node = &world.lab.node;
+    wait_for_services(node)?;
     node.nft(
         "delete element ip shunt service-ips { 10.96.0.10 . tcp . 80 }
          delete element ip shunt service-ips { 10.96.0.10 . udp . 80 }
@@ -313,6 +323,7 @@ fn tracked_connections_are_counted_by_endpoint_and_state() -> Result<()> {
     world.manifests.write("web.yaml", manifest(&web(), "web", &pods))?;
     let _agent = world.start()?;
     let (node, client) = (&world.lab.node, &world.lab.client);
+    wait_for_services(node)?;
     // With so many, both pods get some.
     const FLOWS: u64 = 20;
     for family in Family::ALL {
@@ -418,6 +429,7 @@ impl Drop for Watch {
 fn watch_shows_rates_and_follows_the_agent() -> Result<()> {
     let world = World::with_web()?;
     let agent = world.start()?;
+    wait_for_services(&world.lab.node)?;
     let case = Case { frontend: Frontend::ClusterIp, family: Family::V4, protocol: Protocol::Tcp };
     let mut watch = Watch::start(&world.lab.node)?;
     let first = watch.next()?;
@@ -462,6 +474,32 @@ fn watch_shows_rates_and_follows_the_agent() -> Result<()> {
     watch.wait_for(|picture| {
         picture["problems"] == json!([]) && states(picture, "default/more").is_empty()
     })?;
+    Ok(())
+}
+
+/// An agent may end while it answers.
+#[test]
+fn watch_goes_on_after_a_failed_answer() -> Result<()> {
+    let ns = Netns::new()?;
+    let presence = ns.run(|| Ok(Presence::take()?))?.context("no other agent")?;
+    // Ends with the process.
+    std::thread::spawn(move || -> Result<()> {
+        let (stream, _) = presence.listener.accept()?;
+        BufReader::new(&stream).read_line(&mut String::new())?;
+        serde_json::to_writer(&stream, &Objects::default())?;
+        drop(stream);
+        loop {
+            drop(presence.listener.accept()?);
+        }
+    });
+    let mut watch = Watch::start(&ns)?;
+    watch.next()?;
+    let last_words = "; the objects are old";
+    let is_old = |picture: &Value| {
+        picture["problems"][0].as_str().is_some_and(|problem| problem.ends_with(last_words))
+    };
+    watch.wait_for(is_old)?;
+    assert!(is_old(&watch.next()?));
     Ok(())
 }
 
@@ -511,6 +549,7 @@ fn errors_say_what_to_do() -> Result<()> {
         "error: --config and its flags need --manifests; the running agent has its own\n"
     );
     let _agent = world.start()?;
+    wait_for_services(node)?;
     assert_eq!(
         fails(node, &["shop/checkout"])?,
         "error: there is no Service shop/checkout; `shunt services` lists all\n"
