@@ -19,9 +19,11 @@ mod process;
 mod reload;
 mod render;
 mod run;
+mod services;
 mod settings;
 mod sources;
 mod status;
+mod top;
 mod trace;
 
 use std::io::{self, Write};
@@ -63,6 +65,8 @@ pub fn main() -> ExitCode {
         args::Command::Status(status) => status::status(&status),
         args::Command::Check(check) => check::check(&check),
         args::Command::Explain(explain) => explain::explain(&explain),
+        args::Command::Services(services) => services::services(&services),
+        args::Command::Top(top) => top::top(&top),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
         args::Command::Trace(trace) => trace::trace(&trace),
     };

@@ -308,6 +308,11 @@ fn answers(
             options: known.options(),
             status: status(),
         })),
+        Question::Refresh(selection, revision) => Answer::Refresh(Box::new(query::Refresh {
+            excerpt: directory.excerpt_unless(*revision, selection),
+            options: known.options(),
+            status: status(),
+        })),
     }
 }
 

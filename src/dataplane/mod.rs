@@ -37,6 +37,7 @@ mod thread;
 mod transaction;
 mod translate;
 mod unused_chains;
+mod verdicts;
 mod worker;
 
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
@@ -55,4 +56,5 @@ pub use stats::{Commit, CommitStats};
 pub use stopwatch::Stopwatch;
 pub use thread::spawn;
 pub use transaction::{Prepared, SyncReport};
+pub use verdicts::{Installed, Verdict, Verdicts, look_up_verdicts, verdicts};
 pub use worker::Pace;

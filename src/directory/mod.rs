@@ -135,9 +135,26 @@ impl Directory {
     /// Returns the selected part of the directory.
     #[must_use]
     pub fn excerpt(&self, selection: &Selection) -> Excerpt {
+        self.lock().excerpt(selection)
+    }
+
+    /// Returns the selected part of the directory; `None` if this is its revision.
+    #[must_use]
+    pub fn excerpt_unless(&self, revision: u64, selection: &Selection) -> Option<Excerpt> {
         let contents = self.lock();
+        (contents.revision != revision).then(|| contents.excerpt(selection))
+    }
+
+    /// Calls `read` with the store. Changes wait until it returns, commits do not.
+    pub fn read<T>(&self, read: impl FnOnce(&Store) -> T) -> T {
+        read(&self.lock().store)
+    }
+}
+
+impl Contents {
+    fn excerpt(&self, selection: &Selection) -> Excerpt {
         let named = match selection {
-            Selection::Service(name) => contents.store.service(name),
+            Selection::Service(name) => self.store.service(name),
             Selection::All | Selection::Address { .. } => None,
         };
         let wanted = |name: &ObjectName, service: Option<&Service>| match selection {
@@ -150,24 +167,17 @@ impl Directory {
                 name == wanted || both.is_some_and(|(one, other)| may_conflict(one, other))
             }
         };
-        let changed = contents.last_changes.iter();
+        let changed = self.last_changes.iter();
         let last_changes = changed
-            .filter(|(name, _)| wanted(name, contents.store.service(name)))
+            .filter(|(name, _)| wanted(name, self.store.service(name)))
             .map(|(name, last)| (name.clone(), *last));
         Excerpt {
-            revision: contents.revision,
+            revision: self.revision,
             last_changes: last_changes.collect(),
-            changes: contents.store.excerpt(wanted),
+            changes: self.store.excerpt(wanted),
         }
     }
 
-    /// Calls `read` with the store. Changes wait until it returns, commits do not.
-    pub fn read<T>(&self, read: impl FnOnce(&Store) -> T) -> T {
-        read(&self.lock().store)
-    }
-}
-
-impl Contents {
     fn apply(&mut self, Programmed { changes, received, took }: Programmed) {
         let last = LastChange { received, committed_after: took.as_secs_f64() };
         let mut dirty = Dirty::default();

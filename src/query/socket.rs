@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::{Answer, Objects, Question};
+use super::{Answer, Objects, Question, Refresh};
 use crate::directory::Selection;
 use crate::presence::{Peer, connect_to_agent};
 use crate::status::Status;
@@ -98,6 +98,7 @@ fn serve_one(stream: UnixStream, answer: impl Fn(&Question) -> Answer) -> io::Re
     match answer(&question) {
         Answer::Status(status) => serde_json::to_writer(&mut writer, &status)?,
         Answer::Objects(objects) => serde_json::to_writer(&mut writer, &objects)?,
+        Answer::Refresh(refresh) => serde_json::to_writer(&mut writer, &refresh)?,
     }
     writer.flush()
 }
@@ -120,6 +121,16 @@ pub fn ask_objects(selection: Selection) -> Result<Objects, NoAnswer> {
     let (mut objects, process): (Objects, i32) = ask(&Question::Objects(selection))?;
     see_process(&mut objects.status, process);
     Ok(objects)
+}
+
+/// Asks the agent of this network namespace for objects of another revision, with its status.
+///
+/// # Errors
+/// If there is none, or it does not answer.
+pub fn ask_refresh(selection: Selection, revision: u64) -> Result<Refresh, NoAnswer> {
+    let (mut refresh, process): (Refresh, i32) = ask(&Question::Refresh(selection, revision))?;
+    see_process(&mut refresh.status, process);
+    Ok(refresh)
 }
 
 /// Sets the process ID that is visible here: in its container the agent has another one.

@@ -27,6 +27,14 @@ pub struct Logging {
     pub flags: Flags,
 }
 
+impl Settings {
+    /// Returns true if the command line has one of these flags.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        self.config.is_some() || !self.flags.is_empty()
+    }
+}
+
 impl Args for Settings {
     fn augment_args(command: Command) -> Command {
         let config = Arg::new("config")

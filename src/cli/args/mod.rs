@@ -3,6 +3,8 @@
 mod check;
 mod explain;
 mod kube_proxy;
+mod services;
+mod top;
 mod trace;
 
 use std::path::PathBuf;
@@ -16,6 +18,8 @@ use crate::config::raw::GoDuration;
 pub use check::{Check, CheckOutput};
 pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
+pub use services::{Services, ServicesOutput};
+pub use top::{Top, TopOutput};
 pub use trace::Trace;
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
@@ -42,6 +46,10 @@ pub enum Command {
     /// Explain what becomes of a connection to a Service, and why: the answer to "why does this
     /// Service not answer from this pod?"
     Explain(Explain),
+    /// Show Services with their frontends, endpoints, counters and states.
+    Services(Services),
+    /// Show the new connections a second of each Service, live.
+    Top(Top),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
     /// Follow real packets through all rules, and show what becomes of them.

@@ -114,6 +114,12 @@ impl Flags {
         self.0.push((flag, value.into()));
     }
 
+    /// Returns true if there is no flag.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Adds the flags of another command line behind these.
     pub fn extend(&mut self, other: &Flags) {
         self.0.extend_from_slice(&other.0);

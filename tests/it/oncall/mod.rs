@@ -1,5 +1,7 @@
-//! The commands for those who are on call.
+//! The commands for people on call, beside the running agent and with real packets.
 
 mod check;
 mod random;
+mod services;
+mod top;
 mod trace;

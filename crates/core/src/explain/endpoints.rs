@@ -29,6 +29,8 @@ pub struct EndpointView {
     pub ready: bool,
     /// `conditions.terminating`.
     pub terminating: bool,
+    /// `hints.forZones[].name`.
+    pub zone_hints: Box<[Arc<str>]>,
 }
 
 impl EndpointView {
@@ -165,6 +167,7 @@ fn view(
         why,
         ready: endpoint.ready,
         terminating: endpoint.terminating,
+        zone_hints: endpoint.zone_hints.clone(),
     }
 }
 

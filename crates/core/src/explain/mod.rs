@@ -5,12 +5,14 @@
 
 mod endpoints;
 mod findings;
+mod frontend;
 mod planned;
 mod reasons;
 mod walk;
 
 pub use endpoints::{EndpointView, NotUsed};
 pub use findings::{Code, Finding};
+pub use frontend::{FrontendView, frontend_view};
 pub use planned::Planned;
 pub use reasons::{Policy, Reasons, Target, lost_claims, reasons, why_ignored};
 pub use walk::{

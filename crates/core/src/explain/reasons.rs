@@ -136,7 +136,7 @@ fn has_node_ports(packet: &Packet, context: &NodeContext) -> bool {
     }
 }
 
-fn port_of(service: &Service, key: FrontendKey) -> Option<&ServicePort> {
+pub(super) fn port_of(service: &Service, key: FrontendKey) -> Option<&ServicePort> {
     service.ports.iter().find(|port| match key {
         FrontendKey::Address(_, protocol, number) => {
             port.protocol == protocol && port.port == number
@@ -153,6 +153,11 @@ fn policy(service: &Service, kind: FrontendKind, walk: &Walk) -> Policy {
     {
         return Policy::ShortCircuit;
     }
+    policy_of(service, kind)
+}
+
+/// Returns the policy for clients without a short circuit.
+pub(super) fn policy_of(service: &Service, kind: FrontendKind) -> Policy {
     let policy = match kind {
         FrontendKind::ClusterIp => service.internal_policy,
         FrontendKind::Vip | FrontendKind::ExternalIp | FrontendKind::NodePort => {
@@ -177,7 +182,7 @@ fn not_allowed(service: &Service, target: &Target, packet: &Packet) -> Finding {
     Finding::new(Code::SourceNotAllowed, text)
 }
 
-fn no_local(target: &Target, views: &[EndpointView]) -> Finding {
+pub(super) fn no_local(target: &Target, views: &[EndpointView]) -> Finding {
     let field = match target.kind {
         FrontendKind::ClusterIp => "internalTrafficPolicy",
         _ => "externalTrafficPolicy",
@@ -192,7 +197,7 @@ fn no_local(target: &Target, views: &[EndpointView]) -> Finding {
 }
 
 /// Finds out why a service port has no endpoint.
-fn no_endpoints(
+pub(super) fn no_endpoints(
     service: &Service,
     store: &Store,
     target: &Target,

@@ -1,0 +1,138 @@
+//! A frontend as planned, with the endpoints of its service port.
+
+use crate::model::Store;
+use crate::plan::{Desired, FrontendKey, Outcome};
+
+use super::endpoints::{EndpointView, Question, endpoints};
+use super::findings::Finding;
+use super::reasons::{Target, no_endpoints, no_local, policy_of, port_of};
+use super::walk::Choice;
+
+/// A planned frontend, as clients without a short circuit use it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FrontendView {
+    /// The frontend.
+    pub target: Target,
+    /// The endpoints of the service port.
+    pub endpoints: Vec<EndpointView>,
+    /// Why no endpoint is used; `None` if one is.
+    pub finding: Option<Finding>,
+}
+
+/// Describes a frontend. Returns `None` if no Service owns it.
+#[must_use]
+pub fn frontend_view(key: FrontendKey, store: &Store, desired: &Desired) -> Option<FrontendView> {
+    let context = desired.node_context()?;
+    let service = store.service(desired.service_of(key)?)?;
+    let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(key)?);
+    let port = port_of(service, key)?;
+    let policy = policy_of(service, kind);
+    let pool: &[_] = frontend.main_pool().map_or(&[], |pool| pool);
+    let probability = 1.0 / f64::from(u32::try_from(pool.len()).unwrap_or(u32::MAX).max(1));
+    let choices: Vec<Choice> =
+        pool.iter().map(|backend| Choice { backend: *backend, probability }).collect();
+    let locality = context.locality();
+    let question = Question { service, port, family: key.family(), policy, locality };
+    let endpoints = endpoints(store, question, &choices);
+    let target = Target {
+        key,
+        kind,
+        service: service.name.clone(),
+        port: port.clone(),
+        policy,
+        affinity: frontend.affinity,
+    };
+    let finding = match frontend.outcome {
+        Outcome::Balance(_) => None,
+        Outcome::Reject => Some(no_endpoints(service, store, &target, &endpoints)),
+        Outcome::Drop => Some(no_local(&target, &endpoints)),
+    };
+    Some(FrontendView { target, endpoints, finding })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::explain::{Code, NotUsed, Policy};
+    use crate::model::{
+        Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, ObjectName, Protocol,
+        Service, ServicePort, TrafficPolicy,
+    };
+    use crate::plan::Options;
+
+    fn endpoint(octet: u8, ready: bool, node: &str) -> Endpoint {
+        Endpoint {
+            address: [10, 244, 0, octet].into(),
+            ready,
+            serving: ready,
+            terminating: false,
+            node: Some(node.into()),
+            zone_hints: Box::new(["zone-a".into()]),
+            node_hints: Box::default(),
+        }
+    }
+
+    fn view(policy: TrafficPolicy, endpoints: Vec<Endpoint>) -> FrontendView {
+        let name = ObjectName::new("shop", "checkout");
+        let service = Service {
+            name,
+            created: None,
+            cluster_ips: vec![[10, 96, 0, 1].into()],
+            external_ips: Vec::new(),
+            load_balancer_ips: Vec::new(),
+            proxied_ips: Vec::new(),
+            source_ranges: Vec::new(),
+            ports: vec![ServicePort {
+                name: "http".into(),
+                protocol: Protocol::Tcp,
+                port: 80,
+                node_port: None,
+            }],
+            internal_policy: policy,
+            external_policy: TrafficPolicy::Cluster,
+            affinity_seconds: None,
+            health_check_node_port: None,
+        };
+        let slice = EndpointSlice {
+            name: ObjectName::new("shop", "checkout-1"),
+            service: Some("checkout".into()),
+            family: Family::V4,
+            ports: vec![EndpointPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
+            endpoints,
+        };
+        let (mut store, mut dirty) = (Store::new(), Dirty::default());
+        store.apply(Change::Service(Arc::new(service)), &mut dirty);
+        store.apply(Change::Slice(Arc::new(slice)), &mut dirty);
+        let mut desired = Desired::new(Options::default(), "here");
+        desired.update(&store, &dirty);
+        let key = FrontendKey::Address([10, 96, 0, 1].into(), Protocol::Tcp, 80);
+        frontend_view(key, &store, &desired).expect("a frontend")
+    }
+
+    #[test]
+    fn endpoints_of_a_pool_have_equal_probabilities() {
+        let endpoints = vec![
+            endpoint(1, true, "here"),
+            endpoint(2, true, "there"),
+            endpoint(3, false, "there"),
+        ];
+        let view = view(TrafficPolicy::Cluster, endpoints);
+        let seen: Vec<_> = view.endpoints.iter().map(|it| (it.probability, it.why)).collect();
+        assert_eq!(seen, [(0.5, None), (0.5, None), (0.0, Some(NotUsed::NotReady))]);
+        assert!(view.endpoints[2].probability.is_sign_positive());
+        assert_eq!(&*view.endpoints[0].zone_hints, ["zone-a".into()]);
+        assert_eq!((view.target.policy, view.finding), (Policy::Cluster, None));
+    }
+
+    #[test]
+    fn frontend_without_usable_endpoint_has_a_finding() {
+        let code = |policy, endpoints| view(policy, endpoints).finding.map(|it| it.code);
+        let there = || vec![endpoint(2, true, "there")];
+        assert_eq!(code(TrafficPolicy::Local, there()), Some(Code::NoLocalEndpoints));
+        assert_eq!(code(TrafficPolicy::Cluster, Vec::new()), Some(Code::NoEndpoints));
+        let unready = vec![endpoint(2, false, "there")];
+        assert_eq!(code(TrafficPolicy::Cluster, unready), Some(Code::EndpointsNotReady));
+    }
+}

@@ -1,0 +1,66 @@
+//! Arguments of `shunt services`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::{Logging, Settings};
+
+/// Arguments of `shunt services`.
+#[derive(Debug, Args)]
+pub struct Services {
+    /// Show one Service with its endpoints. Without a namespace, that of --namespace or "default".
+    #[arg(value_name = "[NAMESPACE/]NAME")]
+    pub name: Option<String>,
+    /// Show the Services of this namespace only.
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value_t = ServicesOutput::Text)]
+    pub output: ServicesOutput,
+    /// Show a new picture every two seconds, or as many as given, with the rate of new connections.
+    #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "2", value_parser = seconds, conflicts_with = "manifests")]
+    pub watch: Option<Duration>,
+    /// With a name: count the tracked connections of each endpoint, which walks the whole table of
+    /// connection tracking.
+    #[arg(long, requires = "name", conflicts_with = "manifests")]
+    pub connections: bool,
+    /// Plan the objects in this file or directory of YAML or JSON, by the flags of this command.
+    /// Can be given several times. The default are the objects of the running agent.
+    #[arg(long, value_name = "PATH")]
+    pub manifests: Vec<PathBuf>,
+    /// Work in this network namespace: a name as in `ip netns`, or a path.
+    #[arg(long, value_name = "NAME|PATH")]
+    pub netns: Option<PathBuf>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub settings: Settings,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub logging: Logging,
+}
+
+/// Reads a positive number of seconds.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    let wrong = || "write a number of seconds, at least 0.1".to_owned();
+    let seconds: f64 = text.trim_end_matches('s').parse().map_err(|_| wrong())?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if duration >= Duration::from_millis(100) => Ok(duration),
+        _ => Err(wrong()),
+    }
+}
+
+/// The output format of `shunt services`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ServicesOutput {
+    /// A table for people.
+    Text,
+    /// A table with more columns.
+    Wide,
+    /// JSON with every field.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
