@@ -10,6 +10,7 @@
 mod affinity;
 mod codec;
 mod command;
+mod counters;
 mod diff;
 mod drift;
 mod event;

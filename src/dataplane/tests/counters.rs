@@ -143,7 +143,7 @@ fn counter_that_cannot_be_read_fails_no_sync() {
     world.on_call(|call| {
         let request = "look up an element";
         let fails = matches!(call, Call::Lookup);
-        fails.then(|| Fault::Before(Error::Request { request, errno: Errno::ENOMEM }))
+        fails.then_some(Fault::Before(Error::Request { request, errno: Errno::ENOMEM }))
     });
     change(&mut world, endpoints(&[11]));
     assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((0, 0)));
