@@ -67,7 +67,7 @@ impl Figures {
         load(&mut dataplane, size);
         let mut sticky = service(0);
         sticky.affinity_seconds = Some(10_800);
-        dataplane.apply(Change::Service(sticky));
+        dataplane.apply(Change::service(sticky));
         dataplane.sync().expect("a commit");
         let worker = Worker::start(dataplane);
         let all = slice(0, endpoints, 0);
@@ -125,7 +125,7 @@ impl Worker {
 
     /// How long a change takes, and whether a sweep is due or at work behind it.
     fn sync(&self, slice: &EndpointSlice) -> (Duration, bool) {
-        let batch = ChangeBatch::new(vec![Change::Slice(slice.clone())], Instant::now());
+        let batch = ChangeBatch::new(vec![Change::slice(slice.clone())], Instant::now());
         let started = Instant::now();
         self.commands.send(Command::Changes(batch)).expect("a thread that listens");
         let sweeps = self.synced.recv_timeout(TIMEOUT).expect("a commit");

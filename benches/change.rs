@@ -44,9 +44,9 @@ fn one_by_one(table: &mut Table, size: Size, dataplane: &mut Dataplane) {
     let mut moved = Times::default();
     for change in 0..CHANGES {
         let n = change % services;
-        added.sync(dataplane, Change::Slice(slice(n, endpoints + 1, 0)));
-        moved.sync(dataplane, Change::Slice(slice(n, endpoints + 1, 1)));
-        dataplane.apply(Change::Slice(slice(n, endpoints, 0)));
+        added.sync(dataplane, Change::slice(slice(n, endpoints + 1, 0)));
+        moved.sync(dataplane, Change::slice(slice(n, endpoints + 1, 1)));
+        dataplane.apply(Change::slice(slice(n, endpoints, 0)));
         dataplane.sync().expect("a commit").expect("something to write");
     }
     for (what, times) in [("one endpoint more", added), ("one endpoint replaced", moved)] {
@@ -63,8 +63,8 @@ fn fewer(table: &mut Table, size: Size, dataplane: &mut Dataplane) {
     let mut again = Times::default();
     for change in 0..CHANGES {
         let n = change * 37 % services;
-        fewer.sync(dataplane, Change::Slice(slice(n, endpoints - 1, 0)));
-        again.sync(dataplane, Change::Slice(slice(n, endpoints, 0)));
+        fewer.sync(dataplane, Change::slice(slice(n, endpoints - 1, 0)));
+        again.sync(dataplane, Change::slice(slice(n, endpoints, 0)));
     }
     let less = endpoints - 1;
     for (what, times) in [
@@ -85,9 +85,9 @@ fn in_many_slices(table: &mut Table, endpoints: u32) {
     let mut dataplane = open(&ns);
     let mut slices: Vec<EndpointSlice> =
         (0..endpoints.div_ceil(SLICE)).map(|at| scattered(at, endpoints)).collect();
-    dataplane.apply(Change::Service(service(0)));
+    dataplane.apply(Change::service(service(0)));
     for slice in &slices {
-        dataplane.apply(Change::Slice(slice.clone()));
+        dataplane.apply(Change::slice(slice.clone()));
     }
     dataplane.apply(Change::Synced);
     dataplane.sync().expect("a commit");
@@ -100,11 +100,11 @@ fn in_many_slices(table: &mut Table, endpoints: u32) {
         let slice = &mut slices[slice];
         let at = change as usize * 61 % slice.endpoints.len();
         slice.endpoints[at].address = Ipv4Addr::from(0x0b00_0000 + change).into();
-        replaced.sync(&mut dataplane, Change::Slice(slice.clone()));
+        replaced.sync(&mut dataplane, Change::slice(slice.clone()));
         let gone = slice.endpoints.remove(at);
-        removed.sync(&mut dataplane, Change::Slice(slice.clone()));
+        removed.sync(&mut dataplane, Change::slice(slice.clone()));
         slice.endpoints.insert(at, gone);
-        added.sync(&mut dataplane, Change::Slice(slice.clone()));
+        added.sync(&mut dataplane, Change::slice(slice.clone()));
     }
     let size = (1, endpoints);
     for (what, times) in [("replaced", replaced), ("removed", removed), ("added", added)] {
@@ -172,7 +172,7 @@ fn at_once(table: &mut Table, size: Size, dataplane: Dataplane) {
     )
     .expect("a thread");
     let changes: Vec<Change> =
-        (0..AT_ONCE).map(|n| Change::Slice(slice(n * 7 % services, endpoints + 1, 0))).collect();
+        (0..AT_ONCE).map(|n| Change::slice(slice(n * 7 % services, endpoints + 1, 0))).collect();
     let started = Instant::now();
     for change in changes {
         let batch = ChangeBatch::new(vec![change], Instant::now());

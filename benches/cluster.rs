@@ -25,6 +25,7 @@ pub(crate) fn service(n: u32) -> Service {
         cluster_ips: vec![Ipv4Addr::from(0x0a60_0000 + n).into()],
         external_ips: Vec::new(),
         load_balancer_ips: Vec::new(),
+        proxied_ips: Vec::new(),
         source_ranges: Vec::new(),
         ports: vec![ServicePort {
             name: "http".into(),
@@ -68,8 +69,8 @@ pub(crate) fn slice(n: u32, endpoints: u32, version: u32) -> EndpointSlice {
 /// All objects of a cluster, listed.
 pub(crate) fn load(dataplane: &mut Dataplane, (services, endpoints): (u32, u32)) {
     for n in 0..services {
-        dataplane.apply(Change::Service(service(n)));
-        dataplane.apply(Change::Slice(slice(n, endpoints, 0)));
+        dataplane.apply(Change::service(service(n)));
+        dataplane.apply(Change::slice(slice(n, endpoints, 0)));
     }
     dataplane.apply(Change::Synced);
 }

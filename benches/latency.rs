@@ -263,8 +263,8 @@ fn shunt(size: Size) -> Result<Subject> {
         zone: None,
         eligible: true,
     }));
-    dataplane.apply(Change::Service(service));
-    dataplane.apply(Change::Slice(slice));
+    dataplane.apply(Change::service(service));
+    dataplane.apply(Change::slice(slice));
     load(&mut dataplane, size);
     dataplane.sync()?;
     let frontends = frontends(&lab);

@@ -55,7 +55,7 @@ fn shunt(size: Size) -> (Duration, Duration) {
     dataplane.sync().expect("a commit");
     let start = started.elapsed();
     let started = Instant::now();
-    dataplane.apply(Change::Slice(slice(changed(size), size.1 + 1, 0)));
+    dataplane.apply(Change::slice(slice(changed(size), size.1 + 1, 0)));
     dataplane.sync().expect("a commit");
     (start, started.elapsed())
 }

@@ -66,8 +66,8 @@ fn node(services: u32) -> Netns {
             service.ports[0].protocol = Protocol::Udp;
             let mut slice = slice(n, ENDPOINTS, 0);
             slice.ports[0].protocol = Protocol::Udp;
-            dataplane.apply(Change::Service(service));
-            dataplane.apply(Change::Slice(slice));
+            dataplane.apply(Change::service(service));
+            dataplane.apply(Change::slice(slice));
         }
         dataplane.apply(Change::Synced);
         dataplane.sync().expect("a commit");

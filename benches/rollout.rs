@@ -41,7 +41,7 @@ fn replay(size: Size) -> Vec<Duration> {
     let mut slices: Vec<EndpointSlice> =
         (0..services).map(|n| slice(n, PODS_OF_A_SERVICE, 0)).collect();
     for slice in &slices {
-        dataplane.apply(Change::Slice(slice.clone()));
+        dataplane.apply(Change::slice(slice.clone()));
     }
     dataplane.sync().expect("a commit");
 
@@ -62,7 +62,7 @@ fn replay(size: Size) -> Vec<Duration> {
     .expect("a thread");
     let mut updates = 0;
     let mut send = |slice: &EndpointSlice| {
-        let batch = ChangeBatch::new(vec![Change::Slice(slice.clone())], Instant::now());
+        let batch = ChangeBatch::new(vec![Change::slice(slice.clone())], Instant::now());
         commands.send(Command::Changes(batch)).expect("a thread that listens");
         updates += 1;
         thread::sleep(INTERVAL);

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 pub mod conntrack;
 pub mod dataplane;
+pub mod directory;
 pub mod events;
 pub mod file_watch;
 #[cfg(any(test, feature = "fuzz"))]
@@ -19,6 +20,7 @@ mod jitter;
 pub mod kube_proxy;
 pub mod metrics;
 pub mod presence;
+pub mod query;
 pub mod source;
 pub mod spanned_yaml;
 pub mod status;

@@ -17,6 +17,7 @@ use super::events;
 use super::health::HealthState;
 use crate::conntrack::{Sweep, sysctl};
 use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, SyncReport};
+use crate::directory::Programmed;
 use crate::events::Recorder;
 use crate::http::{ServiceHealth, ServiceHealths};
 use crate::metrics::{Changes, Metrics, State, Sync};
@@ -43,6 +44,8 @@ pub(super) struct Observer {
     pub(super) node_ports: Option<NodePorts>,
     /// Set after the first commit, which may load the module of connection tracking.
     pub(super) sysctls: PendingSysctls,
+    /// The directory for readers.
+    pub(super) directory: Sender<Programmed>,
     /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
     pub(super) net_sysctls: PathBuf,
     /// The name of the agent's Node, if the API has no Node of that name.
@@ -73,6 +76,7 @@ impl Observer {
                 self.sweep(flows, &snapshot);
                 self.count(&stats);
                 self.count_triggers(&batches, wrote.is_some());
+                self.note_objects(batches);
                 let changes =
                     Changes { services: changes.services, endpoint_slices: changes.slices };
                 self.metrics.changes_synced(changes);
@@ -185,6 +189,17 @@ impl Observer {
                 let after = today.duration_since(*trigger).unwrap_or_default();
                 self.metrics.network_programmed(*family, after);
             }
+        }
+    }
+
+    /// Hands the programmed changes to the directory.
+    fn note_objects(&self, batches: Vec<ChangeBatch>) {
+        let (now, today) = (Instant::now(), SystemTime::now());
+        for ChangeBatch { changes, received, .. } in batches {
+            let took = now.saturating_duration_since(received);
+            let received = today.checked_sub(took).unwrap_or(today);
+            // The thread is gone only if the process is ending.
+            let _ = self.directory.send(Programmed { changes, received, took });
         }
     }
 

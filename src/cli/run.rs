@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, anyhow};
-use shunt_core::model::{ChangeBatch, ChangeCounts, Family, ObjectName};
+use shunt_core::model::{Change, ChangeBatch, ChangeCounts, Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -29,6 +29,7 @@ use super::sources::{Objects, runtime};
 use super::{Failure, ending, events, exclusive, leftovers, netns, oneshot, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
+use crate::directory::{Directory, Programmed};
 use crate::events::Recorder;
 use crate::http::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
@@ -36,10 +37,11 @@ use crate::http::{
 };
 use crate::metrics::{Changes, Metrics, Server};
 use crate::presence::Presence;
+use crate::query::{self, Answer, Question};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
-use crate::status::{self, AgentState};
+use crate::status::{AgentState, Status};
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = oneshot::print_version(arguments) {
@@ -74,7 +76,8 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
         .map_err(|error| explain(&error))?;
     // Subscribed before the first listing, so that no change is lost between the two.
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
-    dataplane.apply(interface_addresses().context("cannot list the node's addresses")?);
+    let addresses = interface_addresses().context("cannot list the node's addresses")?;
+    dataplane.apply(addresses.clone());
     if arguments.once {
         // `--once` serves no status, but keeps the lock.
         drop(presence.listener);
@@ -84,7 +87,8 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
             min_period: settings.config.min_sync_period,
             check_period: arguments.drift_check_period,
         };
-        keep_running(dataplane, presence, pace, interfaces, arguments, objects, settings)
+        let own = Own { presence, interfaces, addresses };
+        keep_running(dataplane, own, pace, arguments, objects, settings)
     }
 }
 
@@ -127,11 +131,18 @@ fn once(
     }
 }
 
+/// What the process has of its network namespace.
+struct Own {
+    presence: Presence,
+    interfaces: Interfaces,
+    /// The addresses, as a change for the directory; the dataplane has it.
+    addresses: Change,
+}
+
 fn keep_running(
     dataplane: Dataplane,
-    presence: Presence,
+    Own { presence, interfaces, addresses }: Own,
     pace: Pace,
-    interfaces: Interfaces,
     arguments: &Run,
     objects: Objects,
     settings: Effective,
@@ -157,6 +168,12 @@ fn keep_running(
     let (service_healths, service_healths_seen) = watch::channel(ServiceHealths::new());
     let sysctls: PendingSysctls = Arc::new(Mutex::new(Some(config.conntrack.clone())));
     let locations = Locations::default();
+    let (programmed, directory) =
+        Directory::spawn().context("cannot start the thread \"directory\"")?;
+    let known_before =
+        Programmed { changes: vec![addresses], received: SystemTime::now(), took: Duration::ZERO };
+    // The thread ends with the last sender.
+    let _ = programmed.send(known_before);
     let mut observer = Observer {
         health: health.clone(),
         unknown_node_is_eligible,
@@ -167,6 +184,7 @@ fn keep_running(
         sweeps: sweeper(metrics.clone())?,
         node_ports: None,
         sysctls: sysctls.clone(),
+        directory: programmed,
         net_sysctls: arguments.net_sysctls.clone(),
         missing_node: None,
         locations: locations.clone(),
@@ -194,7 +212,8 @@ fn keep_running(
     })?;
     let health_of = health_source(health_seen, commands.backlog(), families);
     let status = known.clone().teller(health_of.clone(), unbound.clone());
-    start_thread("status", move || status::serve(&presence.listener, status))?;
+    let answer = answers(known.clone(), status, directory);
+    start_thread("status", move || query::serve(&presence.listener, answer))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
     let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
     let (configz, configz_seen) = watch::channel(settings.configz());
@@ -267,6 +286,22 @@ fn keep_running(
     // Does not wait for a DNS lookup in progress.
     runtime.shutdown_background();
     result
+}
+
+/// Returns the function that answers the commands on this node.
+fn answers(
+    known: AgentState,
+    status: impl Fn() -> Status,
+    directory: Directory,
+) -> impl Fn(&Question) -> Answer {
+    move |question| match question {
+        Question::Status => Answer::Status(Box::new(status())),
+        Question::Objects(selection) => Answer::Objects(Box::new(query::Objects {
+            excerpt: directory.excerpt(selection),
+            options: known.options(),
+            status: status(),
+        })),
+    }
 }
 
 /// Returns the handler for failures of the ports for probes and metrics. The server itself logs

@@ -4,13 +4,13 @@ use anyhow::Context;
 
 use super::args::{Status as Arguments, StatusOutput};
 use super::{Failure, logging, netns};
-use crate::status::ask;
+use crate::query::ask_status;
 
 /// Requests the agent's status and prints it. Fails if the agent has problems.
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     logging::start_with(&arguments.logging.0);
     netns::enter(arguments.netns.as_deref())?;
-    let mut status = ask().map_err(anyhow::Error::from)?;
+    let mut status = ask_status().map_err(anyhow::Error::from)?;
     status.judge();
     let text = match arguments.output {
         StatusOutput::Text => status.to_string(),

@@ -16,7 +16,7 @@ pub enum Event<'a> {
         wrote: Option<SyncReport>,
         /// Frontends with a change of the backends to which flows may stay.
         flows: Flows,
-        /// The batches since the previous sync, without their changes.
+        /// The batches since the previous sync.
         batches: Vec<ChangeBatch>,
         /// The number of changes in these batches.
         changes: ChangeCounts,

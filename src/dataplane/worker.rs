@@ -45,7 +45,7 @@ pub(super) struct Worker<R> {
     backlog: Backlog,
     pace: Pace,
     report: R,
-    /// The batches since the last sync, without their changes.
+    /// The batches since the last sync.
     batches: Vec<ChangeBatch>,
     changes: ChangeCounts,
     /// The time of the last successful sync.
@@ -127,8 +127,8 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                     "received changes"
                 );
                 let mut is_news = false;
-                for change in std::mem::take(&mut batch.changes) {
-                    is_news |= self.dataplane.apply(change);
+                for change in &batch.changes {
+                    is_news |= self.dataplane.apply(change.clone());
                 }
                 if !is_news {
                     // The kernel has had this state since earlier triggers.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::plan::Set;
+use shunt_core::plan::{Options, Set};
 
 use super::{
     Conflict, Counts, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure,
@@ -57,6 +57,13 @@ impl AgentState {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Each value is consistent by itself.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the options of the plan in force; the defaults before the first plan.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        let inner = self.lock();
+        inner.snapshot.node_context.as_ref().map_or_else(Options::default, |it| it.options.clone())
     }
 
     /// Notes a new source and the node that it is for.
@@ -134,7 +141,7 @@ impl AgentState {
         self.lock().kube_proxy.clone_from(found);
     }
 
-    /// Returns a function that makes a report, for [`serve`](super::serve).
+    /// Returns a function that makes a report, for [`serve`](crate::query::serve).
     pub fn teller(self, health: HealthSource, unbound: UnboundPorts) -> impl Fn() -> Status {
         let started = Time::now();
         move || {

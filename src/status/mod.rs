@@ -1,12 +1,11 @@
 //! `shunt status`: the state of the running agent, for a person on its node.
 //!
 //! Owns: the state that the agent notes ([`AgentState`]), the report ([`Status`]) as JSON and as text
-//! with problems first, and the socket between agent and command.
+//! with problems first.
 //!
 //! Field names of the JSON are an interface: new ones may come, existing ones stay.
 
 mod agent_state;
-mod socket;
 mod text;
 mod time;
 
@@ -21,7 +20,6 @@ use shunt_core::plan::NodeContext;
 use crate::kube_proxy::Found;
 
 pub use agent_state::{AgentState, Following};
-pub use socket::{NoStatus, ask, serve};
 pub use time::Time;
 
 /// A report of the agent about itself.

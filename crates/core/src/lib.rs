@@ -9,5 +9,6 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod explain;
 pub mod model;
 pub mod plan;

@@ -1,6 +1,7 @@
 //! The two families of addresses.
 
 use std::fmt;
+use std::net::IpAddr;
 
 /// A family of addresses, and of the tables that translate them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +20,12 @@ impl Family {
             Family::Ip => libc::NFPROTO_IPV4 as u8,
             Family::Ip6 => libc::NFPROTO_IPV6 as u8,
         }
+    }
+
+    /// Returns the family of an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Family {
+        if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
     }
 
     pub(crate) fn from_number(number: u8) -> Option<Family> {

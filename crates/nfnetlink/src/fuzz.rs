@@ -2,11 +2,11 @@
 
 use crate::Family;
 use crate::attr::Attrs;
-use crate::conntrack::Entry;
+use crate::conntrack::{Connection, Entry};
 use crate::message::messages;
 use crate::nft::{
-    Answer, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, ElementData,
-    Elements,
+    Answer, AttachedChain, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable,
+    ElementData, Elements,
 };
 
 /// Reads the messages as every kind of answer.
@@ -22,8 +22,10 @@ pub fn fuzz(bytes: &[u8]) {
         if let Some(answer) = Answer::parse(&message) {
             assert!(!batch.refused(&answer).to_string().is_empty());
         }
-        let _ = crate::route::address(&message);
+        crate::route::parse_all(&message);
+        let _ = AttachedChain::parse(&message);
         let attrs = message.attrs();
+        let _ = crate::hooks::HookFunction::parse(&attrs);
         let _ = DumpedTable::parse(&attrs);
         let _ = DumpedChain::parse(&attrs, "nat");
         let _ = DumpedSet::parse(&attrs);
@@ -34,6 +36,7 @@ pub fn fuzz(bytes: &[u8]) {
         for list in attrs.clone() {
             let _ = list.children().filter_map(|element| DumpedElement::parse(&element)).count();
         }
+        let _ = Connection::parse(&attrs).map(|it| it.state.map(|state| state.to_string()));
         if let Some(entry) = Entry::parse(&attrs) {
             let mut name = Vec::new();
             entry.put_name(&mut name);

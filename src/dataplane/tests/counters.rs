@@ -43,7 +43,7 @@ fn change(world: &mut World, change: Change) {
 }
 
 fn endpoints(numbers: &[u16]) -> Change {
-    Change::Slice(slice(1, Family::V4, numbers))
+    Change::Slice(slice(1, Family::V4, numbers).into())
 }
 
 fn world(endpoints: &[u16]) -> World {
@@ -84,7 +84,7 @@ fn counter_of_a_lost_short_circuit_goes_to_the_verdict() {
     let local = || {
         let mut local = service(1);
         local.external_policy = TrafficPolicy::Local;
-        Change::Service(local)
+        Change::Service(local.into())
     };
     let sum = |world: &World| {
         let of = |set| counted(world, set, EXTERNAL_IP).map_or(0, |(packets, _)| packets);
@@ -103,7 +103,7 @@ fn counter_of_a_lost_short_circuit_goes_to_the_verdict() {
     change(&mut world, endpoints(&[12, 14]));
     assert_eq!(counted(&world, Set::ShortCircuit, EXTERNAL_IP), Some((5, 300)));
     // Here the verdict itself does not change: `lb-2` for all endpoints as for the local ones.
-    change(&mut world, Change::Service(service(1)));
+    change(&mut world, Change::Service(service(1).into()));
     assert_eq!(sum(&world), 12);
     assert_eq!(counted(&world, Set::ServiceIps, EXTERNAL_IP), Some((12, 720)));
 }
@@ -115,7 +115,7 @@ fn counter_of_another_service_port_starts_at_zero() {
     let mut other = service(2);
     other.cluster_ips = service(1).cluster_ips;
     let gone = Change::ServiceGone(service(1).name);
-    world.send(vec![gone, Change::Service(other)]);
+    world.send(vec![gone, Change::Service(other.into())]);
     world.settle();
     assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((0, 0)));
 }
@@ -156,7 +156,7 @@ fn counter_survives_a_refused_neighbour() {
     let mut world = world(&[11, 12]);
     connect(&world, Set::ServiceIps, CLUSTER_IP, 5);
     world.namespace.refuse(|_, key| key.starts_with(&[10, 96, 0, 2]).then_some(Errno::ENOSPC));
-    world.send(vec![endpoints(&[11]), Change::Service(service(2))]);
+    world.send(vec![endpoints(&[11]), Change::Service(service(2).into())]);
     world.settle();
     assert!(world.events().iter().any(|event| matches!(event, What::Quarantined(_))));
     assert_eq!(counted(&world, Set::ServiceIps, CLUSTER_IP), Some((5, 300)));

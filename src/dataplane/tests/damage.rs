@@ -67,7 +67,7 @@ fn own_changes_are_no_damage() {
         let lost = || Error::Receive(io::Error::from_raw_os_error(Errno::ENOBUFS as i32));
         fails.then(|| Fault::Before(lost()))
     });
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[13]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[13]))]);
     world.pass(SECOND);
     let events = world.events();
     assert!(matches!(events[..], [What::Failed { .. }, What::Wrote { .. }]), "{events:?}");
@@ -91,7 +91,7 @@ fn repair_beside_a_refused_frontend_is_reported() {
     batch.delete_elements(TableFamily::Ip, TABLE, Set::Endpoints.name(), &elements);
     world.foreign(&batch.finish());
     world.namespace.refuse(|_, key| key.starts_with(&[10, 96, 0, 2]).then_some(Errno::ENOSPC));
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[13]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[13]))]);
     world.send(of_service(2));
     world.pass(SECOND / 10);
     let events = world.events();
@@ -101,7 +101,7 @@ fn repair_beside_a_refused_frontend_is_reported() {
 }
 
 fn of_service(n: u16) -> Vec<Change> {
-    vec![Change::Service(service(n)), Change::Slice(slice(n, Family::V4, &[n * 10]))]
+    vec![Change::service(service(n)), Change::slice(slice(n, Family::V4, &[n * 10]))]
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn storm_of_foreign_commits_neither_starves_changes_nor_takes_a_core() {
     let (mut commits, minutes) = (0, 10);
     for n in 0..minutes * 60 {
         world.foreign(&elsewhere(&format!("other-{n}")));
-        world.send(vec![Change::Slice(slice(1, Family::V4, &[11, 20 + n]))]);
+        world.send(vec![Change::slice(slice(1, Family::V4, &[11, 20 + n]))]);
         world.settle();
         commits += world.events().len();
         world.pass(SECOND);
@@ -206,7 +206,7 @@ fn unfinished_comparison_does_not_keep_the_thread_busy() {
     while world.next_check().is_none() {
         world.pass(Duration::from_millis(1));
     }
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[13]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[13]))]);
     world.pass(60 * SECOND);
     assert!(world.events().iter().all(|event| matches!(event, What::Failed { .. })));
 }

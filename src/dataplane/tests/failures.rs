@@ -42,7 +42,7 @@ fn failed_sync_is_tried_again_after_growing_pauses() {
     assert_eq!(world.backlog.oldest(), None);
     // The next failure begins with the short pause.
     fails.store(true, Ordering::Relaxed);
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
     world.settle();
     let first = Duration::from_millis(100);
     assert!(matches!(&world.events()[..], [What::Failed { retry_in, .. }] if *retry_in == first));
@@ -55,7 +55,7 @@ fn changes_wait_for_the_pause_after_a_failure() {
     world.send(cluster(&[11]));
     world.pass(Duration::from_millis(700));
     assert_eq!(world.events().len(), 4);
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
     world.pass(Duration::from_millis(790));
     assert_eq!(world.events(), [], "a change does not end the pause");
     world.pass(Duration::from_millis(20));
@@ -85,7 +85,7 @@ fn refused_frontend_costs_nothing_but_itself_and_is_tried_after_growing_pauses()
     // The ClusterIP 10.96.0.2.
     world.namespace.refuse(|_, key| key.starts_with(&[10, 96, 0, 2]).then_some(Errno::ENOSPC));
     world.send(cluster(&[11]));
-    world.send(vec![Change::Service(service(2)), Change::Slice(slice(2, Family::V4, &[21]))]);
+    world.send(vec![Change::service(service(2)), Change::slice(slice(2, Family::V4, &[21]))]);
     world.settle();
     let events = world.events();
     assert!(matches!(events[0], What::Wrote { .. }), "{events:?}");
@@ -121,7 +121,7 @@ fn change_of_a_refused_service_is_tried_at_once() {
     world.pass(100 * SECOND);
     assert!(!world.snapshot().quarantined.is_empty());
     world.namespace.relent();
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
     world.settle();
     assert!(world.snapshot().quarantined.is_empty());
 }
@@ -138,7 +138,7 @@ fn dead_socket_is_replaced_within_the_sync() {
         let gone = || io::Error::from_raw_os_error(Errno::EBADF as i32);
         dies.then(|| Fault::Before(Error::Receive(gone())))
     });
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
     world.settle();
     let events = world.events();
     assert!(events.iter().all(|event| matches!(event, What::Wrote { .. })), "{events:?}");

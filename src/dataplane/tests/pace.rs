@@ -16,7 +16,7 @@ fn changes_that_wait_form_one_transaction() {
     let mut world = World::new();
     world.send(cluster(&[11]));
     for endpoint in 12..20 {
-        world.send(vec![Change::Slice(slice(1, Family::V4, &[11, endpoint]))]);
+        world.send(vec![Change::slice(slice(1, Family::V4, &[11, endpoint]))]);
     }
     world.settle();
     assert!(matches!(world.events()[..], [What::Wrote { .. }]));
@@ -32,7 +32,7 @@ fn commits_are_a_minimum_period_apart() {
     world.pass(SECOND);
     assert!(matches!(world.events()[..], [What::Wrote { .. }]));
     for endpoint in 12..15 {
-        world.send(vec![Change::Slice(slice(1, Family::V4, &[endpoint]))]);
+        world.send(vec![Change::slice(slice(1, Family::V4, &[endpoint]))]);
         world.pass(SECOND);
     }
     assert_eq!(world.events(), [], "the last commit was 4 s ago");
@@ -57,13 +57,13 @@ fn unused_balancer_is_deleted_after_an_hour() {
     let has_balancer =
         |world: &World| world.listing().chains.iter().any(|chain| chain.name == "lb-17");
     assert!(has_balancer(&world));
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[1]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[1]))]);
     world.pass(3590 * SECOND);
     assert!(has_balancer(&world));
     // A number that comes back finds its chain, and the hour begins anew.
-    world.send(vec![Change::Slice(slice(1, Family::V4, &many))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &many))]);
     world.pass(20 * SECOND);
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[1]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[1]))]);
     world.pass(3590 * SECOND);
     assert!(has_balancer(&world));
     world.pass(30 * SECOND);
@@ -76,7 +76,7 @@ fn triggers_of_an_unchanged_slice_are_not_reported() {
     world.send(cluster(&[11]));
     world.settle();
     let batch = |endpoint| ChangeBatch {
-        changes: vec![Change::Slice(slice(1, Family::V4, &[endpoint]))],
+        changes: vec![Change::slice(slice(1, Family::V4, &[endpoint]))],
         received: Instant::now(),
         triggers: vec![(Family::V4, SystemTime::now())],
     };
@@ -94,18 +94,18 @@ fn conflict_is_reported_once_with_the_field() {
     let mut other = service(2);
     other.external_ips = service(1).external_ips;
     world.send(cluster(&[11]));
-    world.send(vec![Change::Service(other.clone())]);
+    world.send(vec![Change::service(other.clone())]);
     world.settle();
     let conflict = What::Conflict("spec.externalIPs".to_owned());
     assert!(world.events().contains(&conflict));
-    world.send(vec![Change::Slice(slice(1, Family::V4, &[12]))]);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
     world.settle();
     assert!(!world.events().contains(&conflict));
     // It ends, and is reported again when it comes back.
-    world.send(vec![Change::Service(service(2))]);
+    world.send(vec![Change::service(service(2))]);
     world.settle();
     assert!(world.snapshot().conflicts.is_empty());
-    world.send(vec![Change::Service(other)]);
+    world.send(vec![Change::service(other)]);
     world.settle();
     assert!(world.events().contains(&conflict));
 }

@@ -240,8 +240,8 @@ pub(super) fn foreign(namespace: &Namespace, batch: &FinishedBatch) -> Result<()
 /// A Service with these IPv4 endpoints, in a cluster that is listed.
 pub(super) fn cluster(endpoints: &[u16]) -> Vec<Change> {
     vec![
-        Change::Service(service(1)),
-        Change::Slice(slice(1, Family::V4, endpoints)),
+        Change::service(service(1)),
+        Change::slice(slice(1, Family::V4, endpoints)),
         Change::Synced,
     ]
 }

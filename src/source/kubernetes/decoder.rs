@@ -119,10 +119,11 @@ impl Decoder {
     pub(super) fn listed(&mut self, names: HashSet<ObjectName>) -> Option<Change> {
         self.told.retain(|name, _| names.contains(name));
         let listed = match self.kind {
-            Kind::Service => Listed::Services(names),
-            Kind::EndpointSlice => Listed::Slices(names),
+            Kind::Service => Listed::Services(names.into()),
+            Kind::EndpointSlice => Listed::Slices(names.into()),
             Kind::ServiceCidr => {
-                Listed::ServiceCidrs(names.into_iter().map(|name| name.name).collect())
+                let names: HashSet<Arc<str>> = names.into_iter().map(|name| name.name).collect();
+                Listed::ServiceCidrs(names.into())
             }
             Kind::Node => return names.is_empty().then_some(Change::NodeGone),
         };
@@ -152,7 +153,7 @@ impl Decoder {
         };
         let reason = format!("{reason} (the {} is left out)", self.kind);
         let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
-        Ok((Converted { key, change: None, problems: vec![problem] }, metadata))
+        Ok((Converted::refused(key, vec![problem]), metadata))
     }
 
     /// Reports problems, once for each version of an object.

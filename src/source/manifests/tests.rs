@@ -35,7 +35,7 @@ fn service(name: &str, octet: u32) -> String {
 fn say(changes: &[Change]) -> Vec<String> {
     let one = |change: &Change| match change {
         Change::Service(service) => format!("{} {}", service.name, service.cluster_ips[0]),
-        Change::ServiceGone(name) => format!("{name} gone"),
+        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => format!("{name} gone"),
         Change::Slice(slice) => format!("slice {}", slice.name),
         Change::Node(node) => format!("node {}", node.name),
         Change::Synced => "synced".into(),
@@ -169,7 +169,7 @@ proptest! {
                 match change {
                     Change::Service(service) => {
                         let key = Key { kind: Kind::Service, name: service.name.clone() };
-                        known.insert(key, Change::Service(service));
+                        known.insert(key, Change::service(service));
                     }
                     Change::ServiceGone(name) => {
                         let removed = known.remove(&Key { kind: Kind::Service, name });

@@ -106,9 +106,9 @@ fn forget_others(changes: &mut Vec<Change>) {
         }
     }
     let listed = [
-        Change::Listed(Listed::Services(services)),
-        Change::Listed(Listed::Slices(slices)),
-        Change::Listed(Listed::ServiceCidrs(cidrs)),
+        Change::Listed(Listed::Services(services.into())),
+        Change::Listed(Listed::Slices(slices.into())),
+        Change::Listed(Listed::ServiceCidrs(cidrs.into())),
     ];
     let node_gone = (!has_node).then_some(Change::NodeGone);
     changes.splice(0..0, listed.into_iter().chain(node_gone));

@@ -125,6 +125,9 @@ impl Diagnostics {
         }
         let subject = key.to_string();
         let problems = self.problems.into_iter().map(|p| p.of_object(&subject)).collect();
-        Converted { key, change: change.filter(|_| !self.refused), problems }
+        if self.refused {
+            return Converted::refused(key, problems);
+        }
+        Converted { key, change, problems }
     }
 }

@@ -15,7 +15,7 @@ mod values;
 
 use std::fmt;
 
-use shunt_core::model::{Change, ObjectName};
+use shunt_core::model::{Change, Ignored, ObjectName};
 
 use crate::spanned_yaml::{Diagnostic, Severity};
 
@@ -124,14 +124,27 @@ impl fmt::Display for Key {
 pub struct Converted {
     /// The identity of the object.
     pub key: Key,
-    /// The object for the model. None if shunt does not implement it (headless, another proxy's, …)
-    /// or if it is invalid: then a known object of this name is deleted.
+    /// The object for the model, or why shunt ignores a Service. `None` for an EndpointSlice without
+    /// use, and for other kinds if they are invalid: then a known object of this name is deleted.
     pub change: Option<Change>,
     /// The problems. An object with a [`Severity::Error`] is not used at all.
     pub problems: Vec<Diagnostic>,
 }
 
 impl Converted {
+    /// Returns the result for an invalid object. Its problems have at least one error.
+    pub(crate) fn refused(key: Key, problems: Vec<Diagnostic>) -> Converted {
+        let error = problems.iter().find(|problem| problem.severity == Severity::Error);
+        let change = match (key.kind, error) {
+            (Kind::Service, Some(error)) if !key.name.name.is_empty() => {
+                let reason = Ignored::Invalid(error.to_string().into());
+                Some(Change::ServiceIgnored(key.name.clone(), reason))
+            }
+            _ => None,
+        };
+        Converted { key, change, problems }
+    }
+
     /// Returns true if the object is left out because of an error.
     #[must_use]
     pub fn is_refused(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use shunt_core::model::{Change, Family, Protocol, Service, ServicePort, TrafficPolicy};
+use shunt_core::model::{Change, Family, Ignored, Protocol, Service, ServicePort, TrafficPolicy};
 
 use crate::spanned_yaml::{At, parse_net};
 
@@ -22,12 +22,13 @@ const AFFINITY_LONGEST: u32 = 86_400;
 pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::Service, &raw.metadata, names);
-    if !is_ours(raw, &mut findings) {
-        return findings.finish(key, None);
+    if let Some(reason) = ignored(raw, &mut findings) {
+        let change = Change::ServiceIgnored(key.name.clone(), reason);
+        return findings.finish(key, Some(change));
     }
     let spec = &raw.spec;
     let type_ = service_type(spec, &mut findings);
-    let mut load_balancer_ips = load_balancer_ips(&raw.status, &mut findings);
+    let LoadBalancerIps { mut vips, proxied } = load_balancer_ips(&raw.status, &mut findings);
     let source_ranges = source_ranges(spec, &mut findings);
     if spec.load_balancer_source_ranges.iter().any(|text| parse_net(text).is_err()) {
         // Without a range of its family, an address would be open to all clients, although the
@@ -35,7 +36,7 @@ pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
         let restricted = |address: &IpAddr| {
             source_ranges.iter().any(|net| Family::of_net(net) == Family::of(*address))
         };
-        load_balancer_ips.retain(restricted);
+        vips.retain(restricted);
     }
     let external_policy =
         policy("externalTrafficPolicy", &spec.external_traffic_policy, &mut findings);
@@ -44,7 +45,8 @@ pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
         created: created(&raw.metadata, &mut findings),
         cluster_ips: cluster_ips(spec, &mut findings),
         external_ips: external_ips(spec, &mut findings),
-        load_balancer_ips,
+        load_balancer_ips: vips,
+        proxied_ips: proxied,
         source_ranges,
         ports: ports(spec, type_, &mut findings, names),
         internal_policy: policy(
@@ -56,15 +58,22 @@ pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
         affinity_seconds: affinity(spec, &mut findings),
         health_check_node_port: health_check_port(spec, type_, external_policy, &mut findings),
     };
-    findings.finish(key, Some(Change::Service(service)))
+    findings.finish(key, Some(Change::service(service)))
 }
 
-fn is_ours(raw: &raw::Service, findings: &mut Diagnostics) -> bool {
+/// Returns why shunt does not implement the Service; `None` if it does.
+fn ignored(raw: &raw::Service, findings: &mut Diagnostics) -> Option<Ignored> {
     let spec = &raw.spec;
-    if raw.metadata.labels.service_proxy_name.is_some() || spec.type_ == "ExternalName" {
-        return false;
+    if let Some(proxy) = &raw.metadata.labels.service_proxy_name {
+        return Some(Ignored::OtherProxy(proxy.as_str().into()));
+    }
+    if spec.type_ == "ExternalName" {
+        return Some(Ignored::ExternalName);
     }
     let first = spec.cluster_ips.first().unwrap_or(&spec.cluster_ip);
+    if first == "None" || spec.cluster_ip == "None" {
+        return Some(Ignored::Headless);
+    }
     if first.is_empty() && spec.cluster_ip.is_empty() {
         findings.note(
             SPEC.field("clusterIP"),
@@ -72,7 +81,7 @@ fn is_ours(raw: &raw::Service, findings: &mut Diagnostics) -> bool {
              a manifest write it",
         );
     }
-    !first.is_empty() && first != "None" && spec.cluster_ip != "None"
+    first.is_empty().then_some(Ignored::NoClusterIp)
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -162,24 +171,31 @@ fn external_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAd
     addresses
 }
 
-fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Diagnostics) -> Vec<IpAddr> {
+/// The addresses of load balancers, by their `ipMode`.
+#[derive(Default)]
+struct LoadBalancerIps {
+    vips: Vec<IpAddr>,
+    proxied: Vec<IpAddr>,
+}
+
+fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Diagnostics) -> LoadBalancerIps {
     let at = At::top("status");
     let at = at.field("loadBalancer");
     let at = at.field("ingress");
-    let mut addresses = Vec::new();
+    let mut ips = LoadBalancerIps::default();
     for (i, ingress) in status.load_balancer.ingress.iter().enumerate() {
         let at = at.index(i);
         let effect = "this load-balancer address is ignored";
-        match &*ingress.ip_mode {
+        let addresses = match &*ingress.ip_mode {
             // In this mode, packets must reach the load balancer itself.
-            "Proxy" => continue,
-            "VIP" | "" => {}
+            "Proxy" => &mut ips.proxied,
+            "VIP" | "" => &mut ips.vips,
             other => {
                 let reason = "not a mode; write VIP or Proxy";
                 findings.ignored(at.field("ipMode"), other, reason, effect);
                 continue;
             }
-        }
+        };
         if ingress.ip.is_empty() {
             continue;
         }
@@ -189,7 +205,7 @@ fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Diagnostics) ->
             Err(reason) => findings.ignored(at.field("ip"), &ingress.ip, reason, effect),
         }
     }
-    addresses
+    ips
 }
 
 fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpNet> {

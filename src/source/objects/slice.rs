@@ -48,7 +48,7 @@ pub fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Converted 
         ports: ports(raw, &mut findings, names),
         endpoints: endpoints(raw, family, &mut findings, names),
     };
-    findings.finish(key, Some(Change::Slice(slice)))
+    findings.finish(key, Some(Change::slice(slice)))
 }
 
 fn ports(

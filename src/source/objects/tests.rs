@@ -1,7 +1,7 @@
 //! Cases for the conversions, written as manifests.
 
 use serde::de::DeserializeOwned;
-use shunt_core::model::{EndpointSlice, Node, Service, TrafficPolicy};
+use shunt_core::model::{EndpointSlice, Ignored, Node, Service, TrafficPolicy};
 
 use super::*;
 use crate::spanned_yaml::{self, typed};
@@ -26,7 +26,7 @@ fn with_spec(lines: &str) -> Converted {
 
 fn good_service(converted: Converted) -> Service {
     match converted.change {
-        Some(Change::Service(service)) => service,
+        Some(Change::Service(service)) => (*service).clone(),
         other => panic!("{other:?}, {:?}", converted.problems),
     }
 }
@@ -119,23 +119,33 @@ status: null
 }
 
 #[test]
-fn services_of_others_are_gone_without_a_word() {
-    for yaml in [
-        "metadata: {name: a}\nspec: {clusterIP: None}",
-        "metadata: {name: a}\nspec: {clusterIPs: [None]}",
-        "metadata: {name: a}\nspec: {type: ExternalName, externalName: x.example}",
-        "metadata: {name: a, labels: {service.kubernetes.io/service-proxy-name: x}}\n\
-         spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}",
+fn services_of_others_are_ignored_with_the_reason_and_without_a_problem() {
+    for (yaml, reason) in [
+        ("metadata: {name: a}\nspec: {clusterIP: None}", Ignored::Headless),
+        ("metadata: {name: a}\nspec: {clusterIPs: [None]}", Ignored::Headless),
+        (
+            "metadata: {name: a}\nspec: {type: ExternalName, externalName: x.example}",
+            Ignored::ExternalName,
+        ),
+        (
+            "metadata: {name: a, labels: {service.kubernetes.io/service-proxy-name: x}}\n\
+             spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}",
+            Ignored::OtherProxy("x".into()),
+        ),
     ] {
         let converted = convert_service(yaml);
         assert_problems(&converted, &[]);
         assert!(!converted.is_refused());
-        assert!(matches!(converted.into_change(), Change::ServiceGone(_)), "{yaml}");
+        assert_eq!(converted.into_change(), ignored("default", reason), "{yaml}");
     }
     let converted = convert_service("metadata: {name: a}\nspec: {ports: [{port: 80}]}");
     assert!(!converted.is_refused());
     assert_problems(&converted, &["there is no ClusterIP"]);
-    assert_eq!(converted.change, None);
+    assert_eq!(converted.change, Some(ignored("default", Ignored::NoClusterIp)));
+}
+
+fn ignored(namespace: &str, reason: Ignored) -> Change {
+    Change::ServiceIgnored(ObjectName::new(namespace, "a"), reason)
 }
 
 #[test]
@@ -180,7 +190,10 @@ fn errors_leave_a_service_out_with_all_its_problems() {
         assert_problems(&converted, expected);
         assert!(converted.is_refused(), "{spec}");
         assert!(messages(&converted)[0].ends_with("(the Service is left out)"));
-        assert!(matches!(converted.into_change(), Change::ServiceGone(_)), "{spec}");
+        let Change::ServiceIgnored(_, Ignored::Invalid(reason)) = converted.into_change() else {
+            panic!("{spec}: the change is another one");
+        };
+        assert!(reason.contains(expected[0]), "{spec}: {reason}");
     }
     let long = "x".repeat(300);
     let converted =
@@ -248,7 +261,7 @@ fn convert_slice(yaml: &str) -> Converted {
 
 fn good_slice(converted: Converted) -> EndpointSlice {
     match converted.change {
-        Some(Change::Slice(slice)) => slice,
+        Some(Change::Slice(slice)) => (*slice).clone(),
         other => panic!("{other:?}, {:?}", converted.problems),
     }
 }

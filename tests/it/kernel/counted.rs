@@ -37,8 +37,8 @@ fn assert_counted(ns: &Netns, dataplane: &Dataplane) -> Result<()> {
 fn counts_follow_the_kernel() -> Result<()> {
     let ns = Netns::new()?;
     let with = |n: u16, endpoints: &[u16]| {
-        let slices = Family::ALL.map(|family| Change::Slice(slice(n, family, endpoints)));
-        std::iter::once(Change::Service(service(n))).chain(slices).collect::<Vec<_>>()
+        let slices = Family::ALL.map(|family| Change::slice(slice(n, family, endpoints)));
+        std::iter::once(Change::service(service(n))).chain(slices).collect::<Vec<_>>()
     };
     let mut running = dataplane(&ns, with(1, &[1, 2, 3]))?;
     running.sync()?;
@@ -74,14 +74,14 @@ fn transactions_are_counted_by_how_they_end() -> Result<()> {
     assert_eq!(start.commits[0].bytes, report.bytes);
     assert_eq!(dataplane.take_stats(), CommitStats::default());
 
-    dataplane.apply(Change::Service(service(1)));
+    dataplane.apply(Change::service(service(1)));
     dataplane.sync()?;
     let change = dataplane.take_stats();
     assert_eq!((change.full, change.commits.len()), (false, 1));
 
     // A commit does not depend on what other processes do to their tables.
     ns.nft("add table ip other")?;
-    dataplane.apply(Change::Service(service(2)));
+    dataplane.apply(Change::service(service(2)));
     dataplane.sync()?;
     let beside = dataplane.take_stats();
     assert_eq!((beside.full, beside.commits.len(), beside.overtaken), (false, 1, 0));
@@ -95,19 +95,19 @@ fn transactions_are_counted_by_how_they_end() -> Result<()> {
     assert_eq!((overtaken.commits.len(), overtaken.overtaken, overtaken.refused), (1, 1, 0));
 
     faults.refuse(|_| Some(Errno::ENOMEM));
-    dataplane.apply(Change::Service(service(3)));
+    dataplane.apply(Change::service(service(3)));
     dataplane.sync()?;
     let refused = dataplane.take_stats();
     assert!(refused.refused > 0 && refused.commits.is_empty(), "{refused:?}");
     assert_eq!(dataplane.snapshot().quarantined_service_ports, 1);
 
     faults.refuse(|_| None);
-    dataplane.apply(Change::Slice(slice(3, Family::V4, &[1])));
+    dataplane.apply(Change::slice(slice(3, Family::V4, &[1])));
     dataplane.sync()?;
     assert_eq!(dataplane.take_stats().commits.len(), 1);
     // The chain for a number of endpoints that no frontend has any more.
     let endpoints: Vec<u16> = (0..20).collect();
-    dataplane.apply(Change::Slice(slice(3, Family::V4, &endpoints)));
+    dataplane.apply(Change::slice(slice(3, Family::V4, &endpoints)));
     dataplane.sync()?;
     dataplane.apply(Change::ServiceGone(name(3)));
     dataplane.sync()?;

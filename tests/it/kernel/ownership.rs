@@ -110,7 +110,7 @@ fn unchanged_tables_are_listed_once_behind_a_foreign_commit() -> Result<()> {
     restricted.load_balancer_ips = vec!["198.51.100.1".parse()?, "2001:db8::1".parse()?];
     restricted.source_ranges = vec!["192.0.2.0/25".parse()?, "2001:db8:1::/64".parse()?];
     restricted.external_policy = TrafficPolicy::Local;
-    running.apply(Change::Service(restricted));
+    running.apply(Change::service(restricted));
     running.apply(Change::Synced);
     running.sync()?;
     faults.lists();
@@ -218,7 +218,7 @@ fn tables_without_an_owner_are_replaced_in_one_transaction_and_clients_stay() ->
     let mut changes = some_cluster();
     let mut sticky = service(1);
     sticky.affinity_seconds = Some(600);
-    changes.push(Change::Service(sticky));
+    changes.push(Change::service(sticky));
     let mut shared = dataplane(&ns, changes.clone())?;
     shared.sync()?;
     assert_eq!(flags(&ns)?, [Some(0); 2]);
@@ -275,7 +275,7 @@ fn a_socket_that_is_lost_is_opened_anew() -> Result<()> {
     let wanted = ns.ruleset()?;
     let owned = running.snapshot().is_owner;
     faults.lose_the_socket();
-    running.apply(Change::Service(service(900)));
+    running.apply(Change::service(service(900)));
     let report = ns.run(|| sync_after(&mut running))?.expect("something to write");
     assert_eq!((report.repaired, report.deleted), (0, 0));
     assert_eq!(running.snapshot().is_owner, owned);
@@ -307,7 +307,7 @@ fn a_kernel_that_does_not_know_the_flags_gets_plain_tables() -> Result<()> {
         assert_eq!(flags(&ns)?, [Some(0); 2]);
         assert_eq!(dataplane.snapshot().quarantined.len(), 0);
         // It is not tried again.
-        dataplane.apply(Change::Service(service(77)));
+        dataplane.apply(Change::service(service(77)));
         dataplane.sync()?;
         assert_eq!(faults.commits(), 1);
     }

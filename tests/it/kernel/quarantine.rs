@@ -25,8 +25,8 @@ fn faulty(ns: &Netns) -> Result<(Faults, Dataplane)> {
 
 fn of_service(n: u16) -> Vec<Change> {
     let endpoints: Vec<u16> = (0..n % 50).map(|e| n * 64 + e).collect();
-    let slices = Family::ALL.map(|family| Change::Slice(slice(n, family, &endpoints)));
-    std::iter::once(Change::Service(service(n))).chain(slices).collect()
+    let slices = Family::ALL.map(|family| Change::slice(slice(n, family, &endpoints)));
+    std::iter::once(Change::service(service(n))).chain(slices).collect()
 }
 
 /// What a fresh start with these Services makes.
@@ -89,7 +89,7 @@ fn a_refused_element_costs_its_frontend_only() -> Result<()> {
         dataplane.apply(Change::ServiceGone(service(20).name));
         dataplane.apply(Change::ServiceGone(service(POISON).name));
         dataplane.sync()?;
-        dataplane.apply(Change::Service(service(POISON)));
+        dataplane.apply(Change::service(service(POISON)));
         dataplane.sync()?;
         dataplane.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
         assert_eq!(dataplane.snapshot().quarantined.len(), 0);

@@ -30,10 +30,10 @@ fn cluster() -> Vec<Change> {
         if n % 2 == 0 {
             service.external_policy = TrafficPolicy::Local;
         }
-        changes.push(Change::Service(service));
+        changes.push(Change::service(service));
         let endpoints: Vec<u16> = (0..n).map(|e| n * 100 + e).collect();
-        changes.push(Change::Slice(slice(n, Family::V4, &endpoints)));
-        changes.push(Change::Slice(slice(n, Family::V6, &endpoints)));
+        changes.push(Change::slice(slice(n, Family::V4, &endpoints)));
+        changes.push(Change::slice(slice(n, Family::V6, &endpoints)));
     }
     changes
 }

@@ -162,7 +162,7 @@ fn chains_that_rules_of_others_go_to_stay_with_all_that_they_go_to() -> Result<(
 fn removal_without_scope_removes_nothing() -> Result<()> {
     let ns = Netns::new()?;
     ns.nft(NFTABLES)?;
-    dataplane(&ns, vec![Change::Service(service(1))])?.sync()?;
+    dataplane(&ns, vec![Change::service(service(1))])?.sync()?;
     let names = |ns: &Netns| ns.output("nft", &["list", "tables"]);
     let all = names(&ns)?;
     assert!(removed(&ns, Scope { own: false, kube_proxy: false })?.is_nothing());

@@ -16,12 +16,12 @@ use super::faults::Faults;
 pub(crate) fn some_cluster() -> Vec<Change> {
     let mut changes = Vec::new();
     for n in 0..20 {
-        changes.push(Change::Service(service(n)));
+        changes.push(Change::service(service(n)));
         // Every third has no endpoints at all.
         if n % 3 != 0 {
             let endpoints: Vec<u16> = (0..=n).map(|e| n * 100 + e).collect();
-            changes.push(Change::Slice(slice(n, Family::V4, &endpoints)));
-            changes.push(Change::Slice(slice(n, Family::V6, &endpoints)));
+            changes.push(Change::slice(slice(n, Family::V4, &endpoints)));
+            changes.push(Change::slice(slice(n, Family::V6, &endpoints)));
         }
     }
     changes
@@ -77,7 +77,7 @@ fn all_base_chains_are_of_type_nat() -> Result<()> {
         Ok(kinds)
     };
     assert_eq!(kinds()?, ["nat"; 6]);
-    running.apply(Change::Service(with_affinity));
+    running.apply(Change::service(with_affinity));
     running.sync()?;
     assert_eq!(kinds()?, ["nat"; 10]);
     running.apply(Change::ServiceGone(service(1).name));
@@ -121,7 +121,7 @@ fn a_restart_after_changes_writes_only_these() -> Result<()> {
     let ns = Netns::new()?;
     dataplane(&ns, some_cluster())?.sync()?;
     let mut changes = some_cluster();
-    changes.push(Change::Slice(slice(4, Family::V4, &[401, 402, 403, 404])));
+    changes.push(Change::slice(slice(4, Family::V4, &[401, 402, 403, 404])));
     changes.push(Change::ServiceGone(service(3).name));
     let mut running = dataplane(&ns, changes.clone())?;
     let report = running.sync()?.expect("something to write");

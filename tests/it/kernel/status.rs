@@ -9,7 +9,8 @@ use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt::http::{Health, HealthSource, UnboundPorts};
 use shunt::presence::Presence;
-use shunt::status::{self, AgentState, Following};
+use shunt::query::{self, Answer};
+use shunt::status::{AgentState, Following};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::Options;
 use shunt_fake_nftables::{NODE, service, slice};
@@ -38,7 +39,9 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     let teller = known.clone().teller(health(), UnboundPorts::default());
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
-    std::thread::spawn(move || status::serve(&presence.listener, teller));
+    std::thread::spawn(move || {
+        query::serve(&presence.listener, |_| Answer::Status(Box::new(teller())));
+    });
 
     faults.refuse(|refusal| {
         let it = refusal.object == "service-ips"
@@ -46,8 +49,8 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
         it.then_some(Errno::ENFILE)
     });
     for n in [1, 7] {
-        dataplane.apply(Change::Service(service(n)));
-        dataplane.apply(Change::Slice(slice(n, Family::V4, &[n * 64])));
+        dataplane.apply(Change::service(service(n)));
+        dataplane.apply(Change::slice(slice(n, Family::V4, &[n * 64])));
     }
     dataplane.apply(Change::Synced);
     let wrote = dataplane.sync()?;
@@ -62,7 +65,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     assert_eq!(json["problems"].as_array().map(Vec::len), Some(1), "{json:#}");
 
     faults.refuse(|_| None);
-    dataplane.apply(Change::Slice(slice(7, Family::V4, &[7 * 64, 7 * 64 + 1])));
+    dataplane.apply(Change::slice(slice(7, Family::V4, &[7 * 64, 7 * 64 + 1])));
     let wrote = dataplane.sync()?;
     known.synced(wrote, Duration::from_millis(1), Arc::new(dataplane.snapshot()));
     let text = status_text(&ns)?;

@@ -41,7 +41,7 @@ fn weather(ownership: Ownership, may_fail: bool) -> Result<()> {
         dataplane.apply(Change::Synced);
         Ok(dataplane)
     };
-    let change = |n: u16| Change::Slice(slice(1, Family::V4, &[n, n + 1]));
+    let change = |n: u16| Change::slice(slice(1, Family::V4, &[n, n + 1]));
     let mut running = open(&ns)?;
     running.sync()?;
     let over = AtomicBool::new(false);
@@ -50,7 +50,7 @@ fn weather(ownership: Ownership, may_fail: bool) -> Result<()> {
         let changed = (|| {
             for n in 0..CHANGES {
                 running.apply(change(n));
-                running.apply(Change::Service(service(100 + n)));
+                running.apply(Change::service(service(100 + n)));
                 match running.sync().map_err(|error| error.to_string()) {
                     Ok(report) => assert!(report.is_some(), "there was something to write"),
                     Err(error) if !may_fail => bail!(error),
@@ -74,7 +74,7 @@ fn weather(ownership: Ownership, may_fail: bool) -> Result<()> {
     let fresh = Netns::new()?;
     let mut other = open(&fresh)?;
     other.apply(change(CHANGES - 1));
-    other.apply_all((0..CHANGES).map(|n| Change::Service(service(100 + n))));
+    other.apply_all((0..CHANGES).map(|n| Change::service(service(100 + n))));
     other.sync()?;
     assert_eq!(ns.ruleset()?, fresh.ruleset()?);
     Ok(())

@@ -31,7 +31,9 @@ impl ChangeBatch {
         let mut counts = ChangeCounts::default();
         for change in &self.changes {
             match change {
-                Change::Service(_) | Change::ServiceGone(_) => counts.services += 1,
+                Change::Service(_) | Change::ServiceIgnored(..) | Change::ServiceGone(_) => {
+                    counts.services += 1;
+                }
                 Change::Slice(_) | Change::SliceGone(_) => counts.slices += 1,
                 _ => {}
             }

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 /// An IP family. Every service port exists once per family that its Service has a ClusterIP for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Family {
     /// IPv4.
     V4,
@@ -45,7 +46,7 @@ impl fmt::Display for Family {
 }
 
 /// A transport protocol of a service port. The discriminants are those of the IP header (IANA).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Protocol {
     /// TCP.
@@ -84,7 +85,7 @@ impl fmt::Display for Protocol {
 }
 
 /// Namespace and name of an object. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectName {
     /// The namespace.
     pub namespace: Arc<str>,
@@ -106,7 +107,7 @@ impl fmt::Display for ObjectName {
 }
 
 /// Which endpoints traffic may use (`internalTrafficPolicy`, `externalTrafficPolicy`).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TrafficPolicy {
     /// All endpoints of the cluster.
     #[default]
@@ -116,7 +117,7 @@ pub enum TrafficPolicy {
 }
 
 /// A Service that has frontends: neither headless nor `ExternalName`, nor some other proxy's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     /// `metadata.namespace` and `metadata.name`.
     pub name: ObjectName,
@@ -129,6 +130,9 @@ pub struct Service {
     pub external_ips: Vec<IpAddr>,
     /// `status.loadBalancer.ingress[].ip` of the entries whose `ipMode` is absent or `VIP`.
     pub load_balancer_ips: Vec<IpAddr>,
+    /// `status.loadBalancer.ingress[].ip` of the entries with the `ipMode` `Proxy`. They have no
+    /// frontend: packets to them go to the load balancer.
+    pub proxied_ips: Vec<IpAddr>,
     /// `spec.loadBalancerSourceRanges`, both families together.
     pub source_ranges: Vec<IpNet>,
     /// `spec.ports`.
@@ -143,8 +147,23 @@ pub struct Service {
     pub health_check_node_port: Option<u16>,
 }
 
+/// Why shunt implements nothing of a Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Ignored {
+    /// `spec.clusterIP` is `None`: clients find the endpoints by DNS.
+    Headless,
+    /// `spec.type` is `ExternalName`: an alias in the DNS.
+    ExternalName,
+    /// The label `service.kubernetes.io/service-proxy-name` names another proxy.
+    OtherProxy(Arc<str>),
+    /// No ClusterIP is allocated.
+    NoClusterIp,
+    /// The Service is invalid: the field, the value and the reason.
+    Invalid(Arc<str>),
+}
+
 /// One entry of `spec.ports`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {
     /// `name`; empty where a Service has a single, unnamed port.
     pub name: Arc<str>,
@@ -157,7 +176,7 @@ pub struct ServicePort {
 }
 
 /// An EndpointSlice of one IP family.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointSlice {
     /// The slice's own name (not that of the Service).
     pub name: ObjectName,
@@ -181,7 +200,7 @@ impl EndpointSlice {
 }
 
 /// One entry of an EndpointSlice's `ports`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointPort {
     /// The name of the service port that it serves.
     pub name: Arc<str>,
@@ -192,7 +211,7 @@ pub struct EndpointPort {
 }
 
 /// One entry of an EndpointSlice's `endpoints`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// The first of `addresses`; the others do not count (KEP-752).
     pub address: IpAddr,
@@ -211,7 +230,7 @@ pub struct Endpoint {
 }
 
 /// The Node that the agent runs on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
     /// `metadata.name`, which EndpointSlices name in `nodeName`.
     pub name: Arc<str>,

@@ -5,18 +5,22 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
-use super::{ArrivalMap, ArrivalSet, EndpointSlice, Node, ObjectName, Service};
+use super::{ArrivalMap, ArrivalSet, EndpointSlice, Ignored, Node, ObjectName, Service};
 
-/// A change from a source.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A change from a source. Objects are shared: the store of the dataplane and the directory for
+/// readers hold the same ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// A Service is new or has changed.
-    Service(Service),
-    /// A Service is deleted, or shunt no longer implements it.
+    Service(Arc<Service>),
+    /// A Service exists, but shunt does not implement it.
+    ServiceIgnored(ObjectName, Ignored),
+    /// A Service is deleted.
     ServiceGone(ObjectName),
     /// An EndpointSlice is new or has changed.
-    Slice(EndpointSlice),
+    Slice(Arc<EndpointSlice>),
     /// An EndpointSlice is deleted, or shunt no longer uses it.
     SliceGone(ObjectName),
     /// The current state of the agent's Node.
@@ -35,15 +39,29 @@ pub enum Change {
     Synced,
 }
 
+impl Change {
+    /// Returns the change for a new or changed Service.
+    #[must_use]
+    pub fn service(service: impl Into<Arc<Service>>) -> Change {
+        Change::Service(service.into())
+    }
+
+    /// Returns the change for a new or changed EndpointSlice.
+    #[must_use]
+    pub fn slice(slice: impl Into<Arc<EndpointSlice>>) -> Change {
+        Change::Slice(slice.into())
+    }
+}
+
 /// The names of all objects of a kind.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Listed {
     /// The names of all Services.
-    Services(HashSet<ObjectName>),
+    Services(Arc<HashSet<ObjectName>>),
     /// The names of all EndpointSlices.
-    Slices(HashSet<ObjectName>),
+    Slices(Arc<HashSet<ObjectName>>),
     /// The names of all ServiceCIDRs.
-    ServiceCidrs(HashSet<Arc<str>>),
+    ServiceCidrs(Arc<HashSet<Arc<str>>>),
 }
 
 /// The Services to plan again.
@@ -65,10 +83,12 @@ impl Dirty {
 }
 
 /// A store of all currently known objects.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Store {
-    services: ArrivalMap<ObjectName, Service>,
-    slices: ArrivalMap<ObjectName, EndpointSlice>,
+    services: ArrivalMap<ObjectName, Arc<Service>>,
+    /// The Services that shunt does not implement.
+    ignored: BTreeMap<ObjectName, Ignored>,
+    slices: ArrivalMap<ObjectName, Arc<EndpointSlice>>,
     /// The slices of each Service, sorted by name.
     slices_of: ArrivalMap<ObjectName, Vec<ObjectName>>,
     /// The last known state of the agent's Node, even if it no longer exists.
@@ -93,7 +113,15 @@ impl Store {
     pub fn apply(&mut self, change: Change, dirty: &mut Dirty) -> bool {
         let changed = match change {
             Change::Service(service) => return self.apply_service(service, dirty),
-            Change::ServiceGone(name) => return self.drop_service(name, dirty),
+            Change::ServiceIgnored(name, reason) => {
+                let changed = self.ignored.get(&name) != Some(&reason);
+                self.ignored.insert(name.clone(), reason);
+                return self.drop_service(name, dirty) || changed;
+            }
+            Change::ServiceGone(name) => {
+                let was_ignored = self.ignored.remove(&name).is_some();
+                return self.drop_service(name, dirty) || was_ignored;
+            }
             Change::Slice(slice) => return self.apply_slice(slice, dirty),
             Change::SliceGone(name) => return self.drop_slice(&name, dirty),
             Change::Listed(listed) => return self.drop_others(&listed, dirty),
@@ -116,7 +144,8 @@ impl Store {
         changed
     }
 
-    fn apply_service(&mut self, service: Service, dirty: &mut Dirty) -> bool {
+    fn apply_service(&mut self, service: Arc<Service>, dirty: &mut Dirty) -> bool {
+        self.ignored.remove(&service.name);
         if self.services.get(&service.name) == Some(&service) {
             return false;
         }
@@ -144,7 +173,8 @@ impl Store {
     fn drop_others(&mut self, listed: &Listed, dirty: &mut Dirty) -> bool {
         let gone: Vec<Change> = match listed {
             Listed::Services(names) => {
-                let gone = self.services.keys().filter(|name| !names.contains(*name));
+                let known = self.services.keys().chain(self.ignored.keys());
+                let gone = known.filter(|name| !names.contains(*name));
                 gone.cloned().map(Change::ServiceGone).collect()
             }
             Listed::Slices(names) => {
@@ -163,7 +193,7 @@ impl Store {
         changed
     }
 
-    fn apply_slice(&mut self, slice: EndpointSlice, dirty: &mut Dirty) -> bool {
+    fn apply_slice(&mut self, slice: Arc<EndpointSlice>, dirty: &mut Dirty) -> bool {
         match self.slices.get(&slice.name) {
             Some(old) if *old == slice => return false,
             Some(old) if old.service == slice.service => {
@@ -222,7 +252,13 @@ impl Store {
 
     /// Returns all Services, in the order of insertion.
     pub fn services(&self) -> impl Iterator<Item = &Service> {
-        self.services.values()
+        self.services.values().map(|service| &**service)
+    }
+
+    /// Returns the Services that shunt does not implement, by name.
+    #[must_use]
+    pub fn ignored(&self) -> &BTreeMap<ObjectName, Ignored> {
+        &self.ignored
     }
 
     /// Returns the number of Services.
@@ -252,18 +288,18 @@ impl Store {
     /// Returns the Service of that name.
     #[must_use]
     pub fn service(&self, name: &ObjectName) -> Option<&Service> {
-        self.services.get(name)
+        self.services.get(name).map(|service| &**service)
     }
 
     /// Returns the EndpointSlices of a Service, sorted by name.
     pub fn slices(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> + Clone {
-        self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.get(name))
+        self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slice(name))
     }
 
     /// Returns the EndpointSlice of that name.
     #[must_use]
     pub fn slice(&self, name: &ObjectName) -> Option<&EndpointSlice> {
-        self.slices.get(name)
+        self.slices.get(name).map(|slice| &**slice)
     }
 
     /// Returns the last known state of the agent's Node, even after its deletion.
@@ -276,6 +312,34 @@ impl Store {
     #[must_use]
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref().filter(|_| self.node_exists)
+    }
+
+    /// Returns the changes that make an empty store hold the same Node, ServiceCIDRs and addresses,
+    /// and those Services that `wanted` selects by their name and, unless shunt ignores them, by
+    /// their content, with their EndpointSlices.
+    #[must_use]
+    pub fn excerpt(&self, wanted: impl Fn(&ObjectName, Option<&Service>) -> bool) -> Vec<Change> {
+        let mut changes: Vec<Change> = self.node.iter().cloned().map(Change::Node).collect();
+        if !self.node_exists {
+            changes.push(Change::NodeGone);
+        }
+        let cidrs = self.service_cidrs.iter();
+        changes.extend(cidrs.map(|(name, nets)| Change::ServiceCidr(name.clone(), nets.clone())));
+        changes.push(Change::InterfaceAddresses(self.interface_addresses.clone()));
+        let services =
+            self.services.values().filter(|service| wanted(&service.name, Some(service)));
+        changes.extend(services.cloned().map(Change::Service));
+        let ignored = self.ignored.iter().filter(|(name, _)| wanted(name, None));
+        changes
+            .extend(ignored.map(|(name, why)| Change::ServiceIgnored(name.clone(), why.clone())));
+        for (service, names) in &self.slices_of {
+            if wanted(service, self.service(service)) {
+                let slices = names.iter().filter_map(|name| self.slices.get(name));
+                changes.extend(slices.cloned().map(Change::Slice));
+            }
+        }
+        changes.extend(self.synced.then_some(Change::Synced));
+        changes
     }
 
     /// Returns the prefixes of all ServiceCIDRs.
@@ -326,15 +390,55 @@ mod tests {
     #[test]
     fn a_slice_that_changes_its_service_leaves_the_old_one_at_once() {
         let mut store = Store::new();
-        assert_eq!(dirtied(&mut store, Change::Slice(slice("s", Some("a")))), ["default/a"]);
-        assert!(dirtied(&mut store, Change::Slice(slice("s", Some("a")))).is_empty());
+        assert_eq!(dirtied(&mut store, Change::slice(slice("s", Some("a")))), ["default/a"]);
+        assert!(dirtied(&mut store, Change::slice(slice("s", Some("a")))).is_empty());
         let both = ["default/a", "default/b"];
-        assert_eq!(dirtied(&mut store, Change::Slice(slice("s", Some("b")))), both);
+        assert_eq!(dirtied(&mut store, Change::slice(slice("s", Some("b")))), both);
         assert_eq!(store.slices(&ObjectName::new("default", "a")).count(), 0);
         assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 1);
-        assert_eq!(dirtied(&mut store, Change::Slice(slice("s", None))), ["default/b"]);
+        assert_eq!(dirtied(&mut store, Change::slice(slice("s", None))), ["default/b"]);
         assert!(dirtied(&mut store, Change::SliceGone(ObjectName::new("default", "s"))).is_empty());
         assert_eq!(store.slices(&ObjectName::new("default", "b")).count(), 0);
+    }
+
+    #[test]
+    fn an_excerpt_rebuilds_the_selected_part() {
+        let (mut store, mut dirty) = (Store::new(), Dirty::default());
+        let (a, b) = (ObjectName::new("default", "a"), ObjectName::new("default", "b"));
+        for change in [
+            Change::slice(slice("a-1", Some("a"))),
+            Change::slice(slice("b-1", Some("b"))),
+            Change::ServiceIgnored(a.clone(), Ignored::Headless),
+            Change::ServiceIgnored(b.clone(), Ignored::ExternalName),
+            Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/16".parse().unwrap()]),
+            Change::Node(node(&["192.0.2.1"], &[], None)),
+            Change::NodeGone,
+            Change::InterfaceAddresses(["192.0.2.1".parse().unwrap()].into()),
+            Change::Synced,
+        ] {
+            assert!(store.apply(change, &mut dirty));
+        }
+        let mut part = Store::new();
+        for change in store.excerpt(|name, _| *name == a) {
+            part.apply(change, &mut dirty);
+        }
+        assert_eq!(part.ignored().keys().collect::<Vec<_>>(), [&a]);
+        assert_eq!((part.slices(&a).count(), part.slices(&b).count()), (1, 0));
+        assert_eq!(part.last_known_node(), store.last_known_node());
+        assert_eq!((part.node(), part.service_cidrs().count()), (None, 1));
+        assert!(part.is_synced() && part.interface_addresses().len() == 1);
+    }
+
+    #[test]
+    fn ignored_service_has_no_frontend_until_it_changes() {
+        let (mut store, mut dirty) = (Store::new(), Dirty::default());
+        let name = ObjectName::new("default", "a");
+        let ignored = Change::ServiceIgnored(name.clone(), Ignored::Headless);
+        assert!(store.apply(ignored.clone(), &mut dirty));
+        assert!(!store.apply(ignored, &mut dirty));
+        assert!(dirty.is_empty());
+        assert!(store.apply(Change::ServiceGone(name), &mut dirty));
+        assert!(store.ignored().is_empty() && dirty.is_empty());
     }
 
     #[test]
@@ -383,20 +487,20 @@ mod tests {
     fn a_list_drops_what_it_does_not_name_and_nothing_else() {
         let mut store = Store::new();
         for name in ["s", "t"] {
-            dirtied(&mut store, Change::Slice(slice(name, Some(name))));
+            dirtied(&mut store, Change::slice(slice(name, Some(name))));
         }
         let nets: Vec<IpNet> = vec!["10.96.0.0/16".parse().unwrap()];
         dirtied(&mut store, Change::ServiceCidr("kubernetes".into(), nets));
         let both = HashSet::from(["s", "t"].map(|name| ObjectName::new("default", name)));
-        assert!(dirtied(&mut store, Change::Listed(Listed::Slices(both))).is_empty());
+        assert!(dirtied(&mut store, Change::Listed(Listed::Slices(both.into()))).is_empty());
         let one = HashSet::from([ObjectName::new("default", "t")]);
-        assert_eq!(dirtied(&mut store, Change::Listed(Listed::Slices(one))), ["default/s"]);
+        assert_eq!(dirtied(&mut store, Change::Listed(Listed::Slices(one.into()))), ["default/s"]);
         assert_eq!(store.slices(&ObjectName::new("default", "s")).count(), 0);
         assert_eq!(store.slices(&ObjectName::new("default", "t")).count(), 1);
-        assert!(dirtied(&mut store, Change::Listed(Listed::Services(HashSet::new()))).is_empty());
+        assert!(dirtied(&mut store, Change::Listed(Listed::Services(Arc::default()))).is_empty());
         assert_eq!(store.service_cidrs().count(), 1);
         let mut dirty = Dirty::default();
-        store.apply(Change::Listed(Listed::ServiceCidrs(HashSet::new())), &mut dirty);
+        store.apply(Change::Listed(Listed::ServiceCidrs(Arc::default())), &mut dirty);
         assert!(dirty.node_context);
         assert_eq!(store.service_cidrs().count(), 0);
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::conflicts::{Claims, Precedence};
 use super::{
-    Conflict, Flow, Flows, Frontend, FrontendKey, HealthCheck, NoLocal, NodeContext, Options,
-    PlanDelta, ServicePlan, Set, SetMember, base_chains, plan_service,
+    Conflict, Flow, Flows, Frontend, FrontendKey, FrontendKind, HealthCheck, NoLocal, NodeContext,
+    Options, PlanDelta, ServicePlan, Set, SetMember, base_chains, plan_service,
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
@@ -250,6 +250,18 @@ impl Desired {
         self.claims.winner(key)
     }
 
+    /// Returns the kind of a frontend, for the Service that owns it.
+    #[must_use]
+    pub fn kind_of(&self, key: FrontendKey) -> Option<FrontendKind> {
+        Some(self.plans.get(self.claims.winner(key)?)?.kind(key))
+    }
+
+    /// Returns the keys of the frontends that a Service claims, in order, whoever owns them.
+    pub fn claimed_by(&self, service: &ObjectName) -> impl Iterator<Item = FrontendKey> {
+        let plan = self.plans.get(service).into_iter();
+        plan.flat_map(|plan| &plan.frontends).map(|(key, _)| *key)
+    }
+
     /// Returns all desired frontends, in the order of their keys.
     #[must_use]
     pub fn frontends(&self) -> BTreeMap<FrontendKey, &Frontend> {
@@ -346,12 +358,13 @@ mod tests {
         let names = (0_u8..5, 0_u8..3, 0_u8..3, any::<[bool; 4]>());
         (names, addresses(), addresses()).prop_map(move |(names, external, vips)| {
             let (n, cluster_ip, age, [local, node_port, udp, sticky]) = names;
-            Change::Service(Service {
+            Change::service(Service {
                 name: ObjectName::new("default", format!("service-{n}")),
                 created: (age > 0).then_some(i64::from(age)),
                 cluster_ips: vec![ip(cluster_ip)],
                 external_ips: external.into_iter().map(ip).collect(),
                 load_balancer_ips: vips.into_iter().map(ip).collect(),
+                proxied_ips: Vec::new(),
                 source_ranges: Vec::new(),
                 ports: vec![ServicePort {
                     name: "".into(),
@@ -370,7 +383,7 @@ mod tests {
     fn slice() -> impl Strategy<Value = Change> {
         let endpoints = proptest::collection::vec((0_u8..6, any::<[bool; 4]>()), 0..5);
         (0_u8..5, 0_u8..4, endpoints).prop_map(|(n, of, endpoints)| {
-            Change::Slice(EndpointSlice {
+            Change::slice(EndpointSlice {
                 name: ObjectName::new("default", format!("slice-{n}")),
                 service: Some(format!("service-{of}").into()),
                 family: Family::V4,

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
 
 use crate::model::Family;
 
 /// The criterion for traffic of pods on this node (`detectLocalMode`).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DetectLocal {
     /// Not at all.
     #[default]
@@ -23,7 +24,7 @@ pub enum DetectLocal {
 }
 
 /// The addresses of the node with NodePorts (`nodePortAddresses`).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodePortAddresses {
     /// On the node's primary address of each family; of a family in which none is known on every
     /// address but loopback.
@@ -57,7 +58,7 @@ impl NodePortAddresses {
 }
 
 /// The part of the configuration that the plan depends on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Options {
     /// The bit of the packet mark that asks for masquerading, 0 to 31 (`nftables.masqueradeBit`).
     pub masquerade_bit: u8,

@@ -49,7 +49,6 @@ impl Entry {
     pub fn parse(attrs: &Attrs<'_>) -> Option<Entry> {
         let original = attrs.find(CTA_TUPLE_ORIG)?;
         let reply = attrs.find(CTA_TUPLE_REPLY)?;
-        let in_zone = |tuple: &Attr<'_>| tuple.children().find(CTA_TUPLE_ZONE).is_some();
         let (protocol, original_tuple) = parse_tuple(&original)?;
         let (_, reply_tuple) = parse_tuple(&reply)?;
         Some(Entry {
@@ -57,7 +56,9 @@ impl Entry {
             original: original_tuple,
             reply: reply_tuple,
             half_open: i32::from(protocol) == libc::IPPROTO_TCP && is_half_open(attrs),
-            zoned: attrs.find(CTA_ZONE).is_some() || in_zone(&original) || in_zone(&reply),
+            zoned: attrs.find(CTA_ZONE).is_some()
+                || in_zone(&original).is_some()
+                || in_zone(&reply).is_some(),
             id: attrs.find(CTA_ID)?.payload.try_into().ok()?,
         })
     }
@@ -71,24 +72,7 @@ impl Entry {
     ///
     /// A delete request *without* a tuple deletes all entries.
     pub(crate) fn put_name(&self, body: &mut Vec<u8>) {
-        let Tuple { source, destination } = self.reply;
-        nest(body, CTA_TUPLE_REPLY, |tuple| {
-            nest(tuple, CTA_TUPLE_IP, |addresses| {
-                match source.ip() {
-                    IpAddr::V4(source) => put(addresses, CTA_IP_V4_SRC, &source.octets()),
-                    IpAddr::V6(source) => put(addresses, CTA_IP_V6_SRC, &source.octets()),
-                }
-                match destination.ip() {
-                    IpAddr::V4(to) => put(addresses, CTA_IP_V4_DST, &to.octets()),
-                    IpAddr::V6(to) => put(addresses, CTA_IP_V6_DST, &to.octets()),
-                }
-            });
-            nest(tuple, CTA_TUPLE_PROTO, |transport| {
-                put(transport, CTA_PROTO_NUM, &[self.protocol]);
-                put(transport, CTA_PROTO_SRC_PORT, &source.port().to_be_bytes());
-                put(transport, CTA_PROTO_DST_PORT, &destination.port().to_be_bytes());
-            });
-        });
+        put_tuple(body, CTA_TUPLE_REPLY, self.protocol, &self.reply);
         put(body, CTA_ID, &self.id);
     }
 
@@ -118,8 +102,36 @@ fn is_half_open(attrs: &Attrs<'_>) -> bool {
         && state() == Some(TCP_CONNTRACK_SYN_SENT)
 }
 
+/// Appends the tuple of a direction.
+pub(super) fn put_tuple(body: &mut Vec<u8>, direction: u16, protocol: u8, tuple: &Tuple) {
+    let Tuple { source, destination } = tuple;
+    nest(body, direction, |tuple| {
+        nest(tuple, CTA_TUPLE_IP, |addresses| {
+            match source.ip() {
+                IpAddr::V4(source) => put(addresses, CTA_IP_V4_SRC, &source.octets()),
+                IpAddr::V6(source) => put(addresses, CTA_IP_V6_SRC, &source.octets()),
+            }
+            match destination.ip() {
+                IpAddr::V4(to) => put(addresses, CTA_IP_V4_DST, &to.octets()),
+                IpAddr::V6(to) => put(addresses, CTA_IP_V6_DST, &to.octets()),
+            }
+        });
+        nest(tuple, CTA_TUPLE_PROTO, |transport| {
+            put(transport, CTA_PROTO_NUM, &[protocol]);
+            put(transport, CTA_PROTO_SRC_PORT, &source.port().to_be_bytes());
+            put(transport, CTA_PROTO_DST_PORT, &destination.port().to_be_bytes());
+        });
+    });
+}
+
+/// Returns the zone of a direction, if it has one of its own.
+pub(super) fn in_zone(tuple: &Attr<'_>) -> Option<u16> {
+    let zone = tuple.children().find(CTA_TUPLE_ZONE)?;
+    Some(zone.payload.try_into().map_or(0, u16::from_be_bytes))
+}
+
 /// Decodes the protocol number, and the addresses with ports.
-fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
+pub(super) fn parse_tuple(tuple: &Attr<'_>) -> Option<(u8, Tuple)> {
     let addresses = tuple.children().find(CTA_TUPLE_IP)?.children();
     let address = |v4, v6| attr::ip(addresses.find(v4).or(addresses.find(v6))?.payload);
     let transport = tuple.children().find(CTA_TUPLE_PROTO)?.children();

@@ -1,4 +1,4 @@
-//! Connection tracking (ctnetlink): dumps and deletes entries.
+//! Connection tracking (ctnetlink): reads, dumps and deletes entries.
 //!
 //! ```
 //! use nfnetlink::conntrack::{Entry, Tuple};
@@ -17,18 +17,25 @@
 //! # Ok::<(), std::net::AddrParseError>(())
 //! ```
 
+mod connection;
 mod entry;
 mod uapi;
 
 use nix::errno::Errno;
 
+pub use connection::{Connection, Destination, ProtocolState, Status, Usage};
 pub use entry::{Entry, Filter, Tuple};
 
+use crate::attr::Attrs;
 use crate::message::put_netfilter_header;
 use crate::socket::{Protocol, Request, Socket};
 use crate::{Error, Family};
 
-use uapi::{IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET};
+use uapi::{
+    CTA_STATS_DROP, CTA_STATS_EARLY_DROP, CTA_STATS_GLOBAL_ENTRIES, CTA_STATS_GLOBAL_MAX_ENTRIES,
+    CTA_STATS_INSERT_FAILED, IPCTNL_MSG_CT_DELETE, IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_GET_STATS,
+    IPCTNL_MSG_CT_GET_STATS_CPU,
+};
 
 /// The number of delete requests in one `sendmsg`: their errors must fit the receive buffer.
 const BATCH: usize = 128;
@@ -81,6 +88,119 @@ impl Conntrack {
         filter: impl FnOnce(&mut Vec<u8>),
         mut each: impl FnMut(Entry),
     ) -> Result<(), Error> {
+        self.dump_messages(family, filter, |attrs| {
+            Entry::parse(attrs).into_iter().for_each(&mut each);
+        })
+    }
+
+    /// Looks up the connection of the default zone whose first packet had these addresses and
+    /// ports. Takes no longer in a large table than in a small one.
+    ///
+    /// # Errors
+    /// As [`list`](Conntrack::list).
+    pub fn get(&mut self, protocol: u8, original: &Tuple) -> Result<Option<Connection>, Error> {
+        let get = Request {
+            name: "look up an entry of connection tracking",
+            kind: kind(IPCTNL_MSG_CT_GET),
+            flags: 0,
+        };
+        let body = |body: &mut Vec<u8>| {
+            put_netfilter_header(body, Family::of(original.source.ip()).number(), 0);
+            connection::put_original(body, protocol, original);
+        };
+        let mut found = None;
+        match self.socket.request(get, body, |it| found = Connection::parse(&it.attrs())) {
+            Ok(()) => Ok(found),
+            Err(Error::Refused { errno: Errno::ENOENT, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Calls `each` with all connections of a family. Those that appear or disappear meanwhile may
+    /// be missing, or come twice.
+    ///
+    /// # Errors
+    /// As [`list`](Conntrack::list).
+    pub fn connections(
+        &mut self,
+        family: Family,
+        mut each: impl FnMut(Connection),
+    ) -> Result<(), Error> {
+        self.dump_messages(
+            family,
+            |_| {},
+            |attrs| {
+                Connection::parse(attrs).into_iter().for_each(&mut each);
+            },
+        )
+    }
+
+    /// Calls `each` with the connections whose clients send to a destination. The kernel walks its
+    /// whole table; older kernels also dump all of it.
+    ///
+    /// # Errors
+    /// As [`list`](Conntrack::list).
+    pub fn connections_to(
+        &mut self,
+        destination: &Destination,
+        mut each: impl FnMut(Connection),
+    ) -> Result<(), Error> {
+        let family = destination.family();
+        let mut parse = |attrs: &Attrs<'_>| {
+            let connection = Connection::parse(attrs).filter(|it| destination.is_of(it));
+            connection.into_iter().for_each(&mut each);
+        };
+        if self.kernel_filters {
+            match self.dump_messages(family, |body| destination.put(body), &mut parse) {
+                Err(Error::Refused { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => {
+                    self.kernel_filters = false;
+                }
+                other => return other,
+            }
+        }
+        self.dump_messages(family, |_| {}, parse)
+    }
+
+    /// Reads how full the table of this network namespace is, and how many packets that has cost.
+    ///
+    /// # Errors
+    /// As [`list`](Conntrack::list).
+    pub fn usage(&mut self) -> Result<Usage, Error> {
+        let count = Request {
+            name: "count the entries of connection tracking",
+            kind: kind(IPCTNL_MSG_CT_GET_STATS),
+            flags: 0,
+        };
+        let of_cpus = Request {
+            name: "read the statistics of connection tracking",
+            kind: kind(IPCTNL_MSG_CT_GET_STATS_CPU),
+            flags: libc::NLM_F_DUMP as u16,
+        };
+        let header = |body: &mut Vec<u8>| put_netfilter_header(body, 0, 0);
+        let number = |attrs: &Attrs<'_>, kind| attrs.find(kind).and_then(|it| it.be32());
+        let mut usage = Usage::default();
+        self.socket.request(count, header, |message| {
+            let attrs = message.attrs();
+            usage.entries = number(&attrs, CTA_STATS_GLOBAL_ENTRIES).unwrap_or(0);
+            usage.limit = number(&attrs, CTA_STATS_GLOBAL_MAX_ENTRIES);
+        })?;
+        // One message per CPU.
+        self.socket.request(of_cpus, header, |message| {
+            let attrs = message.attrs();
+            let number = |kind| u64::from(number(&attrs, kind).unwrap_or(0));
+            usage.dropped += number(CTA_STATS_DROP);
+            usage.early_dropped += number(CTA_STATS_EARLY_DROP);
+            usage.insert_failed += number(CTA_STATS_INSERT_FAILED);
+        })?;
+        Ok(usage)
+    }
+
+    fn dump_messages(
+        &mut self,
+        family: Family,
+        filter: impl FnOnce(&mut Vec<u8>),
+        mut each: impl FnMut(&Attrs<'_>),
+    ) -> Result<(), Error> {
         let list = Request {
             name: "list entries of connection tracking",
             kind: kind(IPCTNL_MSG_CT_GET),
@@ -90,9 +210,7 @@ impl Conntrack {
             put_netfilter_header(body, family.number(), 0);
             filter(body);
         };
-        self.socket.request(list, body, |message| {
-            Entry::parse(&message.attrs()).into_iter().for_each(&mut each);
-        })
+        self.socket.request(list, body, |message| each(&message.attrs()))
     }
 
     /// Deletes entries and returns the number of those that still existed.

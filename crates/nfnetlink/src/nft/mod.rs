@@ -24,6 +24,7 @@
 //!
 //! Must not know: which tables and sets a program has, and what they mean.
 
+mod base_chains;
 mod batch;
 mod dump;
 mod element;
@@ -32,6 +33,7 @@ mod expr;
 mod kernel;
 mod listener;
 mod lookup;
+mod may_drop;
 mod objects;
 mod refusal;
 mod socket;
@@ -39,6 +41,7 @@ mod uapi;
 mod userdata;
 
 pub use crate::family::Family as TableFamily;
+pub use base_chains::{AttachedChain, NfProto};
 pub use batch::{Batch, FinishedBatch};
 pub use dump::{
     Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, OwnedData,
@@ -48,6 +51,7 @@ pub use error::Error;
 pub use expr::{Expr, Register};
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
+pub use may_drop::MayDrop;
 pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TABLE_PERSIST};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;

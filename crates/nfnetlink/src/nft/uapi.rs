@@ -14,10 +14,13 @@ pub(super) const NFTA_CHAIN_TABLE: u16 = 1;
 pub(super) const NFTA_CHAIN_NAME: u16 = 3;
 pub(super) const NFTA_CHAIN_HOOK: u16 = 4;
 pub(super) const NFTA_CHAIN_POLICY: u16 = 5;
+pub(super) const NFTA_CHAIN_USE: u16 = 6;
 pub(super) const NFTA_CHAIN_TYPE: u16 = 7;
 
 pub(super) const NFTA_HOOK_HOOKNUM: u16 = 1;
 pub(super) const NFTA_HOOK_PRIORITY: u16 = 2;
+pub(super) const NFTA_HOOK_DEV: u16 = 3;
+pub(super) const NFTA_HOOK_DEVS: u16 = 4;
 
 pub(super) const NFTA_SET_TABLE: u16 = 1;
 pub(super) const NFTA_SET_NAME: u16 = 2;
@@ -35,6 +38,12 @@ pub(super) const NFTA_RULE_EXPRESSIONS: u16 = 4;
 pub(super) const NFTA_EXPR_NAME: u16 = 1;
 pub(super) const NFTA_EXPR_DATA: u16 = 2;
 pub(super) const NFTA_IMMEDIATE_DATA: u16 = 2;
+pub(super) const NFTA_LOOKUP_SET: u16 = 1;
+pub(super) const NFTA_LOOKUP_DREG: u16 = 3;
+pub(super) const NFTA_OBJREF_IMM_TYPE: u16 = 1;
+/// `NFTA_TARGET_NAME` of `nf_tables_compat.h`.
+pub(super) const NFTA_TARGET_NAME: u16 = 1;
+pub(super) const NFT_OBJECT_SYNPROXY: u32 = 10;
 
 pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;

@@ -285,7 +285,9 @@ fn words(delivery: &ChangeBatch) -> String {
     };
     let word = |change: &Change| match change {
         Change::Service(service) => format!("+{}", service.name.name),
-        Change::ServiceGone(name) | Change::SliceGone(name) => format!("-{}", name.name),
+        Change::ServiceIgnored(name, _) | Change::ServiceGone(name) | Change::SliceGone(name) => {
+            format!("-{}", name.name)
+        }
         Change::Slice(slice) => format!("+{}", slice.name.name),
         Change::Node(node) => format!("+node {}", node.name),
         Change::NodeGone => "-node".to_owned(),

@@ -31,6 +31,7 @@ pub fn service(n: u16) -> Service {
         ],
         external_ips: vec![Ipv4Addr::new(198, 51, high, low).into()],
         load_balancer_ips: Vec::new(),
+        proxied_ips: Vec::new(),
         source_ranges: Vec::new(),
         ports: vec![ServicePort {
             name: "http".into(),
@@ -85,6 +86,7 @@ impl Objects {
         let nameless = ObjectName::new("", "");
         let (kind, name, gone) = match change {
             Change::Service(service) => ("Service", service.name.clone(), false),
+            Change::ServiceIgnored(name, _) => ("Service", name.clone(), true),
             Change::ServiceGone(name) => ("Service", name.clone(), true),
             Change::Slice(slice) => ("EndpointSlice", slice.name.clone(), false),
             Change::SliceGone(name) => ("EndpointSlice", name.clone(), true),

@@ -1,6 +1,7 @@
 //! Random changes of a small cluster.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -20,7 +21,7 @@ const ENDPOINTS: u16 = 12;
 pub fn change() -> impl Strategy<Value = Change> {
     let n = || 0..SERVICES;
     prop_oneof![
-        40 => random_service().prop_map(Change::Service),
+        40 => random_service().prop_map(Change::service),
         10 => n().prop_map(|n| Change::ServiceGone(name(n))),
         60 => random_slice(),
         10 => (n(), family()).prop_map(|(n, family)| Change::SliceGone(slice(n, family, &[]).name)),
@@ -32,7 +33,7 @@ pub fn change() -> impl Strategy<Value = Change> {
         3 => subsequence(addresses().to_vec(), 0..6)
             .prop_map(|addresses| Change::InterfaceAddresses(addresses.into_iter().collect())),
         1 => btree_set(n(), 0..6).prop_map(|services| {
-            Change::Listed(Listed::Services(services.into_iter().map(name).collect()))
+            Change::Listed(Listed::Services(Arc::new(services.into_iter().map(name).collect())))
         }),
     ]
 }
@@ -96,7 +97,7 @@ fn random_slice() -> impl Strategy<Value = Change> {
             endpoint.terminating = !ready;
         }
         slice.ports.push(EndpointPort { name: "dns".into(), protocol: Protocol::Udp, port: 5353 });
-        Change::Slice(slice)
+        Change::slice(slice)
     })
 }
 

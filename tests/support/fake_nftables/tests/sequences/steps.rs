@@ -16,14 +16,14 @@ use crate::{Round, Step};
 fn life() -> Vec<Step> {
     let mut sticky = service(1);
     sticky.affinity_seconds = Some(10_800);
-    let mut start = vec![Change::Service(sticky), Change::Service(service(2))];
-    start.push(Change::Slice(slice(2, Family::V4, &[21])));
-    start.extend(Family::ALL.map(|family| Change::Slice(slice(1, family, &[11, 12]))));
+    let mut start = vec![Change::service(sticky), Change::service(service(2))];
+    start.push(Change::slice(slice(2, Family::V4, &[21])));
+    start.extend(Family::ALL.map(|family| Change::slice(slice(1, family, &[11, 12]))));
     vec![
         Step::Changes(start),
         Step::Learn(0, 7),
         Step::Changes(vec![
-            Change::Slice(slice(1, Family::V4, &[12])),
+            Change::slice(slice(1, Family::V4, &[12])),
             Change::ServiceGone(service(2).name),
         ]),
         Step::Tidy,

@@ -37,8 +37,8 @@ fn sweeps(clients: u32, torn_parts: usize) -> Result<()> {
     let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
     let mut sticky = service(1);
     sticky.affinity_seconds = Some(10_800);
-    dataplane.apply(Change::Service(sticky));
-    dataplane.apply(Change::Slice(slice(1, Family::V4, &[11, 12])));
+    dataplane.apply(Change::service(sticky));
+    dataplane.apply(Change::slice(slice(1, Family::V4, &[11, 12])));
     dataplane.apply(Change::Synced);
     dataplane.sync()?;
 
@@ -55,7 +55,7 @@ fn sweeps(clients: u32, torn_parts: usize) -> Result<()> {
         namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &key, &data);
     }
     torn.store(torn_parts, Ordering::Relaxed);
-    dataplane.apply(Change::Slice(slice(1, Family::V4, &[12])));
+    dataplane.apply(Change::slice(slice(1, Family::V4, &[12])));
     dataplane.sync()?;
     ensure!(!Content::of(&namespace, &[])?.learned.is_empty(), "no listing was incomplete");
 
@@ -80,12 +80,12 @@ fn policy_local_keeps_what_local_pods_store_later() -> Result<()> {
     let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
     let mut sticky = service(1);
     sticky.affinity_seconds = Some(10_800);
-    dataplane.apply(Change::Service(sticky.clone()));
-    dataplane.apply(Change::Slice(slice(1, Family::V4, &[11, 12])));
+    dataplane.apply(Change::service(sticky.clone()));
+    dataplane.apply(Change::slice(slice(1, Family::V4, &[11, 12])));
     dataplane.apply(Change::Synced);
     dataplane.sync()?;
     sticky.external_policy = TrafficPolicy::Local;
-    dataplane.apply(Change::Service(sticky));
+    dataplane.apply(Change::service(sticky));
     dataplane.sync()?;
 
     let frontends = dataplane.desired().frontends();
@@ -120,8 +120,8 @@ fn quarantined_frontend_keeps_its_clients() -> Result<()> {
     for n in [1, 2] {
         let mut sticky = service(n);
         sticky.affinity_seconds = Some(10_800);
-        dataplane.apply(Change::Service(sticky));
-        dataplane.apply(Change::Slice(slice(n, Family::V4, &[n * 10 + 1, n * 10 + 2])));
+        dataplane.apply(Change::service(sticky));
+        dataplane.apply(Change::slice(slice(n, Family::V4, &[n * 10 + 1, n * 10 + 2])));
     }
     dataplane.apply(Change::Synced);
     dataplane.sync()?;
@@ -136,10 +136,10 @@ fn quarantined_frontend_keeps_its_clients() -> Result<()> {
     namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &entry, &data);
     let octets = entry[4..8].to_vec();
     namespace.refuse(move |_, key| key.starts_with(&octets).then_some(Errno::ENOSPC));
-    dataplane.apply(Change::Slice(slice(1, Family::V4, &[12])));
+    dataplane.apply(Change::slice(slice(1, Family::V4, &[12])));
     dataplane.sync()?;
     ensure!(!dataplane.snapshot().quarantined.is_empty(), "nothing is in quarantine");
-    dataplane.apply(Change::Slice(slice(2, Family::V4, &[22])));
+    dataplane.apply(Change::slice(slice(2, Family::V4, &[22])));
     dataplane.sync()?;
 
     let mut now = Instant::now();

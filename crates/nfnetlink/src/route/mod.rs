@@ -1,4 +1,4 @@
-//! Interfaces and their addresses (`NETLINK_ROUTE`).
+//! Interfaces, addresses, routes and neighbours (`NETLINK_ROUTE`).
 //!
 //! ```
 //! use nfnetlink::route;
@@ -10,6 +10,10 @@
 //! # Ok::<(), nfnetlink::Error>(())
 //! ```
 
+mod link;
+mod lookup;
+mod neighbour;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
@@ -18,6 +22,10 @@ use crate::attr::put_text;
 use crate::message::Message;
 use crate::socket::{Protocol, Request, Socket};
 use crate::{Error, attr};
+
+pub use link::{Link, links};
+pub use lookup::{Route, RouteAnswer, RouteKind, RouteQuery, route_to};
+pub use neighbour::{NeighbourState, neighbour};
 
 /// The sizes of `struct ifaddrmsg` and `struct ifinfomsg`.
 const ADDRESS_HEADER: usize = 8;
@@ -54,15 +62,25 @@ impl AddressEvents {
 /// # Errors
 /// If the kernel refuses the dump, or changes interrupt every attempt.
 pub fn addresses() -> Result<BTreeSet<IpAddr>, Error> {
-    let list =
-        Request { name: "list addresses", kind: libc::RTM_GETADDR, flags: libc::NLM_F_DUMP as u16 };
+    let found = list("list addresses", libc::RTM_GETADDR, &[0; ADDRESS_HEADER], |it| address(&it));
+    Ok(found?.into_iter().collect())
+}
+
+/// Dumps the objects for which `parse` returns a value, with this header of the protocol.
+fn list<T>(
+    name: &'static str,
+    kind: u16,
+    header: &[u8],
+    parse: impl Fn(Message<'_>) -> Option<T>,
+) -> Result<Vec<T>, Error> {
+    let list = Request { name, kind, flags: libc::NLM_F_DUMP as u16 };
     let list_once = || {
-        let mut addresses = BTreeSet::new();
-        let body = |body: &mut Vec<u8>| body.extend_from_slice(&[0; ADDRESS_HEADER]);
+        let mut found = Vec::new();
+        let body = |body: &mut Vec<u8>| body.extend_from_slice(header);
         // A new socket for each attempt: the old one may still hold parts of an earlier dump.
         let mut socket = Socket::open(Protocol::Route)?;
-        socket.request(list, body, |message| addresses.extend(address(&message)))?;
-        Ok(addresses)
+        socket.request(list, body, |message| found.extend(parse(message)))?;
+        Ok(found)
     };
     for _ in 1..ATTEMPTS {
         match list_once() {
@@ -80,13 +98,21 @@ fn is_loss(reason: &io::Error) -> bool {
 }
 
 /// Reads the address of the interface itself; on a point-to-point link `IFA_ADDRESS` is the peer's.
-pub(crate) fn address(message: &Message<'_>) -> Option<IpAddr> {
+fn address(message: &Message<'_>) -> Option<IpAddr> {
     let attrs = message.attrs_behind(ADDRESS_HEADER);
     let address = attrs.find(libc::IFA_LOCAL).or(attrs.find(libc::IFA_ADDRESS))?;
     match i32::from(*message.payload.first()?) {
         libc::AF_INET | libc::AF_INET6 => attr::ip(address.payload),
         _ => None,
     }
+}
+
+/// Reads a message as every kind of answer, for fuzzing.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn parse_all(message: &Message<'_>) {
+    let _ = address(message);
+    let _ = (Route::parse(message), Link::parse(message));
+    let _ = neighbour::state_of(message, std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
 }
 
 /// Deletes an interface by name, in the network namespace of this thread.

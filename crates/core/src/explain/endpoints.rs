@@ -1,0 +1,192 @@
+//! The endpoints of a service port, and why some are not used.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::model::{
+    Backend, Endpoint, EndpointSlice, Family, Locality, Service, ServicePort, Store,
+};
+
+use super::Policy;
+use super::walk::Choice;
+
+/// An endpoint that an EndpointSlice of the Service lists.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndpointView {
+    /// The address.
+    pub address: IpAddr,
+    /// The port; `None` if the slice has no port for the service port.
+    pub port: Option<u16>,
+    /// The node of the endpoint.
+    pub node: Option<Arc<str>>,
+    /// True on the agent's node.
+    pub is_local: bool,
+    /// The probability that a new connection gets it; 0 if it is not used.
+    pub probability: f64,
+    /// Why it is not used; `None` if it is, or if only the kernel knows.
+    pub why: Option<NotUsed>,
+    /// `conditions.ready`.
+    pub ready: bool,
+    /// `conditions.terminating`.
+    pub terminating: bool,
+}
+
+impl EndpointView {
+    /// Returns true if new connections may get it.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.probability > 0.0
+    }
+}
+
+/// Why an endpoint gets no new connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NotUsed {
+    /// It is not ready.
+    NotReady,
+    /// It is terminating, and ready ones exist or it does not serve any more.
+    Terminating,
+    /// Its topology hints name other zones.
+    OtherZone,
+    /// Its topology hints name other nodes.
+    OtherNode,
+    /// The policy is Local, and it is on another node.
+    NotLocal,
+    /// It has an address of the other family.
+    OtherFamily,
+    /// Its EndpointSlice has no port with the name and protocol of the service port.
+    PortMissing,
+}
+
+impl NotUsed {
+    /// Returns the word in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            NotUsed::NotReady => "not-ready",
+            NotUsed::Terminating => "terminating",
+            NotUsed::OtherZone => "other-zone",
+            NotUsed::OtherNode => "other-node",
+            NotUsed::NotLocal => "not-local",
+            NotUsed::OtherFamily => "other-family",
+            NotUsed::PortMissing => "port-missing",
+        }
+    }
+
+    /// Returns the reason as text.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            NotUsed::NotReady => "not ready",
+            NotUsed::Terminating => "terminating",
+            NotUsed::OtherZone => "its topology hints name other zones",
+            NotUsed::OtherNode => "its topology hints name other nodes",
+            NotUsed::NotLocal => "on another node, and the policy is Local",
+            NotUsed::OtherFamily => "an address of the other family",
+            NotUsed::PortMissing => "its EndpointSlice lacks the service port's name and protocol",
+        }
+    }
+}
+
+/// The question about the endpoints of a service port.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Question<'a> {
+    pub(super) service: &'a Service,
+    pub(super) port: &'a ServicePort,
+    pub(super) family: Family,
+    pub(super) policy: Policy,
+    pub(super) locality: Locality<'a>,
+}
+
+/// Lists the endpoints in all EndpointSlices of the Service: used ones first, then by address.
+pub(super) fn endpoints(
+    store: &Store,
+    question: Question<'_>,
+    choices: &[Choice],
+) -> Vec<EndpointView> {
+    let mut views: Vec<EndpointView> = Vec::new();
+    for slice in store.slices(&question.service.name) {
+        let ports: Vec<Option<u16>> = match slice_ports(slice, question.port) {
+            ports if ports.is_empty() => vec![None],
+            ports => ports.into_iter().map(Some).collect(),
+        };
+        for endpoint in &slice.endpoints {
+            views.extend(ports.iter().map(|port| view(slice, endpoint, *port, question)));
+        }
+    }
+    // Of several copies of one endpoint, the one that counts comes first.
+    views.sort_by_key(|view| (view.address, view.port, view.why, view.terminating, !view.ready));
+    views.dedup_by_key(|view| (view.address, view.port));
+    for view in &mut views {
+        let backend = view.port.map(|port| Backend { address: view.address, port });
+        let chosen = choices.iter().filter(|choice| Some(choice.backend) == backend);
+        view.probability = chosen.map(|choice| choice.probability).sum();
+        if view.is_used() {
+            view.why = None;
+        } else if view.why.is_none() {
+            view.why = topology(store, view, question);
+        }
+    }
+    views.sort_by_key(|view| (!view.is_used(), view.address, view.port));
+    views
+}
+
+fn slice_ports(slice: &EndpointSlice, port: &ServicePort) -> Vec<u16> {
+    let matching = slice.ports.iter().filter(|own| own.name == port.name);
+    matching.filter(|own| own.protocol == port.protocol).map(|own| own.port).collect()
+}
+
+fn view(
+    slice: &EndpointSlice,
+    endpoint: &Endpoint,
+    port: Option<u16>,
+    Question { family, policy, locality, .. }: Question<'_>,
+) -> EndpointView {
+    let is_local = endpoint.node.as_deref() == Some(locality.node);
+    let why = if slice.family != family {
+        Some(NotUsed::OtherFamily)
+    } else if port.is_none() {
+        Some(NotUsed::PortMissing)
+    } else if !endpoint.ready && endpoint.terminating {
+        Some(NotUsed::Terminating)
+    } else if !endpoint.ready {
+        Some(NotUsed::NotReady)
+    } else if policy == Policy::Local && !is_local {
+        Some(NotUsed::NotLocal)
+    } else {
+        None
+    };
+    EndpointView {
+        address: endpoint.address,
+        port,
+        node: endpoint.node.clone(),
+        is_local,
+        probability: 0.0,
+        why,
+        ready: endpoint.ready,
+        terminating: endpoint.terminating,
+    }
+}
+
+/// Returns why a ready endpoint with the right port is not used: hints name other nodes or zones.
+fn topology(store: &Store, view: &EndpointView, question: Question<'_>) -> Option<NotUsed> {
+    if question.policy == Policy::Local {
+        return None;
+    }
+    let slices = store.slices(&question.service.name);
+    let mut copies = slices
+        .filter(|slice| slice.family == question.family)
+        .flat_map(|slice| &slice.endpoints)
+        .filter(|endpoint| endpoint.address == view.address && endpoint.ready);
+    let endpoint = copies.next()?;
+    let node: Arc<str> = question.locality.node.into();
+    let zone = question.locality.zone.map(Arc::from);
+    let other_node = !endpoint.node_hints.is_empty() && !endpoint.node_hints.contains(&node);
+    let other_zone = !endpoint.zone_hints.is_empty()
+        && zone.is_some_and(|zone| !endpoint.zone_hints.contains(&zone));
+    match (other_node, other_zone) {
+        (_, true) if !other_node => Some(NotUsed::OtherZone),
+        (true, _) => Some(NotUsed::OtherNode),
+        _ => None,
+    }
+}

@@ -1,0 +1,405 @@
+//! The reasons in the objects for what becomes of a packet.
+
+use crate::model::{Family, Ignored, ObjectName, Service, ServicePort, Store, TrafficPolicy};
+use crate::plan::{ChainName, Desired, FrontendKey, FrontendKind, NodeContext};
+
+use super::endpoints::{EndpointView, NotUsed, Question, endpoints};
+use super::findings::{Code, Finding};
+use super::walk::{Choice, End, Packet, Walk};
+
+/// The policy that selects the endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// All endpoints.
+    Cluster,
+    /// The endpoints of this node.
+    Local,
+    /// All endpoints despite policy Local: the client is a local pod or the node.
+    ShortCircuit,
+}
+
+impl Policy {
+    /// Returns the word in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Policy::Cluster => "Cluster",
+            Policy::Local => "Local",
+            Policy::ShortCircuit => "ShortCircuit",
+        }
+    }
+}
+
+/// The frontend that a packet is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// The key.
+    pub key: FrontendKey,
+    /// The kind.
+    pub kind: FrontendKind,
+    /// The Service that owns the frontend.
+    pub service: ObjectName,
+    /// The service port.
+    pub port: ServicePort,
+    /// The policy that selects the endpoints.
+    pub policy: Policy,
+    /// The timeout of session affinity in seconds.
+    pub affinity: Option<u32>,
+}
+
+impl Target {
+    /// Returns the service port as `namespace/name:port`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match &*self.port.name {
+            "" => self.service.to_string(),
+            port => format!("{}:{port}", self.service),
+        }
+    }
+}
+
+/// The reasons for the end of a packet's way.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reasons {
+    /// The frontend, if the packet is for one.
+    pub target: Option<Target>,
+    /// The endpoints of the service port.
+    pub endpoints: Vec<EndpointView>,
+    /// The findings, most important first.
+    pub findings: Vec<Finding>,
+}
+
+/// Finds the reasons. `walk` is the way of the packet through the tables of the kernel, or through
+/// the planned ones.
+#[must_use]
+pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -> Reasons {
+    let Some(context) = desired.node_context() else { return Reasons::default() };
+    let Some((key, frontend)) = frontend_of(packet, desired, context) else {
+        let findings = without_frontend(packet, store, desired, context);
+        return Reasons { findings, ..Reasons::default() };
+    };
+    let service = desired.service_of(key).and_then(|name| store.service(name));
+    let port = service.and_then(|service| port_of(service, key));
+    let (Some(service), Some(port), Some(kind)) = (service, port, desired.kind_of(key)) else {
+        return Reasons::default();
+    };
+    let policy = policy(service, kind, walk);
+    let choices: &[Choice] = match &walk.end {
+        End::Translated { choices, .. } => choices,
+        _ => &[],
+    };
+    let family = key.family();
+    let question = Question { service, port, family, policy, locality: context.locality() };
+    let views = endpoints(store, question, choices);
+    let target = Target {
+        key,
+        kind,
+        service: service.name.clone(),
+        port: port.clone(),
+        policy,
+        affinity: frontend.affinity,
+    };
+    let mut findings = Vec::new();
+    match walk.end {
+        End::Dropped(ChainName::External) => findings.push(not_allowed(service, &target, packet)),
+        End::Dropped(_) if policy == Policy::Local => findings.push(no_local(&target, &views)),
+        End::Rejected(_) => findings.push(no_endpoints(service, store, &target, &views)),
+        _ => {}
+    }
+    let claims = desired.conflicts().filter(|conflict| conflict.frontend == key);
+    findings.extend(claims.map(|conflict| {
+        let text = format!(
+            "Service {} also claims {key} and does not get it: {}",
+            conflict.loser, conflict.reason
+        );
+        Finding::new(Code::ClaimedByOtherService, text)
+    }));
+    Reasons { target: Some(target), endpoints: views, findings }
+}
+
+/// Returns the frontend that the packet is for, in the order of the rules.
+fn frontend_of<'a>(
+    packet: &Packet,
+    desired: &'a Desired,
+    context: &NodeContext,
+) -> Option<(FrontendKey, &'a crate::plan::Frontend)> {
+    let by_address = packet.address_key()?;
+    if let Some(frontend) = desired.frontend(by_address) {
+        return Some((by_address, frontend));
+    }
+    let node_port = packet.node_port_key().filter(|_| has_node_ports(packet, context))?;
+    Some((node_port, desired.frontend(node_port)?))
+}
+
+/// Returns true if the destination is an address with node ports.
+fn has_node_ports(packet: &Packet, context: &NodeContext) -> bool {
+    let address = packet.destination;
+    match context.node_port_addresses(packet.family()) {
+        Some(addresses) => addresses.contains(&address),
+        None => context.interface_addresses.contains(&address) && !address.is_loopback(),
+    }
+}
+
+fn port_of(service: &Service, key: FrontendKey) -> Option<&ServicePort> {
+    service.ports.iter().find(|port| match key {
+        FrontendKey::Address(_, protocol, number) => {
+            port.protocol == protocol && port.port == number
+        }
+        FrontendKey::NodePort(_, protocol, number) => {
+            port.protocol == protocol && port.node_port == Some(number)
+        }
+    })
+}
+
+fn policy(service: &Service, kind: FrontendKind, walk: &Walk) -> Policy {
+    if let End::Translated { pools: Some(pools), .. } = &walk.end
+        && pools.is_short_circuit()
+    {
+        return Policy::ShortCircuit;
+    }
+    let policy = match kind {
+        FrontendKind::ClusterIp => service.internal_policy,
+        FrontendKind::Vip | FrontendKind::ExternalIp | FrontendKind::NodePort => {
+            service.external_policy
+        }
+    };
+    match policy {
+        TrafficPolicy::Cluster => Policy::Cluster,
+        TrafficPolicy::Local => Policy::Local,
+    }
+}
+
+fn not_allowed(service: &Service, target: &Target, packet: &Packet) -> Finding {
+    let ranges: Vec<String> = service.source_ranges.iter().map(ToString::to_string).collect();
+    let text = format!(
+        "{} may not use {}: spec.loadBalancerSourceRanges of Service {} are {}",
+        packet.source,
+        target.key,
+        target.service,
+        ranges.join(", ")
+    );
+    Finding::new(Code::SourceNotAllowed, text)
+}
+
+fn no_local(target: &Target, views: &[EndpointView]) -> Finding {
+    let field = match target.kind {
+        FrontendKind::ClusterIp => "internalTrafficPolicy",
+        _ => "externalTrafficPolicy",
+    };
+    let others = views.iter().filter(|view| view.why == Some(NotUsed::NotLocal)).count();
+    let text = format!(
+        "spec.{field} of Service {} is Local, and no endpoint on this node is ready ({others} ready \
+         on other nodes): the packet is dropped without an answer",
+        target.service
+    );
+    Finding::new(Code::NoLocalEndpoints, text)
+}
+
+/// Finds out why a service port has no endpoint.
+fn no_endpoints(
+    service: &Service,
+    store: &Store,
+    target: &Target,
+    views: &[EndpointView],
+) -> Finding {
+    let label = target.label();
+    let all = |why: &[NotUsed]| {
+        !views.is_empty() && views.iter().all(|view| view.why.is_some_and(|it| why.contains(&it)))
+    };
+    let slices = || store.slices(&service.name);
+    let family = target.key.family();
+    if views.is_empty() {
+        let text = match slices().count() {
+            0 => format!(
+                "Service port {label} has no endpoint: no EndpointSlice belongs to Service {} \
+                 (does spec.selector match any pod?)",
+                service.name
+            ),
+            count => format!(
+                "Service port {label} has no endpoint: {count} EndpointSlices of Service {} are \
+                 empty (does spec.selector match any pod with an address?)",
+                service.name
+            ),
+        };
+        return Finding::new(Code::NoEndpoints, text);
+    }
+    if all(&[NotUsed::OtherFamily]) {
+        let text = format!(
+            "Service port {label} has no {family} endpoint: its EndpointSlices have addresses of \
+             the other family only"
+        );
+        return Finding::new(Code::EndpointsOtherFamily, text);
+    }
+    if all(&[NotUsed::PortMissing, NotUsed::OtherFamily]) {
+        let of_family = || slices().filter(|slice| slice.family == family);
+        let ports: Vec<String> = of_family()
+            .flat_map(|slice| &slice.ports)
+            .map(|port| format!("\"{}\" ({} {})", port.name, port.port, port.protocol))
+            .collect();
+        let same_name = |slice: &crate::model::EndpointSlice| {
+            slice.ports.iter().any(|port| port.name == target.port.name)
+        };
+        let listed = if ports.is_empty() { "no port".to_owned() } else { ports.join(", ") };
+        if of_family().any(same_name) {
+            let text = format!(
+                "Service port {label} is {}, and its EndpointSlices have {listed}: the protocols \
+                 differ",
+                target.port.protocol
+            );
+            return Finding::new(Code::SelectsOtherProtocol, text);
+        }
+        let text = format!(
+            "no port of the EndpointSlices has the name \"{}\" of Service port {label}: they have \
+             {listed}; does its targetPort name a port of the pods?",
+            target.port.name
+        );
+        return Finding::new(Code::WrongPortName, text);
+    }
+    let unready = views.iter().filter(|view| view.why.is_some_and(is_unready)).count();
+    let text = format!(
+        "no endpoint of Service port {label} is ready ({unready} are not ready or terminating): \
+         see the readiness probes of the pods"
+    );
+    Finding::new(Code::EndpointsNotReady, text)
+}
+
+fn is_unready(why: NotUsed) -> bool {
+    matches!(why, NotUsed::NotReady | NotUsed::Terminating)
+}
+
+/// Finds out why a destination has no frontend.
+fn without_frontend(
+    packet: &Packet,
+    store: &Store,
+    desired: &Desired,
+    context: &NodeContext,
+) -> Vec<Finding> {
+    let address = packet.destination;
+    let mut findings = Vec::new();
+    let Some(key) = packet.address_key() else {
+        let is_service = store.services().any(|service| {
+            [&service.cluster_ips, &service.load_balancer_ips, &service.external_ips]
+                .into_iter()
+                .any(|addresses| addresses.contains(&address))
+        });
+        if is_service {
+            let text = format!(
+                "Services have ports of TCP, UDP and SCTP only: IP protocol {} to {address}, such as \
+                 a ping, reaches no endpoint; test a port",
+                packet.protocol
+            );
+            findings.push(Finding::new(Code::NotAServiceProtocol, text));
+        }
+        return findings;
+    };
+    for service in store.services() {
+        let has = |addresses: &[std::net::IpAddr]| addresses.contains(&address);
+        if has(&service.proxied_ips) {
+            let text = format!(
+                "{address} is a load balancer address of Service {} with ipMode Proxy: packets go to \
+                 the load balancer itself, not to an endpoint",
+                service.name
+            );
+            findings.push(Finding::new(Code::IpModeProxy, text));
+        } else if has(&service.cluster_ips)
+            || has(&service.load_balancer_ips)
+            || has(&service.external_ips)
+        {
+            let ports: Vec<String> = service
+                .ports
+                .iter()
+                .map(|port| format!("{}/{}", port.port, port.protocol))
+                .collect();
+            let text = format!(
+                "Service {} has {address}, but not port {}/{}; it has {}",
+                service.name,
+                packet.port,
+                key.protocol(),
+                ports.join(", ")
+            );
+            findings.push(Finding::new(Code::PortNotInService, text));
+        }
+    }
+    if let Some(owner) = packet.node_port_key().and_then(|key| desired.service_of(key)) {
+        let is_own = context.interface_addresses.contains(&address) || address.is_loopback();
+        if is_own {
+            let text = format!(
+                "node port {} of Service {owner} is not on {address}: {}",
+                packet.port,
+                node_port_addresses(context, packet.family())
+            );
+            findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
+        }
+    }
+    if findings.is_empty() && context.service_cidrs.iter().any(|net| net.contains(&address)) {
+        let text = format!("no Service has {address}, although a ServiceCIDR contains it");
+        findings.push(Finding::new(Code::AddressWithoutService, text));
+    }
+    findings
+}
+
+fn node_port_addresses(context: &NodeContext, family: Family) -> String {
+    match context.node_port_addresses(family) {
+        None => "node ports are never on loopback addresses".to_owned(),
+        Some(addresses) if addresses.is_empty() => {
+            format!("nodePortAddresses select no {family} address")
+        }
+        Some(addresses) => {
+            let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            format!("nodePortAddresses select {}", all.join(", "))
+        }
+    }
+}
+
+/// Finds out why a Service has no frontend, by its name. Returns nothing if it has one.
+#[must_use]
+pub fn why_ignored(name: &ObjectName, store: &Store) -> Option<Finding> {
+    if store.service(name).is_some() {
+        return None;
+    }
+    let Some(reason) = store.ignored().get(name) else {
+        let text = format!("there is no Service {name}: see kubectl get services -A");
+        return Some(Finding::new(Code::NoSuchService, text));
+    };
+    Some(match reason {
+        Ignored::Headless => Finding::new(
+            Code::IgnoredHeadless,
+            format!(
+                "Service {name} is headless (spec.clusterIP is None): clients get the addresses of \
+                 its endpoints from the DNS, and no proxy is involved"
+            ),
+        ),
+        Ignored::ExternalName => Finding::new(
+            Code::IgnoredExternalName,
+            format!("Service {name} is an ExternalName: an alias in the DNS, without an address"),
+        ),
+        Ignored::OtherProxy(proxy) => Finding::new(
+            Code::IgnoredOtherProxy,
+            format!(
+                "Service {name} has the label service.kubernetes.io/service-proxy-name={proxy}: \
+                 that proxy implements it, shunt does not"
+            ),
+        ),
+        Ignored::NoClusterIp => Finding::new(
+            Code::NoClusterIp,
+            format!("Service {name} has no ClusterIP: the API server has not allocated one"),
+        ),
+        Ignored::Invalid(reason) => {
+            Finding::new(Code::IgnoredInvalid, format!("invalid: {reason}"))
+        }
+    })
+}
+
+/// Returns a finding for each frontend that a Service claims and another one has.
+#[must_use]
+pub fn lost_claims(name: &ObjectName, desired: &Desired) -> Vec<Finding> {
+    let lost = desired.conflicts().filter(|conflict| conflict.loser == *name);
+    lost.map(|conflict| {
+        let text = format!(
+            "Service {name} does not get {}: it belongs to Service {}: {}",
+            conflict.frontend, conflict.winner, conflict.reason
+        );
+        Finding::new(Code::ClaimedByOtherService, text)
+    })
+    .collect()
+}

@@ -1,0 +1,538 @@
+//! Follows the first packet of a connection through shunt's rules.
+//!
+//! The rules are the values that the agent writes to the kernel, so an explanation and the kernel
+//! cannot disagree about them. [`Tables`] answers the lookups: from the plan, or from the kernel.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::model::{Backend, Family, Protocol};
+use crate::plan::{ChainName, FrontendKey, Is, Pools, Rule, Set, Statement, Value};
+
+/// The first packet of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// The source address.
+    pub source: IpAddr,
+    /// The destination address.
+    pub destination: IpAddr,
+    /// The number of the transport protocol, which need not be one of a service port.
+    pub protocol: u8,
+    /// The destination port.
+    pub port: u16,
+    /// Where the packet enters the rules.
+    pub entry: Entry,
+}
+
+/// Where a packet enters the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entry {
+    /// The node itself sends the packet.
+    Node,
+    /// The packet arrives on this interface; `None` if its name is unknown.
+    Interface(Option<Arc<str>>),
+}
+
+impl Packet {
+    /// Returns the key of a frontend at the destination address, if service ports can have the
+    /// protocol.
+    #[must_use]
+    pub fn address_key(&self) -> Option<FrontendKey> {
+        let protocol = Protocol::from_number(self.protocol)?;
+        Some(FrontendKey::Address(self.destination, protocol, self.port))
+    }
+
+    /// Returns the key of a node port at the destination port.
+    #[must_use]
+    pub fn node_port_key(&self) -> Option<FrontendKey> {
+        let protocol = Protocol::from_number(self.protocol)?;
+        Some(FrontendKey::NodePort(self.family(), protocol, self.port))
+    }
+
+    /// Returns the family.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(self.destination)
+    }
+}
+
+/// A key to look up in a set or map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lookup {
+    /// A frontend.
+    Frontend(FrontendKey),
+    /// A slot in the pool of a frontend.
+    Slot(FrontendKey, u32),
+    /// A source, and the frontend that it connects to.
+    Source(FrontendKey, IpAddr),
+    /// A client of a frontend with session affinity.
+    Client(IpAddr, FrontendKey),
+    /// An address.
+    Address(IpAddr),
+    /// A source and a destination.
+    Pair(IpAddr, IpAddr),
+}
+
+/// An element that a lookup has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Match {
+    /// The value in a map; `None` in a set.
+    pub value: Option<Value>,
+}
+
+/// A rule of a chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Line {
+    /// A rule of shunt.
+    Rule(Rule),
+    /// A rule that shunt did not write.
+    Foreign,
+}
+
+/// The sets, maps and chains of one family, and the addresses of the node.
+pub trait Tables {
+    /// Why an answer failed.
+    type Error;
+
+    /// Returns the rules of a chain; `None` if there is no such chain.
+    ///
+    /// # Errors
+    /// If the chain cannot be read.
+    fn rules(&mut self, chain: ChainName) -> Result<Option<Vec<Line>>, Self::Error>;
+
+    /// Looks keys up in a set or map.
+    ///
+    /// # Errors
+    /// If the set cannot be read.
+    fn find(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Match>>, Self::Error>;
+
+    /// Returns true if the address is one of the node's own, loopback included.
+    ///
+    /// # Errors
+    /// If the addresses cannot be read.
+    fn is_local(&mut self, address: IpAddr) -> Result<bool, Self::Error>;
+}
+
+/// The way of a packet through the rules.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Walk {
+    /// The end of the way.
+    pub end: End,
+    /// Why the kernel masquerades the connection, if a rule has marked it for that.
+    pub marked: Option<Masquerade>,
+    /// What the result depends on and is not known.
+    pub assumptions: Vec<Assumption>,
+    /// The elements that decided, in the order of the lookups.
+    pub elements: Vec<(Set, Lookup)>,
+}
+
+/// The end of a packet's way through the chains before routing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum End {
+    /// No rule concerns the packet. It goes on to its destination.
+    Untouched,
+    /// The kernel translates the destination to one of these backends.
+    Translated {
+        /// The backends with their probabilities.
+        choices: Vec<Choice>,
+        /// The pools that hold the backends; `None` for the last backend of a client with session
+        /// affinity.
+        pools: Option<Pools>,
+        /// The frontend.
+        frontend: FrontendKey,
+        /// The probability that no slot answers, so that the packet is not translated: the tables
+        /// are damaged then.
+        lost: f64,
+    },
+    /// A rule of this chain rejects the packet.
+    Rejected(ChainName),
+    /// A rule of this chain drops the packet.
+    Dropped(ChainName),
+    /// The packet meets a rule that shunt did not write.
+    Foreign(ChainName),
+    /// The base chain does not exist.
+    NoTable,
+}
+
+/// A backend that a connection may get.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Choice {
+    /// The backend.
+    pub backend: Backend,
+    /// The probability, from 0 to 1.
+    pub probability: f64,
+}
+
+/// Something that the result of a walk depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assumption {
+    /// The interface on which the packet arrives is unknown. The walk assumes another one than the
+    /// pods' interface.
+    Interface,
+}
+
+impl fmt::Display for Assumption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Assumption::Interface => f.write_str(
+                "the interface on which the packet arrives is unknown: assumed not to be a pod's",
+            ),
+        }
+    }
+}
+
+/// Why the kernel masquerades a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Masquerade {
+    /// `externalTrafficPolicy: Cluster`.
+    ExternalClusterPolicy,
+    /// The client is no local pod, and the destination is a ClusterIP.
+    NotLocal,
+    /// `nftables.masqueradeAll`.
+    All,
+    /// The pod reaches itself.
+    Hairpin,
+    /// The node itself reaches a frontend with policy Local.
+    NodeToLocalPolicy,
+}
+
+impl Masquerade {
+    /// Returns the name in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Masquerade::ExternalClusterPolicy => "external-cluster-policy",
+            Masquerade::NotLocal => "not-local",
+            Masquerade::All => "masquerade-all",
+            Masquerade::Hairpin => "hairpin",
+            Masquerade::NodeToLocalPolicy => "node-to-local-policy",
+        }
+    }
+}
+
+/// How deep chains may call each other (`NFT_JUMP_STACK_SIZE` of `net/netfilter/nf_tables.h`).
+const MAX_DEPTH: usize = 16;
+
+/// Follows a packet through the chains before routing.
+///
+/// # Errors
+/// The error of `tables`.
+pub fn walk<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Walk, T::Error> {
+    let base = match packet.entry {
+        Entry::Node => ChainName::NatOutput,
+        Entry::Interface(_) => ChainName::NatPrerouting,
+    };
+    let mut walker = Walker::new(packet, tables);
+    let end = match walker.chain(base, 0)? {
+        Flow::End(end) => end,
+        Flow::Continue => End::Untouched,
+        Flow::NoChain => End::NoTable,
+    };
+    let Walker { partly, marked, assumptions, elements, .. } = walker;
+    let end = match partly {
+        Some(Partly { pools, frontend, choices, lost }) if !choices.is_empty() => {
+            End::Translated { choices, pools: Some(pools), frontend, lost }
+        }
+        _ => end,
+    };
+    Ok(Walk { end, marked, assumptions, elements })
+}
+
+/// Returns why the kernel masquerades a translated connection behind routing, for one backend;
+/// `None` if it does not. `marked` is the result of [`walk`].
+///
+/// # Errors
+/// The error of `tables`.
+pub fn masquerade<T: Tables>(
+    packet: &Packet,
+    backend: Backend,
+    marked: Option<Masquerade>,
+    tables: &mut T,
+) -> Result<Option<Masquerade>, T::Error> {
+    // What arrives for the node itself is never routed on.
+    if packet.entry != Entry::Node && tables.is_local(backend.address)? {
+        return Ok(None);
+    }
+    let packet = &Packet { destination: backend.address, port: backend.port, ..packet.clone() };
+    let mut walker = Walker { translated: true, marked, ..Walker::new(packet, tables) };
+    walker.chain(ChainName::NatPostrouting, 0)?;
+    Ok(walker.marked.filter(|_| walker.masquerades))
+}
+
+struct Walker<'a, T> {
+    packet: &'a Packet,
+    tables: &'a mut T,
+    translated: bool,
+    masquerades: bool,
+    marked: Option<Masquerade>,
+    partly: Option<Partly>,
+    assumptions: Vec<Assumption>,
+    elements: Vec<(Set, Lookup)>,
+}
+
+/// The slots that a balancer found, if others are missing.
+struct Partly {
+    pools: Pools,
+    frontend: FrontendKey,
+    choices: Vec<Choice>,
+    /// The probability of a missing slot.
+    lost: f64,
+}
+
+enum Flow {
+    /// The way ends.
+    End(End),
+    /// The chain ends, and the caller continues.
+    Continue,
+    /// There is no such chain.
+    NoChain,
+}
+
+/// The result of a statement.
+enum Step {
+    /// The next statement follows.
+    Next,
+    /// The next rule follows: the statement does not match.
+    NextRule,
+    /// The rest of the chain is skipped.
+    Leave(Flow),
+}
+
+/// Returns true for a match of the packet's origin.
+fn is_about_source(statement: &Statement) -> bool {
+    matches!(
+        statement,
+        Statement::Source(..) | Statement::Interface(..) | Statement::InterfacePrefix(..)
+    )
+}
+
+impl<'a, T: Tables> Walker<'a, T> {
+    fn new(packet: &'a Packet, tables: &'a mut T) -> Walker<'a, T> {
+        Walker {
+            packet,
+            tables,
+            translated: false,
+            masquerades: false,
+            marked: None,
+            partly: None,
+            assumptions: Vec::new(),
+            elements: Vec::new(),
+        }
+    }
+
+    fn chain(&mut self, name: ChainName, depth: usize) -> Result<Flow, T::Error> {
+        if depth > MAX_DEPTH {
+            return Ok(Flow::End(End::Foreign(name)));
+        }
+        let Some(rules) = self.tables.rules(name)? else { return Ok(Flow::NoChain) };
+        for line in &rules {
+            let Line::Rule(rule) = line else {
+                return Ok(Flow::End(End::Foreign(name)));
+            };
+            for statement in &rule.statements {
+                match self.statement(statement, rule, name, depth)? {
+                    Step::Next => {}
+                    Step::NextRule => break,
+                    Step::Leave(flow) => return Ok(flow),
+                }
+            }
+        }
+        Ok(Flow::Continue)
+    }
+
+    fn statement(
+        &mut self,
+        statement: &Statement,
+        rule: &Rule,
+        chain: ChainName,
+        depth: usize,
+    ) -> Result<Step, T::Error> {
+        let holds = |is: &Is, condition: bool| match condition == (*is == Is::So) {
+            true => Step::Next,
+            false => Step::NextRule,
+        };
+        let Packet { source, destination, .. } = *self.packet;
+        Ok(match statement {
+            Statement::Source(net, is) => holds(is, net.contains(&source)),
+            Statement::Destination(net, is) => holds(is, net.contains(&destination)),
+            Statement::Interface(name, is) => {
+                let condition = self.arrives_on(|interface| interface == name.as_str());
+                holds(is, condition)
+            }
+            Statement::InterfacePrefix(prefix, is) => {
+                let condition = self.arrives_on(|interface| interface.starts_with(prefix.as_str()));
+                holds(is, condition)
+            }
+            Statement::SourceIsLocal => holds(&Is::So, self.tables.is_local(source)?),
+            Statement::DestinationIsLocal(is) => holds(is, self.tables.is_local(destination)?),
+            Statement::Translated => holds(&Is::So, self.translated),
+            Statement::Protocol(protocol) => {
+                holds(&Is::So, protocol.number() == self.packet.protocol)
+            }
+            Statement::InSet(set, is) => {
+                let found = match self.key(*set) {
+                    Some(key) => self.look_up(*set, key)?.is_some(),
+                    None => false,
+                };
+                if *set == Set::Hairpin && found {
+                    self.marked = Some(Masquerade::Hairpin);
+                }
+                holds(is, found)
+            }
+            Statement::Dispatch(set) => {
+                let found = match self.key(*set) {
+                    Some(key) => self.look_up(*set, key)?,
+                    None => None,
+                };
+                match found.and_then(|found| found.value) {
+                    Some(Value::Goto(target)) => Step::Leave(self.go(target, depth)?),
+                    Some(Value::Drop) => Step::Leave(Flow::End(End::Dropped(chain))),
+                    Some(Value::Backend(_)) | None => Step::NextRule,
+                }
+            }
+            Statement::Balance(set, count) => self.balance(*set, *count)?,
+            Statement::AffinityLookup => self.last_backend()?,
+            // Another program may have set the bit before; that is not known here.
+            Statement::HasMark(_) => holds(&Is::So, self.marked.is_some()),
+            Statement::SetMark(_) => {
+                self.marked = Some(match chain {
+                    ChainName::MarkNode => Masquerade::NodeToLocalPolicy,
+                    ChainName::External | ChainName::Nodeports => Masquerade::ExternalClusterPolicy,
+                    _ if rule.statements.iter().any(is_about_source) => Masquerade::NotLocal,
+                    _ => Masquerade::All,
+                });
+                Step::Next
+            }
+            Statement::ClearMark(_) => Step::Next,
+            Statement::Jump(target) => match self.chain(*target, depth + 1)? {
+                Flow::End(end) => Step::Leave(Flow::End(end)),
+                Flow::Continue | Flow::NoChain => Step::Next,
+            },
+            Statement::Goto(target) => Step::Leave(self.go(*target, depth)?),
+            // The chains of affinity only store; they are not walked.
+            Statement::AffinityUpdate(_) | Statement::DispatchUntranslated(_) => Step::NextRule,
+            Statement::Masquerade => {
+                self.masquerades = true;
+                Step::Leave(Flow::Continue)
+            }
+            Statement::Reject => Step::Leave(Flow::End(End::Rejected(chain))),
+            Statement::Drop => Step::Leave(Flow::End(End::Dropped(chain))),
+        })
+    }
+}
+
+impl<T: Tables> Walker<'_, T> {
+    fn go(&mut self, target: ChainName, depth: usize) -> Result<Flow, T::Error> {
+        // The kernel refuses a verdict without its chain; a listing between two changes may lack it.
+        Ok(match self.chain(target, depth + 1)? {
+            Flow::NoChain => Flow::Continue,
+            flow => flow,
+        })
+    }
+
+    fn arrives_on(&mut self, matches: impl Fn(&str) -> bool) -> bool {
+        match &self.packet.entry {
+            Entry::Node => matches(""),
+            Entry::Interface(Some(name)) => matches(name),
+            Entry::Interface(None) => {
+                if !self.assumptions.contains(&Assumption::Interface) {
+                    self.assumptions.push(Assumption::Interface);
+                }
+                false
+            }
+        }
+    }
+
+    /// Returns the key of the packet in a set without slots.
+    fn key(&self, set: Set) -> Option<Lookup> {
+        let packet = self.packet;
+        Some(match set {
+            Set::ClusterIps | Set::ExternalIps | Set::NodeportIps => {
+                Lookup::Address(packet.destination)
+            }
+            Set::ServiceIps
+            | Set::MasqueradeServices
+            | Set::ShortCircuit
+            | Set::RestrictedVips
+            | Set::AffinityServices => Lookup::Frontend(packet.address_key()?),
+            Set::ServiceNodeports
+            | Set::MasqueradeNodeports
+            | Set::ShortCircuitNodeports
+            | Set::AffinityNodeports => Lookup::Frontend(packet.node_port_key()?),
+            Set::AllowedSources => Lookup::Source(packet.address_key()?, packet.source),
+            Set::Affinity => Lookup::Client(packet.source, packet.address_key()?),
+            Set::Hairpin => Lookup::Pair(packet.source, packet.destination),
+            Set::Endpoints
+            | Set::NodeportEndpoints
+            | Set::ShortCircuitEndpoints
+            | Set::ShortCircuitNodeportEndpoints => return None,
+        })
+    }
+
+    fn look_up(&mut self, set: Set, key: Lookup) -> Result<Option<Match>, T::Error> {
+        let found = self.tables.find(set, &[key])?.pop().flatten();
+        if found.is_some() {
+            self.elements.push((set, key));
+        }
+        Ok(found)
+    }
+
+    fn last_backend(&mut self) -> Result<Step, T::Error> {
+        let (Some(key), Some(frontend)) = (self.key(Set::Affinity), self.packet.address_key())
+        else {
+            return Ok(Step::NextRule);
+        };
+        let found = self.look_up(Set::Affinity, key)?;
+        let Some(Value::Backend(backend)) = found.and_then(|found| found.value) else {
+            return Ok(Step::NextRule);
+        };
+        let choices = vec![Choice { backend, probability: 1.0 }];
+        let end = End::Translated { choices, pools: None, frontend, lost: 0.0 };
+        Ok(Step::Leave(Flow::End(end)))
+    }
+
+    fn balance(&mut self, set: Set, count: u32) -> Result<Step, T::Error> {
+        let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
+        let frontend = match pools {
+            Some(Pools::Services | Pools::ShortCircuit) => self.packet.address_key(),
+            Some(Pools::Nodeports | Pools::ShortCircuitNodeports) => self.packet.node_port_key(),
+            None => None,
+        };
+        let (Some(pools), Some(frontend)) = (pools, frontend) else { return Ok(Step::NextRule) };
+        let keys: Vec<Lookup> = (0..count).map(|index| Lookup::Slot(frontend, index)).collect();
+        let found = self.tables.find(set, &keys)?;
+        // The second rule of a balancer takes what the first one has missed.
+        let mut partly = self.partly.take().unwrap_or(Partly {
+            pools,
+            frontend,
+            choices: Vec::new(),
+            lost: 1.0,
+        });
+        let each = partly.lost / f64::from(count.max(1));
+        let mut missed = 0_u32;
+        for slot in found {
+            match slot.and_then(|slot| slot.value) {
+                Some(Value::Backend(backend)) => add(&mut partly.choices, backend, each),
+                _ => missed += 1,
+            }
+        }
+        if missed == 0 {
+            let Partly { choices, .. } = partly;
+            let end = End::Translated { choices, pools: Some(pools), frontend, lost: 0.0 };
+            return Ok(Step::Leave(Flow::End(end)));
+        }
+        partly.lost = each * f64::from(missed);
+        self.partly = Some(partly);
+        Ok(Step::NextRule)
+    }
+}
+
+/// Adds to the probability of a backend.
+fn add(choices: &mut Vec<Choice>, backend: Backend, probability: f64) {
+    // The second rule of a balancer finds the backend of the first slot, which is the first choice.
+    match choices.first_mut().filter(|choice| choice.backend == backend) {
+        Some(choice) => choice.probability += probability,
+        None => choices.push(Choice { backend, probability }),
+    }
+}

@@ -1,0 +1,269 @@
+//! The route of one packet, as the kernel would choose it (`RTM_GETROUTE`).
+
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+
+use crate::Error;
+use crate::attr::{self, Attrs, put};
+use crate::message::Message;
+use crate::socket::{Protocol, Request, Socket};
+
+/// The size of `struct rtmsg`, and the offset of `rtm_type`.
+const ROUTE_HEADER: usize = 12;
+const ROUTE_TYPE: usize = 7;
+/// `RTM_F_LOOKUP_TABLE`: the answer names the table in which the kernel found the route.
+const LOOKUP_TABLE: u32 = 0x1000;
+
+/// A packet to route.
+///
+/// ```
+/// use nfnetlink::route::{self, RouteAnswer, RouteKind, RouteQuery};
+///
+/// let to = RouteQuery::to("127.0.0.1".parse()?);
+/// // The loopback interface of a new namespace is down, and no address is local then.
+/// if let RouteAnswer::Route(route) = route::route_to(to)? {
+///     assert_eq!(route.kind, RouteKind::Local);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RouteQuery {
+    /// The destination address.
+    pub destination: IpAddr,
+    /// The source address. Without `input`, it has to be an address of this node.
+    pub source: Option<IpAddr>,
+    /// The index of the interface on which the packet arrives; `None` if this node sends it. The
+    /// kernel also applies its reverse path filter and the forwarding setting then.
+    pub input: Option<u32>,
+    /// The packet mark, which policy routing may match; 0 for none.
+    pub mark: u32,
+}
+
+impl RouteQuery {
+    /// Returns a query for a packet that this node sends.
+    #[must_use]
+    pub fn to(destination: IpAddr) -> RouteQuery {
+        RouteQuery { destination, source: None, input: None, mark: 0 }
+    }
+}
+
+/// The decision of the kernel about a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteAnswer {
+    /// The packet takes this route.
+    Route(Route),
+    /// The kernel drops the packet, with this error. It may also send an ICMP error.
+    ///
+    /// `ENETUNREACH` says that there is no route. `EHOSTUNREACH` says that the route is of type
+    /// unreachable, or that the packet arrived and would have to be forwarded, which is off.
+    /// `EACCES` is a prohibit route, `EINVAL` a blackhole route or an address that is not valid
+    /// here, such as a foreign source. `EXDEV` and on some kernels `EINVAL` come from the reverse
+    /// path filter.
+    Refused(Errno),
+}
+
+/// A route of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The kind of the route.
+    pub kind: RouteKind,
+    /// The next router, which may be of the other address family; `None` if the destination is a
+    /// neighbour.
+    pub gateway: Option<IpAddr>,
+    /// The index of the outgoing interface.
+    pub output: Option<u32>,
+    /// The source address that the kernel would choose, or that the route prefers.
+    pub source: Option<IpAddr>,
+    /// The number of the routing table: 254 is `main`, 255 is `local`.
+    pub table: u32,
+}
+
+/// The kind of a route (`RTN_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RouteKind {
+    /// To a neighbour or a router.
+    Unicast,
+    /// To this node.
+    Local,
+    /// To all nodes of a link.
+    Broadcast,
+    /// To this node as one of several.
+    Anycast,
+    /// To the members of a group.
+    Multicast,
+    /// Dropped silently.
+    Blackhole,
+    /// Refused with ICMP host unreachable.
+    Unreachable,
+    /// Refused with ICMP administratively prohibited.
+    Prohibit,
+    /// Continued in the next table of the policy.
+    Throw,
+    /// Another kind, by its number.
+    Other(u8),
+}
+
+impl RouteKind {
+    fn from_number(number: u8) -> RouteKind {
+        match number {
+            libc::RTN_UNICAST => RouteKind::Unicast,
+            libc::RTN_LOCAL => RouteKind::Local,
+            libc::RTN_BROADCAST => RouteKind::Broadcast,
+            libc::RTN_ANYCAST => RouteKind::Anycast,
+            libc::RTN_MULTICAST => RouteKind::Multicast,
+            libc::RTN_BLACKHOLE => RouteKind::Blackhole,
+            libc::RTN_UNREACHABLE => RouteKind::Unreachable,
+            libc::RTN_PROHIBIT => RouteKind::Prohibit,
+            libc::RTN_THROW => RouteKind::Throw,
+            other => RouteKind::Other(other),
+        }
+    }
+}
+
+/// Asks the kernel for the route of a packet, in the network namespace of this thread. Needs no
+/// privilege.
+///
+/// # Errors
+/// [`Error::Refused`] with `ENODEV` if there is no interface with the index `input`; other errors
+/// that are no decision about the packet.
+pub fn route_to(query: RouteQuery) -> Result<RouteAnswer, Error> {
+    let ask = Request { name: "look up the route", kind: libc::RTM_GETROUTE, flags: 0 };
+    let mut route = None;
+    let answer = Socket::open(Protocol::Route)?.request(
+        ask,
+        |body| query.put(body),
+        |message| {
+            route = Route::parse(&message);
+        },
+    );
+    match answer {
+        Err(Error::Refused { errno, .. }) if is_decision(errno) => Ok(RouteAnswer::Refused(errno)),
+        Err(error) => Err(error),
+        Ok(()) => {
+            route.map(RouteAnswer::Route).ok_or(Error::Malformed("a route without its header"))
+        }
+    }
+}
+
+/// Returns true for the errors by which the kernel's routing drops packets.
+fn is_decision(errno: Errno) -> bool {
+    [
+        Errno::ENETUNREACH,
+        Errno::EHOSTUNREACH,
+        Errno::EACCES,
+        Errno::EINVAL,
+        Errno::EXDEV,
+        // A throw route without a further table.
+        Errno::EAGAIN,
+    ]
+    .contains(&errno)
+}
+
+impl RouteQuery {
+    /// Appends `struct rtmsg` and the attributes of the query.
+    fn put(&self, body: &mut Vec<u8>) {
+        let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
+        let source_bits = self.source.map_or(0, bits);
+        let family = if self.destination.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        body.extend_from_slice(&[family as u8, bits(self.destination), source_bits, 0]);
+        body.extend_from_slice(&[0; 4]);
+        body.extend_from_slice(&LOOKUP_TABLE.to_ne_bytes());
+        put_ip(body, libc::RTA_DST, self.destination);
+        if let Some(source) = self.source {
+            put_ip(body, libc::RTA_SRC, source);
+        }
+        if let Some(index) = self.input {
+            put(body, libc::RTA_IIF, &index.to_ne_bytes());
+        }
+        if self.mark != 0 {
+            put(body, libc::RTA_MARK, &self.mark.to_ne_bytes());
+        }
+    }
+}
+
+/// Appends an attribute with the bytes of an address.
+pub(super) fn put_ip(body: &mut Vec<u8>, kind: u16, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => put(body, kind, &address.octets()),
+        IpAddr::V6(address) => put(body, kind, &address.octets()),
+    }
+}
+
+/// Reads an attribute of rtnetlink, whose numbers are in host byte order.
+pub(super) fn number(attrs: &Attrs<'_>, kind: u16) -> Option<u32> {
+    attrs.find(kind)?.payload.try_into().ok().map(u32::from_ne_bytes)
+}
+
+impl Route {
+    pub(crate) fn parse(message: &Message<'_>) -> Option<Route> {
+        let header = message.payload.get(..ROUTE_HEADER)?;
+        let attrs = message.attrs_behind(ROUTE_HEADER);
+        let address = |kind| attr::ip(attrs.find(kind)?.payload);
+        // `struct rtvia`: the family in two bytes, then the address.
+        let via = || attr::ip(attrs.find(libc::RTA_VIA)?.payload.get(2..)?);
+        Some(Route {
+            kind: RouteKind::from_number(header[ROUTE_TYPE]),
+            gateway: address(libc::RTA_GATEWAY).or_else(via),
+            output: number(&attrs, libc::RTA_OIF),
+            source: address(libc::RTA_PREFSRC),
+            table: number(&attrs, libc::RTA_TABLE).unwrap_or_else(|| header[4].into()),
+        })
+    }
+
+    /// Returns the address to which the kernel sends the packet on the link: the gateway, or the
+    /// destination itself.
+    #[must_use]
+    pub fn next_hop(&self, destination: IpAddr) -> IpAddr {
+        self.gateway.unwrap_or(destination)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{self, messages};
+
+    fn parsed(kind: u8, attributes: &[(u16, &[u8])]) -> Option<Route> {
+        let mut buffer = Vec::new();
+        message::put(&mut buffer, libc::RTM_NEWROUTE, 0, 1, |body| {
+            body.extend_from_slice(&[2, 32, 0, 0, 254, 0, 0, kind, 0, 0, 0, 0]);
+            attributes.iter().for_each(|(kind, bytes)| put(body, *kind, bytes));
+        });
+        messages(&buffer).next().and_then(|message| Route::parse(&message))
+    }
+
+    #[test]
+    fn gateway_of_either_family_is_read() {
+        let index = 7_u32.to_ne_bytes();
+        let v6 = "fe80::1".parse::<std::net::Ipv6Addr>().expect("an address").octets();
+        let via = [&10_u16.to_ne_bytes()[..], &v6].concat();
+        let route = parsed(1, &[(libc::RTA_OIF, &index), (libc::RTA_GATEWAY, &[192, 0, 2, 1])]);
+        let route = route.expect("a route");
+        assert_eq!(route.gateway.map(|it| it.to_string()).as_deref(), Some("192.0.2.1"));
+        assert_eq!((route.kind, route.output, route.table), (RouteKind::Unicast, Some(7), 254));
+        let route = parsed(1, &[(libc::RTA_VIA, &via)]).expect("a route");
+        assert_eq!(route.gateway.map(|it| it.to_string()).as_deref(), Some("fe80::1"));
+        let route = parsed(6, &[(libc::RTA_TABLE, &1_000_u32.to_ne_bytes())]).expect("a route");
+        assert_eq!((route.kind, route.table, route.gateway), (RouteKind::Blackhole, 1_000, None));
+        let to = "192.0.2.9".parse().expect("an address");
+        assert_eq!(route.next_hop(to), to);
+    }
+
+    #[test]
+    fn query_has_everything_that_routing_depends_on() {
+        let query = RouteQuery {
+            destination: "2001:db8::1".parse().expect("an address"),
+            source: Some("2001:db8::2".parse().expect("an address")),
+            input: Some(3),
+            mark: 0x4000,
+        };
+        let mut body = Vec::new();
+        query.put(&mut body);
+        assert_eq!(body[..4], [10, 128, 128, 0]);
+        let attrs = Attrs::new(&body[ROUTE_HEADER..]);
+        let kinds: Vec<u16> = attrs.clone().map(|attr| attr.kind).collect();
+        assert_eq!(kinds, [libc::RTA_DST, libc::RTA_SRC, libc::RTA_IIF, libc::RTA_MARK]);
+        assert_eq!(number(&attrs, libc::RTA_MARK), Some(0x4000));
+    }
+}

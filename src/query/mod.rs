@@ -1,0 +1,61 @@
+//! Questions of commands to the running agent of a network namespace.
+//!
+//! Owns: the [`Question`]s, the form of their answers, and the socket between agent and command.
+//! The thread that answers is not the dataplane's: a question never delays a commit, and gets an
+//! answer even if the dataplane hangs.
+
+mod socket;
+
+use serde::{Deserialize, Serialize};
+use shunt_core::model::{Dirty, Store};
+use shunt_core::plan::{Desired, Options};
+
+use crate::directory::{Excerpt, Selection};
+use crate::status::Status;
+
+pub use socket::{NoAnswer, ask_objects, ask_status, serve};
+
+/// A question to the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Question {
+    /// The state of the agent.
+    Status,
+    /// Objects as of the last sync, with the state of the agent.
+    Objects(Selection),
+}
+
+/// An answer of the agent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer {
+    /// The state of the agent.
+    Status(Box<Status>),
+    /// The selected objects.
+    Objects(Box<Objects>),
+}
+
+/// Objects of the agent, with what a plan of them depends on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Objects {
+    /// The state of the agent.
+    pub status: Status,
+    /// The options of the plan.
+    pub options: Options,
+    /// The objects.
+    pub excerpt: Excerpt,
+}
+
+impl Objects {
+    /// Rebuilds the store and plans it, exactly as the agent does.
+    #[must_use]
+    pub fn planned(&self) -> (Store, Desired) {
+        let (mut store, mut dirty) = (Store::new(), Dirty::default());
+        for change in &self.excerpt.changes {
+            store.apply(change.clone(), &mut dirty);
+        }
+        let mut desired = Desired::new(self.options.clone(), &self.status.node);
+        desired.update(&store, &dirty);
+        (store, desired)
+    }
+}

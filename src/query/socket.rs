@@ -1,0 +1,165 @@
+//! The abstract socket between the agent and the commands that ask it.
+//!
+//! A client that connects sends one line of JSON, a [`Question`]. It gets the answer as JSON, if it
+//! is root or the agent's user. Then the agent closes the connection.
+
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use super::{Answer, Objects, Question};
+use crate::directory::Selection;
+use crate::presence::{Peer, connect_to_agent};
+use crate::status::Status;
+
+/// The timeout of the agent for writing the answer, and of the command for reading it.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout of the agent for reading the question. A client that sends none gets the status, as
+/// a client of an older version expects.
+const QUESTION_TIMEOUT: Duration = Duration::from_millis(500);
+/// The maximum length of a question in bytes.
+const MAX_QUESTION: u64 = 64 * 1024;
+/// The pause after a client that the agent could not serve.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Why a command has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum NoAnswer {
+    /// No agent runs in this network namespace.
+    #[error("no shunt runs in this network namespace")]
+    NoAgent,
+    /// The agent accepts connections, but does not answer.
+    #[error("shunt (process {0}) did not answer within {TIMEOUT:?}: it hangs")]
+    Silent(i32),
+    /// The agent does not accept connections.
+    #[error("shunt did not accept a connection within {TIMEOUT:?}: it hangs")]
+    Deaf,
+    /// A process that must not run an agent has the socket.
+    #[error("process {process} of user {user} has the socket of shunt, but may not run it; end it")]
+    Impostor {
+        /// The process ID, or 0 if it is not visible.
+        process: i32,
+        /// The user ID of the process.
+        user: u32,
+    },
+    /// The user of this process may not ask.
+    #[error("shunt (process {0}) answers only to root; run this command as root")]
+    Refused(i32),
+    /// The answer is not JSON of this version.
+    #[error(
+        "the answer of shunt (process {process}) is of another version: {reason}; use its own binary"
+    )]
+    Unreadable {
+        /// The process ID of the agent.
+        process: i32,
+        /// The error of the JSON parser.
+        reason: serde_json::Error,
+    },
+    /// A system call failed.
+    #[error("cannot connect to shunt: {0}")]
+    System(io::Error),
+}
+
+impl From<io::Error> for NoAnswer {
+    fn from(error: io::Error) -> NoAnswer {
+        NoAnswer::System(error)
+    }
+}
+
+/// Answers the clients of this listener, for ever.
+pub fn serve(listener: &UnixListener, answer: impl Fn(&Question) -> Answer) {
+    loop {
+        let served = listener.accept().and_then(|(stream, _)| serve_one(stream, &answer));
+        if let Err(error) = served {
+            tracing::debug!(%error, "cannot answer a command");
+            // Without file descriptors the next attempt would fail as fast.
+            std::thread::sleep(RETRY);
+        }
+    }
+}
+
+fn serve_one(stream: UnixStream, answer: impl Fn(&Question) -> Answer) -> io::Result<()> {
+    if !Peer::of(&stream)?.is_trusted() {
+        return Ok(());
+    }
+    stream.set_read_timeout(Some(QUESTION_TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let mut line = String::new();
+    let asked = BufReader::new(&stream).take(MAX_QUESTION).read_line(&mut line);
+    let question = match asked {
+        Ok(0) => Question::Status,
+        Ok(_) => serde_json::from_str(&line)?,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Question::Status,
+        Err(error) => return Err(error),
+    };
+    let mut writer = BufWriter::new(&stream);
+    match answer(&question) {
+        Answer::Status(status) => serde_json::to_writer(&mut writer, &status)?,
+        Answer::Objects(objects) => serde_json::to_writer(&mut writer, &objects)?,
+    }
+    writer.flush()
+}
+
+/// Asks the agent of this network namespace for its status.
+///
+/// # Errors
+/// If there is none, or it does not answer.
+pub fn ask_status() -> Result<Status, NoAnswer> {
+    let (mut status, process): (Status, i32) = ask(&Question::Status)?;
+    see_process(&mut status, process);
+    Ok(status)
+}
+
+/// Asks the agent of this network namespace for objects, with its status.
+///
+/// # Errors
+/// If there is none, or it does not answer.
+pub fn ask_objects(selection: Selection) -> Result<Objects, NoAnswer> {
+    let (mut objects, process): (Objects, i32) = ask(&Question::Objects(selection))?;
+    see_process(&mut objects.status, process);
+    Ok(objects)
+}
+
+/// Sets the process ID that is visible here: in its container the agent has another one.
+fn see_process(status: &mut Status, process: i32) {
+    if let Ok(visible @ 1..) = u32::try_from(process) {
+        status.process = visible;
+    }
+}
+
+/// Returns the answer and the process ID of the agent.
+fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
+    let (mut stream, agent) = match connect_to_agent(TIMEOUT) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Err(NoAnswer::NoAgent),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(NoAnswer::Deaf),
+        Err(error) => return Err(error.into()),
+    };
+    let process = agent.process;
+    if !agent.is_trusted() {
+        return Err(NoAnswer::Impostor { process, user: agent.user.as_raw() });
+    }
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let mut line = serde_json::to_vec(question).map_err(io::Error::from)?;
+    line.push(b'\n');
+    // The agent may have closed the connection already, because it refuses this user.
+    let sent = stream.write_all(&line);
+    let mut json = Vec::new();
+    match stream.read_to_end(&mut json) {
+        Ok(0) => return Err(NoAnswer::Refused(process)),
+        Ok(_) => sent?,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            return Err(NoAnswer::Silent(process));
+        }
+        // It closed the connection with the question unread.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            return Err(NoAnswer::Refused(process));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let answer =
+        serde_json::from_slice(&json).map_err(|reason| NoAnswer::Unreadable { process, reason })?;
+    Ok((answer, process))
+}
