@@ -21,6 +21,7 @@ pub mod kube_proxy;
 pub mod metrics;
 pub mod presence;
 pub mod query;
+pub mod service_counters;
 pub mod source;
 pub mod spanned_yaml;
 pub mod status;

@@ -12,7 +12,7 @@ use shunt_core::model::{Change, ChangeBatch, ChangeCounts, Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::args::Run;
+use super::args::{Run, ServiceMetrics};
 use super::ending::{Vital, Work};
 use super::health::{HealthState, families, health_source};
 use super::kernel_errors::explain;
@@ -35,9 +35,10 @@ use crate::http::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
     serve_service_health,
 };
-use crate::metrics::{Changes, Metrics, Server};
+use crate::metrics::{Changes, Metrics, Server, ServiceConnections};
 use crate::presence::Presence;
 use crate::query::{self, Answer, Question};
+use crate::service_counters::ServiceCounters;
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
@@ -157,7 +158,7 @@ fn keep_running(
              it (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
         );
     }
-    let metrics = Metrics::new(&families);
+    let metrics = Metrics::with_services(&families, service_counters(arguments)?);
     let unknown_node_is_eligible = objects.may_lack_a_node();
     let (health, health_seen) = watch::channel(HealthState {
         last_updated: None,
@@ -301,6 +302,18 @@ fn answers(
             options: known.options(),
             status: status(),
         })),
+    }
+}
+
+/// Returns the reader of the metrics of Service ports, if they are wanted.
+fn service_counters(arguments: &Run) -> Result<Option<Box<dyn ServiceConnections>>, Failure> {
+    match arguments.service_metrics {
+        ServiceMetrics::Off => Ok(None),
+        ServiceMetrics::Counters => {
+            let counters = ServiceCounters::open(arguments.service_metrics_limit)
+                .map_err(|error| explain(&error))?;
+            Ok(Some(Box::new(counters)))
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 mod affinity;
 mod codec;
 mod command;
+mod connections;
 mod counters;
 mod diff;
 mod drift;
@@ -38,6 +39,7 @@ mod unused_chains;
 mod worker;
 
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
+pub use connections::{Connections, list_connections, look_up_connections};
 pub use event::Event;
 pub use ownership::Ownership;
 pub use quarantine::Suspect;

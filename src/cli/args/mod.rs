@@ -77,6 +77,12 @@ pub struct Run {
     /// start.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
+    /// Export the new connections of each Service port: off or counters.
+    #[arg(long, value_name = "off|counters", default_value = "off", hide_possible_values = true)]
+    pub service_metrics: ServiceMetrics,
+    /// The maximum number of Service ports with metrics of their own.
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    pub service_metrics_limit: usize,
     /// Write sysctls below this directory: the mount point of the node's /proc/sys/net in a
     /// container.
     #[arg(long, value_name = "DIRECTORY", default_value = "/proc/sys/net")]
@@ -91,6 +97,15 @@ pub struct Run {
 
 fn period(text: &str) -> Result<Duration, String> {
     GoDuration::parse(text)?.get().ok_or_else(|| "negative; write 0 or more".to_owned())
+}
+
+/// The metrics of Service ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ServiceMetrics {
+    /// None.
+    Off,
+    /// The number of new connections, from the counters in the kernel.
+    Counters,
 }
 
 /// The form of the version that `--version` prints.
