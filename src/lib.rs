@@ -12,6 +12,7 @@ pub mod conntrack;
 pub mod dataplane;
 pub mod directory;
 pub mod events;
+pub mod explain;
 pub mod file_watch;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;

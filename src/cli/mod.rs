@@ -5,11 +5,13 @@ mod cleanup;
 mod ending;
 mod events;
 mod exclusive;
+mod explain;
 mod health;
 mod kernel_errors;
 mod leftovers;
 mod logging;
 mod netns;
+mod objects;
 mod observe;
 mod oneshot;
 mod process;
@@ -38,6 +40,9 @@ enum Failure {
     /// The agent has problems; `shunt status` has printed them.
     #[error("the agent has problems")]
     Problems,
+    /// The command has printed its result, which this exit code sums up.
+    #[error("the result is exit code {0}")]
+    Result(u8),
     /// Any other failure.
     #[error("{0:#}")]
     Other(#[from] anyhow::Error),
@@ -54,11 +59,13 @@ pub fn main() -> ExitCode {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),
         args::Command::Status(status) => status::status(&status),
+        args::Command::Explain(explain) => explain::explain(&explain),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Problems) => ExitCode::FAILURE,
+        Err(Failure::Result(code)) => ExitCode::from(code),
         Err(failure) => {
             tracing::error!("{failure}");
             match failure {

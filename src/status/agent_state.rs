@@ -11,7 +11,7 @@ use super::{
     Conflict, Counts, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure,
     Time, Trouble, UnboundPort, UnboundServer,
 };
-use crate::dataplane::{self, Snapshot, SpecConflict, SyncReport};
+use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
 use crate::kube_proxy::Found;
 use crate::source::kubernetes::ApiStatus;
@@ -214,6 +214,10 @@ fn quarantined(quarantined: &dataplane::Quarantined) -> Quarantined {
     let wait = quarantined.retry_at.saturating_duration_since(Instant::now());
     Quarantined {
         what: quarantined.what.clone(),
+        frontend: match quarantined.suspect {
+            Suspect::Frontend(key) => Some(key.to_string()),
+            Suspect::Member(..) => None,
+        },
         reason: quarantined.reason.to_string(),
         retry_at: Time(SystemTime::now() + wait),
     }

@@ -221,6 +221,8 @@ impl From<[usize; 2]> for Families {
 pub struct Quarantined {
     /// The frontend with its Service port.
     pub what: String,
+    /// The frontend alone; `None` for an address in a set.
+    pub frontend: Option<String>,
     /// The error of the kernel.
     pub reason: String,
     /// The time of the next attempt.

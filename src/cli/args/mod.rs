@@ -1,5 +1,6 @@
 //! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
 
+mod explain;
 mod kube_proxy;
 
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
+pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
@@ -30,6 +32,9 @@ pub enum Command {
     Render(Render),
     /// Show the state of the running agent, problems first; fail if there are problems.
     Status(Status),
+    /// Explain what becomes of a connection to a Service, and why: the answer to "why does this
+    /// Service not answer from this pod?"
+    Explain(Explain),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
 }

@@ -29,24 +29,24 @@ impl<'a> Planned<'a> {
     }
 
     fn one(&self, set: Set, key: Lookup) -> Option<Match> {
-        let found = |value| Some(Match { value });
         match key {
             Lookup::Frontend(key) => {
                 let frontend = self.desired.frontend(key)?;
                 let mut decisions = frontend.decisions(key);
                 let wanted = Key::Frontend(key);
-                found(decisions.find(|one| one.set == set && one.key == wanted)?.value)
+                let found = decisions.find(|one| one.set == set && one.key == wanted)?;
+                Some(found.value.map_or(Match::Member, Match::Value))
             }
             Lookup::Slot(key, index) => {
                 let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set)?;
                 let pool = self.pool(key, pools)?;
                 let slot = usize::try_from(index).ok()?;
-                found(Some(Value::Backend(*pool.get(slot)?)))
+                Some(Match::Value(Value::Backend(*pool.get(slot)?)))
             }
             Lookup::Source(key, source) => {
                 let sources = self.desired.frontend(key)?.sources.as_ref()?;
                 let inside = sources.iter().any(|it| (it.first..=it.last).contains(&source));
-                inside.then_some(Match { value: None })
+                inside.then_some(Match::Member)
             }
             Lookup::Client(..) => None,
             Lookup::Address(address) => self.member(set, address),
@@ -62,7 +62,7 @@ impl<'a> Planned<'a> {
 
     fn member(&self, set: Set, address: IpAddr) -> Option<Match> {
         let has = self.desired.has_member(SetMember { set, address });
-        has.then_some(Match { value: None })
+        has.then_some(Match::Member)
     }
 }
 

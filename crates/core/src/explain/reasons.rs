@@ -5,7 +5,7 @@ use crate::plan::{ChainName, Desired, FrontendKey, FrontendKind, NodeContext};
 
 use super::endpoints::{EndpointView, NotUsed, Question, endpoints};
 use super::findings::{Code, Finding};
-use super::walk::{Choice, End, Packet, Walk};
+use super::walk::{End, Packet, Walk};
 
 /// The policy that selects the endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,13 +84,9 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
         return Reasons::default();
     };
     let policy = policy(service, kind, walk);
-    let choices: &[Choice] = match &walk.end {
-        End::Translated { choices, .. } => choices,
-        _ => &[],
-    };
     let family = key.family();
     let question = Question { service, port, family, policy, locality: context.locality() };
-    let views = endpoints(store, question, choices);
+    let views = endpoints(store, question, walk.choices());
     let target = Target {
         key,
         kind,

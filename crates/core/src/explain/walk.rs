@@ -76,9 +76,13 @@ pub enum Lookup {
 
 /// An element that a lookup has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Match {
-    /// The value in a map; `None` in a set.
-    pub value: Option<Value>,
+pub enum Match {
+    /// A member of a set.
+    Member,
+    /// The value of a map element.
+    Value(Value),
+    /// An element that shunt did not write.
+    Foreign,
 }
 
 /// A rule of a chain.
@@ -125,6 +129,17 @@ pub struct Walk {
     pub assumptions: Vec<Assumption>,
     /// The elements that decided, in the order of the lookups.
     pub elements: Vec<(Set, Lookup)>,
+}
+
+impl Walk {
+    /// Returns the backends that the connection may get; none if it is not translated.
+    #[must_use]
+    pub fn choices(&self) -> &[Choice] {
+        match &self.end {
+            End::Translated { choices, .. } => choices,
+            _ => &[],
+        }
+    }
 }
 
 /// The end of a packet's way through the chains before routing.
@@ -385,10 +400,11 @@ impl<'a, T: Tables> Walker<'a, T> {
                     Some(key) => self.look_up(*set, key)?,
                     None => None,
                 };
-                match found.and_then(|found| found.value) {
-                    Some(Value::Goto(target)) => Step::Leave(self.go(target, depth)?),
-                    Some(Value::Drop) => Step::Leave(Flow::End(End::Dropped(chain))),
-                    Some(Value::Backend(_)) | None => Step::NextRule,
+                match found {
+                    Some(Match::Value(Value::Goto(target))) => Step::Leave(self.go(target, depth)?),
+                    Some(Match::Value(Value::Drop)) => Step::Leave(Flow::End(End::Dropped(chain))),
+                    Some(_) => Step::Leave(Flow::End(End::Foreign(chain))),
+                    None => Step::NextRule,
                 }
             }
             Statement::Balance(set, count) => self.balance(*set, *count)?,
@@ -484,7 +500,7 @@ impl<T: Tables> Walker<'_, T> {
             return Ok(Step::NextRule);
         };
         let found = self.look_up(Set::Affinity, key)?;
-        let Some(Value::Backend(backend)) = found.and_then(|found| found.value) else {
+        let Some(Match::Value(Value::Backend(backend))) = found else {
             return Ok(Step::NextRule);
         };
         let choices = vec![Choice { backend, probability: 1.0 }];
@@ -512,8 +528,10 @@ impl<T: Tables> Walker<'_, T> {
         let each = partly.lost / f64::from(count.max(1));
         let mut missed = 0_u32;
         for slot in found {
-            match slot.and_then(|slot| slot.value) {
-                Some(Value::Backend(backend)) => add(&mut partly.choices, backend, each),
+            match slot {
+                Some(Match::Value(Value::Backend(backend))) => {
+                    add(&mut partly.choices, backend, each);
+                }
                 _ => missed += 1,
             }
         }

@@ -1,0 +1,240 @@
+//! `shunt explain`: explains what becomes of a connection, and why.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use shunt_core::explain::Finding;
+use shunt_core::model::{Family, ObjectName, Store};
+use shunt_core::plan::{Desired, FrontendKey};
+
+use super::args::{Destination, Explain, ExplainOutput};
+use super::kernel_errors;
+use super::objects::{From, Reader};
+use super::{Failure, print};
+use crate::dataplane::KernelTables;
+use crate::directory::Selection;
+use crate::explain::report::{FindingReport, ServiceExplanation};
+use crate::explain::{
+    Client, Explanation, Facts, OfService, Probe, Subject, Verdict, Way, explain as explain_packet,
+    of_service, packet,
+};
+use crate::query::Objects;
+
+/// How often a difference between plan and kernel is looked at again: the agent may have committed
+/// between the two readings.
+const ATTEMPTS: usize = 5;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
+pub(super) fn explain(arguments: &Explain) -> Result<(), Failure> {
+    let Explain { manifests, settings, logging, .. } = arguments;
+    let reader = From { manifests, settings, logging }.start()?;
+    let (text, verdict) = match (&arguments.service, arguments.to) {
+        (Some(service), _) => {
+            let explanation = of_name(arguments, &reader, service)?;
+            let verdict = explanation.verdict;
+            (output(arguments.output, &explanation)?, verdict)
+        }
+        (None, Some(to)) => {
+            let explanation = of_destination(arguments, &reader, to)?;
+            let verdict = explanation.verdict;
+            (output(arguments.output, &explanation)?, verdict)
+        }
+        (None, None) => return Err(anyhow!("give a Service or --to").into()),
+    };
+    print(&text)?;
+    match verdict.exit_status() {
+        0 => Ok(()),
+        code => Err(Failure::Result(code)),
+    }
+}
+
+fn output<T: serde::Serialize + std::fmt::Display>(
+    format: ExplainOutput,
+    explanation: &T,
+) -> anyhow::Result<String> {
+    Ok(match format {
+        ExplainOutput::Text => explanation.to_string(),
+        ExplainOutput::Json => {
+            format!("{}\n", serde_json::to_string_pretty(explanation).context("cannot write JSON")?)
+        }
+    })
+}
+
+fn of_destination(
+    arguments: &Explain,
+    reader: &Reader,
+    to: Destination,
+) -> Result<Explanation, Failure> {
+    let selection = Selection::Address { address: to.address, port: to.port };
+    settled(
+        reader,
+        &selection,
+        |explanation: &Explanation| explanation.has("kernel-differs"),
+        |objects| {
+            let (store, desired) = objects.planned();
+            Asked { arguments, reader, objects, store: &store, desired: &desired }.explain(to)
+        },
+    )
+}
+
+fn of_name(
+    arguments: &Explain,
+    reader: &Reader,
+    text: &str,
+) -> Result<ServiceExplanation, Failure> {
+    let (name, port) = service_name(text)?;
+    settled(
+        reader,
+        &Selection::Service(name.clone()),
+        |explanation: &ServiceExplanation| {
+            explanation.frontends.iter().any(|frontend| frontend.has("kernel-differs"))
+        },
+        |objects| {
+            let (store, desired) = objects.planned();
+            let asked = Asked { arguments, reader, objects, store: &store, desired: &desired };
+            asked.explain_service(&name, port)
+        },
+    )
+}
+
+/// Repeats an explanation until plan and kernel agree, or the same objects differ from the kernel
+/// twice.
+fn settled<T>(
+    reader: &Reader,
+    selection: &Selection,
+    differs: impl Fn(&T) -> bool,
+    explain: impl Fn(&Objects) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mut objects = reader.read(selection)?;
+    let mut explanation = explain(&objects)?;
+    for _ in 1..ATTEMPTS {
+        if !differs(&explanation) {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        let revision = objects.excerpt.revision;
+        objects = reader.read(selection)?;
+        explanation = explain(&objects)?;
+        if objects.excerpt.revision == revision {
+            break;
+        }
+    }
+    Ok(explanation)
+}
+
+/// Splits `namespace/name:port`.
+fn service_name(text: &str) -> anyhow::Result<(ObjectName, Option<&str>)> {
+    let (name, port) = match text.split_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (text, None),
+    };
+    match name.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok((ObjectName::new(namespace, name), port))
+        }
+        _ => Err(anyhow!(
+            "\"{text}\" is not the name of a Service: write NAMESPACE/NAME or NAMESPACE/NAME:PORT, \
+             or --to ADDRESS:PORT for a destination"
+        )),
+    }
+}
+
+/// What a question is about.
+struct Asked<'a> {
+    arguments: &'a Explain,
+    reader: &'a Reader,
+    objects: &'a Objects,
+    store: &'a Store,
+    desired: &'a Desired,
+}
+
+impl Asked<'_> {
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            store: self.store,
+            desired: self.desired,
+            status: self.reader.is_agent().then_some(&self.objects.status),
+        }
+    }
+
+    fn explain(&self, to: Destination) -> Result<Explanation, Failure> {
+        let subject = self.subject();
+        if !self.reader.is_agent() {
+            let client = Client::assumed(self.arguments.from, to.address);
+            let packet = packet(&client, to.address, to.protocol, to.port);
+            return Ok(explain_packet(&packet, &subject, None, &Facts::default()));
+        }
+        let client = self.client(to.address)?;
+        let packet = packet(&client, to.address, to.protocol, to.port);
+        let context = self.desired.node_context().context("the agent has no plan yet")?;
+        let mut tables = KernelTables::open(context, Family::of(to.address))
+            .map_err(|error| kernel_errors::explain(&error))?;
+        let way =
+            Way::in_kernel(&packet, &mut tables).map_err(|error| kernel_errors::explain(&error))?;
+        let frontend = self.frontend(&packet);
+        let mark = context.options.masquerade_mark();
+        let facts = Facts::gather(&packet, &client, &way, frontend, mark, &mut tables);
+        let mut explanation = explain_packet(&packet, &subject, Some(&way), &facts);
+        if self.arguments.probe {
+            let probe = Probe::send(&packet, &client).map_err(anyhow::Error::from)?;
+            probe.tell(&mut explanation);
+        }
+        Ok(explanation)
+    }
+
+    fn client(&self, to: IpAddr) -> Result<Client, Failure> {
+        let from = self.arguments.from;
+        let client = match self.arguments.netns.as_deref() {
+            Some(namespace) => Client::in_namespace(Path::new(namespace), from, to),
+            None => Client::find(from, to),
+        };
+        client.map_err(|error| Failure::Other(error.into()))
+    }
+
+    /// Returns the frontend with the counter of this packet.
+    fn frontend(&self, packet: &shunt_core::explain::Packet) -> Option<FrontendKey> {
+        let keys = [packet.address_key(), packet.node_port_key()];
+        keys.into_iter().flatten().find(|key| self.desired.frontend(*key).is_some())
+    }
+
+    fn explain_service(
+        &self,
+        name: &ObjectName,
+        port: Option<&str>,
+    ) -> Result<ServiceExplanation, Failure> {
+        let OfService { frontends, findings } = of_service(name, port, &self.subject());
+        if let (Some(port), true, true) = (port, frontends.is_empty(), findings.is_empty()) {
+            let service = self.store.service(name);
+            let ports = service.map(|service| {
+                let ports = service.ports.iter();
+                ports.map(|port| format!("{} ({})", port.name, port.port)).collect::<Vec<_>>()
+            });
+            return Err(Failure::Other(anyhow!(
+                "Service {name} has no port {port}; it has {}",
+                ports.unwrap_or_default().join(", ")
+            )));
+        }
+        let fits = |address: &IpAddr| {
+            self.arguments.from.is_none_or(|from| Family::of(from) == Family::of(*address))
+        };
+        let mut explanations = Vec::new();
+        for (key, address) in frontends.into_iter().filter(|(_, address)| fits(address)) {
+            let port = match key {
+                FrontendKey::Address(_, _, port) | FrontendKey::NodePort(_, _, port) => port,
+            };
+            let protocol = key.protocol().number();
+            explanations.push(self.explain(Destination { address, port, protocol })?);
+        }
+        let worst = explanations.iter().map(|explanation| explanation.verdict).max();
+        let finding = |Finding { code, text }| FindingReport { code: code.as_str(), text };
+        Ok(ServiceExplanation {
+            service: name.to_string(),
+            verdict: worst.unwrap_or(Verdict::NotAService),
+            findings: findings.into_iter().map(finding).collect(),
+            frontends: explanations,
+        })
+    }
+}

@@ -1,0 +1,174 @@
+//! shunt's tables in the kernel, as the walk of a packet asks for them: few lookups of single
+//! elements, and the rules. Reads only.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use foldhash::HashMap;
+use nfnetlink::nft::{
+    Batch, Counter, DumpedRule, Element, ElementData, Error, Kernel, OwnedData, Socket,
+};
+use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
+use nix::errno::Errno;
+use shunt_core::explain::{Line, Lookup, Match, Tables};
+use shunt_core::model::Family;
+use shunt_core::plan::{
+    Chain, ChainName, FrontendKey, Key, NodeContext, Pools, Rule, Set, SourceRange, TABLE,
+    base_chains, on_demand_chain,
+};
+
+use super::codec::{Bytes, decode_value, encode_client, encode_key, encode_pair, table_family};
+use super::listing::retried;
+use super::translate::expressions;
+
+/// The tables of one family in the kernel of this thread's network namespace.
+pub struct KernelTables {
+    socket: Socket,
+    family: Family,
+    chains: BTreeMap<ChainName, Vec<Line>>,
+    local: HashMap<IpAddr, bool>,
+}
+
+impl KernelTables {
+    /// Opens the tables and reads their rules. `node_context` makes the rules that are known.
+    ///
+    /// # Errors
+    /// If the kernel has no nf_tables or denies its use.
+    pub fn open(node_context: &NodeContext, family: Family) -> Result<KernelTables, Error> {
+        let mut socket = Socket::open()?;
+        let chains = retried(|| read_chains(&mut socket, node_context, family))?;
+        Ok(KernelTables { socket, family, chains, local: HashMap::default() })
+    }
+
+    /// Returns the generation of nf_tables: equal before and after several lookups, they saw one
+    /// state.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn generation(&mut self) -> Result<u32, Error> {
+        Ok(self.socket.generation()?.id)
+    }
+
+    /// Returns the count of new connections to a frontend, over all clients.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn connections(&mut self, key: FrontendKey) -> Result<Option<Counter>, Error> {
+        let mut total: Option<Counter> = None;
+        let (main, short_circuit): (Pools, Pools) = shunt_core::plan::Frontend::pools_of(key);
+        for pools in [main, short_circuit] {
+            let found = self.elements(pools.verdicts(), &[Lookup::Frontend(key)])?.pop().flatten();
+            if let Some(counter) = found.and_then(|element| element.counter) {
+                let sum = total.get_or_insert(Counter { packets: 0, bytes: 0 });
+                sum.packets += counter.packets;
+                sum.bytes += counter.bytes;
+            }
+        }
+        Ok(total)
+    }
+
+    fn elements(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Element>>, Error> {
+        let keys: Vec<Bytes> = keys.iter().map(|key| encode(*key)).collect();
+        let slices: Vec<&[u8]> = keys.iter().map(Bytes::as_slice).collect();
+        match self.socket.lookup(table_family(self.family), TABLE, set.name(), &slices) {
+            // Another process has deleted the set or the table.
+            Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(vec![None; keys.len()]),
+            result => result,
+        }
+    }
+}
+
+impl Tables for KernelTables {
+    type Error = Error;
+
+    fn rules(&mut self, chain: ChainName) -> Result<Option<Vec<Line>>, Error> {
+        Ok(self.chains.get(&chain).cloned())
+    }
+
+    fn find(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Match>>, Error> {
+        let family = self.family;
+        let found = self.elements(set, keys)?;
+        Ok(found.into_iter().map(|element| Some(read(family, element?))).collect())
+    }
+
+    fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
+        if let Some(known) = self.local.get(&address) {
+            return Ok(*known);
+        }
+        // Without an answer, the address is not one of the node.
+        let answer = route_to(RouteQuery::to(address));
+        let is_local = matches!(
+            answer,
+            Ok(RouteAnswer::Route(route)) if route.kind == RouteKind::Local
+        );
+        self.local.insert(address, is_local);
+        Ok(is_local)
+    }
+}
+
+fn read(family: Family, element: Element) -> Match {
+    let data = match &element.data {
+        None => return Match::Member,
+        Some(OwnedData::Value(bytes)) => ElementData::Value(bytes),
+        Some(OwnedData::Verdict(code, chain)) => ElementData::Verdict(*code, chain.as_deref()),
+    };
+    decode_value(family, data).map_or(Match::Foreign, Match::Value)
+}
+
+fn encode(key: Lookup) -> Bytes {
+    match key {
+        Lookup::Frontend(key) => encode_key(Key::Frontend(key)),
+        Lookup::Slot(key, index) => encode_key(Key::Pool(key, index)),
+        Lookup::Source(key, source) => {
+            encode_key(Key::Source(key, SourceRange { first: source, last: source }))
+        }
+        Lookup::Client(client, key) => encode_client(client, key),
+        Lookup::Address(address) => encode_key(Key::Address(address)),
+        Lookup::Pair(source, destination) => encode_pair(source, destination),
+    }
+}
+
+/// Reads all chains of the table. Each rule is one of the planned rules of its chain, or foreign.
+fn read_chains(
+    socket: &mut Socket,
+    node_context: &NodeContext,
+    family: Family,
+) -> Result<BTreeMap<ChainName, Vec<Line>>, Error> {
+    let table = table_family(family);
+    if socket.table(table, TABLE)?.is_none() {
+        return Ok(BTreeMap::new());
+    }
+    let planned: BTreeMap<ChainName, Chain> =
+        base_chains(node_context, family).into_iter().map(|chain| (chain.name, chain)).collect();
+    let mut rules: HashMap<String, Vec<DumpedRule>> = HashMap::default();
+    for rule in socket.rules(table, TABLE)? {
+        rules.entry(rule.chain.clone()).or_default().push(rule);
+    }
+    let mut chains = BTreeMap::new();
+    for found in socket.chains(table, TABLE)? {
+        // No known rule leads to a chain of another name.
+        let Some(name) = ChainName::parse(&found.name) else { continue };
+        let chain = planned.get(&name).cloned().or_else(|| on_demand_chain(name));
+        let known = chain.map(|chain| chain.rules).unwrap_or_default();
+        let live = rules.remove(&found.name).unwrap_or_default();
+        chains.insert(name, lines(family, name, &known, &live));
+    }
+    Ok(chains)
+}
+
+fn lines(family: Family, chain: ChainName, known: &[Rule], live: &[DumpedRule]) -> Vec<Line> {
+    let mut batch = Batch::new(None);
+    let name = chain.to_string();
+    for rule in known {
+        let exprs = expressions(family, rule);
+        batch.add_rule(table_family(family), TABLE, &name, &exprs, None);
+    }
+    let batch = batch.finish();
+    let encoded: Vec<DumpedRule> = DumpedRule::of_batch(&batch).collect();
+    let line = |live: &DumpedRule| {
+        let mut both = known.iter().zip(&encoded);
+        let found = both.find(|(_, encoded)| encoded.is_implemented_by(live));
+        found.map_or(Line::Foreign, |(rule, _)| Line::Rule(rule.clone()))
+    };
+    live.iter().map(line).collect()
+}

@@ -1,0 +1,273 @@
+//! What the kernel says about a packet and its endpoints, beside shunt's tables.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nfnetlink::conntrack::{Connection, Conntrack, Destination, Usage};
+use nfnetlink::route::{
+    Link, NeighbourState, RouteAnswer, RouteKind, RouteQuery, links, neighbour, route_to,
+};
+use nix::errno::Errno;
+use shunt_core::explain::Packet;
+use shunt_core::model::Backend;
+use shunt_core::plan::FrontendKey;
+
+use super::{Client, Origin, Way};
+use crate::dataplane::KernelTables;
+
+/// The maximum number of endpoints whose route and connections are read.
+const MAX_ENDPOINTS: usize = 256;
+/// The pause after which an unanswered connection counts as waiting: a reply takes less.
+const REPLY: Duration = Duration::from_millis(40);
+
+/// What the kernel says about a packet.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// The number of new connections to the frontend, as its element counts them.
+    pub connections: Option<u64>,
+    /// The endpoints that the connection may get, in the order of the choices.
+    pub endpoints: Vec<EndpointFacts>,
+    /// The fill level of connection tracking.
+    pub conntrack: Option<ConntrackFacts>,
+    /// What could not be read, and why.
+    pub unknown: Vec<String>,
+}
+
+/// The fill level of connection tracking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConntrackFacts {
+    /// The number of entries and the limit.
+    pub usage: Usage,
+    /// True if the table is full and the kernel may evict no entry.
+    pub is_exhausted: bool,
+}
+
+/// What the kernel says about an endpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndpointFacts {
+    /// The endpoint.
+    pub backend: Backend,
+    /// The way to it.
+    pub reach: Reach,
+    /// Its connections through the frontend.
+    pub tracked: Tracked,
+    /// The verdict of other programs' chains.
+    pub others: Passing,
+}
+
+/// The way to an endpoint, behind the translation.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reach {
+    /// The endpoint is the node itself.
+    Local,
+    /// A route leads to it.
+    Route {
+        /// The name of the outgoing interface.
+        interface: String,
+        /// The next router.
+        gateway: Option<IpAddr>,
+        /// The state of the next hop; `None` if the kernel has not looked for it.
+        neighbour: Option<NeighbourState>,
+        /// False if the interface is down or has no carrier.
+        is_up: bool,
+    },
+    /// The kernel does not forward the packet.
+    Refused(String),
+    /// Not known.
+    Unknown,
+}
+
+impl Reach {
+    /// Returns why packets do not arrive; `None` if nothing speaks against it.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<String> {
+        match self {
+            Reach::Route {
+                interface, gateway, neighbour: Some(NeighbourState::Failed), ..
+            } => {
+                let hop = gateway.map(|gateway| format!("{gateway} ")).unwrap_or_default();
+                Some(format!("neighbour {hop}on {interface} does not answer (FAILED)"))
+            }
+            Reach::Route { interface, is_up: false, .. } => {
+                Some(format!("interface {interface} is down"))
+            }
+            Reach::Refused(reason) => Some(reason.clone()),
+            Reach::Route { .. } | Reach::Local | Reach::Unknown => None,
+        }
+    }
+}
+
+/// Tracked connections of a frontend to one endpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tracked {
+    /// Connections with a reply.
+    pub answered: usize,
+    /// Connections without a reply.
+    pub unanswered: usize,
+    /// The unanswered ones that stayed so for a moment: their first packet is lost or ignored.
+    pub waiting: usize,
+}
+
+/// What the chains of other programs do with the packet.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Passing {
+    /// All let it pass.
+    #[default]
+    Passes,
+    /// A chain drops it.
+    Drops(String),
+    /// A chain may drop it.
+    May(String),
+}
+
+impl Facts {
+    /// Reads what the kernel says. `frontend` is the frontend of the packet, and `mark` the packet
+    /// mark that asks for masquerading.
+    #[must_use]
+    pub fn gather(
+        packet: &Packet,
+        client: &Client,
+        way: &Way,
+        frontend: Option<FrontendKey>,
+        mark: u32,
+        tables: &mut KernelTables,
+    ) -> Facts {
+        let mut facts = Facts::default();
+        if let Some(key) = frontend {
+            match tables.connections(key) {
+                Ok(counter) => facts.connections = counter.map(|counter| counter.packets),
+                Err(error) => facts.unknown.push(format!("counters: {error}")),
+            }
+        }
+        let choices = way.walk.choices();
+        let links = links().unwrap_or_else(|error| {
+            facts.unknown.push(format!("interfaces: {error}"));
+            Vec::new()
+        });
+        let mut tracked = vec![Tracked::default(); choices.len()];
+        match conntrack(packet, way, &mut tracked) {
+            Ok(conntrack) => facts.conntrack = Some(conntrack),
+            Err(error) => facts.unknown.push(format!("connection tracking: {error}")),
+        }
+        let mark = if way.walk.marked.is_some() { mark } else { 0 };
+        for (choice, tracked) in choices.iter().zip(tracked).take(MAX_ENDPOINTS) {
+            let reach = reach(packet, client, choice.backend, mark, &links);
+            facts.endpoints.push(EndpointFacts {
+                backend: choice.backend,
+                reach,
+                tracked,
+                others: Passing::Passes,
+            });
+        }
+        facts
+    }
+}
+
+/// Counts the connections of the frontend by endpoint, and reads the fill level.
+fn conntrack(
+    packet: &Packet,
+    way: &Way,
+    tracked: &mut [Tracked],
+) -> Result<ConntrackFacts, nfnetlink::Error> {
+    let mut conntrack = Conntrack::open()?;
+    let to = Destination {
+        protocol: packet.protocol,
+        address: packet.destination,
+        port: Some(packet.port),
+    };
+    let choices = way.walk.choices();
+    let place = |connection: &Connection| {
+        let (address, port) = (connection.reply.source.ip(), connection.reply.source.port());
+        choices.iter().position(|choice| choice.backend == Backend { address, port })
+    };
+    let mut unanswered = Vec::new();
+    if !choices.is_empty() {
+        conntrack.connections_to(&to, |connection| {
+            let Some(place) = place(&connection) else { return };
+            if connection.is_unanswered() {
+                tracked[place].unanswered += 1;
+                unanswered.push((place, connection));
+            } else {
+                tracked[place].answered += 1;
+            }
+        })?;
+    }
+    // Datagrams without an answer are normal.
+    if packet.protocol == shunt_core::model::Protocol::Tcp.number() && !unanswered.is_empty() {
+        std::thread::sleep(REPLY);
+        for (place, connection) in unanswered {
+            let again = conntrack.get(connection.protocol, &connection.original)?;
+            let still = again.is_some_and(|it| it.is_unanswered() && it.reply == connection.reply);
+            tracked[place].waiting += usize::from(still);
+        }
+    }
+    let usage = conntrack.usage()?;
+    let is_full = usage.limit.is_some_and(|limit| limit > 0 && usage.entries >= limit);
+    Ok(ConntrackFacts { usage, is_exhausted: is_full && !has_evictable(&mut conntrack)? })
+}
+
+/// Returns true if the kernel may evict an entry for a new one: one that is not assured
+/// (`early_drop_list`).
+fn has_evictable(conntrack: &mut Conntrack) -> Result<bool, nfnetlink::Error> {
+    use nfnetlink::conntrack::Status;
+    let mut found = false;
+    for family in [nfnetlink::Family::Ip, nfnetlink::Family::Ip6] {
+        conntrack.connections(family, |connection| {
+            found |= !connection.status.has(Status::ASSURED);
+        })?;
+    }
+    Ok(found)
+}
+
+fn reach(packet: &Packet, client: &Client, backend: Backend, mark: u32, links: &[Link]) -> Reach {
+    let input = match &client.origin {
+        Origin::Node => None,
+        Origin::Interface(Some(interface)) => Some(interface.index),
+        Origin::Interface(None) => None,
+    };
+    let is_own = client.origin == Origin::Node;
+    // Without the interface of arrival, the kernel can judge only packets of the node.
+    let source = (is_own || input.is_some()).then_some(packet.source);
+    let query = RouteQuery { destination: backend.address, source, input, mark };
+    let route = match route_to(query) {
+        Ok(RouteAnswer::Route(route)) => route,
+        Ok(RouteAnswer::Refused(errno)) => return Reach::Refused(refusal(errno, backend.address)),
+        Err(_) => return Reach::Unknown,
+    };
+    match route.kind {
+        RouteKind::Local => return Reach::Local,
+        RouteKind::Unicast => {}
+        other => {
+            return Reach::Refused(format!(
+                "the route to {} is of type {}",
+                backend.address,
+                format!("{other:?}").to_lowercase()
+            ));
+        }
+    }
+    let link = links.iter().find(|link| Some(link.index) == route.output);
+    let next = route.next_hop(backend.address);
+    let neighbour = route.output.and_then(|index| neighbour(next, index).ok().flatten());
+    Reach::Route {
+        interface: link.map_or_else(|| "?".to_owned(), |link| link.name.clone()),
+        gateway: route.gateway,
+        neighbour,
+        is_up: link.is_none_or(|link| link.up && link.carrier),
+    }
+}
+
+fn refusal(errno: Errno, to: IpAddr) -> String {
+    match errno {
+        Errno::ENETUNREACH => format!("this node has no route to {to}"),
+        Errno::EHOSTUNREACH => format!(
+            "the kernel does not forward packets to {to}: the route is of type unreachable, or \
+             forwarding is off (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding)"
+        ),
+        Errno::EACCES => format!("the route to {to} is of type prohibit"),
+        Errno::EINVAL | Errno::EXDEV => format!(
+            "the kernel drops packets to {to}: a blackhole route, or the reverse path filter \
+             (net.ipv4.conf.*.rp_filter) does not accept the source on this interface"
+        ),
+        other => format!("the kernel refuses packets to {to}: {}", other.desc()),
+    }
+}

@@ -1,0 +1,276 @@
+//! The verdict about a packet, from all that is known. Pure.
+
+use shunt_core::explain::{Choice, Code, End, Entry, Finding, Masquerade, Packet, Reasons};
+
+use super::Way;
+use super::facts::{EndpointFacts, Facts, Passing};
+use crate::status::{Source, Status};
+
+/// A change counts as late after this many seconds: a commit takes milliseconds.
+const LATE: f64 = 2.0;
+
+/// What becomes of a new connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// An endpoint gets it.
+    Delivered,
+    /// The client gets an error at once.
+    Refused,
+    /// No endpoint gets it, and the client gets no answer.
+    Dropped,
+    /// The destination is not one of a Service.
+    NotAService,
+    /// Something decides that is not known here.
+    Unknown,
+}
+
+impl Verdict {
+    /// Returns the word in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Verdict::Delivered => "delivered",
+            Verdict::Refused => "refused",
+            Verdict::Dropped => "dropped",
+            Verdict::NotAService => "not-a-service",
+            Verdict::Unknown => "unknown",
+        }
+    }
+
+    /// Returns the exit status of the command.
+    #[must_use]
+    pub fn exit_status(self) -> u8 {
+        match self {
+            Verdict::Delivered => 0,
+            Verdict::Refused | Verdict::Dropped => 3,
+            Verdict::NotAService => 4,
+            Verdict::Unknown => 1,
+        }
+    }
+}
+
+/// The verdict with its reasons.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judgement {
+    /// What becomes of the connection.
+    pub verdict: Verdict,
+    /// The findings, most important first.
+    pub findings: Vec<Finding>,
+}
+
+/// The fate of a connection that gets one of the endpoints.
+#[derive(Debug, Clone, PartialEq)]
+enum Fate {
+    Delivered,
+    Lost(Finding),
+    Unknown(Finding),
+}
+
+/// Judges a packet. `way` is its way through the kernel's tables, or the planned one without them.
+#[must_use]
+pub fn judge(
+    packet: &Packet,
+    reasons: &Reasons,
+    way: &Way,
+    planned: &Way,
+    facts: &Facts,
+    status: Option<&Status>,
+) -> Judgement {
+    let mut findings = Vec::new();
+    let state = status.map(|status| agent(status, reasons, way, planned)).unwrap_or_default();
+    let is_programmed = status.is_none_or(|status| status.rules.last_sync.is_some());
+    let verdict = match &way.walk.end {
+        End::Rejected(_) => Verdict::Refused,
+        End::Dropped(_) => Verdict::Dropped,
+        End::Foreign(_) => Verdict::Unknown,
+        _ if !is_programmed => Verdict::Unknown,
+        // Another program may translate the packet instead.
+        End::Untouched | End::NoTable if reasons.target.is_some() => {
+            match status.is_some_and(|status| status.kube_proxy.has_rules()) {
+                true => Verdict::Unknown,
+                false => Verdict::Dropped,
+            }
+        }
+        End::Untouched | End::NoTable => Verdict::NotAService,
+        End::Translated { choices, lost, .. } => {
+            translated(packet, choices, *lost, way, facts, &mut findings)
+        }
+    };
+    findings.extend(reasons.findings.iter().cloned());
+    if let Some(conntrack) = facts.conntrack.filter(|it| it.is_exhausted) {
+        let text = format!(
+            "connection tracking is full ({} of {} entries, none evictable), so the kernel drops \
+             new connections: raise net.netfilter.nf_conntrack_max",
+            conntrack.usage.entries,
+            conntrack.usage.limit.unwrap_or(0)
+        );
+        findings.insert(0, Finding::new(Code::ConntrackFull, text));
+    }
+    let is_full = facts.conntrack.is_some_and(|it| it.is_exhausted);
+    let verdict = match verdict {
+        Verdict::Delivered | Verdict::Unknown if is_full => Verdict::Dropped,
+        other => other,
+    };
+    findings.extend(state);
+    findings.extend(
+        way.walk
+            .assumptions
+            .iter()
+            .map(|assumption| Finding::new(Code::Assumed, assumption.to_string())),
+    );
+    Judgement { verdict, findings }
+}
+
+/// Judges a translated packet by the fates of its possible endpoints.
+fn translated(
+    packet: &Packet,
+    choices: &[Choice],
+    lost: f64,
+    way: &Way,
+    facts: &Facts,
+    findings: &mut Vec<Finding>,
+) -> Verdict {
+    let mut delivered = 0;
+    let mut unknown = 0;
+    for (place, choice) in choices.iter().enumerate() {
+        let masquerade = way.masquerades.get(place).copied().flatten();
+        match fate(packet, choice, masquerade, facts.endpoints.get(place)) {
+            Fate::Delivered => delivered += 1,
+            Fate::Lost(finding) => findings.push(finding),
+            Fate::Unknown(finding) => {
+                unknown += 1;
+                if !findings.contains(&finding) {
+                    findings.push(finding);
+                }
+            }
+        }
+    }
+    if lost > 0.0 {
+        let text = format!(
+            "{:.0} % of new connections find no slot in the kernel's map of endpoints and are not \
+             translated",
+            lost * 100.0
+        );
+        findings.insert(0, Finding::new(Code::KernelDiffers, text));
+    }
+    match (delivered, unknown) {
+        (0, 0) => Verdict::Dropped,
+        (0, _) => Verdict::Unknown,
+        _ => Verdict::Delivered,
+    }
+}
+
+fn fate(
+    packet: &Packet,
+    choice: &Choice,
+    masquerade: Option<Masquerade>,
+    facts: Option<&EndpointFacts>,
+) -> Fate {
+    let backend = std::net::SocketAddr::new(choice.backend.address, choice.backend.port);
+    let is_hairpin = choice.backend.address == packet.source && packet.entry != Entry::Node;
+    if is_hairpin && masquerade.is_none() {
+        let text = format!(
+            "the client is the endpoint {backend} itself, and nothing masquerades the connection: \
+             its answers would not come back through the node; does the EndpointSlice name this \
+             node in nodeName?"
+        );
+        return Fate::Lost(Finding::new(Code::HairpinWithoutMasquerade, text));
+    }
+    let Some(facts) = facts else { return Fate::Delivered };
+    if let Some(obstacle) = facts.reach.obstacle() {
+        let text = format!("endpoint {backend} is unreachable: {obstacle}");
+        return Fate::Lost(Finding::new(Code::EndpointUnreachable, text));
+    }
+    match &facts.others {
+        Passing::Drops(by) => {
+            let text = format!("another program drops packets to endpoint {backend}: {by}");
+            return Fate::Lost(Finding::new(Code::ForeignDrop, text));
+        }
+        Passing::May(by) => {
+            let text = format!("another program may drop packets to endpoint {backend}: {by}");
+            return Fate::Unknown(Finding::new(Code::ForeignDropPossible, text));
+        }
+        Passing::Passes => {}
+    }
+    if facts.tracked.waiting > 0 {
+        let text = format!(
+            "endpoint {backend} has not answered {} tracked connections, and {} others; --probe \
+             shows whether it answers now",
+            facts.tracked.waiting,
+            match facts.tracked.answered {
+                0 => "no".to_owned(),
+                answered => format!("answered {answered}"),
+            }
+        );
+        // An entry stays for two minutes, even if its client has given up and the endpoint is back.
+        return Fate::Unknown(Finding::new(Code::EndpointNotAnswering, text));
+    }
+    Fate::Delivered
+}
+
+/// Returns the findings about the agent: whether the kernel holds the plan, and the plan is recent.
+fn agent(status: &Status, reasons: &Reasons, way: &Way, planned: &Way) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let rules = &status.rules;
+    let quarantined = reasons.target.as_ref().and_then(|target| {
+        let key = target.key.to_string();
+        rules.quarantined.iter().find(|it| it.frontend.as_deref() == Some(&*key))
+    });
+    if let Some(refused) = quarantined {
+        let text = format!(
+            "the kernel refuses {}: {}; what it had before stays in force",
+            refused.what, refused.reason
+        );
+        findings.push(Finding::new(Code::Quarantined, text));
+    }
+    let waits = status.waiting_seconds.filter(|seconds| *seconds > LATE);
+    if let Some(failure) = &rules.failure {
+        let text = format!(
+            "the last sync failed, so the latest changes are not in the kernel: {}",
+            failure.reason
+        );
+        findings.push(Finding::new(Code::NotCommittedYet, text));
+    } else if rules.last_sync.is_none() {
+        let text =
+            "the agent has not programmed anything yet: its source has not listed all objects";
+        findings.push(Finding::new(Code::NotCommittedYet, text));
+    } else if let Some(seconds) = waits {
+        let text = format!("a change has waited for {seconds:.0} s and is not in the kernel");
+        findings.push(Finding::new(Code::NotCommittedYet, text));
+    } else if quarantined.is_none() && !way.agrees_with(planned) {
+        findings.push(Finding::new(Code::KernelDiffers, difference(way)));
+    }
+    if let Source::Api { trouble: Some(trouble), .. } = &status.source {
+        let text = format!(
+            "{}, for {:.0} s: this is the state of before",
+            trouble.reason, trouble.seconds
+        );
+        findings.push(Finding::new(Code::ApiStale, text));
+    }
+    if !status.kube_proxy.is_nothing() {
+        let text = format!(
+            "kube-proxy or its leftovers are on this node: {}; its rules may translate the packet \
+             before shunt's: run shunt cleanup --kube-proxy --keep-own",
+            status.kube_proxy
+        );
+        findings.push(Finding::new(Code::KubeProxyPresent, text));
+    }
+    findings
+}
+
+fn difference(way: &Way) -> String {
+    let what = match &way.walk.end {
+        End::NoTable => "the table or its base chain is missing".to_owned(),
+        End::Foreign(chain) => format!("chain {chain} has a rule or element of another program"),
+        End::Untouched => "no rule translates the packet".to_owned(),
+        End::Rejected(chain) => format!("chain {chain} rejects the packet"),
+        End::Dropped(chain) => format!("chain {chain} drops the packet"),
+        End::Translated { choices, .. } => {
+            format!("it has {} endpoints, or other ones, or masquerades otherwise", choices.len())
+        }
+    };
+    format!(
+        "the kernel's tables differ from the plan: {what}; another process has changed them, and \
+         the agent repairs them at its next check (shunt diff shows all differences)"
+    )
+}

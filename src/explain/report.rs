@@ -1,0 +1,310 @@
+//! The explanation as JSON. Its field names and words are an interface: new ones may come, existing
+//! ones stay.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+use shunt_core::explain::{Assumption, End, Entry, Packet, Reasons, Target};
+use shunt_core::model::Protocol;
+use shunt_core::plan::{FrontendKey, FrontendKind};
+
+use super::facts::{EndpointFacts, Facts, Passing, Reach, Tracked};
+use super::judge::{Judgement, Verdict};
+use super::{Way, text};
+
+/// The explanation of one packet.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// `delivered`, `refused`, `dropped`, `not-a-service` or `unknown`.
+    #[serde(serialize_with = "word")]
+    pub verdict: Verdict,
+    /// The verdict and its main reason as a sentence.
+    pub summary: String,
+    /// The packet.
+    pub packet: PacketReport,
+    /// The service port as `namespace/name:port`; `None` if the packet is for none.
+    pub service: Option<String>,
+    /// The frontend; `None` if the packet is for none.
+    pub frontend: Option<FrontendReport>,
+    /// `Cluster`, `Local` or `ShortCircuit`.
+    pub policy: Option<&'static str>,
+    /// Session affinity.
+    pub affinity: AffinityReport,
+    /// Masquerading.
+    pub masquerade: MasqueradeReport,
+    /// The number of new connections to the frontend since its element exists.
+    pub connections: Option<u64>,
+    /// All endpoints that the EndpointSlices list.
+    pub endpoints: Vec<EndpointReport>,
+    /// The findings, most important first.
+    pub findings: Vec<FindingReport>,
+    /// The result of the probe, if there was one.
+    pub probe: Option<ProbeReport>,
+    /// What could not be read, and why.
+    pub unknown: Vec<String>,
+    /// True if the kernel's tables were read; otherwise the plan alone is explained.
+    pub from_kernel: bool,
+}
+
+/// The packet.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PacketReport {
+    /// The source address.
+    pub source: IpAddr,
+    /// The destination address.
+    pub destination: IpAddr,
+    /// The number of the IP protocol, such as 6 for TCP.
+    pub protocol: u8,
+    /// The destination port.
+    pub port: u16,
+    /// The interface on which it arrives; `None` if the node sends it, or if that is unknown.
+    pub interface: Option<String>,
+    /// True if the node itself sends it.
+    pub from_node: bool,
+}
+
+/// The frontend.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FrontendReport {
+    /// `ClusterIP`, `ExternalIP`, `LoadBalancer` or `NodePort`.
+    pub kind: &'static str,
+    /// The address.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: &'static str,
+}
+
+/// Session affinity.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AffinityReport {
+    /// True if the Service has session affinity.
+    pub applies: bool,
+    /// The timeout in seconds.
+    pub timeout_seconds: Option<u32>,
+    /// The endpoint of this client's last connection, if the kernel has one.
+    pub endpoint: Option<SocketAddr>,
+}
+
+/// Masquerading.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MasqueradeReport {
+    /// True if the kernel masquerades connections to at least one endpoint.
+    pub applies: bool,
+    /// Why, in the words of the documentation.
+    pub reason: Option<&'static str>,
+}
+
+/// An endpoint.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndpointReport {
+    /// The address.
+    pub address: IpAddr,
+    /// The port; `None` if its EndpointSlice has none for the service port.
+    pub port: Option<u16>,
+    /// The node.
+    pub node: Option<String>,
+    /// True on this node.
+    pub local: bool,
+    /// True if new connections may get it.
+    pub used: bool,
+    /// The probability that a new connection gets it.
+    pub probability: f64,
+    /// Why it is not used.
+    pub why: Option<&'static str>,
+    /// The way to it, as text.
+    pub route: Option<String>,
+    /// Why packets do not arrive, if something speaks against it.
+    pub obstacle: Option<String>,
+    /// The number of tracked connections through this frontend with a reply.
+    pub answered: Option<usize>,
+    /// The number of tracked connections through this frontend without a reply.
+    pub unanswered: Option<usize>,
+}
+
+/// A finding.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FindingReport {
+    /// The code.
+    pub code: &'static str,
+    /// The finding as text.
+    pub text: String,
+}
+
+/// The result of a probe.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeReport {
+    /// `answered`, `refused`, `no-answer` or `failed`.
+    pub result: &'static str,
+    /// The result as a sentence.
+    pub text: String,
+    /// The endpoint that the kernel chose.
+    pub endpoint: Option<SocketAddr>,
+    /// The time from the first packet to the answer, in seconds.
+    pub seconds: f64,
+}
+
+fn word<S: serde::Serializer>(verdict: &Verdict, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(verdict.as_str())
+}
+
+impl Explanation {
+    /// Joins all parts.
+    #[must_use]
+    pub(super) fn new(
+        packet: &Packet,
+        reasons: Reasons,
+        way: &Way,
+        facts: &Facts,
+        judgement: Judgement,
+        from_kernel: bool,
+    ) -> Explanation {
+        let Judgement { verdict, findings } = judgement;
+        let target = reasons.target.as_ref();
+        let reason = way.masquerades.iter().flatten().next().map(|reason| reason.as_str());
+        let affinity = match &way.walk.end {
+            End::Translated { choices, pools: None, .. } => choices.first(),
+            _ => None,
+        };
+        let (interface, from_node) = match &packet.entry {
+            Entry::Node => (None, true),
+            Entry::Interface(name) => (name.as_deref().map(str::to_owned), false),
+        };
+        let mut explanation = Explanation {
+            verdict,
+            summary: String::new(),
+            packet: PacketReport {
+                source: packet.source,
+                destination: packet.destination,
+                protocol: packet.protocol,
+                port: packet.port,
+                interface,
+                from_node,
+            },
+            service: target.map(Target::label),
+            frontend: target.map(|target| frontend(packet, target)),
+            policy: target.map(|target| target.policy.as_str()),
+            affinity: AffinityReport {
+                applies: target.is_some_and(|target| target.affinity.is_some()),
+                timeout_seconds: target.and_then(|target| target.affinity),
+                endpoint: affinity
+                    .map(|choice| SocketAddr::new(choice.backend.address, choice.backend.port)),
+            },
+            masquerade: MasqueradeReport { applies: reason.is_some(), reason },
+            connections: facts.connections,
+            endpoints: endpoints(&reasons, facts),
+            findings: findings
+                .into_iter()
+                .map(|finding| FindingReport { code: finding.code.as_str(), text: finding.text })
+                .collect(),
+            probe: None,
+            unknown: facts.unknown.clone(),
+            from_kernel,
+        };
+        if way.walk.assumptions.contains(&Assumption::Interface) && from_kernel {
+            explanation.unknown.push(Assumption::Interface.to_string());
+        }
+        explanation.summary = text::summary(&explanation);
+        explanation
+    }
+
+    /// Returns true if the explanation has a finding with this code.
+    #[must_use]
+    pub fn has(&self, code: &str) -> bool {
+        self.findings.iter().any(|finding| finding.code == code)
+    }
+}
+
+fn frontend(packet: &Packet, target: &Target) -> FrontendReport {
+    let (address, port) = match target.key {
+        FrontendKey::Address(address, _, port) => (address, port),
+        FrontendKey::NodePort(_, _, port) => (packet.destination, port),
+    };
+    FrontendReport {
+        kind: match target.kind {
+            FrontendKind::ClusterIp => "ClusterIP",
+            FrontendKind::Vip => "LoadBalancer",
+            FrontendKind::ExternalIp => "ExternalIP",
+            FrontendKind::NodePort => "NodePort",
+        },
+        address,
+        port,
+        protocol: match target.key.protocol() {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+            Protocol::Sctp => "SCTP",
+        },
+    }
+}
+
+fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
+    let known = |address: IpAddr, port: Option<u16>| -> Option<&EndpointFacts> {
+        facts
+            .endpoints
+            .iter()
+            .find(|facts| facts.backend.address == address && Some(facts.backend.port) == port)
+    };
+    let report = |view: &shunt_core::explain::EndpointView| {
+        let facts = known(view.address, view.port).filter(|_| view.is_used());
+        let others = facts.and_then(|facts| match (&facts.others, facts.tracked) {
+            (Passing::Drops(by), _) => Some(format!("dropped by {by}")),
+            (_, Tracked { waiting: waiting @ 1.., answered: 0, .. }) => {
+                Some(format!("NO ANSWER to {waiting} connections"))
+            }
+            _ => None,
+        });
+        EndpointReport {
+            address: view.address,
+            port: view.port,
+            node: view.node.as_deref().map(str::to_owned),
+            local: view.is_local,
+            used: view.is_used(),
+            probability: view.probability,
+            why: view.why.map(|why| why.as_str()),
+            route: facts.and_then(|facts| route(&facts.reach)),
+            obstacle: facts.and_then(|facts| facts.reach.obstacle()).or(others),
+            answered: facts.map(|facts| facts.tracked.answered),
+            unanswered: facts.map(|facts| facts.tracked.unanswered),
+        }
+    };
+    reasons.endpoints.iter().map(report).collect()
+}
+
+fn route(reach: &Reach) -> Option<String> {
+    match reach {
+        Reach::Local => Some("on this node itself".to_owned()),
+        Reach::Route { interface, gateway, neighbour, .. } => {
+            let via = gateway.map(|gateway| format!("via {gateway} ")).unwrap_or_default();
+            let neighbour = match neighbour {
+                Some(state) => format!("neighbour {}", format!("{state:?}").to_uppercase()),
+                None => "neighbour not looked for yet".to_owned(),
+            };
+            Some(format!("{via}dev {interface}, {neighbour}"))
+        }
+        Reach::Refused(reason) => Some(reason.clone()),
+        Reach::Unknown => None,
+    }
+}
+
+/// The explanation of all frontends of a Service.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceExplanation {
+    /// The Service as `namespace/name`.
+    pub service: String,
+    /// The worst verdict of its frontends; `not-a-service` if it has none.
+    #[serde(serialize_with = "word")]
+    pub verdict: Verdict,
+    /// Findings about the Service as a whole.
+    pub findings: Vec<FindingReport>,
+    /// One explanation per frontend.
+    pub frontends: Vec<Explanation>,
+}
