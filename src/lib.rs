@@ -26,3 +26,4 @@ pub mod service_counters;
 pub mod source;
 pub mod spanned_yaml;
 pub mod status;
+pub mod version;

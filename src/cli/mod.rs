@@ -10,6 +10,7 @@ mod health;
 mod kernel_errors;
 mod leftovers;
 mod logging;
+mod meta;
 mod netns;
 mod objects;
 mod observe;
@@ -61,6 +62,9 @@ pub fn main() -> ExitCode {
         args::Command::Status(status) => status::status(&status),
         args::Command::Explain(explain) => explain::explain(&explain),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
+        args::Command::Version(version) => meta::version(&version),
+        args::Command::Completion(completion) => meta::completion(&completion),
+        args::Command::Man(man) => meta::man(&man),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

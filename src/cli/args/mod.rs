@@ -2,6 +2,7 @@
 
 mod explain;
 mod kube_proxy;
+mod meta;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::config::raw::GoDuration;
 
 pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
+pub use meta::{Completion, Man, Shell, ShowVersion, VersionOutput};
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
 #[derive(Debug, Parser)]
@@ -37,6 +39,13 @@ pub enum Command {
     Explain(Explain),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
+    /// Print the version, the build and the kernel.
+    Version(ShowVersion),
+    /// Print a script that completes the commands and flags of shunt in a shell.
+    Completion(Completion),
+    /// Write the man pages.
+    #[command(hide = true)]
+    Man(Man),
 }
 
 /// Arguments of `shunt run`.
