@@ -296,7 +296,14 @@ fn answers(
     directory: Directory,
 ) -> impl Fn(&Question) -> Answer {
     move |question| match question {
-        Question::Status => Answer::Status(Box::new(status())),
+        Question::Status => {
+            let mut status = status();
+            if let Some(node_context) = known.node_context() {
+                let unserved = &mut status.rules.unserved;
+                directory.read(|store| unserved.name(store, &node_context));
+            }
+            Answer::Status(Box::new(status))
+        }
         Question::Objects(selection) => Answer::Objects(Box::new(query::Objects {
             excerpt: directory.excerpt(selection),
             options: known.options(),

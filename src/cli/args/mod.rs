@@ -163,6 +163,14 @@ pub struct Render {
 
 /// Arguments of `shunt status`.
 #[derive(Debug, Args)]
+#[command(mut_arg("v", |v| {
+    v.hide(false)
+        .help_heading(None::<&str>)
+        .num_args(0..=1)
+        .allow_hyphen_values(false)
+        .default_missing_value("1")
+        .help("Also name the Services without endpoints, and all conflicts and refused frontends")
+}))]
 pub struct Status {
     /// Output format.
     #[arg(long, value_enum, default_value_t = StatusOutput::Text)]
@@ -249,6 +257,22 @@ mod tests {
         let given = run("shunt run --log_dir=/var/log_a --init-only").expect("arguments");
         assert!(format!("{given:?}").contains("/var/log_a"), "{given:?}");
         assert!(given.init_only && !given.cleanup);
+    }
+
+    #[test]
+    fn status_has_a_switch_that_may_have_a_value() {
+        for (words, level, output) in [
+            ("shunt status", None, StatusOutput::Text),
+            ("shunt status -v", Some("1"), StatusOutput::Text),
+            ("shunt status -v --output json", Some("1"), StatusOutput::Json),
+            ("shunt status --v=0 --output=json", Some("0"), StatusOutput::Json),
+            ("shunt status -v 4", Some("4"), StatusOutput::Text),
+        ] {
+            let parsed = Arguments::try_parse_from(words.split(' ')).expect(words);
+            let Command::Status(status) = parsed.command else { panic!("{words}") };
+            assert_eq!(status.logging.0.flags.last("v"), level, "{words}");
+            assert_eq!(status.output, output, "{words}");
+        }
     }
 
     #[test]
