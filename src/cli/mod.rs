@@ -11,6 +11,7 @@ mod health;
 mod kernel_errors;
 mod leftovers;
 mod logging;
+mod meta;
 mod netns;
 mod objects;
 mod observe;
@@ -69,6 +70,9 @@ pub fn main() -> ExitCode {
         args::Command::Top(top) => top::top(&top),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
         args::Command::Trace(trace) => trace::trace(&trace),
+        args::Command::Version(version) => meta::version(&version),
+        args::Command::Completion(completion) => meta::completion(&completion),
+        args::Command::Man(man) => meta::man(&man),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

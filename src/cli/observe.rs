@@ -223,8 +223,9 @@ fn state(snapshot: &Snapshot) -> State {
         elements: sets.map(|set| (set.name(), elements(set))).collect(),
         frontend_conflicts: snapshot.conflicts.len(),
         quarantined_service_ports: snapshot.quarantined_service_ports,
-        no_local_internal: snapshot.no_local.internal,
-        no_local_external: snapshot.no_local.external,
+        without_endpoints: snapshot.unserved.without_endpoints,
+        no_local_internal: snapshot.unserved.no_local_internal,
+        no_local_external: snapshot.unserved.no_local_external,
     }
 }
 

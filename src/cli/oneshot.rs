@@ -11,21 +11,14 @@ use super::{Failure, cleanup};
 use crate::config::raw::Configuration;
 use crate::conntrack::{Conntrack, sysctl};
 use crate::dataplane::Scope;
+use crate::version::Build;
 
 /// Prints the version if `--version` is set.
 pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
     let text = match arguments.version? {
         Version::No => return None,
-        Version::Short => format!("shunt {}\n", env!("CARGO_PKG_VERSION")),
-        Version::Raw => {
-            let build = serde_json::json!({
-                "version": env!("CARGO_PKG_VERSION"),
-                "os": std::env::consts::OS,
-                "arch": std::env::consts::ARCH,
-                "profile": if cfg!(debug_assertions) { "debug" } else { "release" },
-            });
-            format!("{build:#}\n")
-        }
+        Version::Short => format!("shunt {}\n", Build::new().version),
+        Version::Raw => format!("{:#}\n", Build::new().json()),
     };
     let written = std::io::stdout().write_all(text.as_bytes());
     Some(written.context("cannot print the version").map_err(Failure::from))

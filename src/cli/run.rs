@@ -12,7 +12,7 @@ use shunt_core::model::{Change, ChangeBatch, ChangeCounts, Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::args::Run;
+use super::args::{Run, ServiceMetrics};
 use super::ending::{Vital, Work};
 use super::health::{HealthState, families, health_source};
 use super::kernel_errors::explain;
@@ -35,9 +35,10 @@ use crate::http::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
     serve_service_health,
 };
-use crate::metrics::{Changes, Metrics, Server};
+use crate::metrics::{Changes, Metrics, Server, ServiceConnections};
 use crate::presence::Presence;
 use crate::query::{self, Answer, Question};
+use crate::service_counters::ServiceCounters;
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
@@ -164,7 +165,7 @@ fn keep_running(
              it (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
         );
     }
-    let metrics = Metrics::new(&families);
+    let metrics = Metrics::with_services(&families, service_counters(arguments)?);
     let unknown_node_is_eligible = objects.may_lack_a_node();
     let (health, health_seen) = watch::channel(HealthState {
         last_updated: None,
@@ -302,7 +303,14 @@ fn answers(
     directory: Directory,
 ) -> impl Fn(&Question) -> Answer {
     move |question| match question {
-        Question::Status => Answer::Status(Box::new(status())),
+        Question::Status => {
+            let mut status = status();
+            if let Some(node_context) = known.node_context() {
+                let unserved = &mut status.rules.unserved;
+                directory.read(|store| unserved.name(store, &node_context));
+            }
+            Answer::Status(Box::new(status))
+        }
         Question::Objects(selection) => Answer::Objects(Box::new(query::Objects {
             excerpt: directory.excerpt(selection),
             options: known.options(),
@@ -313,6 +321,18 @@ fn answers(
             options: known.options(),
             status: status(),
         })),
+    }
+}
+
+/// Returns the reader of the metrics of Service ports, if they are wanted.
+fn service_counters(arguments: &Run) -> Result<Option<Box<dyn ServiceConnections>>, Failure> {
+    match arguments.service_metrics {
+        ServiceMetrics::Off => Ok(None),
+        ServiceMetrics::Counters => {
+            let counters = ServiceCounters::open(arguments.service_metrics_limit)
+                .map_err(|error| explain(&error))?;
+            Ok(Some(Box::new(counters)))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     let mut status = ask_status().map_err(anyhow::Error::from)?;
     status.judge();
     let text = match arguments.output {
-        StatusOutput::Text => status.to_string(),
+        StatusOutput::Text => status.text(is_verbose(arguments)).to_string(),
         StatusOutput::Json => {
             let json = serde_json::to_string_pretty(&status);
             json.context("cannot write the status as JSON")? + "\n"
@@ -21,4 +21,9 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     };
     super::print(&text)?;
     if status.problems.is_empty() { Ok(()) } else { Err(Failure::Problems) }
+}
+
+/// Returns true for `-v`, unless its value is 0.
+fn is_verbose(arguments: &Arguments) -> bool {
+    arguments.logging.0.flags.last("v").is_some_and(|value| value.trim() != "0")
 }

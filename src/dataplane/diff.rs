@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use nfnetlink::nft::{Batch, Elements};
+use nfnetlink::nft::{Batch, Elements, Kernel};
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
     ChainName, Desired, Element, Frontend, FrontendKey, PlanDelta, Pools, Set, SetMember, TABLE,
 };
 
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
+use super::counters::{Continued, CountedIn, Counters};
 use super::quarantine::{Quarantine, Suspect};
 use super::record::KernelRecord;
 use super::slots::Slotted;
@@ -43,6 +44,8 @@ impl Stale {
 pub(super) struct Delta {
     deletions: [[Elements; SETS]; 2],
     additions: [[Elements; SETS]; 2],
+    /// Further additions, whose counters are not read yet.
+    continued: Vec<Continued>,
     /// The on-demand chains of the changed frontends.
     pub(super) chains: BTreeSet<(Family, ChainName)>,
     /// The affinity entries that may be stale.
@@ -65,6 +68,7 @@ impl Delta {
         Delta {
             deletions: sets(),
             additions: sets(),
+            continued: Vec::new(),
             chains: BTreeSet::new(),
             stale: Stale::default(),
             frontends: Vec::new(),
@@ -94,7 +98,7 @@ impl Delta {
         let held = |key: &&FrontendKey| quarantine.holds(Suspect::Frontend(**key));
         delta.frontends.reserve(touched.frontends().len());
         for key in touched.frontends().iter().filter(|key| !held(key)) {
-            delta.frontend(*key, record.frontend(*key), desired.frontend(*key));
+            delta.frontend(record, *key, desired.frontend(*key));
         }
         let held = |member: &&SetMember| quarantine.holds(Suspect::Member(**member));
         delta.members.reserve(touched.members().len());
@@ -110,7 +114,8 @@ impl Delta {
         delta
     }
 
-    fn frontend(&mut self, key: FrontendKey, old: Option<&Slotted>, new: Option<&Frontend>) {
+    fn frontend(&mut self, record: &KernelRecord, key: FrontendKey, new: Option<&Frontend>) {
+        let old = record.frontend(key);
         let slotted = new.map(|new| match old {
             Some(old) => old.followed_by(new),
             None => Slotted::in_order(new.clone()),
@@ -129,7 +134,7 @@ impl Delta {
         if old == new {
             return;
         }
-        self.decisions(key, old, new);
+        self.decisions(record, key, old, new);
         let (main, short_circuit) = Frontend::pools_of(key);
         for pools in [main, short_circuit] {
             let old_pool = old.map_or(&[][..], |f| f.pool(key, pools));
@@ -141,21 +146,67 @@ impl Delta {
         self.frontends.push((key, slotted));
     }
 
-    fn decisions(&mut self, key: FrontendKey, old: Option<&Frontend>, new: Option<&Frontend>) {
-        let (Some(old), Some(new)) = (old, new) else {
+    fn decisions(
+        &mut self,
+        record: &KernelRecord,
+        key: FrontendKey,
+        old: Option<&Frontend>,
+        new: Option<&Frontend>,
+    ) {
+        let Some(new) = new else {
             old.into_iter().flat_map(|f| f.decisions(key)).for_each(|e| self.delete(&e));
-            new.into_iter().flat_map(|f| f.decisions(key)).for_each(|e| self.add(&e));
             return;
         };
-        let mut old: Vec<Element<'_>> = old.decisions(key).collect();
-        let mut new: Vec<Element<'_>> = new.decisions(key).collect();
-        old.sort_unstable();
-        new.sort_unstable();
-        for element in old.iter().filter(|element| new.binary_search(element).is_err()) {
+        let before = CountedIn::of(record, key, old, new);
+        let Some(old) = old else {
+            new.decisions(key).for_each(|e| self.decide(key, new, &e, before));
+            return;
+        };
+        let mut old_elements: Vec<Element<'_>> = old.decisions(key).collect();
+        let mut new_elements: Vec<Element<'_>> = new.decisions(key).collect();
+        old_elements.sort_unstable();
+        new_elements.sort_unstable();
+        // The verdict is written in any case if its counter grows by that of the short circuit.
+        let verdict = Frontend::pools_of(key).0.verdicts();
+        let grows = |element: &&Element<'_>| element.set == verdict && before.moves(new);
+        let is_in = |all: &[Element<'_>], element| all.binary_search(element).is_ok();
+        for element in old_elements.iter().filter(|e| !is_in(&new_elements, e) || grows(e)) {
             self.delete(element);
         }
-        for element in new.iter().filter(|element| old.binary_search(element).is_err()) {
-            self.add(element);
+        for element in new_elements.iter().filter(|e| !is_in(&old_elements, e) || grows(e)) {
+            self.decide(key, new, element, before);
+        }
+    }
+
+    /// Adds an element of a frontend, which may continue a counter.
+    fn decide(
+        &mut self,
+        key: FrontendKey,
+        frontend: &Frontend,
+        element: &Element<'_>,
+        before: CountedIn,
+    ) {
+        match Continued::new(key, frontend, element, before) {
+            Some(continued) => self.continued.push(continued),
+            None => self.add(element),
+        }
+    }
+
+    /// Reads the counters that new elements continue, and adds these elements.
+    pub(super) fn continue_counters(&mut self, kernel: &mut dyn Kernel) {
+        let continued = std::mem::take(&mut self.continued);
+        let counters = Counters::read(kernel, &continued);
+        for continued in &continued {
+            let element = continued.element();
+            let Some(counter) = counters.start_of(continued) else {
+                self.add(&element);
+                continue;
+            };
+            let target = &mut self.additions[element.key.family() as usize][element.set as usize];
+            with_data(element.value.as_ref(), &mut self.names, |data| {
+                let key = encode_key(element.key);
+                target.push_counted(key.as_slice(), data, element.comment, counter);
+            });
         }
     }
 

@@ -10,6 +10,8 @@
 mod affinity;
 mod codec;
 mod command;
+mod connections;
+mod counters;
 mod diff;
 mod drift;
 mod event;
@@ -41,6 +43,7 @@ mod verdicts;
 mod worker;
 
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
+pub use connections::{Connections, list_connections, look_up_connections};
 pub use event::Event;
 pub use live::{LiveRule, frontend_element, live_rules};
 pub use lookups::KernelTables;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use shunt_core::model::{Family, ObjectName, Store};
-use shunt_core::plan::{Conflict, Desired, FrontendKey, HealthCheck, NoLocal, NodeContext, Set};
+use shunt_core::plan::{Conflict, Desired, FrontendKey, HealthCheck, NodeContext, Set, Unserved};
 
 use super::quarantine::{Quarantine, Suspect};
 use super::record::Counts;
@@ -33,8 +33,8 @@ pub struct Snapshot {
     pub node_context: Option<Arc<NodeContext>>,
     /// The health checks of load balancers for Services.
     pub health_checks: Vec<HealthCheck>,
-    /// The number of service ports with policy Local that have endpoints on other nodes only.
-    pub no_local: NoLocal,
+    /// The numbers of service ports without an endpoint for some traffic.
+    pub unserved: Unserved,
     /// The frontends that several Services claim.
     pub conflicts: BTreeSet<SpecConflict>,
     /// The refused frontends and members, in order.
@@ -107,7 +107,7 @@ impl Snapshot {
             node_is_eligible: store.node().map(|node| node.eligible),
             node_context: desired.node_context().cloned(),
             health_checks: desired.health_checks().cloned().collect(),
-            no_local: desired.no_local(),
+            unserved: desired.unserved(),
             conflicts: desired
                 .conflicts()
                 .map(|conflict| SpecConflict::new(conflict, store))

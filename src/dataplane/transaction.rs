@@ -75,7 +75,7 @@ impl Prepared {
         let record = &current.record;
         let compared = current.compared(desired);
         let mut batch = Batch::new(None);
-        let delta = Delta::between(record, desired, &compared, quarantine, inputs.isolated);
+        let mut delta = Delta::between(record, desired, &compared, quarantine, inputs.isolated);
         let mut stale = current.stale.clone();
         stale.merge(&delta.stale);
         let mut later = Stale::default();
@@ -138,6 +138,10 @@ impl Prepared {
                 batch.add_table(table, TABLE, OWNED, LAYOUT_COMMENT);
             }
             chains.extend(wanted.into_iter().map(|chain| (family, chain)));
+        }
+        // Late, because connections between the reading and the commit are not counted.
+        delta.continue_counters(inputs.kernel);
+        for family in Family::ALL {
             delta.write(family, &mut batch);
         }
         let repaired = match &current.difference {

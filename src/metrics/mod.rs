@@ -11,6 +11,7 @@ mod kube_proxy;
 mod own;
 mod process;
 mod rest_client;
+mod services;
 mod slis;
 mod vector;
 
@@ -26,6 +27,7 @@ use self::rest_client::RestClient;
 use self::slis::Slis;
 
 pub use self::exposition::Format;
+pub use self::services::{Extent, ServiceConnections, ServicePort};
 
 /// A handle to all metrics. Clones are cheap and share the values. Every method may be called from
 /// any thread, and waits for other callers at most.
@@ -68,6 +70,8 @@ pub struct State {
     pub frontend_conflicts: usize,
     /// Service ports with a frontend that the kernel refuses.
     pub quarantined_service_ports: usize,
+    /// Service ports that reject connections because they have no endpoint.
+    pub without_endpoints: PerFamily,
     /// Service ports with `internalTrafficPolicy: Local` that have endpoints, but none here.
     pub no_local_internal: PerFamily,
     /// Service ports with `externalTrafficPolicy: Local` that have endpoints, but none here.
@@ -96,11 +100,23 @@ impl Metrics {
     /// Registers all metrics, at zero, for a node with these families.
     #[must_use]
     pub fn new(families: &[Family]) -> Metrics {
+        Metrics::with_services(families, None)
+    }
+
+    /// Registers all metrics, with those of Service ports if there is a reader for them.
+    #[must_use]
+    pub fn with_services(
+        families: &[Family],
+        services: Option<Box<dyn ServiceConnections>>,
+    ) -> Metrics {
         let mut registry = Registry::default();
         let kube_proxy = KubeProxy::register(families, &mut registry);
         let own = Own::register(families, &mut registry);
         let rest_client = RestClient::register(&mut registry);
         process::register(&mut registry);
+        if let Some(reader) = services {
+            services::register(reader, &mut registry);
+        }
         Metrics(Arc::new(Inner { registry, kube_proxy, own, rest_client, slis: Slis::new() }))
     }
 

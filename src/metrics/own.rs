@@ -27,6 +27,7 @@ pub(super) struct Own {
     elements: Vector<Labels<2>, Gauge>,
     frontends: PerFamily<Gauge>,
     services: Gauge,
+    without_endpoints: PerFamily<Gauge>,
     endpoint_slices: Gauge,
     frontend_conflicts: Gauge,
     quarantined_service_ports: Gauge,
@@ -90,6 +91,13 @@ impl Own {
                 Gauge::default,
             ),
             services: plain_gauge(registry, "services", "Services that the agent knows"),
+            without_endpoints: PerFamily::register(
+                registry,
+                families,
+                "services_without_endpoints",
+                "Service ports that reject connections, because they have no endpoint",
+                Gauge::default,
+            ),
             endpoint_slices: plain_gauge(
                 registry,
                 "endpoint_slices",
@@ -157,6 +165,7 @@ impl Own {
         self.frontend_conflicts.set(gauge(state.frontend_conflicts));
         self.quarantined_service_ports.set(gauge(state.quarantined_service_ports));
         self.frontends.set(state.frontends);
+        self.without_endpoints.set(state.without_endpoints);
         for (map, counts) in &state.elements {
             for family in &self.families {
                 let labels = [label(*family), ("map", map)];

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::plan::{Options, Set};
+use shunt_core::plan::{NodeContext, Options, Set};
 
 use super::{
     Conflict, Counts, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure,
-    Time, Trouble, UnboundPort, UnboundServer,
+    Time, Trouble, UnboundPort, UnboundServer, Unserved,
 };
 use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
@@ -64,6 +64,12 @@ impl AgentState {
     pub fn options(&self) -> Options {
         let inner = self.lock();
         inner.snapshot.node_context.as_ref().map_or_else(Options::default, |it| it.options.clone())
+    }
+
+    /// Returns the node context of the plan in force; `None` before the first plan.
+    #[must_use]
+    pub fn node_context(&self) -> Option<Arc<NodeContext>> {
+        self.lock().snapshot.node_context.clone()
     }
 
     /// Notes a new source and the node that it is for.
@@ -192,6 +198,7 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
         counts: counts(snapshot),
         quarantined: snapshot.quarantined.iter().take(MAX_LISTED).map(quarantined).collect(),
         conflicts: snapshot.conflicts.iter().take(MAX_LISTED).map(conflict).collect(),
+        unserved: Unserved::counts(&snapshot.unserved),
         ..notes.clone()
     }
 }

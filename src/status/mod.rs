@@ -8,6 +8,7 @@
 mod agent_state;
 mod text;
 mod time;
+mod unserved;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,7 +21,9 @@ use shunt_core::plan::NodeContext;
 use crate::kube_proxy::Found;
 
 pub use agent_state::{AgentState, Following};
+pub use text::Text;
 pub use time::Time;
+pub use unserved::{Lacking, Unserved};
 
 /// A report of the agent about itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -125,6 +128,8 @@ pub struct Rules {
     pub quarantined: Vec<Quarantined>,
     /// Frontends that a Service does not get, because another Service has them.
     pub conflicts: Vec<Conflict>,
+    /// Services without an endpoint for some traffic.
+    pub unserved: Unserved,
     /// The number of repairs after modifications by other processes.
     pub drift_repairs: u64,
     /// The last repair.

@@ -7,29 +7,42 @@ use std::time::Duration;
 
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time};
 
-/// The maximum number of problems of a kind in the text; JSON has all.
+/// The maximum number of problems of a kind in the short text; the long one and JSON have all.
 const MAX_SHOWN: usize = 10;
 
-impl Display for Status {
+/// The text of a status.
+pub struct Text<'a> {
+    status: &'a Status,
+    verbose: bool,
+}
+
+impl Display for Text<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.wrong(f)?;
-        let Status { version, process, node, .. } = self;
-        let since = span(self.started.before(self.told));
+        let Text { status, verbose } = *self;
+        status.wrong(f, if verbose { usize::MAX } else { MAX_SHOWN })?;
+        let Status { version, process, node, .. } = status;
+        let since = span(status.started.before(status.told));
         writeln!(f, "shunt {version} on node {node}, process {process}, running for {since}\n")?;
-        row(f, "source", &self.source)?;
-        self.rules.describe(f, self.told)
+        row(f, "source", &status.source)?;
+        status.rules.describe(f, status.told, verbose)
     }
 }
 
 impl Status {
+    /// Returns the text, with all names if `verbose`.
+    #[must_use]
+    pub fn text(&self, verbose: bool) -> Text<'_> {
+        Text { status: self, verbose }
+    }
+
     /// Derives problems and warnings from the other fields.
     pub fn judge(&mut self) {
         (self.problems, self.warnings) = self.findings(usize::MAX);
     }
 
     /// Writes a line for each problem and warning, or `OK`.
-    fn wrong(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (problems, warnings) = self.findings(MAX_SHOWN);
+    fn wrong(&self, f: &mut Formatter<'_>, most: usize) -> fmt::Result {
+        let (problems, warnings) = self.findings(most);
         for problem in &problems {
             writeln!(f, "PROBLEM  {problem}")?;
         }
@@ -120,12 +133,12 @@ fn some<T>(
 ) {
     lines.extend(all.iter().take(most).map(line));
     if let more @ 1.. = all.len().saturating_sub(most) {
-        lines.push(format!("… and {more} more {what} (--output json)"));
+        lines.push(format!("… and {more} more {what} (-v)"));
     }
 }
 
 impl Rules {
-    fn describe(&self, f: &mut Formatter<'_>, now: Time) -> fmt::Result {
+    fn describe(&self, f: &mut Formatter<'_>, now: Time, verbose: bool) -> fmt::Result {
         let sync = |sync: &Option<Sync>| match sync {
             None => "never".to_owned(),
             Some(sync) => {
@@ -160,6 +173,7 @@ impl Rules {
              {endpoint_slices} EndpointSlices"
         );
         row(f, "objects", &objects)?;
+        self.unserved.describe(f, verbose)?;
         writeln!(f, "\n{:<22} {:>9} {:>9}", "in the kernel", "IPv4", "IPv6")?;
         let line = |f: &mut Formatter<'_>, name: &str, Families { v4, v6 }: Families| {
             writeln!(f, "  {name:<20} {v4:>9} {v6:>9}")

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result, bail, ensure};
 
 /// Functions and aggregations that our queries call. One that is not here is as likely a mistake.
-const CALLS: [&str; 11] = [
+const CALLS: [&str; 12] = [
     "absent",
     "count",
     "histogram_quantile",
@@ -16,11 +16,12 @@ const CALLS: [&str; 11] = [
     "rate",
     "sum",
     "time",
+    "topk",
     "vector",
 ];
 
-/// Words between expressions.
-const OPERATORS: [&str; 4] = ["and", "bool", "or", "unless"];
+/// Words between expressions, and before a duration.
+const OPERATORS: [&str; 5] = ["and", "bool", "offset", "or", "unless"];
 
 /// Words before a list of labels in parentheses.
 const GROUPINGS: [&str; 4] = ["by", "ignoring", "on", "without"];

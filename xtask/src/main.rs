@@ -14,6 +14,7 @@ mod command;
 mod demo;
 mod digest;
 mod image;
+mod man;
 mod packages;
 mod privilege;
 mod programs;
@@ -80,6 +81,8 @@ enum Task {
     },
     /// Make a container image of the agent, as an OCI image layout, without a container engine
     Image(image::Arguments),
+    /// Write the man pages of shunt and its commands to `target/man`
+    Man,
     /// Boot distribution kernels in QEMU and run the kernel and packet tests there
     VmTest(vm::Arguments),
     /// Render the Helm chart and the kustomizations again, after changing them; needs helm and kubectl
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Task::Demo { agent: None } => demo::prepare(&installer),
         Task::Demo { agent: Some(agent) } => demo::run(agent),
         Task::Image(arguments) => image::run(&installer, arguments),
+        Task::Man => man::run(&installer),
         Task::VmTest(arguments) => vm::run(&installer, arguments),
         Task::Chart => chart::render(),
         Task::Ci => ci::run(&installer),

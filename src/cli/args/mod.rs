@@ -3,6 +3,7 @@
 mod check;
 mod explain;
 mod kube_proxy;
+mod meta;
 mod services;
 mod top;
 mod trace;
@@ -18,6 +19,7 @@ use crate::config::raw::GoDuration;
 pub use check::{Check, CheckOutput};
 pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
+pub use meta::{Completion, Man, Shell, ShowVersion, VersionOutput};
 pub use services::{Services, ServicesOutput};
 pub use top::{Top, TopOutput};
 pub use trace::Trace;
@@ -54,6 +56,13 @@ pub enum Command {
     Cleanup(Cleanup),
     /// Follow real packets through all rules, and show what becomes of them.
     Trace(Trace),
+    /// Print the version, the build and the kernel.
+    Version(ShowVersion),
+    /// Print a script that completes the commands and flags of shunt in a shell.
+    Completion(Completion),
+    /// Write the man pages.
+    #[command(hide = true)]
+    Man(Man),
 }
 
 /// Arguments of `shunt run`.
@@ -99,6 +108,12 @@ pub struct Run {
     /// start.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
+    /// Export the new connections of each Service port: off or counters.
+    #[arg(long, value_name = "off|counters", default_value = "off", hide_possible_values = true)]
+    pub service_metrics: ServiceMetrics,
+    /// The maximum number of Service ports with metrics of their own.
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    pub service_metrics_limit: usize,
     /// Write sysctls below this directory: the mount point of the node's /proc/sys/net in a
     /// container.
     #[arg(long, value_name = "DIRECTORY", default_value = "/proc/sys/net")]
@@ -113,6 +128,15 @@ pub struct Run {
 
 fn period(text: &str) -> Result<Duration, String> {
     GoDuration::parse(text)?.get().ok_or_else(|| "negative; write 0 or more".to_owned())
+}
+
+/// The metrics of Service ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ServiceMetrics {
+    /// None.
+    Off,
+    /// The number of new connections, from the counters in the kernel.
+    Counters,
 }
 
 /// The form of the version that `--version` prints.
@@ -156,6 +180,14 @@ pub struct Render {
 
 /// Arguments of `shunt status`.
 #[derive(Debug, Args)]
+#[command(mut_arg("v", |v| {
+    v.hide(false)
+        .help_heading(None::<&str>)
+        .num_args(0..=1)
+        .allow_hyphen_values(false)
+        .default_missing_value("1")
+        .help("Also name the Services without endpoints, and all conflicts and refused frontends")
+}))]
 pub struct Status {
     /// Output format.
     #[arg(long, value_enum, default_value_t = StatusOutput::Text)]
@@ -242,6 +274,22 @@ mod tests {
         let given = run("shunt run --log_dir=/var/log_a --init-only").expect("arguments");
         assert!(format!("{given:?}").contains("/var/log_a"), "{given:?}");
         assert!(given.init_only && !given.cleanup);
+    }
+
+    #[test]
+    fn status_has_a_switch_that_may_have_a_value() {
+        for (words, level, output) in [
+            ("shunt status", None, StatusOutput::Text),
+            ("shunt status -v", Some("1"), StatusOutput::Text),
+            ("shunt status -v --output json", Some("1"), StatusOutput::Json),
+            ("shunt status --v=0 --output=json", Some("0"), StatusOutput::Json),
+            ("shunt status -v 4", Some("4"), StatusOutput::Text),
+        ] {
+            let parsed = Arguments::try_parse_from(words.split(' ')).expect(words);
+            let Command::Status(status) = parsed.command else { panic!("{words}") };
+            assert_eq!(status.logging.0.flags.last("v"), level, "{words}");
+            assert_eq!(status.output, output, "{words}");
+        }
     }
 
     #[test]

@@ -120,6 +120,13 @@ impl Flags {
         self.0.is_empty()
     }
 
+    /// Returns the last value of the flag of that name.
+    #[must_use]
+    pub fn last(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().rfind(|(flag, _)| flag.name == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
     /// Adds the flags of another command line behind these.
     pub fn extend(&mut self, other: &Flags) {
         self.0.extend_from_slice(&other.0);

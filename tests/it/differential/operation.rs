@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use nfnetlink::nft::{
-    BaseChain, Batch, ChainKind, ElementData, Elements, Expr, Hook, Kernel, Register, SetData,
-    SetType, TABLE_OWNER, TABLE_PERSIST, TableFamily, VerdictCode,
+    BaseChain, Batch, ChainKind, Counter, ElementData, Elements, Expr, Hook, Kernel, Register,
+    SetData, SetType, TABLE_OWNER, TABLE_PERSIST, TableFamily, VerdictCode,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -83,6 +83,8 @@ pub(crate) struct Element {
     key_end: Option<Vec<u8>>,
     data: Option<Data>,
     comment: Option<&'static str>,
+    /// What it has counted already.
+    counter: Option<Counter>,
 }
 
 #[derive(Debug, Clone)]
@@ -199,7 +201,13 @@ fn element(kernel: Abilities, set: &'static str) -> BoxedStrategy<Element> {
     };
     let comment = prop_oneof![Just(None), Just(Some("default/service-1:http"))];
     (keys, data(kernel, set), comment)
-        .prop_map(|((key, key_end), data, comment)| Element { key, key_end, data, comment })
+        .prop_map(move |((key, key_end), data, comment)| {
+            // Those with a comment come with a counter, in a set that counts.
+            let has_counter = set == "verdicts" && key_end.is_none() && comment.is_some();
+            let packets = u64::from(key[0]) + 1;
+            let counter = has_counter.then_some(Counter { packets, bytes: packets * 60 });
+            Element { key, key_end, data, comment, counter }
+        })
         .boxed()
 }
 
@@ -310,12 +318,15 @@ impl Operation {
 
 fn encoded(elements: &[Element]) -> Elements {
     let mut encoded = Elements::new();
-    for Element { key, key_end, data, comment } in elements {
+    for Element { key, key_end, data, comment, counter } in elements {
         let data = data.as_ref().map(|data| match data {
             Data::Value(value) => ElementData::Value(value),
             Data::Verdict(code, chain) => ElementData::Verdict(*code, *chain),
         });
-        encoded.push_range(key, key_end.as_deref(), data, *comment);
+        match counter {
+            Some(counter) => encoded.push_counted(key, data, *comment, *counter),
+            None => encoded.push_range(key, key_end.as_deref(), data, *comment),
+        }
     }
     encoded
 }

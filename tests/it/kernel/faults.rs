@@ -72,7 +72,7 @@ impl Faults {
                 self.torn.store(left.saturating_sub(1), Ordering::Relaxed);
                 return (left > 0).then_some(Fault::Torn);
             }
-            Call::Generation => return None,
+            Call::Generation | Call::Lookup => return None,
         };
         if self.lost.load(Ordering::Relaxed) {
             let bytes = batch.bytes().len();

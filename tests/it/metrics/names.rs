@@ -4,13 +4,29 @@ use std::time::Duration;
 
 use anyhow::Result;
 use shunt::kube_proxy::Found;
-use shunt::metrics::{Changes, Format, Metrics, Probe, State, Sync};
+use shunt::metrics::{
+    Changes, Extent, Format, Metrics, Probe, ServiceConnections, ServicePort, State, Sync,
+};
 use shunt_core::model::Family;
 use shunt_testbed::Exposition;
 
+/// A Service port with 14 connections, and 15 that are left out.
+struct Connections;
+
+impl ServiceConnections for Connections {
+    fn read(&mut self) -> Option<Extent> {
+        Some(Extent { ports: 1, omitted: 15 })
+    }
+
+    fn each(&self, each: &mut dyn FnMut(ServicePort<'_>, u64)) {
+        let port = ServicePort { namespace: "shop", service: "web", port: "http", protocol: "TCP" };
+        each(port, 14);
+    }
+}
+
 /// Where everything that can be counted has been counted once.
 fn everything(families: &[Family]) -> Metrics {
-    let metrics = Metrics::new(families);
+    let metrics = Metrics::with_services(families, Some(Box::new(Connections)));
     let state = State {
         services: 1,
         endpoint_slices: 2,
@@ -18,6 +34,7 @@ fn everything(families: &[Family]) -> Metrics {
         elements: vec![("service-ips", [5, 6])],
         frontend_conflicts: 7,
         quarantined_service_ports: 1,
+        without_endpoints: [12, 13],
         no_local_internal: [8, 9],
         no_local_external: [10, 11],
     };
@@ -101,6 +118,13 @@ fn values_are_those_that_were_counted() -> Result<()> {
         ("kubeproxy_proxy_livez_total", &[("code", "503")], 0.0),
         ("shunt_elements", &[v6, ("map", "service-ips")], 6.0),
         ("shunt_frontends", &[v4], 3.0),
+        (
+            "shunt_service_new_connections_total",
+            &[("namespace", "shop"), ("port", "http"), ("protocol", "TCP"), ("service", "web")],
+            14.0,
+        ),
+        ("shunt_service_metrics_omitted", &[], 15.0),
+        ("shunt_services_without_endpoints", &[v6], 13.0),
         ("shunt_watch_restarts_total", &[("resource", "services")], 1.0),
         (
             "rest_client_requests_total",

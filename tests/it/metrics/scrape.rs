@@ -4,7 +4,7 @@ use anyhow::Result;
 use shunt_testbed::{EndpointSlice, Exposition, METRICS_PORT, Protocol, Service};
 
 use super::exported::{scrape, wait_for_services};
-use crate::world::{World, http_service, http_slices};
+use crate::world::{CLUSTER_CIDR, World, http_service, http_slices, manifest, web};
 
 const V4: (&str, &str) = ("ip_family", "IPv4");
 const V6: (&str, &str) = ("ip_family", "IPv6");
@@ -121,11 +121,58 @@ fn services_without_local_endpoints_are_counted() -> Result<()> {
     assert_eq!(count(&scraped, "internal", V4), 1.0);
     assert_eq!(count(&scraped, "external", V4), 2.0);
     assert_eq!(count(&scraped, "external", V6), 0.0);
+    let without = |scraped: &Exposition, family| {
+        value(scraped, "shunt_services_without_endpoints", &[family])
+    };
+    assert_eq!((without(&scraped, V4), without(&scraped, V6)), (1.0, 0.0));
 
     world.manifests.write("all.yaml", all[2..].concat())?;
     let scraped = wait_for_services(&agent, 3)?;
+    assert_eq!(without(&scraped, V4), 1.0);
+    world.manifests.write("all.yaml", all[2..4].concat())?;
+    let scraped = wait_for_services(&agent, 2)?;
+    assert_eq!(without(&scraped, V4), 0.0);
     assert_eq!(count(&scraped, "internal", V4), 0.0);
     assert_eq!(count(&scraped, "external", V4), 1.0);
+    agent.stop()
+}
+
+/// The numbers are those of all frontends, in both families.
+#[test]
+fn new_connections_of_service_ports_are_counted() -> Result<()> {
+    let world = World::with_web()?;
+    let name = "shunt_service_new_connections_total";
+    let agent = world.agent(CLUSTER_CIDR)?.arg("--service-metrics=counters").start()?;
+    // A reading counts for a second, so that a scrape may see older numbers.
+    let wait_for = |are_so: fn(Option<f64>, Option<f64>) -> bool| {
+        agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
+            let scraped = Exposition::parse(&answer.body).ok()?;
+            let [tcp, udp] = [("tcp", "TCP"), ("udp", "UDP")].map(|(port, protocol)| {
+                let of_web = [("namespace", "default"), ("service", "web")];
+                scraped.value(name, &[of_web[0], ("port", port), ("protocol", protocol), of_web[1]])
+            });
+            are_so(tcp, udp).then_some(())
+        })
+    };
+    wait_for(|tcp, udp| (tcp, udp) == (Some(0.0), Some(0.0)))?;
+    let client = world.lab.from(&world.lab.client);
+    let patience = std::time::Duration::from_secs(5);
+    for (times, to) in [(1, "10.96.0.10:80"), (2, "[fd00:96::10]:80"), (4, "198.51.100.10:80")] {
+        client.tcp(to).tally(times, patience)?;
+        client.udp(to).tally(times * 10, patience)?;
+    }
+    wait_for(|tcp, udp| (tcp, udp) == (Some(7.0), Some(70.0)))?;
+    // Without endpoints they are refused, and count.
+    world.manifests.write("web.yaml", manifest(&web(), "web", &[]))?;
+    client.tcp("10.96.0.10:80").times(1).eventually().refused();
+    wait_for(|tcp, _| tcp > Some(7.0))?;
+    world.manifests.remove("web.yaml")?;
+    wait_for(|tcp, udp| (tcp, udp) == (None, None))?;
+    assert_eq!(value(&scrape(&agent)?, "shunt_service_metrics_omitted", &[]), 0.0);
+    agent.stop()?;
+
+    let agent = world.plain_agent().start()?;
+    assert!(!agent.http_get(METRICS_PORT, "/metrics")?.body.contains(name));
     agent.stop()
 }
 

@@ -3,6 +3,7 @@
 
 mod atomicity;
 mod bad_input;
+mod counters;
 mod drift;
 mod exclusive;
 mod failing;

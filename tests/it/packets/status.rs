@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
-use shunt_testbed::{Netns, Occupier, Protocol, Service};
+use shunt_testbed::{Host, Netns, Occupier, Protocol, Service};
 
 use crate::world::{
-    CLUSTER_CIDR, SHUNT, World, cluster_ip_service, manifest, run_shunt, status_json, status_text,
-    web,
+    CLUSTER_CIDR, SHUNT, World, cluster_ip_service, http_slices, manifest, run_shunt, status_json,
+    status_text, web,
 };
 
 /// Waits until the status is as `is_so` wants it.
@@ -111,6 +111,66 @@ fn conflicts_and_ports_that_somebody_else_has_are_told() -> Result<()> {
     wait_for(&world.lab.node, |status| {
         has(status, "conflicts", 0) && has(status, "unboundHealthPorts", 0)
     })?;
+    Ok(())
+}
+
+/// Services without endpoints are normal: they are told, and the exit status is that of success.
+#[test]
+fn services_without_endpoints_are_counted_and_named() -> Result<()> {
+    let world = World::with_web()?;
+    let service = |name: &str, octet: u8, policy: &str, pods: &[&Host]| {
+        let service = Service::new(name)
+            .cluster_ips(&[&format!("10.96.0.{octet}")])
+            .node_port("http", Protocol::Tcp, 80, 30_000 + u16::from(octet))
+            .spec(policy);
+        world
+            .manifests
+            .write(&format!("{name}.yaml"), format!("{service}{}", http_slices(name, pods)))
+    };
+    let (internal, external) = ("internalTrafficPolicy: Local", "externalTrafficPolicy: Local");
+    service("empty-2", 21, internal, &[])?;
+    service("empty-1", 22, external, &[])?;
+    service("inside", 23, internal, &[&world.lab.pod3])?;
+    service("outside", 24, external, &[&world.lab.pod3])?;
+    service("here", 25, external, &[&world.lab.pod1])?;
+    let _agent = world.start()?;
+    let unserved = |name: &str, ports: u8, services: &[&str]| {
+        let ports = serde_json::json!({"IPv4": ports, "IPv6": 0});
+        (name.to_owned(), serde_json::json!({"servicePorts": ports, "services": services}))
+    };
+    let expected: Value = [
+        unserved("withoutEndpoints", 2, &["default/empty-1", "default/empty-2"]),
+        unserved("noLocalInternal", 1, &["default/inside"]),
+        unserved("noLocalExternal", 1, &["default/outside"]),
+    ]
+    .into_iter()
+    .collect::<serde_json::Map<_, _>>()
+    .into();
+    wait_for(&world.lab.node, |status| status["unserved"] == expected)?;
+
+    let text = status_text(&world.lab.node)?;
+    assert!(text.starts_with("OK  "), "{text}");
+    for line in [
+        "no endpoint  Service ports: 2 IPv4, 0 IPv6; they reject connections",
+        "no local     Service ports: 1 IPv4, 0 IPv6; internalTrafficPolicy Local, endpoints on other nodes",
+        "no local     Service ports: 1 IPv4, 0 IPv6; externalTrafficPolicy Local, endpoints on other nodes",
+    ] {
+        assert!(text.lines().any(|it| it == line) && line.len() <= 100, "no {line:?} in\n{text}");
+    }
+    assert!(!text.contains("empty-1"), "{text}");
+    let verbose = run_shunt(&world.lab.node, &["status", "-v"])?;
+    let verbose = String::from_utf8_lossy(&verbose.stdout).into_owned();
+    for name in ["empty-1", "empty-2", "inside", "outside"] {
+        let line = format!("             default/{name}");
+        assert!(verbose.lines().any(|it| it == line), "no {name} in\n{verbose}");
+    }
+
+    for name in ["empty-1", "empty-2", "inside", "outside"] {
+        world.manifests.remove(&format!("{name}.yaml"))?;
+    }
+    let text = wait_for(&world.lab.node, |status| status["counts"]["services"] == 2)
+        .and_then(|_| status_text(&world.lab.node))?;
+    assert!(!text.contains("no endpoint") && !text.contains("no local"), "{text}");
     Ok(())
 }
 

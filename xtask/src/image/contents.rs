@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::licences;
-use crate::programs;
 use crate::tree::Tree;
+use crate::{man, programs};
 
 /// Folders that a container runtime puts something into, which it cannot make in a read-only image.
 const MOUNT_POINTS: [&str; 7] = ["dev", "etc/shunt", "proc", "run", "sys", "tmp", "var/lib"];
@@ -30,8 +30,9 @@ pub(super) fn system(agent: &Path, tree: &mut Tree) -> Result<()> {
     licences::of_libraries(&libraries, tree)
 }
 
-/// The agent itself.
+/// The agent itself, with its man pages and completions.
 pub(super) fn agent(agent: &Path, revision: &str, tree: &mut Tree) -> Result<()> {
     tree.program("usr/bin/shunt", programs::stripped(agent)?)?;
+    man::install(agent, tree)?;
     licences::of_agent(revision, tree)
 }

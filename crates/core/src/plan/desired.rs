@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::conflicts::{Claims, Precedence};
 use super::{
-    Conflict, Flow, Flows, Frontend, FrontendKey, FrontendKind, HealthCheck, NoLocal, NodeContext,
-    Options, PlanDelta, ServicePlan, Set, SetMember, base_chains, plan_service,
+    Conflict, Flow, Flows, Frontend, FrontendKey, FrontendKind, HealthCheck, NodeContext, Options,
+    PlanDelta, ServicePlan, Set, SetMember, Unserved, base_chains, plan_service,
 };
 use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
@@ -32,7 +32,7 @@ pub struct Desired {
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
     health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
     /// The sum of all plans.
-    no_local: NoLocal,
+    unserved: Unserved,
     touched: Touching,
     flows: Flows,
 }
@@ -50,7 +50,7 @@ impl Desired {
             members: ArrivalMap::default(),
             conflicts: BTreeMap::new(),
             health_checks: BTreeMap::new(),
-            no_local: NoLocal::default(),
+            unserved: Unserved::default(),
             touched: Touching::default(),
             flows: Flows::default(),
         }
@@ -124,7 +124,7 @@ impl Desired {
         // Frontends whose owner may have changed.
         let mut contested: Vec<FrontendKey> = Vec::new();
         if let Some(plan) = &new {
-            self.no_local.add(&plan.no_local);
+            self.unserved.add(&plan.unserved);
             for (key, frontend) in &plan.frontends {
                 let same = old.as_ref().filter(|old| plan.claims_alike(old, *key));
                 match same.and_then(|old| Some((old, old.frontend(*key)?))) {
@@ -146,7 +146,7 @@ impl Desired {
             }
         }
         if let Some(plan) = &old {
-            self.no_local.subtract(&plan.no_local);
+            self.unserved.subtract(&plan.unserved);
             for (key, _) in &plan.frontends {
                 let kept = new.as_ref().is_some_and(|new| {
                     new.frontend(*key).is_some() && new.claims_alike(plan, *key)
@@ -291,10 +291,10 @@ impl Desired {
         self.health_checks.values()
     }
 
-    /// Returns the numbers of service ports with policy Local and endpoints on other nodes only.
+    /// Returns the numbers of service ports without an endpoint for some traffic.
     #[must_use]
-    pub fn no_local(&self) -> NoLocal {
-        self.no_local
+    pub fn unserved(&self) -> Unserved {
+        self.unserved
     }
 
     /// Takes the changes of the backends for existing flows since the last call.
@@ -411,7 +411,7 @@ mod tests {
         BTreeSet<SetMember>,
         BTreeSet<Conflict>,
         Vec<HealthCheck>,
-        NoLocal,
+        Unserved,
         BTreeMap<FrontendKey, Flow>,
     );
 
@@ -447,7 +447,7 @@ mod tests {
         let frontends = desired.frontends().into_iter().map(|(k, f)| (k, f.clone())).collect();
         let conflicts = desired.conflicts().cloned().collect();
         let checks = desired.health_checks().cloned().collect();
-        (frontends, desired.members(), conflicts, checks, desired.no_local(), flows)
+        (frontends, desired.members(), conflicts, checks, desired.unserved(), flows)
     }
 
     /// Returns the expected owner of each frontend: the first of its claims by kind, age and name.

@@ -33,5 +33,5 @@ pub use ruleset::{
     BaseHook, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, base_chains,
     on_demand_chain,
 };
-pub use service::{HealthCheck, NoLocal, ServicePlan, plan_service};
+pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
 pub use text::{render, rule_text};

@@ -33,41 +33,47 @@ pub struct ServicePlan {
     pub flows: Vec<(FrontendKey, Arc<[Backend]>)>,
     /// The health checks for load balancers, one per family.
     pub health_checks: Vec<HealthCheck>,
-    /// The numbers of service ports with policy Local and endpoints on other nodes only.
-    pub no_local: NoLocal,
+    /// The numbers of its service ports without an endpoint for some traffic.
+    pub unserved: Unserved,
 }
 
-/// The numbers of service ports with policy Local whose endpoints are all on other nodes. The index
-/// is the family, as in [`Family::ALL`].
+/// The numbers of service ports without an endpoint for some traffic. The index is the family, as in
+/// [`Family::ALL`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct NoLocal {
-    /// The service ports with `internalTrafficPolicy: Local`.
-    pub internal: [usize; 2],
-    /// The service ports with `externalTrafficPolicy: Local`.
-    pub external: [usize; 2],
+pub struct Unserved {
+    /// The service ports without any endpoint, which reject connections.
+    pub without_endpoints: [usize; 2],
+    /// The service ports with `internalTrafficPolicy: Local` and endpoints on other nodes only.
+    pub no_local_internal: [usize; 2],
+    /// The service ports with `externalTrafficPolicy: Local` and endpoints on other nodes only.
+    pub no_local_external: [usize; 2],
 }
 
-impl NoLocal {
+impl Unserved {
     fn note(&mut self, service: &Service, family: Family, selection: &Selection) {
-        if selection.cluster.is_empty() || !selection.local.is_empty() {
-            return;
-        }
-        let local = |policy| usize::from(policy == TrafficPolicy::Local);
-        self.internal[family as usize] += local(service.internal_policy);
-        self.external[family as usize] += local(service.external_policy);
-    }
-
-    pub(super) fn add(&mut self, other: &NoLocal) {
-        for family in 0..2 {
-            self.internal[family] += other.internal[family];
-            self.external[family] += other.external[family];
+        let family = family as usize;
+        if selection.cluster.is_empty() {
+            self.without_endpoints[family] += 1;
+        } else if selection.local.is_empty() {
+            let local = |policy| usize::from(policy == TrafficPolicy::Local);
+            self.no_local_internal[family] += local(service.internal_policy);
+            self.no_local_external[family] += local(service.external_policy);
         }
     }
 
-    pub(super) fn subtract(&mut self, other: &NoLocal) {
+    pub(super) fn add(&mut self, other: &Unserved) {
+        self.change(other, |number, by| *number += by);
+    }
+
+    pub(super) fn subtract(&mut self, other: &Unserved) {
+        self.change(other, |number, by| *number -= by);
+    }
+
+    fn change(&mut self, other: &Unserved, change: fn(&mut usize, usize)) {
         for family in 0..2 {
-            self.internal[family] -= other.internal[family];
-            self.external[family] -= other.external[family];
+            change(&mut self.without_endpoints[family], other.without_endpoints[family]);
+            change(&mut self.no_local_internal[family], other.no_local_internal[family]);
+            change(&mut self.no_local_external[family], other.no_local_external[family]);
         }
     }
 }
@@ -142,7 +148,7 @@ pub fn plan_service<'a>(
         let mut local_ready = BTreeSet::new();
         for port in &service.ports {
             let selection = select(slices.clone(), port, family, node_context.locality());
-            plan.no_local.note(service, family, &selection);
+            plan.unserved.note(service, family, &selection);
             let known = plan.frontends.len();
             plan_port(service, *cluster_ip, port, &selection, node_context, &mut plan);
             let serving = &selection.serving;

@@ -2,11 +2,12 @@
 //! hundreds of thousands.
 
 use super::uapi::{
-    NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA,
-    NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT,
+    NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
+    NFTA_EXPR_NAME, NFTA_LIST_ELEM, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION,
+    NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT,
     NFTA_SET_ELEM_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
 };
-use super::userdata;
+use super::{Counter, userdata};
 use crate::attr::{align, nest, put, put_be32, put_be64, put_text};
 
 /// The longest element list of one message, in bytes. The list is one attribute, whose length field
@@ -186,6 +187,29 @@ impl Elements {
         self.element(key, None, data, |buffer| {
             put_be64(buffer, NFTA_SET_ELEM_TIMEOUT, age.timeout);
             put_be64(buffer, NFTA_SET_ELEM_EXPIRATION, age.left);
+        });
+    }
+
+    /// Adds an element whose counter starts with these numbers instead of zero. The set must have
+    /// counters.
+    pub fn push_counted(
+        &mut self,
+        key: &[u8],
+        data: Option<ElementData<'_>>,
+        comment: Option<&str>,
+        counter: Counter,
+    ) {
+        self.element(key, None, data, |buffer| {
+            if let Some(comment) = comment {
+                userdata::put_comment(buffer, NFTA_SET_ELEM_USERDATA, comment);
+            }
+            nest(buffer, NFTA_SET_ELEM_EXPR, |expression| {
+                put_text(expression, NFTA_EXPR_NAME, "counter");
+                nest(expression, NFTA_EXPR_DATA, |data| {
+                    put_be64(data, NFTA_COUNTER_BYTES, counter.bytes);
+                    put_be64(data, NFTA_COUNTER_PACKETS, counter.packets);
+                });
+            });
         });
     }
 

@@ -1,6 +1,8 @@
 //! The calls to nf_tables as a trait, so that a model of the kernel can answer them in tests.
 
-use super::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch};
+use super::{
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, Error, FinishedBatch,
+};
 use crate::Family;
 
 /// The generation of the rules in a network namespace, with the requesting process.
@@ -75,6 +77,19 @@ pub trait Kernel: Send {
         set: &str,
         each: &mut dyn FnMut(DumpedElement<'_>),
     ) -> Result<(), Error>;
+
+    /// Looks up elements of a set or map by their keys. Returns one result per key; `None` if there
+    /// is no such element.
+    ///
+    /// # Errors
+    /// [`Error::Request`] with `ENOENT` if there is no such table or set.
+    fn lookup(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Element>>, Error>;
 
     /// Starts to list a set or map part by part, over a connection of its own, so that transactions
     /// and other listings are possible between two parts. One such listing at a time.

@@ -7,7 +7,7 @@ use super::uapi::{
     kind,
 };
 use super::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, Error, FinishedBatch,
     Generation, Kernel,
 };
 use crate::Family;
@@ -164,6 +164,17 @@ impl Kernel for Socket {
         let list = listing(ELEMENTS, libc::NFT_MSG_GETSETELEM);
         let each = |message: Message<'_>| elements(&message).for_each(&mut *each);
         Ok(self.connection.request(list, of_set(family, table, set), each)?)
+    }
+
+    fn lookup(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Element>>, Error> {
+        // Not this method of the trait: the one of the type.
+        Socket::lookup(self, family, table, set, keys)
     }
 
     fn start_listing(&mut self, family: Family, table: &str, set: &str) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! Elements: adding and deleting them (`nft_add_set_elem`, `nft_del_setelem`).
 
 use nfnetlink::attr::{Attr, Attrs};
+use nfnetlink::nft::Counter;
 use nix::errno::Errno;
 
 use crate::namespace::Refuse;
@@ -38,7 +39,9 @@ impl Table {
             }
             _ => None,
         };
-        let new = Element { key, key_end, data, raw: element.payload.to_vec(), order: 0 };
+        let counter = counter(of, &attrs)?;
+        let raw = element.payload.to_vec();
+        let new = Element { key, key_end, data, counter, raw, order: 0 };
         match clash(of, &new)? {
             Some(old) if old.data != new.data => return Err(Errno::EEXIST),
             Some(_) => return Ok(false),
@@ -77,6 +80,20 @@ impl Table {
         }
         Ok(data)
     }
+}
+
+/// The counter of a new element: the one that it brings, or one at zero in a set that counts.
+fn counter(set: &Set, attrs: &Attrs<'_>) -> Result<Option<Counter>, Errno> {
+    let Some(expression) = attrs.find(ELEM_EXPR) else {
+        let counts = set.kind.expression.as_deref() == Some("counter");
+        return Ok(counts.then(Counter::default));
+    };
+    let attrs = expression.children();
+    let name = attrs.find(EXPR_NAME).ok_or(Errno::EINVAL)?;
+    assert_eq!(name.text(), Some("counter"), "an expression that the agent does not use");
+    let data = attrs.find(EXPR_DATA).map(|data| data.children());
+    let number = |kind| data.as_ref().and_then(|data| data.find(kind)?.be64()).unwrap_or(0);
+    Ok(Some(Counter { packets: number(COUNTER_PACKETS), bytes: number(COUNTER_BYTES) }))
 }
 
 /// The key of an element and, in a set of ranges, the end of its range.

@@ -1,7 +1,7 @@
 //! A kernel that fails when it is told to.
 
 use nfnetlink::nft::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, Error, FinishedBatch,
     Generation, Kernel, TableFamily,
 };
 
@@ -16,6 +16,8 @@ pub enum Call<'a> {
     Reconnect,
     /// A list of tables, chains, sets, rules or elements.
     List,
+    /// Elements by their keys.
+    Lookup,
 }
 
 /// What becomes of a call.
@@ -108,6 +110,16 @@ impl<K: Kernel> Kernel for Faulty<K> {
             }
             None | Some(Fault::Torn) => self.kernel.elements(family, table, set, &mut tearing),
         }
+    }
+
+    fn lookup(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        set: &str,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Element>>, Error> {
+        self.call(Call::Lookup, |kernel| kernel.lookup(family, table, set, keys))
     }
 
     fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error> {

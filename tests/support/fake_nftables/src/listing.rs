@@ -32,6 +32,8 @@ pub struct ListedElement {
     pub data: Option<Vec<u8>>,
     /// Its comment.
     pub comment: Option<String>,
+    /// The packets and bytes that it has counted, if it counts.
+    pub counter: Option<(u64, u64)>,
 }
 
 impl Listing {
@@ -58,6 +60,7 @@ impl Listing {
                         ElementData::Verdict(_, chain) => chain.unwrap_or_default().into(),
                     }),
                     comment: element.comment.map(str::to_owned),
+                    counter: element.counter.map(|counter| (counter.packets, counter.bytes)),
                 });
             })?;
             listed.sort();

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nfnetlink::message::{Message, messages};
 use nfnetlink::nft::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Error, FinishedBatch,
-    Generation, Kernel, TableFamily,
+    Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element as Found,
+    Error, FinishedBatch, Generation, Kernel, TableFamily,
 };
 use nix::errno::Errno;
 
@@ -103,6 +103,18 @@ impl Namespace {
         let Some(map) = table.and_then(|table| table.set_mut(map)) else { return };
         if !map.elements.contains_key(key) {
             map.insert(Element::learned(key, data));
+        }
+    }
+
+    /// Counts a packet of so many bytes at an element, as a lookup of a rule does.
+    pub fn count(&self, family: TableFamily, table: &str, map: &str, key: &[u8], bytes: u64) {
+        let mut state = self.lock();
+        let table = state.tables.0.get_mut(&(family_number(family), table.to_owned()));
+        let element =
+            table.and_then(|table| table.set_mut(map)).and_then(|map| map.elements.get_mut(key));
+        if let Some(Counter { packets, bytes: sum }) = element.and_then(|it| it.counter.as_mut()) {
+            *packets += 1;
+            *sum += bytes;
         }
     }
 
@@ -255,6 +267,24 @@ impl Kernel for Socket {
         let found = found.ok_or(missing("list elements"))?;
         found.elements.values().filter_map(|element| element.dumped()).for_each(each);
         Ok(())
+    }
+
+    fn lookup(
+        &mut self,
+        family: TableFamily,
+        table: &str,
+        set: &str,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Found>>, Error> {
+        let found = self.look(family, table, |found| {
+            let set = found.set(set)?;
+            let element = |key: &&[u8]| {
+                let held = if set.has_ranges() { set.holding(key) } else { set.elements.get(*key) };
+                held?.dumped().map(Found::from)
+            };
+            Some(keys.iter().map(element).collect())
+        });
+        found.flatten().ok_or(missing("look up an element"))
     }
 
     fn start_listing(&mut self, family: TableFamily, table: &str, set: &str) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nfnetlink::attr::{Attr, Attrs};
-use nfnetlink::nft::{DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+use nfnetlink::nft::{Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
 
 use crate::uapi::*;
 use crate::wire::Writer;
@@ -92,6 +92,8 @@ pub(crate) struct Element {
     pub(crate) key: Vec<u8>,
     pub(crate) key_end: Option<Vec<u8>>,
     pub(crate) data: Option<Data>,
+    /// What it has counted, in a set that counts or with a counter of its own.
+    pub(crate) counter: Option<Counter>,
     /// Its attributes as they were sent.
     pub(crate) raw: Vec<u8>,
     pub(crate) order: u64,
@@ -275,6 +277,7 @@ impl Element {
             key: key.to_vec(),
             key_end: None,
             data: Some(Data::Value(data.to_vec())),
+            counter: None,
             raw: raw.into_bytes(),
             order: 0,
         }
@@ -291,7 +294,8 @@ impl Element {
     }
 
     pub(crate) fn dumped(&self) -> Option<DumpedElement<'_>> {
-        DumpedElement::parse(&Attr { kind: LIST_ELEM, nested: true, payload: &self.raw })
+        let sent = Attr { kind: LIST_ELEM, nested: true, payload: &self.raw };
+        Some(DumpedElement { counter: self.counter, ..DumpedElement::parse(&sent)? })
     }
 }
 

@@ -72,7 +72,11 @@ pub(crate) const ELEM_KEY: u16 = 1;
 pub(crate) const ELEM_DATA: u16 = 2;
 pub(crate) const ELEM_TIMEOUT: u16 = 4;
 pub(crate) const ELEM_EXPIRATION: u16 = 5;
+pub(crate) const ELEM_EXPR: u16 = 7;
 pub(crate) const ELEM_KEY_END: u16 = 10;
+
+pub(crate) const COUNTER_BYTES: u16 = 1;
+pub(crate) const COUNTER_PACKETS: u16 = 2;
 
 pub(crate) const DATA_VALUE: u16 = 1;
 pub(crate) const DATA_VERDICT: u16 = 2;

@@ -1,0 +1,53 @@
+//! Arguments of the commands about the program itself: `shunt version`, `shunt completion` and
+//! `shunt man`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// Arguments of `shunt version`.
+#[derive(Debug, Args)]
+pub struct ShowVersion {
+    /// Output format.
+    #[arg(long, short, value_enum, default_value_t = VersionOutput::Text)]
+    pub output: VersionOutput,
+}
+
+/// The output format of `shunt version`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum VersionOutput {
+    /// Text for people.
+    Text,
+    /// JSON with every field.
+    Json,
+}
+
+/// Arguments of `shunt completion`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  bash    source <(shunt completion bash)
+  zsh     shunt completion zsh > \"${fpath[1]}/_shunt\"
+  fish    shunt completion fish > ~/.config/fish/completions/shunt.fish")]
+pub struct Completion {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: Shell,
+}
+
+/// A shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// GNU bash, with the package bash-completion.
+    Bash,
+    /// The Z shell.
+    Zsh,
+    /// fish.
+    Fish,
+}
+
+/// Arguments of `shunt man`.
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The directory for the pages, which must exist.
+    pub directory: PathBuf,
+}
