@@ -36,6 +36,8 @@ mod lookup;
 mod may_drop;
 mod objects;
 mod refusal;
+mod rule;
+mod rule_text;
 mod socket;
 mod uapi;
 mod userdata;
@@ -56,5 +58,6 @@ pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TAB
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;
 pub use refusal::Refusal;
+pub use rule::{Comparison, Extension, Operand, Statement, Verdict};
 pub use socket::Socket;
 pub use userdata::{SetField, TypeOf};
