@@ -37,8 +37,10 @@ mod translate;
 mod unused_chains;
 mod worker;
 
+pub(crate) use codec::table_family;
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use event::Event;
+pub(crate) use listing::retried;
 pub use lookups::KernelTables;
 pub use ownership::Ownership;
 pub use quarantine::Suspect;
