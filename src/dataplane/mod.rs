@@ -10,6 +10,7 @@
 mod affinity;
 mod codec;
 mod command;
+mod comparison;
 mod diff;
 mod drift;
 mod event;
@@ -39,6 +40,7 @@ mod worker;
 
 pub(crate) use codec::table_family;
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
+pub use comparison::{Place, Side, compare};
 pub use event::Event;
 pub(crate) use listing::retried;
 pub use lookups::KernelTables;

@@ -3,6 +3,7 @@
 mod damage;
 mod failures;
 mod pace;
+mod rules;
 mod world;
 
 use nfnetlink::nft::TableFamily;
