@@ -2,6 +2,7 @@
 
 pub mod args;
 mod cleanup;
+mod diff;
 mod ending;
 mod events;
 mod exclusive;
@@ -58,6 +59,7 @@ pub fn main() -> ExitCode {
     let result = match arguments.command {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),
+        args::Command::Diff(diff) => diff::diff(&diff),
         args::Command::Status(status) => status::status(&status),
         args::Command::Explain(explain) => explain::explain(&explain),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{IPTABLES, KUBE_PROXY, is_kube_proxys, retried};
 
+pub(crate) use forwarding::merged;
 pub use forwarding::{
     Forwarding, Frontend, LocalTraffic, Mode, NodePortAddresses, Outcome, Settings, Sources,
     shares_are_equal,

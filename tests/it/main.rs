@@ -10,6 +10,7 @@ mod endpoints;
 mod frontends;
 mod kernel;
 mod metrics;
+mod oncall;
 mod packets;
 mod reload;
 mod table;

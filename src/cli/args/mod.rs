@@ -1,5 +1,6 @@
 //! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
 
+mod diff;
 mod explain;
 mod kube_proxy;
 
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
+pub use diff::{Against, Diff, DiffOutput};
 pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 
@@ -30,6 +32,9 @@ pub enum Command {
     Run(Run),
     /// Print the ruleset that would be programmed, as nft would list it. Needs no kernel.
     Render(Render),
+    /// Compare the plan with the tables in the kernel, or with kube-proxy's rules before the switch.
+    /// Writes nothing. Fails with 1 if there are differences, with 2 if it could not compare.
+    Diff(Diff),
     /// Show the state of the running agent, problems first; fail if there are problems.
     Status(Status),
     /// Explain what becomes of a connection to a Service, and why: the answer to "why does this

@@ -1,0 +1,3 @@
+//! The commands for people on call.
+
+mod diff;
