@@ -1,21 +1,26 @@
-//! Reads the rules of kube-proxy's iptables mode, as `iptables-nft` keeps them in nf_tables.
+//! Reads the rules of kube-proxy's iptables mode: as `iptables-nft` keeps them in nf_tables, or as
+//! `iptables-legacy` keeps them in tables of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use nfnetlink::nft::{Error, Kernel, Verdict};
+use nfnetlink::xtables::legacy_rules;
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, SourceRange};
 
+use super::Unreadable;
 use super::forwarding::{
     Forwarding, Frontend, LocalTraffic, Mode, NodePortAddresses, Outcome, Settings, Sources, merged,
 };
 use super::rules::{Action, Condition, Rule, Table};
 use super::walk::{Client, Walk};
-use crate::dataplane::table_family;
+use crate::dataplane::{retried, table_family};
 
 const NAT: &str = "nat";
 const FILTER: &str = "filter";
 /// kube-proxy's chains.
+const PREFIX: &str = "KUBE-";
 const SERVICES: &str = "KUBE-SERVICES";
 const EXTERNAL_SERVICES: &str = "KUBE-EXTERNAL-SERVICES";
 const NODEPORTS: &str = "KUBE-NODEPORTS";
@@ -26,16 +31,25 @@ const SERVICE_PREFIX: &str = "KUBE-SVC-";
 /// Reads the tables of both families; `None` if none has kube-proxy's chains.
 ///
 /// # Errors
-/// [`Error::Interrupted`] if another process commits during the listing.
-pub(super) fn read(kernel: &mut dyn Kernel) -> Result<Option<Forwarding>, Error> {
+/// If the kernel does not list the rules.
+pub(super) fn read(kernel: &mut dyn Kernel) -> Result<Option<Forwarding>, Unreadable> {
+    let in_nf_tables = forwarding(|family, name| Ok(retried(|| table(kernel, family, name))?))?;
+    if in_nf_tables.is_some() {
+        return Ok(in_nf_tables);
+    }
+    forwarding(|family, name| legacy_table(family, name).map_err(Unreadable::Legacy))
+}
+
+fn forwarding(
+    mut read: impl FnMut(Family, &str) -> Result<Table, Unreadable>,
+) -> Result<Option<Forwarding>, Unreadable> {
     let (mut frontends, mut settings) = (BTreeMap::new(), BTreeMap::new());
     for family in Family::ALL {
-        let nat = table(kernel, family, NAT)?;
+        let nat = read(family, NAT)?;
         if nat.rules(SERVICES).is_empty() {
             continue;
         }
-        let filter = table(kernel, family, FILTER)?;
-        let found = Found { family, nat, filter };
+        let found = Found { family, nat, filter: read(family, FILTER)? };
         settings.insert(family, found.settings());
         frontends.extend(found.frontends());
     }
@@ -49,10 +63,21 @@ fn table(kernel: &mut dyn Kernel, family: Family, name: &str) -> Result<Table, E
     if kernel.table(in_kernel, name)?.is_none() {
         return Ok(table);
     }
-    for rule in kernel.rules(in_kernel, name)?.iter().filter(|it| it.chain.starts_with("KUBE-")) {
+    for rule in kernel.rules(in_kernel, name)?.iter().filter(|it| it.chain.starts_with(PREFIX)) {
         // iptables has no sets of nf_tables.
         let read = Rule::read(family, rule, |_| None, |_| false);
         table.chains.entry(rule.chain.clone()).or_default().push(read);
+    }
+    Ok(table)
+}
+
+fn legacy_table(family: Family, name: &str) -> io::Result<Table> {
+    let mut table = Table::default();
+    for (chain, statements) in legacy_rules(table_family(family), name)? {
+        if chain.starts_with(PREFIX) {
+            let rule = Rule::of(family, statements, |_| false);
+            table.chains.entry(chain).or_default().push(rule);
+        }
     }
     Ok(table)
 }

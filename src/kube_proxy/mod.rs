@@ -17,6 +17,7 @@ mod walk;
 
 use std::fmt;
 use std::fs;
+use std::io;
 
 use nfnetlink::nft::{Error, Kernel, TableFamily};
 use nfnetlink::xtables::legacy_chains;
@@ -146,13 +147,9 @@ pub enum Unreadable {
     /// The requested mode has no rules.
     #[error("kube-proxy has no rules of mode {0} in this network namespace")]
     NotThisMode(Mode),
-    /// Rules in legacy iptables.
-    #[error(
-        "kube-proxy has {0} chains in the tables of iptables-legacy, which shunt does not read: \
-         run kube-proxy with iptables-nft (`update-alternatives --set iptables \
-         /usr/sbin/iptables-nft`) or in nftables mode for the comparison"
-    )]
-    Legacy(usize),
+    /// The kernel refused to dump legacy iptables.
+    #[error("cannot list the rules of legacy iptables: {0}")]
+    Legacy(io::Error),
     /// The kernel refused to list nf_tables.
     #[error(transparent)]
     Nftables(#[from] Error),
@@ -176,17 +173,13 @@ pub fn forwarding(kernel: &mut dyn Kernel, mode: Option<Mode>) -> Result<Forward
         let found = match mode {
             Mode::Ipvs => ipvs::read()?,
             Mode::Nftables => retried(|| nftables::read(kernel))?,
-            Mode::Iptables => retried(|| iptables::read(kernel))?,
+            Mode::Iptables => iptables::read(kernel)?,
         };
         if let Some(found) = found {
             return Ok(found);
         }
     }
-    match (legacy_iptables_chains(), mode) {
-        (chains @ 1.., None | Some(Mode::Iptables)) => Err(Unreadable::Legacy(chains)),
-        (_, Some(mode)) => Err(Unreadable::NotThisMode(mode)),
-        _ => Err(Unreadable::Nothing),
-    }
+    Err(mode.map_or(Unreadable::Nothing, Unreadable::NotThisMode))
 }
 
 /// Follows the rules in a dump, for fuzzing.

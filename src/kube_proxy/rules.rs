@@ -127,12 +127,22 @@ impl Rule {
         lengths: impl Fn(&str) -> Option<(u32, u32)>,
         expires: impl Fn(&str) -> bool,
     ) -> Rule {
-        let mut read =
-            Rule { conditions: Vec::new(), action: Action::None, comment: rule.comment.clone() };
-        for statement in rule.statements(lengths) {
-            read.add(family, statement, &expires);
-        }
+        let mut read = Rule::of(family, rule.statements(lengths), expires);
+        read.comment = read.comment.or_else(|| rule.comment.clone());
         read
+    }
+
+    /// Makes a rule of its statements. `expires` returns true for a set whose elements expire.
+    pub(super) fn of(
+        family: Family,
+        statements: Vec<Statement>,
+        expires: impl Fn(&str) -> bool,
+    ) -> Rule {
+        let mut rule = Rule { conditions: Vec::new(), action: Action::None, comment: None };
+        for statement in statements {
+            rule.add(family, statement, &expires);
+        }
+        rule
     }
 
     fn add(&mut self, family: Family, statement: Statement, expires: &impl Fn(&str) -> bool) {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use shunt_testbed::{ManifestDir, Netns};
+use shunt_testbed::{ManifestDir, Netns, record_not_run};
 
 use crate::world::{CLUSTER_CIDR, World, http_service, http_slices, run_shunt};
 
@@ -330,6 +330,30 @@ fn changes_of_rules_in_iptables_mode_are_found() -> Result<()> {
         ns.output_with_input("ip6tables-nft-restore", &[], IP6TABLES)?;
         assert_found(&against(&ns, "iptables", &[])?, expected);
     }
+    Ok(())
+}
+
+#[test]
+fn rules_of_legacy_iptables_are_read() -> Result<()> {
+    let ns = Netns::new()?;
+    if let Err(error) = ns.output("iptables-legacy", &["-t", "nat", "-S"]) {
+        let reason = format!("this kernel has no legacy iptables: {error}");
+        return record_not_run("it", 1, &reason);
+    }
+    let changed = IPTABLES.replace("--to-destination 10.244.0.12", "--to-destination 10.244.0.99");
+    ns.output_with_input("ip6tables-legacy-restore", &[], IP6TABLES)?;
+    ns.output_with_input("iptables-legacy-restore", &[], &changed)?;
+    assert_found(
+        &against(&ns, "iptables", &[])?,
+        "default/all:http
+         10.96.1.1:80/tcp, 198.51.100.1:80/tcp, 203.0.113.1:80/tcp, node port 30001/tcp (IPv4)
+         - 10.244.0.99:8080
+         + 10.244.0.12:8080",
+    );
+    ns.output_with_input("iptables-legacy-restore", &[], IPTABLES)?;
+    let found = against(&ns, "iptables", &[])?;
+    assert_eq!(found.code, Some(0), "{}{}", found.stdout, found.stderr);
+    assert!(found.stdout.starts_with("no differences: 50 frontends"), "{}", found.stdout);
     Ok(())
 }
 
