@@ -17,7 +17,7 @@ use crate::dataplane::KernelTables;
 use crate::directory::Selection;
 use crate::explain::report::{FindingReport, ServiceExplanation};
 use crate::explain::{
-    Client, Explanation, Facts, OfService, Subject, Verdict, Way, explain as explain_packet,
+    Client, Explanation, Facts, OfService, Probe, Subject, Verdict, Way, explain as explain_packet,
     of_service, packet,
 };
 use crate::query::Objects;
@@ -177,7 +177,12 @@ impl Asked<'_> {
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
         let facts = Facts::gather(&packet, &client, &way, frontend, mark, &mut tables);
-        Ok(explain_packet(&packet, &subject, Some(&way), &facts))
+        let mut explanation = explain_packet(&packet, &subject, Some(&way), &facts);
+        if self.arguments.probe {
+            let probe = Probe::send(&packet, &client).map_err(anyhow::Error::from)?;
+            probe.tell(&mut explanation);
+        }
+        Ok(explanation)
     }
 
     fn client(&self, to: IpAddr) -> Result<Client, Failure> {

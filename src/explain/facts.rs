@@ -8,7 +8,7 @@ use nfnetlink::route::{
     Link, NeighbourState, RouteAnswer, RouteKind, RouteQuery, links, neighbour, route_to,
 };
 use nix::errno::Errno;
-use shunt_core::explain::Packet;
+use shunt_core::explain::{Packet, Tables};
 use shunt_core::model::Backend;
 use shunt_core::plan::FrontendKey;
 
@@ -29,6 +29,8 @@ pub struct Facts {
     pub endpoints: Vec<EndpointFacts>,
     /// The fill level of connection tracking.
     pub conntrack: Option<ConntrackFacts>,
+    /// True if the destination is an address of the node, which gets what no rule translates.
+    pub is_for_node: bool,
     /// What could not be read, and why.
     pub unknown: Vec<String>,
 }
@@ -139,6 +141,7 @@ impl Facts {
                 Err(error) => facts.unknown.push(format!("counters: {error}")),
             }
         }
+        facts.is_for_node = tables.is_local(packet.destination).unwrap_or(false);
         let choices = way.walk.choices();
         let links = links().unwrap_or_else(|error| {
             facts.unknown.push(format!("interfaces: {error}"));

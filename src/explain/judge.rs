@@ -2,6 +2,8 @@
 
 use shunt_core::explain::{Choice, Code, End, Entry, Finding, Masquerade, Packet, Reasons};
 
+use shunt_core::model::{Family, Protocol};
+
 use super::Way;
 use super::facts::{EndpointFacts, Facts, Passing};
 use crate::status::{Source, Status};
@@ -77,16 +79,17 @@ pub fn judge(
     status: Option<&Status>,
 ) -> Judgement {
     let mut findings = Vec::new();
-    let state = status.map(|status| agent(status, reasons, way, planned)).unwrap_or_default();
+    let state = status.map(|status| agent(status, reasons)).unwrap_or_default();
     let is_programmed = status.is_none_or(|status| status.rules.last_sync.is_some());
     let verdict = match &way.walk.end {
         End::Rejected(_) => Verdict::Refused,
         End::Dropped(_) => Verdict::Dropped,
         End::Foreign(_) => Verdict::Unknown,
         _ if !is_programmed => Verdict::Unknown,
-        // Another program may translate the packet instead.
+        // The node itself may answer, or another program may translate the packet instead.
         End::Untouched | End::NoTable if reasons.target.is_some() => {
-            match status.is_some_and(|status| status.kube_proxy.has_rules()) {
+            let may_translate = status.is_some_and(|status| status.kube_proxy.has_rules());
+            match may_translate || facts.is_for_node {
                 true => Verdict::Unknown,
                 false => Verdict::Dropped,
             }
@@ -97,6 +100,13 @@ pub fn judge(
         }
     };
     findings.extend(reasons.findings.iter().cloned());
+    // A change that waits, or that the kernel refuses, explains a difference.
+    let is_explained = state
+        .iter()
+        .any(|finding| matches!(finding.code, Code::NotCommittedYet | Code::Quarantined));
+    if !is_explained && !way.agrees_with(planned) {
+        findings.insert(0, Finding::new(Code::KernelDiffers, difference(way)));
+    }
     if let Some(conntrack) = facts.conntrack.filter(|it| it.is_exhausted) {
         let text = format!(
             "connection tracking is full ({} of {} entries, none evictable), so the kernel drops \
@@ -145,15 +155,9 @@ fn translated(
             }
         }
     }
-    if lost > 0.0 {
-        let text = format!(
-            "{:.0} % of new connections find no slot in the kernel's map of endpoints and are not \
-             translated",
-            lost * 100.0
-        );
-        findings.insert(0, Finding::new(Code::KernelDiffers, text));
-    }
     match (delivered, unknown) {
+        // What finds no slot is not translated.
+        _ if lost > 0.0 => Verdict::Unknown,
         (0, 0) => Verdict::Dropped,
         (0, _) => Verdict::Unknown,
         _ => Verdict::Delivered,
@@ -174,7 +178,11 @@ fn fate(
              its answers would not come back through the node; does the EndpointSlice name this \
              node in nodeName?"
         );
-        return Fate::Lost(Finding::new(Code::HairpinWithoutMasquerade, text));
+        let finding = Finding::new(Code::HairpinWithoutMasquerade, text);
+        // A single datagram arrives: only IPv4 drops packets whose source is the receiver.
+        let is_received =
+            packet.family() == Family::V6 && packet.protocol == Protocol::Udp.number();
+        return if is_received { Fate::Unknown(finding) } else { Fate::Lost(finding) };
     }
     let Some(facts) = facts else { return Fate::Delivered };
     if let Some(obstacle) = facts.reach.obstacle() {
@@ -194,20 +202,22 @@ fn fate(
     }
     if facts.tracked.waiting > 0 {
         let text = format!(
-            "endpoint {backend} does not answer: {} connections wait for an answer, {} have one",
-            facts.tracked.waiting, facts.tracked.answered
+            "endpoint {backend} has not answered {} tracked connections, and {} others; --probe \
+             shows whether it answers now",
+            facts.tracked.waiting,
+            match facts.tracked.answered {
+                0 => "no".to_owned(),
+                answered => format!("answered {answered}"),
+            }
         );
-        let finding = Finding::new(Code::EndpointNotAnswering, text);
-        return match facts.tracked.answered {
-            0 => Fate::Lost(finding),
-            _ => Fate::Unknown(finding),
-        };
+        // An entry stays for two minutes, even if its client has given up and the endpoint is back.
+        return Fate::Unknown(Finding::new(Code::EndpointNotAnswering, text));
     }
     Fate::Delivered
 }
 
-/// Returns the findings about the agent: whether the kernel holds the plan, and the plan is recent.
-fn agent(status: &Status, reasons: &Reasons, way: &Way, planned: &Way) -> Vec<Finding> {
+/// Returns the findings about the agent: whether its last sync succeeded and its objects are recent.
+fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
     let mut findings = Vec::new();
     let rules = &status.rules;
     let quarantined = reasons.target.as_ref().and_then(|target| {
@@ -235,8 +245,6 @@ fn agent(status: &Status, reasons: &Reasons, way: &Way, planned: &Way) -> Vec<Fi
     } else if let Some(seconds) = waits {
         let text = format!("a change has waited for {seconds:.0} s and is not in the kernel");
         findings.push(Finding::new(Code::NotCommittedYet, text));
-    } else if quarantined.is_none() && !way.agrees_with(planned) {
-        findings.push(Finding::new(Code::KernelDiffers, difference(way)));
     }
     if let Source::Api { trouble: Some(trouble), .. } = &status.source {
         let text = format!(
@@ -263,9 +271,15 @@ fn difference(way: &Way) -> String {
         End::Untouched => "no rule translates the packet".to_owned(),
         End::Rejected(chain) => format!("chain {chain} rejects the packet"),
         End::Dropped(chain) => format!("chain {chain} drops the packet"),
-        End::Translated { choices, .. } => {
-            format!("it has {} endpoints, or other ones, or masquerades otherwise", choices.len())
-        }
+        End::Translated { lost, .. } if *lost > 0.0 => format!(
+            "{:.0} % of new connections find no slot in the map of endpoints and are not translated",
+            lost * 100.0
+        ),
+        End::Translated { choices, .. } => format!(
+            "it has {} endpoints for this packet, and not those of the plan, or masquerades it \
+             otherwise",
+            choices.len()
+        ),
     };
     format!(
         "the kernel's tables differ from the plan: {what}; another process has changed them, and \

@@ -8,6 +8,7 @@
 
 pub mod facts;
 pub mod judge;
+mod probe;
 pub mod report;
 mod source;
 mod text;
@@ -27,6 +28,7 @@ use crate::status::Status;
 
 pub use facts::Facts;
 pub use judge::{Verdict, judge};
+pub use probe::{Probe, ProbeError};
 pub use report::Explanation;
 pub use source::{Client, ClientError, Origin};
 

@@ -8,7 +8,7 @@ use shunt_core::explain::{Assumption, End, Entry, Packet, Reasons, Target};
 use shunt_core::model::Protocol;
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
-use super::facts::{EndpointFacts, Facts, Passing, Reach};
+use super::facts::{EndpointFacts, Facts, Passing, Reach, Tracked};
 use super::judge::{Judgement, Verdict};
 use super::{Way, text};
 
@@ -254,9 +254,12 @@ fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
     };
     let report = |view: &shunt_core::explain::EndpointView| {
         let facts = known(view.address, view.port).filter(|_| view.is_used());
-        let others = facts.and_then(|facts| match &facts.others {
-            Passing::Drops(by) => Some(format!("dropped by {by}")),
-            Passing::May(_) | Passing::Passes => None,
+        let others = facts.and_then(|facts| match (&facts.others, facts.tracked) {
+            (Passing::Drops(by), _) => Some(format!("dropped by {by}")),
+            (_, Tracked { waiting: waiting @ 1.., answered: 0, .. }) => {
+                Some(format!("NO ANSWER to {waiting} connections"))
+            }
+            _ => None,
         });
         EndpointReport {
             address: view.address,

@@ -27,6 +27,7 @@ pub fn fuzz(bytes: &[u8]) {
         let _ = AttachedChain::parse(&message);
         let attrs = message.attrs();
         let _ = crate::hooks::HookFunction::parse(&attrs);
+        crate::nft::fuzz_judge(&attrs);
         let _ = DumpedTable::parse(&attrs);
         let _ = DumpedChain::parse(&attrs, "nat");
         let _ = DumpedSet::parse(&attrs);

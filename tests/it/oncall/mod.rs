@@ -1,3 +1,4 @@
-//! The commands for people on call.
+//! The commands for those who are on call.
 
 mod diff;
+mod random;

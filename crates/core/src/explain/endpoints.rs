@@ -120,7 +120,7 @@ pub(super) fn endpoints(
     for view in &mut views {
         let backend = view.port.map(|port| Backend { address: view.address, port });
         let chosen = choices.iter().filter(|choice| Some(choice.backend) == backend);
-        view.probability = chosen.map(|choice| choice.probability).sum();
+        view.probability = chosen.fold(0.0, |sum, choice| sum + choice.probability);
         if view.is_used() {
             view.why = None;
         } else if view.why.is_none() {

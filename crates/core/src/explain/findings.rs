@@ -90,6 +90,8 @@ codes! {
     NotAServiceProtocol = "not-a-service-protocol",
     /// An endpoint did not answer.
     EndpointNotAnswering = "endpoint-not-answering",
+    /// An endpoint refused the probe.
+    EndpointRefuses = "endpoint-refuses",
     /// No route leads to an endpoint, or its neighbour does not answer.
     EndpointUnreachable = "endpoint-unreachable",
     /// Connection tracking is full.

@@ -30,10 +30,10 @@ mod dump;
 mod element;
 mod error;
 mod expr;
+mod judge;
 mod kernel;
 mod listener;
 mod lookup;
-mod may_drop;
 mod objects;
 mod refusal;
 mod rule;
@@ -51,9 +51,11 @@ pub use dump::{
 pub use element::{Age, ElementData, Elements, VerdictCode};
 pub use error::Error;
 pub use expr::{Expr, Register};
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use judge::fuzz as fuzz_judge;
+pub use judge::{Interface, JudgedPacket, Judgement, Mark, Passing, Place};
 pub use kernel::{Generation, Kernel};
 pub use listener::{Listener, Writer};
-pub use may_drop::MayDrop;
 pub use objects::{BaseChain, ChainKind, Hook, SetData, SetType, TABLE_OWNER, TABLE_PERSIST};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;

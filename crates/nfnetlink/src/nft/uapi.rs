@@ -45,7 +45,6 @@ pub(super) const NFTA_LOOKUP_DREG: u16 = 3;
 pub(super) const NFTA_OBJREF_IMM_TYPE: u16 = 1;
 /// `NFTA_TARGET_NAME` of `nf_tables_compat.h`.
 pub(super) const NFTA_TARGET_NAME: u16 = 1;
-pub(super) const NFT_OBJECT_SYNPROXY: u32 = 10;
 
 pub(super) const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
 pub(super) const NFTA_SET_ELEM_LIST_SET: u16 = 2;

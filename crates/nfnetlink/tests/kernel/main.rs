@@ -3,5 +3,6 @@
 mod base_chains;
 mod connections;
 mod hooks;
+mod judge;
 mod lookup;
 mod route;

@@ -1,0 +1,442 @@
+//! The expressions of nf_tables, evaluated for one packet.
+
+use super::packet::{Device, State, Tracking, View, addresses, has_ports, octets};
+use super::registers::{Bits, Registers};
+use super::rule::{Bitwise, Expression, Verdict};
+use super::truth::Truth;
+use super::uapi::{
+    NFT_FIB_RESULT_ADDRTYPE, NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER,
+    NFTA_FIB_F_DADDR, NFTA_FIB_F_MARK, RTN_LOCAL, RTN_UNICAST,
+};
+use super::xt;
+use crate::Family;
+
+/// The size of an interface's name in a register (`IFNAMSIZ`).
+const NAME: usize = libc::IFNAMSIZ;
+
+/// Why a match is undecided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// Something is not known to the expression.
+    Here(String),
+    /// An earlier rule may have changed the packet, for this reason.
+    Earlier(String),
+}
+
+impl Reason {
+    /// The reason of a match that is decided.
+    pub(super) const NONE: Reason = Reason::Here(String::new());
+}
+
+/// What an expression does with a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The next expression follows, if this truth is not [`Truth::No`]. If it is
+    /// [`Truth::Unknown`], the next rule may follow instead, for this reason.
+    Match(Truth, Reason),
+    /// A verdict ends the rule.
+    Verdict(Verdict),
+    /// Drops the packet, by this statement.
+    Drop(String),
+    /// Translates an address by this statement, and accepts the packet.
+    Translate(String),
+    /// Changes something that the connection tracking or NAT of later chains needs, by this
+    /// statement. The next expression follows.
+    Divert(String),
+    /// Anything may happen to the packet after this statement, for this reason.
+    Anything { what: String, why: &'static str },
+    /// A set has the answer.
+    Lookup,
+}
+
+impl Step {
+    /// The next expression follows.
+    pub(super) const NEXT: Step = Step::Match(Truth::Yes, Reason::NONE);
+
+    /// The next rule follows.
+    const BREAK: Step = Step::Match(Truth::No, Reason::NONE);
+
+    pub(super) fn compared(truth: Truth, reason: impl FnOnce() -> Reason) -> Step {
+        Step::Match(truth, if truth == Truth::Unknown { reason() } else { Reason::NONE })
+    }
+
+    fn sometimes(what: impl Into<String>) -> Step {
+        Step::Match(Truth::Unknown, Reason::Here(what.into()))
+    }
+}
+
+/// The state of a packet within a rule.
+#[derive(Debug, Clone)]
+pub(super) struct Evaluation {
+    pub(super) registers: Registers,
+    /// Why the last loaded value is not known, if it is not.
+    unknown: Option<Reason>,
+}
+
+impl Evaluation {
+    pub(super) fn new() -> Evaluation {
+        Evaluation { registers: Registers::new(), unknown: None }
+    }
+
+    /// Evaluates an expression, which may change registers and state.
+    pub(super) fn step(
+        &mut self,
+        expression: &Expression,
+        view: &View<'_>,
+        state: &mut State,
+    ) -> Step {
+        match expression {
+            Expression::Value { to, value } => {
+                self.registers.store(*to, &Bits::known(value.clone()));
+                Step::NEXT
+            }
+            Expression::Verdict(verdict) => Step::Verdict(verdict.clone()),
+            Expression::Payload { to, base, offset, length } => {
+                self.payload(*to, *base, *offset, *length, state)
+            }
+            Expression::SetPayload { from, base, offset, length } => {
+                self.set_payload(*from, *base, *offset, *length, view, state)
+            }
+            Expression::Meta { to, key } => self.meta(*to, *key, view, state),
+            Expression::SetMeta { from, key } => {
+                if *key == libc::NFT_META_MARK {
+                    state.mark = self.registers.load(*from, 4);
+                    state.mark_doubt = None;
+                }
+                Step::NEXT
+            }
+            Expression::Ct { to, key, direction } => self.ct(*to, *key, *direction, view, state),
+            Expression::SetCt { from, key } => {
+                if *key == libc::NFT_CT_MARK {
+                    state.connection_mark = match state.tracking {
+                        Tracking::Tracked => self.registers.load(*from, 4),
+                        _ => Bits::unknown(4),
+                    };
+                }
+                Step::NEXT
+            }
+            Expression::Compare { from, operation, with } => {
+                let bits = self.registers.load(*from, with.len());
+                let truth = match *operation {
+                    libc::NFT_CMP_EQ => bits.equals(with),
+                    libc::NFT_CMP_NEQ => !bits.equals(with),
+                    libc::NFT_CMP_LT => bits.is_less(with),
+                    libc::NFT_CMP_LTE => !bits.is_greater(with),
+                    libc::NFT_CMP_GT => bits.is_greater(with),
+                    libc::NFT_CMP_GTE => !bits.is_less(with),
+                    _ => Truth::Unknown,
+                };
+                Step::compared(truth, || self.reason())
+            }
+            Expression::Range { from, negated, first, last } => {
+                let bits = self.registers.load(*from, first.len());
+                let truth = bits.is_between(first, last).inverted(*negated);
+                Step::compared(truth, || self.reason())
+            }
+            Expression::Bitwise { from, to, length, operation } => {
+                let bits = self.registers.load(*from, *length);
+                let result = match operation {
+                    Bitwise::Mask { mask, xor } => Some(bits.masked(mask, xor)),
+                    Bitwise::Left(by) => bits.shifted(true, *by),
+                    Bitwise::Right(by) => bits.shifted(false, *by),
+                    Bitwise::Other => None,
+                };
+                if result.is_none() {
+                    self.forget("an operation on bits");
+                }
+                // The kernel writes whole registers.
+                let unknown = || Bits::unknown(bits.len().next_multiple_of(4));
+                self.registers.store(*to, &result.unwrap_or_else(unknown));
+                Step::NEXT
+            }
+            Expression::ByteOrder { from, to, length, size } => {
+                let bits = self.registers.load(*from, *length);
+                let bits = if cfg!(target_endian = "little") { bits.swapped(*size) } else { bits };
+                self.registers.store(*to, &bits);
+                Step::NEXT
+            }
+            Expression::Lookup { .. } => Step::Lookup,
+            Expression::Fib { to, result, flags } => self.fib(*to, *result, *flags, view),
+            Expression::Random { to } => self.store_unknown(*to, 4, "a number that varies"),
+            Expression::Match { name, revision, info } => {
+                let truth = xt::matches(name, *revision, info, view, state);
+                if let Some(doubt) = state.mark_doubt.as_ref().filter(|_| name == "mark") {
+                    return Step::compared(truth, || Reason::Earlier(doubt.clone()));
+                }
+                Step::compared(truth, || {
+                    Reason::Here(format!(
+                        "whether the match {name} of iptables applies is not known"
+                    ))
+                })
+            }
+            Expression::Target { name, revision, info } => xt::target(name, *revision, info, state),
+            Expression::Neutral => Step::NEXT,
+            Expression::Sometimes(name) => {
+                // It may have written to a register.
+                self.forget_all(name);
+                Step::sometimes(format!("whether {name} matches is not known"))
+            }
+            Expression::Reject => Step::Drop("reject".to_owned()),
+            Expression::HandsOver(what) => Step::Anything {
+                what: what.clone(),
+                why: "it hands the packet over to another program or device",
+            },
+            Expression::Untrack => untrack(state),
+            Expression::Nat(what) => Step::Translate((*what).to_owned()),
+            // Without a socket, the next rule follows.
+            Expression::Tproxy => Step::sometimes("whether tproxy finds a socket is not known"),
+            Expression::Other(name) => Step::Anything {
+                what: format!("the expression {name}"),
+                why: "its effect is not known",
+            },
+        }
+    }
+
+    /// Returns why a comparison is undecided.
+    pub(super) fn reason(&self) -> Reason {
+        let here = || Reason::Here("a compared value is not known".to_owned());
+        self.unknown.clone().unwrap_or_else(here)
+    }
+
+    /// Notes that this value is not known.
+    fn forget(&mut self, what: &str) {
+        self.unknown = Some(Reason::Here(format!("{what} is not known")));
+    }
+
+    /// Notes that all values are unknown, because of this one.
+    pub(super) fn forget_all(&mut self, what: &str) {
+        self.registers = Registers::new();
+        self.forget(what);
+    }
+
+    /// Stores a value, and its name if it is not known.
+    fn store(&mut self, to: u32, bits: &Bits, what: &'static str) -> Step {
+        self.registers.store(to, bits);
+        if bits.exact().is_none() {
+            self.forget(what);
+        }
+        Step::NEXT
+    }
+
+    /// Stores an unknown value.
+    fn store_unknown(&mut self, to: u32, length: usize, what: &'static str) -> Step {
+        self.store(to, &Bits::unknown(length), what)
+    }
+
+    fn payload(&mut self, to: u32, base: u32, offset: usize, length: usize, state: &State) -> Step {
+        let length = length.min(64);
+        let unknown = || Bits::unknown(length);
+        let (bits, what) = match base {
+            NFT_PAYLOAD_NETWORK_HEADER => {
+                (state.network.slice(offset, length), "a field of the IP header")
+            }
+            NFT_PAYLOAD_TRANSPORT_HEADER if offset < 2 => {
+                (state.transport.slice(offset, length), "the source port")
+            }
+            NFT_PAYLOAD_TRANSPORT_HEADER => {
+                (state.transport.slice(offset, length), "a field of the transport header")
+            }
+            _ => (unknown(), "a part of the packet"),
+        };
+        let is_complete = match base {
+            NFT_PAYLOAD_NETWORK_HEADER => offset.saturating_add(length) <= state.network.len(),
+            NFT_PAYLOAD_TRANSPORT_HEADER => offset.saturating_add(length) <= 4,
+            _ => false,
+        };
+        self.store(to, &bits, what);
+        if is_complete || bits.parts().1.iter().any(|known| *known != 0) {
+            Step::NEXT
+        } else {
+            // The packet may be too short.
+            Step::sometimes(format!("{what} is not known"))
+        }
+    }
+
+    fn set_payload(
+        &mut self,
+        from: u32,
+        base: u32,
+        offset: usize,
+        length: usize,
+        view: &View<'_>,
+        state: &mut State,
+    ) -> Step {
+        let bits = self.registers.load(from, length);
+        let end = offset.saturating_add(length);
+        match base {
+            NFT_PAYLOAD_NETWORK_HEADER => {
+                let (at, addresses) = addresses(view.packet.family());
+                state.network.write(offset, &bits);
+                if offset < at + addresses && end > at {
+                    return Step::Divert("a change of an address".to_owned());
+                }
+            }
+            NFT_PAYLOAD_TRANSPORT_HEADER => {
+                state.transport.write(offset, &bits);
+                if offset < 4 && has_ports(view.packet.protocol) {
+                    return Step::Divert("a change of a port".to_owned());
+                }
+            }
+            _ => {}
+        }
+        Step::NEXT
+    }
+
+    fn meta(&mut self, to: u32, key: i32, view: &View<'_>, state: &State) -> Step {
+        let packet = view.packet;
+        let (bits, what) = match key {
+            libc::NFT_META_MARK => {
+                self.store(to, &state.mark, "the mark");
+                if let Some(doubt) = &state.mark_doubt {
+                    self.unknown = Some(Reason::Earlier(doubt.clone()));
+                }
+                return Step::NEXT;
+            }
+            libc::NFT_META_PROTOCOL => {
+                let number = match packet.family() {
+                    Family::Ip => libc::ETH_P_IP,
+                    Family::Ip6 => libc::ETH_P_IPV6,
+                };
+                (Bits::known((number as u16).to_be_bytes()), "")
+            }
+            libc::NFT_META_NFPROTO => {
+                let family = match view.family {
+                    crate::nft::NfProto::Inet => packet.family().number(),
+                    other => other.number(),
+                };
+                (Bits::known([family]), "")
+            }
+            libc::NFT_META_L4PROTO => (Bits::known([packet.protocol]), ""),
+            libc::NFT_META_IIFNAME => (name(view.input()), "the input interface"),
+            libc::NFT_META_OIFNAME => (name(view.output()), "the output interface"),
+            libc::NFT_META_IIF => (index(view.input()), "the index of the input interface"),
+            libc::NFT_META_OIF => (index(view.output()), "the index of the output interface"),
+            libc::NFT_META_LEN => (Bits::unknown(4), "the length of the packet"),
+            libc::NFT_META_PKTTYPE => (Bits::unknown(4), "the type of the packet"),
+            _ => {
+                // A packet may lack the property.
+                self.store_unknown(to, NAME, "a property of the packet");
+                return Step::sometimes(format!("the property {key} of meta is not known"));
+            }
+        };
+        self.store(to, &bits, what)
+    }
+
+    fn ct(
+        &mut self,
+        to: u32,
+        key: i32,
+        direction: Option<u8>,
+        view: &View<'_>,
+        state: &State,
+    ) -> Step {
+        if key == libc::NFT_CT_STATE {
+            return self.store(to, &state.tracking.state_bits(), "the state of the connection");
+        }
+        match state.tracking {
+            Tracking::Tracked => {}
+            Tracking::Before | Tracking::Untracked => return Step::BREAK,
+            Tracking::Unknown => {
+                self.store_unknown(to, 16, "the connection");
+                return Step::sometimes("whether the packet is tracked is not known");
+            }
+        }
+        let packet = view.packet;
+        let family = packet.family();
+        let is_reply = direction == Some(1);
+        let source = || {
+            if is_reply {
+                Bits::known(octets(packet.destination))
+            } else if view.has_original_source() {
+                Bits::known(octets(packet.source))
+            } else {
+                Bits::unknown(octets(packet.source).len())
+            }
+        };
+        let destination = || {
+            let original = packet.original_destination;
+            Bits::known(octets(if is_reply { packet.source } else { original }))
+        };
+        let other = || Step::BREAK;
+        let (bits, what) = match key {
+            libc::NFT_CT_DIRECTION => (Bits::known([0]), ""),
+            libc::NFT_CT_STATUS => (view.status(), "the status of the connection"),
+            libc::NFT_CT_MARK => (state.connection_mark.clone(), "the connection mark"),
+            libc::NFT_CT_L3PROTOCOL => (Bits::known([family.number()]), ""),
+            libc::NFT_CT_PROTOCOL => (Bits::known([packet.protocol]), ""),
+            libc::NFT_CT_SRC_IP | libc::NFT_CT_DST_IP if family != Family::Ip => return other(),
+            libc::NFT_CT_SRC_IP6 | libc::NFT_CT_DST_IP6 if family != Family::Ip6 => return other(),
+            libc::NFT_CT_SRC | libc::NFT_CT_SRC_IP | libc::NFT_CT_SRC_IP6 => {
+                (source(), "the original source")
+            }
+            libc::NFT_CT_DST | libc::NFT_CT_DST_IP | libc::NFT_CT_DST_IP6 => (destination(), ""),
+            libc::NFT_CT_PROTO_SRC if is_reply && has_ports(packet.protocol) => {
+                (Bits::known(packet.port.to_be_bytes()), "")
+            }
+            libc::NFT_CT_PROTO_DST if !is_reply && has_ports(packet.protocol) => {
+                (Bits::known(packet.original_port.to_be_bytes()), "")
+            }
+            libc::NFT_CT_PROTO_SRC | libc::NFT_CT_PROTO_DST => {
+                let port = packet.source_port.filter(|_| view.has_original_source() || is_reply);
+                let bits = port.map_or(Bits::unknown(2), |port| Bits::known(port.to_be_bytes()));
+                (bits, "the source port")
+            }
+            _ => {
+                // A connection may lack the property.
+                self.store_unknown(to, 16, "a property of the connection");
+                return Step::sometimes(format!("the property {key} of ct is not known"));
+            }
+        };
+        self.store(to, &bits, what)
+    }
+
+    fn fib(&mut self, to: u32, result: u32, flags: u32, view: &View<'_>) -> Step {
+        let asks_destination = flags & !NFTA_FIB_F_MARK == NFTA_FIB_F_DADDR;
+        let kind = match view.is_local() {
+            _ if result != NFT_FIB_RESULT_ADDRTYPE || !asks_destination => None,
+            Truth::Yes => Some(RTN_LOCAL),
+            Truth::No => Some(RTN_UNICAST),
+            Truth::Unknown => None,
+        };
+        match kind {
+            Some(kind) => self.store(to, &Bits::known(kind.to_ne_bytes()), ""),
+            None => {
+                self.store_unknown(to, NAME, "a route");
+                Step::sometimes("a route is not known")
+            }
+        }
+    }
+}
+
+/// Excludes a packet from connection tracking, unless it is tracked already.
+pub(super) fn untrack(state: &mut State) -> Step {
+    match state.tracking {
+        Tracking::Tracked | Tracking::Untracked => return Step::NEXT,
+        Tracking::Before => state.tracking = Tracking::Untracked,
+        Tracking::Unknown => {}
+    }
+    Step::Divert("notrack".to_owned())
+}
+
+/// Returns the name of an interface, padded with zeros.
+fn name(device: Device<'_>) -> Bits {
+    let mut name = match device {
+        Device::Unknown => return Bits::unknown(NAME),
+        Device::None => Vec::new(),
+        Device::Known(interface) => interface.name.clone().into_bytes(),
+    };
+    name.resize(NAME, 0);
+    Bits::known(name)
+}
+
+/// Returns the index of an interface.
+fn index(device: Device<'_>) -> Bits {
+    match device {
+        Device::None => Bits::known([0; 4]),
+        Device::Known(interface) => match interface.index {
+            Some(index) => Bits::known(index.to_ne_bytes()),
+            None => Bits::unknown(4),
+        },
+        Device::Unknown => Bits::unknown(4),
+    }
+}

@@ -1,0 +1,348 @@
+//! The packet that is judged, and what a chain may change of it.
+
+use std::net::IpAddr;
+
+use super::registers::Bits;
+use super::truth::Truth;
+use super::uapi::{
+    IPS_ASSURED, IPS_CONFIRMED, IPS_DST_NAT, IPS_EXPECTED, IPS_SEEN_REPLY, IPS_SRC_NAT,
+    STATE_INVALID, STATE_NEW, STATE_UNTRACKED,
+};
+use crate::Family;
+use crate::nft::{AttachedChain, NfProto};
+
+/// The hooks of IP (`NF_INET_*`).
+const PREROUTING: u32 = libc::NF_INET_PRE_ROUTING as u32;
+const INPUT: u32 = libc::NF_INET_LOCAL_IN as u32;
+const FORWARD: u32 = libc::NF_INET_FORWARD as u32;
+const OUTPUT: u32 = libc::NF_INET_LOCAL_OUT as u32;
+const POSTROUTING: u32 = libc::NF_INET_POST_ROUTING as u32;
+
+/// The priorities of connection tracking (`NF_IP_PRI_CONNTRACK`), of the assembly of fragments
+/// (`NF_IP_PRI_CONNTRACK_DEFRAG`), and of the translation of sources (`NF_IP_PRI_NAT_SRC`).
+const CONNTRACK: i32 = -200;
+const DEFRAGMENTATION: i32 = -400;
+const SOURCE_NAT: i32 = 100;
+
+/// The first packet of a connection, as a chain sees it. Before it, no packet of the connection has
+/// passed the chain. A packet of TCP is a SYN; one of IPv6 has no extension headers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JudgedPacket {
+    /// The source address.
+    pub source: IpAddr,
+    /// The destination address: the translated one if a chain before this one has translated it.
+    pub destination: IpAddr,
+    /// The protocol number in the IP header (`IPPROTO_*`).
+    pub protocol: u8,
+    /// The destination port, likewise translated.
+    pub port: u16,
+    /// The source port; `None` if it is unknown.
+    pub source_port: Option<u16>,
+    /// The address that the client sent the packet to.
+    pub original_destination: IpAddr,
+    /// The port that the client sent the packet to.
+    pub original_port: u16,
+    /// True if destination NAT has changed the destination of the connection.
+    pub translated: bool,
+    /// The interface that the packet came in by; `None` if it is unknown. Not used at the output
+    /// hook, where packets have none.
+    pub input: Option<Interface>,
+    /// The interface that the packet leaves by; `None` if it is unknown. Not used at the prerouting
+    /// and input hooks, where packets have none.
+    pub output: Option<Interface>,
+    /// The packet mark.
+    pub mark: Mark,
+    /// True if the destination is an address of this node, false if it is a unicast address
+    /// elsewhere; `None` if it is unknown.
+    pub is_local: Option<bool>,
+}
+
+impl JudgedPacket {
+    /// Makes a packet without translation, of which nothing else is known.
+    #[must_use]
+    pub fn new(protocol: u8, source: IpAddr, destination: IpAddr, port: u16) -> JudgedPacket {
+        JudgedPacket {
+            source,
+            destination,
+            protocol,
+            port,
+            source_port: None,
+            original_destination: destination,
+            original_port: port,
+            translated: false,
+            input: None,
+            output: None,
+            mark: Mark::UNKNOWN,
+            is_local: None,
+        }
+    }
+
+    /// Returns the family of the addresses.
+    #[must_use]
+    pub fn family(&self) -> Family {
+        Family::of(self.destination)
+    }
+}
+
+/// An interface of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// The name.
+    pub name: String,
+    /// The index; `None` if it is unknown.
+    pub index: Option<u32>,
+}
+
+impl Interface {
+    /// Makes an interface whose index is not known.
+    #[must_use]
+    pub fn named(name: impl Into<String>) -> Interface {
+        Interface { name: name.into(), index: None }
+    }
+}
+
+/// A packet mark, of which some bits may be unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// The mark; unknown bits are 0.
+    pub value: u32,
+    /// The known bits.
+    pub known: u32,
+}
+
+impl Mark {
+    /// A mark of which nothing is known.
+    pub const UNKNOWN: Mark = Mark { value: 0, known: 0 };
+
+    pub(super) fn of(bits: &Bits) -> Mark {
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
+        let (value, known) = bits.parts();
+        Mark { value: number(value), known: number(known) }
+    }
+
+    fn bits(self) -> Bits {
+        Bits::partial(&self.value.to_ne_bytes(), &self.known.to_ne_bytes())
+    }
+}
+
+impl From<u32> for Mark {
+    fn from(value: u32) -> Mark {
+        Mark { value, known: u32::MAX }
+    }
+}
+
+/// Whether connection tracking has seen the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tracking {
+    Tracked,
+    /// Not yet.
+    Before,
+    /// A rule has excluded the packet.
+    Untracked,
+    Unknown,
+}
+
+/// The parts of a packet that a chain may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) network: Bits,
+    pub(super) transport: Bits,
+    /// In host order.
+    pub(super) mark: Bits,
+    /// Why it is not certain whether a rule has changed the mark.
+    pub(super) mark_doubt: Option<String>,
+    /// In host order.
+    pub(super) connection_mark: Bits,
+    pub(super) tracking: Tracking,
+    /// Why it is not certain that the packet comes here.
+    pub(super) doubt: Option<String>,
+}
+
+impl State {
+    /// Returns what is certain in both states.
+    pub(super) fn join(self, other: &State) -> State {
+        let same = self.tracking == other.tracking;
+        let mark = self.mark.join(&other.mark);
+        let is_vaguer = mark != self.mark || mark != other.mark;
+        let doubt = self.doubt.or_else(|| other.doubt.clone());
+        let earlier = self.mark_doubt.or_else(|| other.mark_doubt.clone());
+        State {
+            network: self.network.join(&other.network),
+            transport: self.transport.join(&other.transport),
+            mark,
+            mark_doubt: doubt.clone().filter(|_| is_vaguer).or(earlier),
+            connection_mark: self.connection_mark.join(&other.connection_mark),
+            tracking: if same { self.tracking } else { Tracking::Unknown },
+            doubt,
+        }
+    }
+}
+
+/// The packet at the hook of a chain: the parts that no rule changes.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    pub(super) packet: &'a JudgedPacket,
+    pub(super) family: NfProto,
+    hook: u32,
+    priority: i32,
+}
+
+/// What is known of an interface of a packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Device<'a> {
+    None,
+    Unknown,
+    Known(&'a Interface),
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(chain: &AttachedChain, packet: &'a JudgedPacket) -> View<'a> {
+        View { packet, family: chain.family, hook: chain.hook, priority: chain.priority }
+    }
+
+    /// Returns true if the hook is one of IP. Those of bridges and interfaces come earlier or later.
+    fn is_ip(&self) -> bool {
+        matches!(self.family, NfProto::Ip | NfProto::Ip6 | NfProto::Inet)
+            && (PREROUTING..=POSTROUTING).contains(&self.hook)
+    }
+
+    pub(super) fn input(&self) -> Device<'a> {
+        if self.is_ip() && self.hook == OUTPUT {
+            return Device::None;
+        }
+        self.packet.input.as_ref().map_or(Device::Unknown, Device::Known)
+    }
+
+    pub(super) fn output(&self) -> Device<'a> {
+        if self.is_ip() && [PREROUTING, INPUT].contains(&self.hook) {
+            return Device::None;
+        }
+        self.packet.output.as_ref().map_or(Device::Unknown, Device::Known)
+    }
+
+    /// Returns true if the packet certainly comes in by another interface than the loopback one.
+    fn is_from_elsewhere(&self) -> bool {
+        self.packet.input.as_ref().is_some_and(|interface| interface.name != "lo")
+    }
+
+    /// Returns true if the source is certainly the one that the client used.
+    pub(super) fn has_original_source(&self) -> bool {
+        self.is_ip()
+            && ([PREROUTING, FORWARD, OUTPUT].contains(&self.hook) || self.priority < SOURCE_NAT)
+    }
+
+    /// Returns the status bits of the connection (`IPS_*`).
+    pub(super) fn status(&self) -> Bits {
+        let mut known = IPS_EXPECTED | IPS_SEEN_REPLY | IPS_ASSURED | IPS_CONFIRMED | IPS_DST_NAT;
+        if self.has_original_source() {
+            known |= IPS_SRC_NAT;
+        }
+        let value = if self.packet.translated { IPS_DST_NAT } else { 0 };
+        Bits::partial(&value.to_ne_bytes(), &known.to_ne_bytes())
+    }
+
+    /// Returns whether the destination is an address of this node.
+    pub(super) fn is_local(&self) -> Truth {
+        self.packet.is_local.map_or(Truth::Unknown, Truth::from)
+    }
+
+    /// Returns the state of the packet before the first rule.
+    pub(super) fn state(&self) -> State {
+        let is_early = matches!(self.hook, PREROUTING | OUTPUT) && self.priority <= CONNTRACK;
+        let tracking = match (self.is_ip(), is_early, self.priority) {
+            (false, ..) | (_, true, CONNTRACK) => Tracking::Unknown,
+            // A packet that comes in by the loopback interface is tracked since it went out there.
+            (_, true, _) if self.hook == PREROUTING && !self.is_from_elsewhere() => {
+                Tracking::Unknown
+            }
+            (_, true, _) => Tracking::Before,
+            (_, false, _) => Tracking::Tracked,
+        };
+        // Locally generated packets and those of other hooks of IP are whole.
+        let is_whole = self.is_ip() && (self.hook != PREROUTING || self.priority > DEFRAGMENTATION);
+        State {
+            network: network_header(self.packet, is_whole),
+            transport: transport_header(self.packet),
+            mark: self.packet.mark.bits(),
+            mark_doubt: None,
+            connection_mark: Bits::unknown(4),
+            tracking,
+            doubt: None,
+        }
+    }
+}
+
+impl Tracking {
+    /// Returns the state bits that `ct state` compares.
+    pub(super) fn state_bits(self) -> Bits {
+        match self {
+            Tracking::Tracked => Bits::known(STATE_NEW.to_ne_bytes()),
+            Tracking::Before => Bits::known(STATE_INVALID.to_ne_bytes()),
+            Tracking::Untracked => Bits::known(STATE_UNTRACKED.to_ne_bytes()),
+            Tracking::Unknown => Bits::unknown(4),
+        }
+    }
+}
+
+/// Returns the bytes of an address.
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// Offset and length of the addresses in the network header.
+pub(super) fn addresses(family: Family) -> (usize, usize) {
+    match family {
+        Family::Ip => (12, 8),
+        Family::Ip6 => (8, 32),
+    }
+}
+
+fn network_header(packet: &JudgedPacket, is_whole: bool) -> Bits {
+    let family = packet.family();
+    let (at, length) = addresses(family);
+    let mut header = Bits::unknown(at + length);
+    let (version, protocol_at) = match family {
+        Family::Ip => (0x40, 9),
+        Family::Ip6 => (0x60, 6),
+    };
+    header.write(0, &Bits::partial(&[version], &[0xf0]));
+    header.write(protocol_at, &Bits::known([packet.protocol]));
+    if family == Family::Ip && is_whole {
+        // More fragments, and the offset of this one.
+        header.write(6, &Bits::partial(&[0, 0], &[0x3f, 0xff]));
+    }
+    header.write(at, &Bits::known(octets(packet.source)));
+    header.write(at + length / 2, &Bits::known(octets(packet.destination)));
+    header
+}
+
+/// Returns true for a protocol whose header begins with source and destination port.
+pub(super) fn has_ports(protocol: u8) -> bool {
+    [
+        libc::IPPROTO_TCP,
+        libc::IPPROTO_UDP,
+        libc::IPPROTO_UDPLITE,
+        libc::IPPROTO_SCTP,
+        libc::IPPROTO_DCCP,
+    ]
+    .contains(&i32::from(protocol))
+}
+
+fn transport_header(packet: &JudgedPacket) -> Bits {
+    let mut header = Bits::unknown(20);
+    if !has_ports(packet.protocol) {
+        return header;
+    }
+    if let Some(port) = packet.source_port {
+        header.write(0, &Bits::known(port.to_be_bytes()));
+    }
+    header.write(2, &Bits::known(packet.port.to_be_bytes()));
+    if i32::from(packet.protocol) == libc::IPPROTO_TCP {
+        // SYN without FIN, RST, ACK and URG. Congestion notification and data may set others.
+        header.write(13, &Bits::partial(&[0x02], &[0x37]));
+    }
+    header
+}

@@ -1,0 +1,287 @@
+//! Bytes of which some bits are unknown, and the registers that hold them.
+
+use super::truth::Truth;
+
+/// The size of all registers, in bytes.
+const REGISTERS: usize = 64;
+
+/// The size of a register, in bytes. A value fills whole registers.
+const REGISTER: usize = 4;
+
+/// Bytes of which some bits may be unknown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bits {
+    /// The bytes; unknown bits are 0.
+    value: Vec<u8>,
+    /// The known bits. As long as `value`.
+    known: Vec<u8>,
+}
+
+impl Bits {
+    pub(super) fn known(value: impl Into<Vec<u8>>) -> Bits {
+        let value = value.into();
+        Bits { known: vec![0xff; value.len()], value }
+    }
+
+    pub(super) fn unknown(length: usize) -> Bits {
+        Bits { value: vec![0; length], known: vec![0; length] }
+    }
+
+    /// Returns bytes of which only the bits in `known` are known. `known` is as long as `value`.
+    pub(super) fn partial(value: &[u8], known: &[u8]) -> Bits {
+        let value = value.iter().zip(known).map(|(value, known)| value & known).collect();
+        Bits { value, known: known.to_vec() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.value.len()
+    }
+
+    /// Returns the bytes if all bits are known.
+    pub(super) fn exact(&self) -> Option<&[u8]> {
+        self.known.iter().all(|known| *known == 0xff).then_some(&self.value)
+    }
+
+    /// Returns the bytes with unknown bits as 0, and the known bits.
+    pub(super) fn parts(&self) -> (&[u8], &[u8]) {
+        (&self.value, &self.known)
+    }
+
+    /// Returns `length` bytes from `offset`. Bytes after the end are unknown.
+    pub(super) fn slice(&self, offset: usize, length: usize) -> Bits {
+        let part = |of: &[u8]| {
+            let mut part: Vec<u8> = of.iter().skip(offset).take(length).copied().collect();
+            part.resize(length, 0);
+            part
+        };
+        Bits { value: part(&self.value), known: part(&self.known) }
+    }
+
+    /// Overwrites the bytes from `offset`. Bytes after the end are lost.
+    pub(super) fn write(&mut self, offset: usize, bits: &Bits) {
+        let copy = |to: &mut [u8], from: &[u8]| {
+            for (to, from) in to.iter_mut().skip(offset).zip(from) {
+                *to = *from;
+            }
+        };
+        copy(&mut self.value, &bits.value);
+        copy(&mut self.known, &bits.known);
+    }
+
+    /// Returns the bits that are known and equal in both.
+    pub(super) fn join(&self, other: &Bits) -> Bits {
+        let both = self.parts_with(other);
+        let known: Vec<u8> =
+            both.map(|(a, known_a, b, known_b)| known_a & known_b & !(a ^ b)).collect();
+        Bits::partial(&self.value, &known)
+    }
+
+    fn parts_with<'a>(&'a self, other: &'a Bits) -> impl Iterator<Item = (u8, u8, u8, u8)> + 'a {
+        let ours = self.value.iter().zip(&self.known);
+        let theirs = other.value.iter().zip(&other.known);
+        ours.zip(theirs).map(|((a, known_a), (b, known_b))| (*a, *known_a, *b, *known_b))
+    }
+
+    /// Returns `(self & mask) ^ xor`. Missing bytes of the two are 0.
+    pub(super) fn masked(&self, mask: &[u8], xor: &[u8]) -> Bits {
+        let at = |bytes: &[u8], index: usize| bytes.get(index).copied().unwrap_or(0);
+        let value: Vec<u8> =
+            self.value.iter().enumerate().map(|(i, it)| (it & at(mask, i)) ^ at(xor, i)).collect();
+        let known: Vec<u8> =
+            self.known.iter().enumerate().map(|(i, it)| it | !at(mask, i)).collect();
+        Bits::partial(&value, &known)
+    }
+
+    /// Returns the bytes with each unit of `size` bytes reversed.
+    pub(super) fn swapped(&self, size: usize) -> Bits {
+        let swap = |bytes: &[u8]| {
+            let units = bytes.chunks(size.max(1));
+            units.flat_map(|unit| unit.iter().rev().copied()).collect::<Vec<u8>>()
+        };
+        Bits { value: swap(&self.value), known: swap(&self.known) }
+    }
+
+    /// Returns a number in host order shifted to the left or right. `None` if this is no number of
+    /// four bytes.
+    pub(super) fn shifted(&self, left: bool, by: u32) -> Option<Bits> {
+        let number = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_ne_bytes);
+        let (value, unknown) = (number(&self.value)?, !number(&self.known)?);
+        let shift = |it: u32| if left { it.checked_shl(by) } else { it.checked_shr(by) };
+        let (value, unknown) = (shift(value).unwrap_or(0), shift(unknown).unwrap_or(0));
+        Some(Bits::partial(&value.to_ne_bytes(), &(!unknown).to_ne_bytes()))
+    }
+
+    /// Compares with bytes of the same length.
+    pub(super) fn equals(&self, bytes: &[u8]) -> Truth {
+        let mut different = self.value.iter().zip(&self.known).zip(bytes);
+        if bytes.len() != self.len() {
+            return Truth::Unknown;
+        }
+        if different.any(|((value, known), other)| value ^ (other & known) != 0) {
+            return Truth::No;
+        }
+        if self.exact().is_some() { Truth::Yes } else { Truth::Unknown }
+    }
+
+    /// Compares with bytes of the same length, as a number in network order.
+    pub(super) fn is_less(&self, bytes: &[u8]) -> Truth {
+        if bytes.len() != self.len() {
+            return Truth::Unknown;
+        }
+        let largest: Vec<u8> = self.value.iter().zip(&self.known).map(|(v, k)| v | !k).collect();
+        if largest.as_slice() < bytes {
+            Truth::Yes
+        } else if self.value.as_slice() >= bytes {
+            Truth::No
+        } else {
+            Truth::Unknown
+        }
+    }
+
+    /// Compares with bytes of the same length, as a number in network order.
+    pub(super) fn is_greater(&self, bytes: &[u8]) -> Truth {
+        let complement: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
+        let value: Vec<u8> = self.value.iter().map(|byte| !byte).collect();
+        Bits::partial(&value, &self.known).is_less(&complement)
+    }
+
+    /// Compares with two bounds, which both belong to the range.
+    pub(super) fn is_between(&self, from: &[u8], to: &[u8]) -> Truth {
+        !self.is_less(from) & !self.is_greater(to)
+    }
+}
+
+/// The registers of nf_tables, without that of the verdict. All bits are unknown at first.
+#[derive(Debug, Clone)]
+pub(super) struct Registers(Bits);
+
+impl Registers {
+    pub(super) fn new() -> Registers {
+        Registers(Bits::unknown(REGISTERS))
+    }
+
+    /// Returns the offset of a register by its number. Those of 128 bits (`NFT_REG_1`) overlap
+    /// those of 32 bits (`NFT_REG32_00`).
+    fn offset(register: u32) -> Option<usize> {
+        let register = register as i32;
+        match register {
+            libc::NFT_REG_1..=libc::NFT_REG_4 => {
+                Some((register - libc::NFT_REG_1) as usize * 4 * REGISTER)
+            }
+            libc::NFT_REG32_00..=libc::NFT_REG32_15 => {
+                Some((register - libc::NFT_REG32_00) as usize * REGISTER)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns bytes of a register and those after it.
+    pub(super) fn load(&self, register: u32, length: usize) -> Bits {
+        let length = length.min(REGISTERS);
+        match Registers::offset(register) {
+            Some(offset) => self.0.slice(offset, length),
+            None => Bits::unknown(length),
+        }
+    }
+
+    /// Stores bytes, and zeros in the rest of the last register.
+    pub(super) fn store(&mut self, register: u32, bits: &Bits) {
+        if let Some(offset) = Registers::offset(register) {
+            self.0.write(offset, bits);
+            let padding = bits.len().next_multiple_of(REGISTER) - bits.len();
+            self.0.write(offset + bits.len(), &Bits::known(vec![0; padding]));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Truth::{No, Unknown, Yes};
+    use super::*;
+
+    const REG_1: u32 = 1;
+    const REG_2: u32 = 2;
+    const REG32_00: u32 = 8;
+    const REG32_04: u32 = 12;
+
+    #[test]
+    fn registers_of_both_sizes_overlap() {
+        let mut registers = Registers::new();
+        registers.store(REG_1, &Bits::known([1, 2, 3, 4, 5, 6]));
+        assert_eq!(registers.load(REG32_00, 4), Bits::known([1, 2, 3, 4]));
+        assert_eq!(registers.load(REG32_00 + 1, 4), Bits::known([5, 6, 0, 0]));
+        registers.store(REG32_04, &Bits::known([9]));
+        assert_eq!(registers.load(REG_2, 4), Bits::known([9, 0, 0, 0]));
+        assert_eq!(registers.load(REG_2 + 1, 4), Bits::unknown(4));
+    }
+
+    #[test]
+    fn registers_that_do_not_exist_are_unknown() {
+        let mut registers = Registers::new();
+        for register in [0, 5, 7, 24, u32::MAX] {
+            registers.store(register, &Bits::known([1; 4]));
+            assert_eq!(registers.load(register, 4), Bits::unknown(4));
+        }
+        registers.store(23, &Bits::known([1; 16]));
+        assert_eq!(registers.load(23, 8).parts().1, [255, 255, 255, 255, 0, 0, 0, 0]);
+        assert_eq!(registers.load(1, usize::MAX).len(), 64);
+    }
+
+    #[test]
+    fn comparison_with_unknown_bits_finds_what_is_certain() {
+        // 10.?.0.1
+        let bits = Bits::partial(&[10, 77, 0, 1], &[255, 0, 255, 255]);
+        assert_eq!(bits.equals(&[10, 1, 0, 1]), Unknown);
+        assert_eq!(bits.equals(&[11, 1, 0, 1]), No);
+        assert_eq!(Bits::known([1, 2]).equals(&[1, 2]), Yes);
+        assert_eq!(Bits::known([1, 2]).equals(&[1]), Unknown);
+        for (bound, less, greater) in [
+            ([10, 0, 0, 0], No, Yes),
+            ([10, 0, 0, 1], No, Unknown),
+            ([10, 9, 0, 0], Unknown, Unknown),
+            ([10, 255, 0, 1], Unknown, No),
+            ([10, 255, 0, 2], Yes, No),
+        ] {
+            assert_eq!((bits.is_less(&bound), bits.is_greater(&bound)), (less, greater));
+        }
+        assert_eq!(bits.is_between(&[10, 0, 0, 0], &[10, 255, 255, 255]), Yes);
+        assert_eq!(bits.is_between(&[10, 0, 0, 0], &[10, 9, 0, 0]), Unknown);
+        assert_eq!(bits.is_between(&[11, 0, 0, 0], &[11, 9, 0, 0]), No);
+    }
+
+    #[test]
+    fn comparisons_agree_with_those_of_all_values() {
+        // All bytes with all known bits, against every bound.
+        for known in [0x00, 0x0f, 0xf0, 0x81, 0xff] {
+            for value in (0..=255).filter(|value| value & !known == 0) {
+                let bits = Bits::partial(&[value], &[known]);
+                let values: Vec<u8> = (0..=255).filter(|it| it & known == value).collect();
+                for bound in (0..=255).step_by(5) {
+                    let expected =
+                        |is: &dyn Fn(u8) -> bool| match values.iter().filter(|it| is(**it)).count()
+                        {
+                            0 => No,
+                            count if count == values.len() => Yes,
+                            _ => Unknown,
+                        };
+                    assert_eq!(bits.is_less(&[bound]), expected(&|it| it < bound));
+                    assert_eq!(bits.is_greater(&[bound]), expected(&|it| it > bound));
+                    assert_eq!(bits.equals(&[bound]), expected(&|it| it == bound));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bits_are_known_after_operations() {
+        let bits = Bits::partial(&[0x12, 0x30], &[0xff, 0xf0]);
+        assert_eq!(bits.masked(&[0xff, 0xf0], &[0, 1]), Bits::known([0x12, 0x31]));
+        assert_eq!(bits.masked(&[0xff], &[]), Bits::known([0x12, 0]));
+        assert_eq!(bits.join(&Bits::known([0x13, 0x30])).parts().1, [0xfe, 0xf0]);
+        assert_eq!(bits.swapped(2), Bits::partial(&[0x30, 0x12], &[0xf0, 0xff]));
+        assert_eq!(bits.shifted(true, 1), None);
+        let number = Bits::known(0x80_u32.to_ne_bytes());
+        assert_eq!(number.shifted(true, 4), Some(Bits::known(0x800_u32.to_ne_bytes())));
+        assert_eq!(number.shifted(false, 99), Some(Bits::known([0; 4])));
+    }
+}

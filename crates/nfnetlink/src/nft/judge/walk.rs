@@ -1,0 +1,403 @@
+//! The way of a packet through the rules of a chain, and of the chains that it leads to.
+//!
+//! Where a match is undecided, the packet may go either way. Both ways meet again at the next rule:
+//! the state there keeps what both have in common. So each rule is evaluated once per jump to its
+//! chain, however many matches are undecided.
+
+use std::rc::Rc;
+
+use super::matches::{Evaluation, Reason, Step};
+use super::packet::{Mark, State, View};
+use super::registers::Bits;
+use super::rule::{Chain, Expression, Rule, Verdict};
+use super::set::{Data, Set};
+use super::truth::Truth;
+use super::{Judgement, Passing, Place};
+
+/// The judgement gives up after this many evaluated rules.
+pub(super) const MAX_RULES: usize = 10_000;
+
+/// The register of the verdict.
+const VERDICT: u32 = libc::NFT_REG_VERDICT as u32;
+
+/// The deepest chain of jumps. The kernel allows 16.
+const MAX_DEPTH: usize = 32;
+
+/// The chains and sets of a table.
+pub(super) trait Ruleset {
+    /// The error of a listing.
+    type Error;
+
+    /// Returns the rules of a chain.
+    fn chain(&mut self, name: &str) -> Result<Rc<Chain>, Self::Error>;
+
+    /// Returns a set or map; `None` if it cannot be decoded.
+    fn set(&mut self, name: &str) -> Result<Option<Rc<Set>>, Self::Error>;
+}
+
+/// What may happen to a packet in a chain, as far as the walk has come.
+struct Walk<'a, R: Ruleset> {
+    ruleset: &'a mut R,
+    view: &'a View<'a>,
+    /// The number of rules that may still be evaluated.
+    left: usize,
+    /// The state of the packet where it may be accepted.
+    accepted: Option<State>,
+    /// The first place where the packet may be dropped, and why it is not certain.
+    dropped: Option<(Place, Option<String>)>,
+    /// The first place after which anything may happen, and why.
+    unknown: Option<(Place, String)>,
+    /// The first place that may translate the packet.
+    translation: Option<Place>,
+    /// The first undecided match.
+    doubt: Option<String>,
+    /// The number of times that the packet may have left the base chain.
+    ends: usize,
+    /// The number of times that the packet may have returned from the current chain.
+    returns: usize,
+}
+
+/// Returns the place after the last rule of a chain.
+fn end_of(chain: &str, what: &str) -> Place {
+    Place { chain: chain.to_owned(), rule: None, what: what.to_owned() }
+}
+
+/// Merges a way of the packet into others.
+fn join(ways: &mut Option<State>, way: State) {
+    *ways = Some(match ways.take() {
+        Some(other) => other.join(&way),
+        None => way,
+    });
+}
+
+/// Judges a packet at a base chain.
+pub(super) fn walk<R: Ruleset>(
+    ruleset: &mut R,
+    view: &View<'_>,
+    chain: &str,
+    drops_by_default: bool,
+) -> Result<Judgement, R::Error> {
+    let mut walk = Walk {
+        ruleset,
+        view,
+        left: MAX_RULES,
+        accepted: None,
+        dropped: None,
+        unknown: None,
+        translation: None,
+        doubt: None,
+        ends: 0,
+        returns: 0,
+    };
+    if let Some(state) = walk.chain(chain, view.state(), 0)? {
+        if drops_by_default {
+            walk.drop(end_of(chain, "policy drop"), &state);
+        } else {
+            walk.accept(state);
+        }
+    }
+    Ok(walk.judgement())
+}
+
+impl<R: Ruleset> Walk<'_, R> {
+    fn judgement(self) -> Judgement {
+        let accepted = self.accepted.as_ref().filter(|_| self.unknown.is_none());
+        let mark = accepted.map_or(Mark::UNKNOWN, |state| Mark::of(&state.mark));
+        let first_doubt = self.doubt.unwrap_or_default();
+        let passing = match (self.accepted, self.dropped, self.unknown) {
+            (_, None, None) => Passing::Passes,
+            (None, Some((place, _)), None) => Passing::Drops(place),
+            (Some(_), Some((place, why)), None) => {
+                Passing::May { place, why: why.unwrap_or(first_doubt) }
+            }
+            (_, _, Some((place, why))) => Passing::May { place, why },
+        };
+        Judgement { passing, translation: self.translation, mark }
+    }
+
+    fn accept(&mut self, state: State) {
+        self.ends += 1;
+        join(&mut self.accepted, state);
+    }
+
+    fn drop(&mut self, place: Place, state: &State) {
+        self.ends += 1;
+        self.dropped.get_or_insert_with(|| (place, state.doubt.clone()));
+    }
+
+    fn unknown(&mut self, place: Place, why: String) {
+        self.ends += 1;
+        self.translation.get_or_insert_with(|| place.clone());
+        self.unknown.get_or_insert((place, why));
+    }
+
+    /// Follows a packet through a chain. Returns its state after the last rule or a return; `None`
+    /// if it never comes there.
+    fn chain(&mut self, name: &str, state: State, depth: usize) -> Result<Option<State>, R::Error> {
+        if depth > MAX_DEPTH {
+            self.unknown(end_of(name, "jump"), "the chains are nested too deeply".to_owned());
+            return Ok(None);
+        }
+        let chain = self.ruleset.chain(name)?;
+        let (ends, returns) = (self.ends, std::mem::take(&mut self.returns));
+        let doubt = state.doubt.clone();
+        let mut returned = self.rules(name, &chain, state, depth)?;
+        self.returns = returns;
+        if let Some(returned) = returned.as_mut().filter(|_| self.ends == ends) {
+            // All ways have met again.
+            returned.doubt = doubt;
+        }
+        Ok(returned)
+    }
+
+    /// Follows a packet through the rules of a chain.
+    fn rules(
+        &mut self,
+        name: &str,
+        chain: &Chain,
+        state: State,
+        depth: usize,
+    ) -> Result<Option<State>, R::Error> {
+        let mut returned = None;
+        let mut state = Some(state);
+        for rule in &chain.rules {
+            let Some(at_rule) = state.take() else { return Ok(returned) };
+            if self.left == 0 {
+                let why = format!("the packet may meet more than {MAX_RULES} rules");
+                self.unknown(end_of(name, "more rules"), why);
+                return Ok(returned);
+            }
+            self.left -= 1;
+            let (ends, returns) = (self.ends, self.returns);
+            let doubt = at_rule.doubt.clone();
+            state = self.rule(name, rule, at_rule, &mut returned, depth)?;
+            if let Some(state) =
+                state.as_mut().filter(|_| (self.ends, self.returns) == (ends, returns))
+            {
+                state.doubt = doubt;
+            }
+        }
+        if let Some(state) = state {
+            if chain.complete {
+                join(&mut returned, state);
+            } else {
+                let why = "the chain has too many rules to read".to_owned();
+                self.unknown(end_of(name, "more rules"), why);
+            }
+        }
+        Ok(returned)
+    }
+
+    /// Follows a packet through a rule. Returns its state before the next rule, and adds that after
+    /// a return from the chain to `returned`.
+    fn rule(
+        &mut self,
+        chain: &str,
+        rule: &Rule,
+        mut state: State,
+        returned: &mut Option<State>,
+        depth: usize,
+    ) -> Result<Option<State>, R::Error> {
+        let mut evaluation = Evaluation::new();
+        let mut next = None;
+        let place = |what: String| Place { chain: chain.to_owned(), rule: Some(rule.handle), what };
+        for expression in &rule.expressions {
+            let verdict = match evaluation.step(expression, self.view, &mut state) {
+                Step::Match(Truth::Yes, _) => continue,
+                Step::Match(Truth::No, _) => {
+                    join(&mut next, state);
+                    return Ok(next);
+                }
+                Step::Match(Truth::Unknown, why) => {
+                    self.doubt(&mut state, chain, rule, &why);
+                    join(&mut next, state.clone());
+                    continue;
+                }
+                Step::Divert(what) => {
+                    self.translation.get_or_insert_with(|| place(what));
+                    continue;
+                }
+                Step::Verdict(verdict) => verdict,
+                Step::Drop(what) => {
+                    self.drop(place(what), &state);
+                    return Ok(next);
+                }
+                Step::Translate(what) => {
+                    self.translation.get_or_insert_with(|| place(what));
+                    self.accept(state);
+                    return Ok(next);
+                }
+                Step::Anything { what, why } => {
+                    // The packet may also come to the next statement or rule.
+                    self.unknown(place(what), why.to_owned());
+                    evaluation.forget_all("the result of an unknown statement");
+                    join(&mut next, state.clone());
+                    continue;
+                }
+                Step::Lookup => {
+                    let Expression::Lookup { set, key, to, inverted } = expression else {
+                        continue;
+                    };
+                    let found = self.ruleset.set(set)?;
+                    let found = Looked::up(found.as_deref(), set, *key, *inverted, &evaluation);
+                    let is_open = found.data.len() != 1 && to.is_some();
+                    if found.truth == Truth::No {
+                        join(&mut next, state);
+                        return Ok(next);
+                    }
+                    if found.truth == Truth::Unknown || is_open {
+                        self.doubt(&mut state, chain, rule, &found.why);
+                    }
+                    if found.truth == Truth::Unknown {
+                        join(&mut next, state.clone());
+                    }
+                    match to {
+                        None => {}
+                        Some(VERDICT) => {
+                            let Some(verdicts) = found.verdicts() else {
+                                let why = state.doubt.take().unwrap_or_default();
+                                self.unknown(place(format!("the map {set}")), why);
+                                return Ok(next);
+                            };
+                            for verdict in verdicts {
+                                let ends = (&place, &mut *returned, &mut next);
+                                self.verdict(verdict, state.clone(), ends, depth)?;
+                            }
+                            return Ok(next);
+                        }
+                        Some(to) => match found.data.as_slice() {
+                            [Data::Value(value)] => {
+                                evaluation.registers.store(*to, &Bits::known(value.clone()));
+                            }
+                            _ => {
+                                evaluation.forget_all("a value of a map");
+                            }
+                        },
+                    }
+                    continue;
+                }
+            };
+            if verdict != Verdict::Continue {
+                self.verdict(verdict, state, (&place, returned, &mut next), depth)?;
+                return Ok(next);
+            }
+        }
+        join(&mut next, state);
+        Ok(next)
+    }
+
+    /// Notes that it is not certain whether the packet comes further in the rule.
+    fn doubt(&mut self, state: &mut State, chain: &str, rule: &Rule, why: &Reason) {
+        let why = match why {
+            Reason::Here(why) => format!("{why} (rule {} of chain {chain})", rule.handle),
+            Reason::Earlier(why) => why.clone(),
+        };
+        self.doubt.get_or_insert_with(|| why.clone());
+        state.doubt = Some(why);
+    }
+
+    /// Follows a packet with a verdict other than continue.
+    fn verdict(
+        &mut self,
+        verdict: Verdict,
+        state: State,
+        (place, returned, next): (impl Fn(String) -> Place, &mut Option<State>, &mut Option<State>),
+        depth: usize,
+    ) -> Result<(), R::Error> {
+        match verdict {
+            Verdict::Accept => self.accept(state),
+            Verdict::Drop => self.drop(place("drop".to_owned()), &state),
+            Verdict::Continue | Verdict::Break => join(next, state),
+            Verdict::Return => {
+                self.returns += 1;
+                join(returned, state);
+            }
+            Verdict::Jump(chain) => {
+                if let Some(state) = self.chain(&chain, state, depth + 1)? {
+                    join(next, state);
+                }
+            }
+            Verdict::Goto(chain) => {
+                self.returns += 1;
+                if let Some(state) = self.chain(&chain, state, depth + 1)? {
+                    join(returned, state);
+                }
+            }
+            Verdict::Other(_) => {
+                let why = "another program decides on queued packets".to_owned();
+                self.unknown(place("queue".to_owned()), why);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The result of a lookup expression.
+struct Looked<'a> {
+    /// Whether the expression matches.
+    truth: Truth,
+    /// Why that is undecided, or the data.
+    why: Reason,
+    /// The data of all elements that the key may belong to.
+    data: Vec<&'a Data>,
+}
+
+impl<'a> Looked<'a> {
+    fn up(
+        set: Option<&'a Set>,
+        name: &str,
+        key: u32,
+        inverted: bool,
+        evaluation: &Evaluation,
+    ) -> Looked<'a> {
+        let reason = match set {
+            None => Some("cannot be decoded"),
+            Some(set) => set.unknown(),
+        };
+        if let Some(reason) = reason {
+            let why = Reason::Here(format!("the set {name} {reason}"));
+            return Looked { truth: Truth::Unknown, why, data: Vec::new() };
+        }
+        let found = set.map(|set| set.find(&evaluation.registers.load(key, set.key_length())));
+        let Some(found) = found else {
+            return Looked { truth: Truth::No, why: Reason::NONE, data: Vec::new() };
+        };
+        let truth = found.found.inverted(inverted);
+        Looked { truth, why: evaluation.reason(), data: found.data }
+    }
+
+    /// Returns the verdicts of the elements; `None` if they are not known.
+    fn verdicts(&self) -> Option<Vec<Verdict>> {
+        let verdicts = self.data.iter().map(|data| match data {
+            Data::Verdict(verdict) => Some(verdict.clone()),
+            _ => None,
+        });
+        verdicts.collect::<Option<Vec<_>>>().filter(|verdicts| !verdicts.is_empty())
+    }
+}
+
+/// Judges a packet by rules and elements that the attributes of any message have.
+#[cfg(any(test, feature = "fuzz"))]
+pub(super) fn fuzz(attrs: &crate::attr::Attrs<'_>, view: &View<'_>) {
+    use super::set::{Definition, Listed};
+
+    struct Any(Rc<Chain>, Option<Rc<Set>>);
+
+    impl Ruleset for Any {
+        type Error = std::convert::Infallible;
+
+        fn chain(&mut self, _: &str) -> Result<Rc<Chain>, Self::Error> {
+            Ok(Rc::clone(&self.0))
+        }
+
+        fn set(&mut self, _: &str) -> Result<Option<Rc<Set>>, Self::Error> {
+            Ok(self.1.clone())
+        }
+    }
+
+    let chain = Rc::new(Chain { rules: vec![Rule::parse(attrs); 2], complete: true });
+    let elements = attrs.clone().flat_map(|list| list.children());
+    let elements: Vec<Listed> = elements.filter_map(|it| Listed::parse(&it)).collect();
+    let set = Definition::parse(attrs).map(|it| Rc::new(Set::new(it, elements, true)));
+    let _ = walk(&mut Any(chain, set), view, "chain", true);
+}

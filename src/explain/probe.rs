@@ -1,0 +1,295 @@
+//! The probe: one connection attempt as the client would make it, followed in connection tracking.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nfnetlink::conntrack::{Conntrack, NewConnections, Tuple};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::sockopt::SocketError;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, connect,
+    getsockname, getsockopt, send, socket,
+};
+use shunt_core::explain::{Code, Packet};
+use shunt_core::model::Protocol;
+
+use super::judge::Verdict;
+use super::report::{Explanation, FindingReport, ProbeReport};
+use super::source::within;
+use super::{Client, ClientError, Origin, text};
+
+/// How long the probe waits for an answer: the time of three SYNs.
+const TCP_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long it waits for an answer to a datagram, which may need none.
+const UDP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The result of a probe.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Probe {
+    /// The address and port of the client.
+    pub client: SocketAddr,
+    /// What the client saw.
+    pub outcome: Outcome,
+    /// The endpoint that the kernel chose; `None` without a translation.
+    pub endpoint: Option<SocketAddr>,
+    /// The time from the first packet to the outcome.
+    pub took: Duration,
+}
+
+/// What the client of a probe saw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The connection was established, or a datagram came back.
+    Answered,
+    /// An error came back at once: connection refused, or an ICMP error.
+    Refused(Errno),
+    /// Nothing came back.
+    NoAnswer,
+}
+
+/// Why there is no probe.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeError {
+    /// The client is neither the node nor in a known network namespace.
+    #[error(
+        "no network namespace on this node has {0}: give --netns of the client, or run this on \
+             its node with access to /proc and /run/netns of the host"
+    )]
+    ForeignClient(IpAddr),
+    /// The protocol cannot be probed.
+    #[error("a probe needs TCP, UDP or SCTP")]
+    Protocol,
+    /// The socket of the client failed.
+    #[error("the probe cannot be sent: {0}")]
+    Socket(#[from] io::Error),
+    /// The namespace cannot be entered.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+impl Probe {
+    /// Sends the packet and waits for what comes back.
+    ///
+    /// # Errors
+    /// If the packet cannot be sent from there.
+    pub fn send(packet: &Packet, client: &Client) -> Result<Probe, ProbeError> {
+        let protocol = Protocol::from_number(packet.protocol).ok_or(ProbeError::Protocol)?;
+        let from = SocketAddr::new(packet.source, 0);
+        let to = SocketAddr::new(packet.destination, packet.port);
+        let namespace = match (&client.namespace, &client.origin) {
+            (Some(path), _) => Some(path.clone()),
+            (None, Origin::Node) => None,
+            (None, Origin::Interface(_)) => {
+                Some(namespace_of(packet.source).ok_or(ProbeError::ForeignClient(packet.source))?)
+            }
+        };
+        // Connection tracking forgets a refused attempt at once, so the entry is caught as it begins.
+        let mut begun = NewConnections::open();
+        let start = Instant::now();
+        let sent = match namespace {
+            Some(path) => within(&path, || attempt(protocol, from, to))??,
+            None => attempt(protocol, from, to)?,
+        };
+        let took = start.elapsed();
+        let (own, outcome) = sent;
+        let original = Tuple { source: own, destination: to };
+        let mut entry = None;
+        if let Ok(begun) = &mut begun {
+            // Lost notifications leave the lookup.
+            let _ = begun.take(|connection| {
+                if connection.protocol == packet.protocol && connection.original == original {
+                    entry = Some(connection);
+                }
+            });
+        }
+        if entry.is_none() {
+            let found = Conntrack::open()
+                .and_then(|mut conntrack| conntrack.get(packet.protocol, &original));
+            entry = found.ok().flatten();
+        }
+        // A connection without an entry has met no translation that connection tracking confirms.
+        let endpoint = entry.filter(|entry| entry.is_translated()).map(|entry| entry.reply.source);
+        Ok(Probe { client: own, outcome, endpoint, took })
+    }
+
+    /// Adds the result to an explanation: it decides the verdict.
+    pub fn tell(&self, explanation: &mut Explanation) {
+        let to = match self.endpoint {
+            Some(endpoint) => format!("chose {endpoint}"),
+            None => "was not translated".to_owned(),
+        };
+        let took = self.took.as_secs_f64();
+        let is_datagram = explanation.packet.protocol == Protocol::Udp.number();
+        let what = if is_datagram { "an empty datagram" } else { "a SYN" };
+        let (result, outcome) = match &self.outcome {
+            Outcome::Answered => ("answered", format!("answered after {:.1} ms", took * 1000.0)),
+            Outcome::Refused(errno) => ("refused", format!("the client got: {}", errno.desc())),
+            Outcome::NoAnswer => ("no-answer", format!("no answer within {took:.0} s")),
+        };
+        let text = format!("{what} from {} {to}, {outcome}", self.client);
+        explanation.probe =
+            Some(ProbeReport { result, text, endpoint: self.endpoint, seconds: took });
+        let verdict = match (&self.outcome, self.endpoint) {
+            (Outcome::Answered, _) => Some((Verdict::Delivered, None)),
+            (Outcome::Refused(_), Some(endpoint)) => {
+                let text = format!(
+                    "endpoint {endpoint} refuses the connection: nothing listens on that port, or a \
+                     firewall rejects it"
+                );
+                Some((Verdict::Refused, Some((Code::EndpointRefuses, text))))
+            }
+            (Outcome::Refused(_), None) => Some((Verdict::Refused, None)),
+            // A server need not answer an empty datagram.
+            (Outcome::NoAnswer, _) if is_datagram => None,
+            (Outcome::NoAnswer, Some(endpoint)) => {
+                let text = format!("endpoint {endpoint} does not answer");
+                Some((Verdict::Dropped, Some((Code::EndpointNotAnswering, text))))
+            }
+            (Outcome::NoAnswer, None) => Some((Verdict::Dropped, None)),
+        };
+        if let Some((verdict, finding)) = verdict
+            && explanation.verdict != Verdict::NotAService
+        {
+            explanation.verdict = verdict;
+            if let Some((code, text)) = finding {
+                explanation.findings.retain(|finding| finding.code != code.as_str());
+                explanation.findings.insert(0, FindingReport { code: code.as_str(), text });
+            }
+        }
+        explanation.summary = text::summary(explanation);
+    }
+}
+
+/// Makes the attempt from the network namespace of this thread. Returns the client's own address.
+fn attempt(
+    protocol: Protocol,
+    from: SocketAddr,
+    to: SocketAddr,
+) -> io::Result<(SocketAddr, Outcome)> {
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let (kind, number, timeout) = match protocol {
+        Protocol::Tcp => (SockType::Stream, SockProtocol::Tcp, TCP_TIMEOUT),
+        Protocol::Udp => (SockType::Datagram, SockProtocol::Udp, UDP_TIMEOUT),
+        Protocol::Sctp => (SockType::Stream, SockProtocol::Sctp, TCP_TIMEOUT),
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(family, kind, flags, number)?;
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(from))?;
+    let connected = connect(socket.as_raw_fd(), &SockaddrStorage::from(to));
+    let own = own_address(&socket)?;
+    let connected = match connected {
+        Err(Errno::EINPROGRESS) => {
+            wait(&socket, PollFlags::POLLOUT, timeout)?.map(|()| pending_error(&socket))
+        }
+        Err(errno) => Some(Err(errno)),
+        Ok(()) => Some(Ok(())),
+    };
+    let outcome = match connected {
+        None => Outcome::NoAnswer,
+        Some(Err(errno)) => refusal(errno)?,
+        Some(Ok(())) if protocol != Protocol::Udp => Outcome::Answered,
+        Some(Ok(())) => match send(socket.as_raw_fd(), &[], MsgFlags::empty()) {
+            Err(errno) => refusal(errno)?,
+            Ok(_) => match wait(&socket, PollFlags::POLLIN, timeout)? {
+                None => Outcome::NoAnswer,
+                Some(()) => match pending_error(&socket) {
+                    Ok(()) => Outcome::Answered,
+                    Err(errno) => refusal(errno)?,
+                },
+            },
+        },
+    };
+    Ok((own, outcome))
+}
+
+/// Converts the error of an attempt into an outcome, if it came from the network.
+fn refusal(errno: Errno) -> io::Result<Outcome> {
+    match errno {
+        Errno::ETIMEDOUT => Ok(Outcome::NoAnswer),
+        Errno::ECONNREFUSED
+        | Errno::ECONNRESET
+        | Errno::ECONNABORTED
+        | Errno::EHOSTUNREACH
+        | Errno::ENETUNREACH
+        | Errno::EPERM
+        | Errno::EACCES
+        | Errno::EPROTO => Ok(Outcome::Refused(errno)),
+        other => Err(other.into()),
+    }
+}
+
+fn own_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
+    let own: SockaddrStorage = getsockname(socket.as_raw_fd())?;
+    if let Some(v4) = own.as_sockaddr_in() {
+        return Ok(SocketAddr::new(v4.ip().into(), v4.port()));
+    }
+    match own.as_sockaddr_in6() {
+        Some(v6) => Ok(SocketAddr::new(v6.ip().into(), v6.port())),
+        None => Err(io::Error::other("the socket has no IP address")),
+    }
+}
+
+/// Waits for an event. Returns `None` after the timeout.
+fn wait(socket: &OwnedFd, event: PollFlags, timeout: Duration) -> io::Result<Option<()>> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(socket.as_fd(), event)], timeout) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return Ok(Some(())),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn pending_error(socket: &OwnedFd) -> Result<(), Errno> {
+    match getsockopt(socket, SocketError) {
+        Ok(0) => Ok(()),
+        Ok(number) => Err(Errno::from_raw(number)),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Finds the network namespace on this node that has an address: a named one, or a process's.
+fn namespace_of(address: IpAddr) -> Option<PathBuf> {
+    let mut seen: BTreeSet<(u64, u64)> = BTreeSet::new();
+    seen.extend(identity(Path::new("/proc/thread-self/ns/net")));
+    let named = entries("/run/netns").chain(entries("/var/run/netns"));
+    let processes = entries("/proc")
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
+        })
+        .map(|path| path.join("ns/net"));
+    named.chain(processes).find(|path| {
+        let is_new = identity(path).is_some_and(|identity| seen.insert(identity));
+        is_new && within(path, || has_address(address)).unwrap_or(false)
+    })
+}
+
+fn has_address(address: IpAddr) -> bool {
+    nfnetlink::route::addresses().is_ok_and(|addresses| addresses.contains(&address))
+}
+
+/// Returns device and inode of a namespace, which identify it.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+fn entries(directory: &str) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path()))
+}
