@@ -20,7 +20,7 @@ const NOT_COMPARED: u8 = 2;
 
 /// The number of comparisons with the kernel until two of them agree, and the pause between them.
 const ATTEMPTS: usize = 10;
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Prints the differences.
 pub(super) fn diff(arguments: &Diff) -> Result<(), Failure> {

@@ -5,16 +5,22 @@
 //! `parity` has the real kube-proxy.
 
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use shunt_testbed::{ManifestDir, Netns, record_not_run};
+use shunt_testbed::{ManifestDir, Netns, patience, record_not_run};
 
 use crate::world::{CLUSTER_CIDR, World, http_service, http_slices, run_shunt};
 
 const RULES: &str = include_str!("kube-proxy/rules.nft");
 const IPTABLES: &str = include_str!("kube-proxy/iptables.rules");
 const IP6TABLES: &str = include_str!("kube-proxy/ip6tables.rules");
+
+/// How long the agent may take to answer with what it has programmed.
+const CONVERGENCE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
 
 /// The outcome of `shunt diff`.
 struct Diff {
@@ -30,6 +36,21 @@ fn diff(ns: &Netns, arguments: &[&str]) -> Result<Diff> {
         stdout: String::from_utf8(output.stdout)?,
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
+}
+
+/// Runs `shunt diff` until its outcome is the expected one: the agent answers with the objects of a
+/// sync soon after it.
+fn eventually(ns: &Netns, arguments: &[&str], done: impl Fn(&Diff) -> bool) -> Result<Diff> {
+    let start = Instant::now();
+    loop {
+        let found = diff(ns, arguments)?;
+        if done(&found) {
+            return Ok(found);
+        }
+        let (stdout, stderr) = (found.stdout, found.stderr);
+        ensure!(start.elapsed() < patience(CONVERGENCE), "{:?}\n{stdout}\n{stderr}", found.code);
+        thread::sleep(POLL);
+    }
 }
 
 /// Runs `shunt diff --against kube-proxy` with the recorded objects.
@@ -467,7 +488,7 @@ fn programmed() -> Result<(Netns, ManifestDir)> {
     let path = manifests.path().display().to_string();
     let arguments = [&["run", "--once", "--own-tables=false", "--manifests", &path], &FLAGS[..]];
     let output = run_shunt(&ns, &arguments.concat())?;
-    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok((ns, manifests))
 }
 
@@ -653,7 +674,10 @@ fn new_objects_are_differences_and_json_names_them() -> Result<()> {
     let found = with_kernel(&ns, &manifests, &["-o", "json"])?;
     assert_eq!(found.code, Some(1), "{}", found.stderr);
     let found: Value = serde_json::from_str(&found.stdout).context(found.stderr)?;
-    let place = |name: &str, line: &str| json!({"family": "IPv4", "place": name, "kernel": [], "plan": [line]});
+    let place = |name: &str, line: &str| {
+        let (kernel, plan): ([&str; 0], _) = ([], [line]);
+        json!({"family": "IPv4", "place": name, "kernel": kernel, "plan": plan})
+    };
     let verdict = "10.96.1.99 . tcp . 80 comment \"default/new:http\" : goto reject-no-endpoints";
     let expected = json!({
         "summary": {"frontends": 51, "onlyKernel": 0, "onlyPlan": 2},
@@ -670,8 +694,7 @@ fn the_tables_of_a_running_agent_are_compared_with_its_plan() -> Result<()> {
     let agent = world.plain_agent().config(CLUSTER_CIDR)?;
     let _agent = agent.arg("--own-tables=false").arg("--drift-check-period=0").start()?;
     let node = &world.lab.node;
-    let found = diff(node, &[])?;
-    assert_eq!(found.code, Some(0), "{}{}", found.stdout, found.stderr);
+    eventually(node, &[], |found| found.code == Some(0))?;
     node.nft("delete element ip shunt cluster-ips { 10.96.0.10 }")?;
     assert_found(&diff(node, &[])?, "table ip shunt\nset cluster-ips\n+ 10.96.0.10");
     Ok(())
@@ -683,21 +706,13 @@ fn the_plan_comes_from_the_running_agent() -> Result<()> {
     let _agent = world.start()?;
     let node = &world.lab.node;
     node.nft(RULES)?;
-    let found = diff(node, &["--against=kube-proxy"])?;
+    let has_web = |found: &Diff| found.stdout.contains("\ndefault/web:tcp\n");
+    let found = eventually(node, &["--against=kube-proxy"], has_web)?;
     assert_eq!(found.code, Some(1), "{}", found.stderr);
-    assert!(found.stdout.contains("\ndefault/web:tcp\n"), "{}", found.stdout);
     assert!(found.stdout.contains(": only in shunt\n"), "{}", found.stdout);
     let objects = include_str!("kube-proxy/objects.yaml");
     world.manifests.write("web.yaml", "")?;
     world.manifests.write("node.yaml", objects)?;
-    let start = std::time::Instant::now();
-    loop {
-        let found = diff(node, &["--against=kube-proxy"])?;
-        if found.code == Some(0) {
-            return Ok(());
-        }
-        let patience = shunt_testbed::patience(std::time::Duration::from_secs(10));
-        assert!(start.elapsed() < patience, "{}{}", found.stdout, found.stderr);
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    eventually(node, &["--against=kube-proxy"], |found| found.code == Some(0))?;
+    Ok(())
 }
