@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 pub mod conntrack;
 pub mod dataplane;
+pub mod diff;
 pub mod directory;
 pub mod events;
 pub mod explain;

@@ -3,6 +3,7 @@
 pub mod args;
 mod check;
 mod cleanup;
+mod diff;
 mod ending;
 mod events;
 mod exclusive;
@@ -63,6 +64,7 @@ pub fn main() -> ExitCode {
     let result = match arguments.command {
         args::Command::Run(run) => run::run(&run),
         args::Command::Render(render) => render::render(&render),
+        args::Command::Diff(diff) => diff::diff(&diff),
         args::Command::Status(status) => status::status(&status),
         args::Command::Check(check) => check::check(&check),
         args::Command::Explain(explain) => explain::explain(&explain),

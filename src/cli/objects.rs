@@ -65,7 +65,7 @@ impl Reader {
             Reader::Manifests(objects) => Ok((**objects).clone()),
             Reader::Agent => ask_objects(selection.clone()).map_err(|error| match error {
                 NoAnswer::NoAgent => Failure::Other(anyhow::anyhow!(
-                    "{error}; give --manifests to explain files without an agent"
+                    "{error}; give --manifests to read files without an agent"
                 )),
                 other => Failure::Other(other.into()),
             }),

@@ -14,7 +14,7 @@ use shunt_core::plan::{
 };
 
 /// Returns the table family of an IP family.
-pub(super) fn table_family(family: Family) -> TableFamily {
+pub(crate) fn table_family(family: Family) -> TableFamily {
     match family {
         Family::V4 => TableFamily::Ip,
         Family::V6 => TableFamily::Ip6,

@@ -10,6 +10,7 @@
 mod affinity;
 mod codec;
 mod command;
+mod comparison;
 mod connections;
 mod counters;
 mod diff;
@@ -42,9 +43,12 @@ mod unused_chains;
 mod verdicts;
 mod worker;
 
+pub(crate) use codec::table_family;
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
+pub use comparison::{Place, Side, compare};
 pub use connections::{Connections, list_connections, look_up_connections};
 pub use event::Event;
+pub(crate) use listing::retried;
 pub use live::{LiveRule, frontend_element, live_rules};
 pub use lookups::KernelTables;
 pub use ownership::Ownership;

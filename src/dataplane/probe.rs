@@ -349,7 +349,8 @@ fn operands(family: Family, expr: Expr) -> Vec<Expr> {
 #[cfg(test)]
 mod tests {
     use nfnetlink::nft::{
-        DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, FinishedBatch, Generation,
+        DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, FinishedBatch,
+        Generation,
     };
     use shunt_core::plan::{DetectLocal, Options};
 
@@ -393,6 +394,16 @@ mod tests {
 
         fn rules(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedRule>, Error> {
             Ok(Vec::new())
+        }
+
+        fn lookup(
+            &mut self,
+            _: TableFamily,
+            _: &str,
+            _: &str,
+            keys: &[&[u8]],
+        ) -> Result<Vec<Option<Element>>, Error> {
+            Ok(vec![None; keys.len()])
         }
 
         fn elements(

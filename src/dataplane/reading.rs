@@ -161,7 +161,7 @@ fn read_table(
 }
 
 /// Returns true if both are regular chains, or base chains at the same hook and priority.
-fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
+pub(super) fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
     match (&found.base, wanted.base) {
         (None, None) => true,
         (Some((kind, hook, priority, policy)), Some(base)) => {

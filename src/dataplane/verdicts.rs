@@ -135,6 +135,7 @@ pub fn look_up_verdicts(
                     data,
                     comment: element.comment.as_deref(),
                     key_end: None,
+                    ends_range: false,
                     age: element.age,
                     counter: element.counter,
                 };

@@ -1,22 +1,35 @@
-//! kube-proxy on this node: its process and its leftovers in the kernel.
+//! kube-proxy on this node: its process, its leftovers in the kernel, and its forwarding.
 //!
-//! Owns: finding them ([`find`]), and removing IPVS services and their interface ([`remove_ipvs`]).
+//! Owns: finding them ([`find`]), removing IPVS services and their interface ([`remove_ipvs`]), and
+//! reading the rules of kube-proxy's modes as one value ([`forwarding`]).
 //! [`crate::dataplane::remove`] removes leftovers in nf_tables, in one transaction.
 //!
 //! Guarantees: finding changes nothing, loads no kernel module and starts no process. Must not
 //! know: logs and metrics of the findings.
 
+mod extension;
+mod forwarding;
+mod iptables;
 mod ipvs;
+mod nftables;
+mod rules;
+mod walk;
 
 use std::fmt;
 use std::fs;
+use std::io;
 
 use nfnetlink::nft::{Error, Kernel, TableFamily};
 use nfnetlink::xtables::legacy_chains;
 use serde::{Deserialize, Serialize};
 
-use crate::dataplane::{IPTABLES, KUBE_PROXY, is_kube_proxys};
+use crate::dataplane::{IPTABLES, KUBE_PROXY, is_kube_proxys, retried};
 
+pub(crate) use forwarding::merged;
+pub use forwarding::{
+    Forwarding, Frontend, LocalTraffic, Mode, NodePortAddresses, Outcome, Settings, Sources,
+    shares_are_equal,
+};
 pub use ipvs::{RemovedIpvs, remove_ipvs};
 
 /// The dummy interface with the addresses of all Services in IPVS mode.
@@ -120,6 +133,74 @@ pub fn find(kernel: &mut dyn Kernel) -> Result<Found, Error> {
         }
     }
     Ok(found)
+}
+
+/// Why the forwarding of kube-proxy cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// No mode has rules.
+    #[error(
+        "kube-proxy has no rules in this network namespace: run the command on the node (with \
+         hostNetwork in a pod), while kube-proxy runs"
+    )]
+    Nothing,
+    /// The requested mode has no rules.
+    #[error("kube-proxy has no rules of mode {0} in this network namespace")]
+    NotThisMode(Mode),
+    /// The kernel refused to dump legacy iptables.
+    #[error("cannot list the rules of legacy iptables: {0}")]
+    Legacy(io::Error),
+    /// The kernel refused to list nf_tables.
+    #[error(transparent)]
+    Nftables(#[from] Error),
+    /// The kernel refused to list IPVS.
+    #[error("cannot list the virtual servers of IPVS: {0}")]
+    Ipvs(#[from] nfnetlink::Error),
+}
+
+/// Reads the forwarding of kube-proxy in the network namespace of this thread: of one mode, or of
+/// each mode in turn until one has rules. In IPVS mode kube-proxy has chains of iptables, too, so
+/// that IPVS is first.
+///
+/// # Errors
+/// If there are no rules, or they cannot be read.
+pub fn forwarding(kernel: &mut dyn Kernel, mode: Option<Mode>) -> Result<Forwarding, Unreadable> {
+    let modes = match mode {
+        Some(mode) => vec![mode],
+        None => vec![Mode::Ipvs, Mode::Nftables, Mode::Iptables],
+    };
+    for mode in modes {
+        let found = match mode {
+            Mode::Ipvs => ipvs::read()?,
+            Mode::Nftables => retried(|| nftables::read(kernel))?,
+            Mode::Iptables => iptables::read(kernel)?,
+        };
+        if let Some(found) = found {
+            return Ok(found);
+        }
+    }
+    Err(mode.map_or(Unreadable::Nothing, Unreadable::NotThisMode))
+}
+
+/// Follows the rules in a dump, for fuzzing.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn fuzz(bytes: &[u8]) {
+    use nfnetlink::{message::messages, nft::DumpedRule};
+    use shunt_core::model::Family;
+
+    for family in Family::ALL {
+        let mut table = rules::Table::default();
+        for message in messages(bytes) {
+            let Some(rule) = DumpedRule::parse(&message.attrs()) else { continue };
+            let read = rules::Rule::read(family, &rule, |_| Some((8, 8)), |_| false);
+            table.chains.entry(rule.chain).or_default().push(read);
+        }
+        for chain in table.chains.keys() {
+            let walk = walk::Walk::new(&table, family, chain, walk::Client::Node);
+            let sum: f64 = walk.outcome().backends().map(|(_, share)| share).sum();
+            assert!(sum.is_finite(), "{walk:?}");
+        }
+    }
 }
 
 fn processes() -> Vec<u32> {

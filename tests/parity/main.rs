@@ -5,6 +5,7 @@
 //! both, but for what [`exceptions`] lists. `KUBEBUILDER_ASSETS` names the folder with
 //! kube-apiserver, etcd and kube-proxy.
 
+mod against;
 mod asking;
 mod configurations;
 mod difference;
@@ -34,6 +35,8 @@ fn main() -> ExitCode {
         &[
             ("a_planted_rule_is_found", planted::a_planted_rule_is_found),
             ("a_planted_silence_is_found", planted::a_planted_silence_is_found),
+            ("diff_against_nftables", against::diff_against_nftables),
+            ("diff_against_iptables", against::diff_against_iptables),
             ("traffic_policies", frontends::traffic_policies),
             ("load_balancers", frontends::load_balancers),
             ("source_ranges", frontends::source_ranges),

@@ -20,7 +20,7 @@ pub(crate) const CLUSTER_CIDR: &str =
     "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
 
 /// The primary addresses of the node, with their types.
-const ADDRESSES: [(&str, &str); 2] =
+pub(crate) const ADDRESSES: [(&str, &str); 2] =
     [("InternalIP", "192.0.2.10"), ("InternalIP", "2001:db8:2::10")];
 
 /// How long either may take until what was written is in the kernel.
@@ -37,7 +37,7 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    fn new(name: &'static str, kubernetes: &Kubernetes) -> Result<Self> {
+    pub(crate) fn new(name: &'static str, kubernetes: &Kubernetes) -> Result<Self> {
         let lab = Topology::new()?;
         let mut servers = Vec::new();
         for host in [&lab.pod1, &lab.pod2, &lab.pod3, &lab.node, &lab.node2] {
@@ -214,7 +214,7 @@ impl<'a> World<'a> {
 
 /// The configuration of one side. What a namespace cannot set is left alone, and kube-proxy need not
 /// pause between two transactions.
-fn configuration(side: &Side, settings: &str) -> String {
+pub(crate) fn configuration(side: &Side, settings: &str) -> String {
     // A section can be there only once.
     let nftables = if settings.contains("nftables:") {
         String::new()
@@ -229,7 +229,11 @@ fn configuration(side: &Side, settings: &str) -> String {
 }
 
 /// The Node of both sides.
-fn put_node(kubernetes: &Kubernetes, zone: Option<&str>, addresses: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn put_node(
+    kubernetes: &Kubernetes,
+    zone: Option<&str>,
+    addresses: &[(&str, &str)],
+) -> Result<()> {
     let labels = zone.map_or(json!({}), |zone| json!({"topology.kubernetes.io/zone": zone}));
     let addresses: Vec<Value> =
         addresses.iter().map(|(kind, address)| json!({"type": kind, "address": address})).collect();

@@ -104,6 +104,12 @@ const REQUIREMENTS: &[Requirement] = &[
         purposes: &[Purpose::Test, Purpose::Demo],
     },
     Requirement {
+        probe: Probe::Program("iptables-nft-restore"),
+        package: "iptables",
+        why: "writes the rules of kube-proxy's iptables mode, which `shunt diff` reads",
+        purposes: &[Purpose::Test],
+    },
+    Requirement {
         probe: Probe::Program("conntrack"),
         package: "conntrack",
         why: "shows tests which connections the kernel tracks",

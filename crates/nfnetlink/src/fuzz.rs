@@ -3,6 +3,7 @@
 use crate::Family;
 use crate::attr::Attrs;
 use crate::conntrack::{Connection, Entry};
+use crate::ipvs::{Destination, Service};
 use crate::message::messages;
 use crate::nft::{
     Answer, AttachedChain, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable,
@@ -33,9 +34,16 @@ pub fn fuzz(bytes: &[u8]) {
         let _ = DumpedSet::parse(&attrs);
         if let Some(rule) = DumpedRule::parse(&attrs) {
             let _ = rule.targets().count();
+            for lengths in [None, Some((24, 8))] {
+                let statements = rule.statements(|_| lengths);
+                let texts = statements.iter().map(|statement| statement.text(Family::Ip6));
+                assert!(texts.into_iter().all(|text| !text.is_empty()), "{rule:?}");
+            }
             assert!(rule.is_implemented_by(&rule), "{rule:?}");
         }
         for list in attrs.clone() {
+            let service = Service::parse(&list).map(|service| service.address.is_ipv6());
+            let _ = Destination::parse(&list, service.unwrap_or_default());
             let _ = list.children().filter_map(|element| DumpedElement::parse(&element)).count();
         }
         let _ = Connection::parse(&attrs).map(|it| it.state.map(|state| state.to_string()));

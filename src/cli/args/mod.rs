@@ -1,6 +1,7 @@
 //! The command line, with its help. A flag that kube-proxy has, too, has kube-proxy's name.
 
 mod check;
+mod diff;
 mod explain;
 mod kube_proxy;
 mod meta;
@@ -17,6 +18,7 @@ use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
 pub use check::{Check, CheckOutput};
+pub use diff::{Against, Diff, DiffOutput};
 pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 pub use meta::{Completion, Man, Shell, ShowVersion, VersionOutput};
@@ -40,6 +42,9 @@ pub enum Command {
     Run(Run),
     /// Print the ruleset that would be programmed, as nft would list it. Needs no kernel.
     Render(Render),
+    /// Compare the plan with the tables in the kernel, or with kube-proxy's rules before the switch.
+    /// Writes nothing. Fails with 1 if there are differences, with 2 if it could not compare.
+    Diff(Diff),
     /// Show the state of the running agent, problems first; fail if there are problems.
     Status(Status),
     /// Check whether this node, its kernel and its cluster fit, before shunt runs here; fail if not.

@@ -4,6 +4,7 @@ mod counters;
 mod damage;
 mod failures;
 mod pace;
+mod rules;
 mod world;
 
 use nfnetlink::nft::TableFamily;

@@ -34,4 +34,4 @@ pub use ruleset::{
     on_demand_chain,
 };
 pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
-pub use text::{render, rule_text};
+pub use text::{base_text, element_text, render, rule_text};

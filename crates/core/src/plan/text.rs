@@ -46,14 +46,8 @@ fn write_table(
     }
     for chain in chains {
         writeln!(out, "\n\tchain {} {{", chain.name)?;
-        if let Some((hook, priority)) = chain.base {
-            let hook = match hook {
-                BaseHook::Prerouting => "prerouting",
-                BaseHook::Input => "input",
-                BaseHook::Output => "output",
-                BaseHook::Postrouting => "postrouting",
-            };
-            writeln!(out, "\t\ttype nat hook {hook} priority {priority}; policy accept;")?;
+        if let Some(base) = chain.base {
+            writeln!(out, "\t\t{}", base_text(base))?;
         }
         for rule in &chain.rules {
             writeln!(out, "\t\t{}", rule_text(family, rule))?;
@@ -61,6 +55,18 @@ fn write_table(
         writeln!(out, "\t}}")?;
     }
     writeln!(out, "}}")
+}
+
+/// Writes the properties of a base chain like nft.
+#[must_use]
+pub fn base_text((hook, priority): (BaseHook, i32)) -> String {
+    let hook = match hook {
+        BaseHook::Prerouting => "prerouting",
+        BaseHook::Input => "input",
+        BaseHook::Output => "output",
+        BaseHook::Postrouting => "postrouting",
+    };
+    format!("type nat hook {hook} priority {priority}; policy accept;")
 }
 
 fn write_set<'a>(
@@ -127,7 +133,8 @@ fn key_text(family: Family, set: Set, modulus: u32) -> String {
 }
 
 /// Writes an element like nft.
-fn element_text(element: &Element<'_>) -> String {
+#[must_use]
+pub fn element_text(element: &Element<'_>) -> String {
     use super::FrontendKey::{Address, NodePort};
     let frontend = |key| match key {
         Address(address, protocol, port) => format!("{address} . {protocol} . {port}"),

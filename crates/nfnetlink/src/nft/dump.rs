@@ -6,14 +6,15 @@ use super::uapi::{
     NFTA_CHAIN_HOOK, NFTA_CHAIN_NAME, NFTA_CHAIN_POLICY, NFTA_CHAIN_TABLE, NFTA_CHAIN_TYPE,
     NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
     NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM,
-    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_SET_DATA_LEN,
-    NFTA_SET_DATA_TYPE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR,
-    NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT,
-    NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME,
-    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN,
-    NFTA_VERDICT_CODE, kind,
+    NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA,
+    NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION,
+    NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
+    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS,
+    NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TIMEOUT, NFTA_TABLE_FLAGS,
+    NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
+    kind,
 };
-use super::{SetData, SetType, userdata};
+use super::{SetData, SetType, Statement, userdata};
 use crate::attr::{Attr, Attrs, covers};
 use crate::message::messages;
 
@@ -84,6 +85,8 @@ pub struct DumpedSet {
     flags: u32,
     key: (u32, u32),
     data: Option<(u32, u32)>,
+    /// The timeout of its elements in milliseconds, if they expire.
+    pub timeout: Option<u64>,
 }
 
 impl DumpedSet {
@@ -96,7 +99,15 @@ impl DumpedSet {
             flags: number(NFTA_SET_FLAGS).unwrap_or(0),
             key: (number(NFTA_SET_KEY_TYPE)?, number(NFTA_SET_KEY_LEN)?),
             data: number(NFTA_SET_DATA_TYPE).zip(Some(number(NFTA_SET_DATA_LEN).unwrap_or(0))),
+            timeout: attrs.find(NFTA_SET_TIMEOUT).and_then(|a| a.be64()).filter(|it| *it > 0),
         })
+    }
+
+    /// Returns the lengths of keys and values in bytes, each field padded to four. Values of a set
+    /// and verdicts have none.
+    #[must_use]
+    pub fn lengths(&self) -> (u32, u32) {
+        (self.key.1, self.data.map_or(0, |(_, length)| length))
     }
 
     /// True if the set is defined like this.
@@ -121,6 +132,8 @@ pub struct DumpedRule {
     pub chain: String,
     /// The number that the kernel gave it; `None` for a rule that is yet to be sent.
     pub handle: Option<u64>,
+    /// The comment, which nft shows.
+    pub comment: Option<String>,
     expressions: Vec<u8>,
 }
 
@@ -131,6 +144,10 @@ impl DumpedRule {
         Some(DumpedRule {
             chain: attrs.find(NFTA_RULE_CHAIN)?.text()?.to_owned(),
             handle: attrs.find(NFTA_RULE_HANDLE).and_then(|a| a.be64()),
+            comment: attrs
+                .find(NFTA_RULE_USERDATA)
+                .and_then(|a| userdata::comment(a.payload))
+                .map(str::to_owned),
             expressions: attrs
                 .find(NFTA_RULE_EXPRESSIONS)
                 .map(|a| a.payload.to_vec())
@@ -161,6 +178,13 @@ impl DumpedRule {
         })
     }
 
+    /// Decodes the conditions and actions. `lengths` returns the lengths of the keys and values of a
+    /// set, by its name ([`DumpedSet::lengths`]).
+    #[must_use]
+    pub fn statements(&self, lengths: impl Fn(&str) -> Option<(u32, u32)>) -> Vec<Statement> {
+        Statement::all(&self.expressions, lengths)
+    }
+
     /// Returns true if the kernel's rule `live` has all attributes of this rule.
     #[must_use]
     pub fn is_implemented_by(&self, live: &DumpedRule) -> bool {
@@ -184,6 +208,9 @@ pub struct DumpedElement<'a> {
     pub comment: Option<&'a str>,
     /// The end of its range, in a set of ranges.
     pub key_end: Option<&'a [u8]>,
+    /// True if the key is the first one behind a range: in a set of ranges of a single field, each
+    /// range is two elements.
+    pub ends_range: bool,
     /// The timeout of an element that a packet added.
     pub age: Option<Age>,
     /// The counter of an element of a set with counters.
@@ -235,6 +262,10 @@ impl<'a> DumpedElement<'a> {
             data: attrs.find(NFTA_SET_ELEM_DATA).and_then(|a| parse_data(&a.children())),
             comment: attrs.find(NFTA_SET_ELEM_USERDATA).and_then(|a| userdata::comment(a.payload)),
             key_end: key_end.map(|a| a.payload),
+            ends_range: attrs
+                .find(NFTA_SET_ELEM_FLAGS)
+                .and_then(|a| a.be32())
+                .is_some_and(|flags| flags & libc::NFT_SET_ELEM_INTERVAL_END as u32 != 0),
             age: attrs.find(NFTA_SET_ELEM_TIMEOUT).and_then(|a| a.be64()).map(|timeout| Age {
                 timeout,
                 left: attrs

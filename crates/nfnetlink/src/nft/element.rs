@@ -20,6 +20,12 @@ const LIST_LIMIT: usize = 64_000;
 pub enum VerdictCode {
     /// Drops the packet.
     Drop = libc::NF_DROP,
+    /// Accepts the packet.
+    Accept = libc::NF_ACCEPT,
+    /// Ends the chain.
+    Return = libc::NFT_RETURN,
+    /// Continues with the next rule.
+    Continue = libc::NFT_CONTINUE,
     /// Continues in a chain, without a return.
     Goto = libc::NFT_GOTO,
     /// Continues in a chain, and returns after its end.
@@ -28,9 +34,9 @@ pub enum VerdictCode {
 
 impl VerdictCode {
     pub(super) fn from_raw(code: i32) -> Option<VerdictCode> {
-        [VerdictCode::Drop, VerdictCode::Goto, VerdictCode::Jump]
-            .into_iter()
-            .find(|v| *v as i32 == code)
+        use VerdictCode::{Accept, Continue, Drop, Goto, Jump, Return};
+        let mut all = [Drop, Accept, Return, Continue, Goto, Jump].into_iter();
+        all.find(|verdict| *verdict as i32 == code)
     }
 }
 

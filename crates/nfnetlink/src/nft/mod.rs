@@ -36,6 +36,8 @@ mod listener;
 mod lookup;
 mod objects;
 mod refusal;
+mod rule;
+mod rule_text;
 mod socket;
 mod trace;
 mod uapi;
@@ -61,6 +63,7 @@ pub use objects::{
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use refusal::Answer;
 pub use refusal::Refusal;
+pub use rule::{Comparison, Extension, Operand, Statement, Verdict};
 pub use socket::Socket;
 pub use trace::{PacketHeader, RuleNote, TraceEvent, TraceListener, TraceStep, TraceVerdict};
 pub use userdata::{SetField, TypeOf};

@@ -29,6 +29,7 @@ pub(super) const NFTA_SET_KEY_TYPE: u16 = 4;
 pub(super) const NFTA_SET_KEY_LEN: u16 = 5;
 pub(super) const NFTA_SET_DATA_TYPE: u16 = 6;
 pub(super) const NFTA_SET_DATA_LEN: u16 = 7;
+pub(super) const NFTA_SET_TIMEOUT: u16 = 11;
 
 pub(super) const NFTA_RULE_TABLE: u16 = 1;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;
@@ -51,6 +52,7 @@ pub(super) const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
 
 pub(super) const NFTA_SET_ELEM_KEY: u16 = 1;
 pub(super) const NFTA_SET_ELEM_DATA: u16 = 2;
+pub(super) const NFTA_SET_ELEM_FLAGS: u16 = 3;
 pub(super) const NFTA_SET_ELEM_TIMEOUT: u16 = 4;
 pub(super) const NFTA_SET_ELEM_EXPIRATION: u16 = 5;
 pub(super) const NFTA_SET_ELEM_USERDATA: u16 = 6;
