@@ -242,10 +242,16 @@ impl Watcher {
                     (self.store, self.desired) = self.objects.planned();
                 }
             }
-            // It may end or start at this moment.
             Err(error) => {
                 self.is_current = false;
-                self.silence = Some(format!("{error}; the objects are old"));
+                let reason = match error {
+                    // It has answered before, so the user may ask: it ends at this moment.
+                    NoAnswer::Refused(process) => {
+                        format!("shunt (process {process}) closed the connection")
+                    }
+                    error => error.to_string(),
+                };
+                self.silence = Some(format!("{reason}; the objects are old"));
             }
         }
     }
