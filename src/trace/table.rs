@@ -84,25 +84,35 @@ impl TraceTable {
     /// [`Error::Owned`] if another trace of this family runs; the kernel's error otherwise.
     pub fn install(target: &Target, count: u32, replies: bool) -> Result<TraceTable, Error> {
         let mut socket = Socket::open()?;
-        let family = Family::of(target.to.ip());
-        let orphan = orphan(&mut socket, family)?;
-        let create = |flags| {
-            let mut batch = Batch::new(None);
-            if orphan {
-                batch.delete_table(family, TABLE);
-            }
-            fill(&mut batch, family, flags, &comment(socket.port()), target, count, replies);
-            batch.finish()
-        };
-        let (owned, plain) = (create(TABLE_OWNER), create(0));
-        match socket.commit(&owned) {
-            // The kernel does not know the flag.
-            Err(Error::Refused(refusals)) if refusals.iter().any(is_about_flags) => {
-                socket.commit(&plain)?;
-            }
-            result => result?,
+        create(&mut socket, target, count, replies)?;
+        Ok(TraceTable { socket, family: Family::of(target.to.ip()) })
+    }
+}
+
+/// Creates the table in place of one of a killed command, owned if the kernel can.
+fn create(
+    kernel: &mut dyn Kernel,
+    target: &Target,
+    count: u32,
+    replies: bool,
+) -> Result<(), Error> {
+    let family = Family::of(target.to.ip());
+    let orphan = orphan(kernel, family)?;
+    let comment = comment(kernel.port());
+    let batch = |flags| {
+        let mut batch = Batch::new(None);
+        if orphan {
+            batch.delete_table(family, TABLE);
         }
-        Ok(TraceTable { socket, family })
+        fill(&mut batch, family, flags, &comment, target, count, replies);
+        batch.finish()
+    };
+    match kernel.commit(&batch(TABLE_OWNER)) {
+        // The kernel does not know the flag.
+        Err(Error::Refused(refusals)) if refusals.iter().any(is_about_flags) => {
+            kernel.commit(&batch(0))
+        }
+        result => result,
     }
 }
 
@@ -160,11 +170,14 @@ fn orphan(kernel: &mut dyn Kernel, family: Family) -> Result<bool, Error> {
 /// # Errors
 /// If the kernel refuses a listing or the deletion.
 pub fn remove_orphans() -> Result<usize, Error> {
-    let mut socket = Socket::open()?;
+    remove_orphans_of(&mut Socket::open()?)
+}
+
+fn remove_orphans_of(kernel: &mut dyn Kernel) -> Result<usize, Error> {
     let mut batch = Batch::new(None);
     let mut count = 0;
     for family in [Family::Ip, Family::Ip6] {
-        match orphan(&mut socket, family) {
+        match orphan(kernel, family) {
             // A command that runs deletes its table itself.
             Ok(false) | Err(Error::Owned { .. }) => {}
             Ok(true) => {
@@ -175,7 +188,7 @@ pub fn remove_orphans() -> Result<usize, Error> {
         }
     }
     if count > 0 {
-        socket.commit(&batch.finish())?;
+        kernel.commit(&batch.finish())?;
     }
     Ok(count)
 }
@@ -292,4 +305,66 @@ fn first_replies(family: Family, target: &Target) -> Vec<Expr> {
     rule.push(Expr::InSet { negate: false, set: CLIENTS.to_owned(), key: KEY });
     rule.extend(trace_once(ANSWERED));
     rule
+}
+
+#[cfg(test)]
+mod tests {
+    use shunt_fake_nftables::{Features, Namespace};
+
+    use super::*;
+
+    fn target(to: &str) -> Target {
+        Target { to: to.parse().expect("address:port"), protocol: Protocol::Tcp, from: None }
+    }
+
+    /// Returns flags and owner of the table.
+    fn table(namespace: &Namespace, family: Family) -> Option<(u32, Option<u32>)> {
+        let found = namespace.open().table(family, TABLE).expect("a listing");
+        found.map(|table| (table.flags, table.owner))
+    }
+
+    #[test]
+    fn table_goes_with_its_socket() {
+        let namespace = Namespace::new();
+        for (to, family) in [("10.96.0.10:80", Family::Ip), ("[fd00::a]:80", Family::Ip6)] {
+            let mut socket = namespace.open();
+            create(&mut socket, &target(to), 1, true).expect("a table");
+            assert_eq!(table(&namespace, family), Some((TABLE_OWNER, Some(socket.port()))));
+            let second = create(&mut namespace.open(), &target(to), 1, true);
+            assert!(matches!(second, Err(Error::Owned { .. })), "{second:?}");
+            assert!(matches!(remove_orphans_of(&mut namespace.open()), Ok(0)));
+            drop(socket);
+            assert_eq!(table(&namespace, family), None);
+        }
+    }
+
+    /// Before Linux 5.12, a table has no owner.
+    #[test]
+    fn plain_table_of_a_killed_command_is_replaced_and_removed() {
+        let namespace = Namespace::new();
+        namespace.limit(Features { table_flags: 0, ..Features::default() });
+        let to = target("10.96.0.10:80");
+        for _ in 0..2 {
+            // No socket of this machine has the port of the fake one, so the command counts as dead.
+            create(&mut namespace.open_at(u32::MAX - 7), &to, 1, true).expect("a table");
+            assert_eq!(table(&namespace, Family::Ip), Some((0, None)));
+        }
+        assert!(matches!(remove_orphans_of(&mut namespace.open()), Ok(1)));
+        assert_eq!(table(&namespace, Family::Ip), None);
+    }
+
+    #[test]
+    fn plain_table_of_a_running_command_stays() -> Result<(), Error> {
+        let namespace = Namespace::new();
+        namespace.limit(Features { table_flags: 0, ..Features::default() });
+        let alive = nfnetlink::socket::Socket::open(Netlink::Netfilter)?;
+        let to = target("10.96.0.10:80");
+        create(&mut namespace.open_at(alive.port()), &to, 1, true)?;
+        let second = create(&mut namespace.open(), &to, 1, true);
+        assert!(matches!(second, Err(Error::Owned { .. })), "{second:?}");
+        assert!(matches!(remove_orphans_of(&mut namespace.open()), Ok(0)));
+        drop(alive);
+        assert!(matches!(remove_orphans_of(&mut namespace.open()), Ok(1)));
+        Ok(())
+    }
 }
