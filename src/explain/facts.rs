@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use nfnetlink::conntrack::{Connection, Conntrack, Destination, Usage};
 use nfnetlink::route::{
-    Link, NeighbourState, RouteAnswer, RouteKind, RouteQuery, links, neighbour, route_to,
+    Link, NeighbourState, RouteAnswer, RouteKind, RouteQuery, links, neighbour, prefix_length,
+    route_to,
 };
 use nix::errno::Errno;
 use shunt_core::explain::{Choice, Packet, Tables};
@@ -77,6 +78,8 @@ pub enum Reach {
         neighbour: Option<NeighbourState>,
         /// False if the interface is down or has no carrier.
         is_up: bool,
+        /// True for a default route by a router.
+        is_default: bool,
     },
     /// The kernel does not send the packet on.
     Refused {
@@ -90,6 +93,15 @@ pub enum Reach {
 }
 
 impl Reach {
+    /// Returns the router of the default route, if packets take that.
+    #[must_use]
+    pub fn default_router(&self) -> Option<IpAddr> {
+        match self {
+            Reach::Route { gateway, is_default: true, .. } => *gateway,
+            _ => None,
+        }
+    }
+
     /// Returns why packets do not arrive; `None` if nothing speaks against it.
     #[must_use]
     pub fn obstacle(&self) -> Option<String> {
@@ -288,6 +300,7 @@ fn reach(packet: &Packet, client: &Client, backend: Backend, mark: u32, links: &
     Reach::Route {
         interface: link.map_or_else(|| "?".to_owned(), |link| link.name.clone()),
         gateway: route.gateway,
+        is_default: route.gateway.is_some() && prefix_length(query).is_ok_and(|it| it == Some(0)),
         neighbour,
         is_up: link.is_none_or(|link| link.up && link.carrier),
     }

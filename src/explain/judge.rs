@@ -100,7 +100,7 @@ pub fn judge(
         }
         End::Untouched | End::NoTable => Verdict::NotAService,
         End::Translated { choices, lost, .. } => {
-            translated(packet, choices, *lost, way, facts, &mut findings)
+            translated(packet, reasons, choices, *lost, way, facts, &mut findings)
         }
     };
     findings.extend(reasons.findings.iter().cloned());
@@ -169,6 +169,7 @@ fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdi
 /// Judges a translated packet by the fates of its possible endpoints.
 fn translated(
     packet: &Packet,
+    reasons: &Reasons,
     choices: &[Choice],
     lost: f64,
     way: &Way,
@@ -178,7 +179,12 @@ fn translated(
     let (mut delivered, mut refused, mut unknown) = (0, 0, 0);
     for (place, choice) in choices.iter().enumerate() {
         let masquerade = way.masquerades.get(place).copied().flatten();
-        match fate(packet, choice, masquerade, facts.endpoints.get(place)) {
+        let facts = facts.endpoints.get(place);
+        let is_local = reasons
+            .endpoints
+            .iter()
+            .any(|view| view.is_local && view.address == choice.backend.address);
+        match fate(packet, choice, is_local, masquerade, facts) {
             Fate::Delivered => delivered += 1,
             Fate::Doubtful(finding) => {
                 delivered += 1;
@@ -211,6 +217,7 @@ fn translated(
 fn fate(
     packet: &Packet,
     choice: &Choice,
+    is_local: bool,
     masquerade: Option<Masquerade>,
     facts: Option<&EndpointFacts>,
 ) -> Fate {
@@ -236,6 +243,13 @@ fn fate(
             Reach::Refused { answers: true, .. } => Fate::Refused(finding),
             _ => Fate::Lost(finding),
         };
+    }
+    if let Some(router) = facts.reach.default_router().filter(|_| is_local) {
+        let text = format!(
+            "endpoint {backend} is on this node by its EndpointSlice, but packets to it leave by the \
+             default route to {router}: is its pod gone?"
+        );
+        return Fate::Unknown(Finding::new(Code::EndpointUnreachable, text));
     }
     match &facts.others {
         Passing::Drops(by) => {

@@ -14,6 +14,10 @@ const ROUTE_HEADER: usize = 12;
 const ROUTE_TYPE: usize = 7;
 /// `RTM_F_LOOKUP_TABLE`: the answer names the table in which the kernel found the route.
 const LOOKUP_TABLE: u32 = 0x1000;
+/// `RTM_F_FIB_MATCH`: the answer is the entry of the routing table, not the route of the packet.
+const FIB_MATCH: u32 = 0x2000;
+/// The offset of `rtm_dst_len`.
+const PREFIX_LENGTH: usize = 1;
 
 /// A packet to route.
 ///
@@ -128,15 +132,8 @@ impl RouteKind {
 /// [`Error::Refused`] with `ENODEV` if there is no interface with the index `input`; other errors
 /// that are no decision about the packet.
 pub fn route_to(query: RouteQuery) -> Result<RouteAnswer, Error> {
-    let ask = Request { name: "look up the route", kind: libc::RTM_GETROUTE, flags: 0 };
     let mut route = None;
-    let answer = Socket::open(Protocol::Route)?.request(
-        ask,
-        |body| query.put(body),
-        |message| {
-            route = Route::parse(&message);
-        },
-    );
+    let answer = look_up(query, LOOKUP_TABLE, |message| route = Route::parse(&message));
     match answer {
         Err(Error::Refused { errno, .. }) if is_decision(errno) => Ok(RouteAnswer::Refused(errno)),
         Err(error) => Err(error),
@@ -144,6 +141,28 @@ pub fn route_to(query: RouteQuery) -> Result<RouteAnswer, Error> {
             route.map(RouteAnswer::Route).ok_or(Error::Malformed("a route without its header"))
         }
     }
+}
+
+/// Returns the length of the prefix whose route a packet takes: 0 for a default route, `None` if the
+/// kernel drops the packet.
+///
+/// # Errors
+/// As [`route_to`].
+pub fn prefix_length(query: RouteQuery) -> Result<Option<u8>, Error> {
+    let mut length = None;
+    let answer = look_up(query, LOOKUP_TABLE | FIB_MATCH, |message| {
+        length = message.payload.get(PREFIX_LENGTH).copied();
+    });
+    match answer {
+        Err(Error::Refused { errno, .. }) if is_decision(errno) => Ok(None),
+        Err(error) => Err(error),
+        Ok(()) => Ok(length),
+    }
+}
+
+fn look_up(query: RouteQuery, flags: u32, take: impl FnMut(Message<'_>)) -> Result<(), Error> {
+    let ask = Request { name: "look up the route", kind: libc::RTM_GETROUTE, flags: 0 };
+    Socket::open(Protocol::Route)?.request(ask, |body| query.put(body, flags), take)
 }
 
 /// Returns true for the errors by which the kernel's routing drops packets.
@@ -162,13 +181,13 @@ fn is_decision(errno: Errno) -> bool {
 
 impl RouteQuery {
     /// Appends `struct rtmsg` and the attributes of the query.
-    fn put(&self, body: &mut Vec<u8>) {
+    fn put(&self, body: &mut Vec<u8>, flags: u32) {
         let bits = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
         let source_bits = self.source.map_or(0, bits);
         let family = if self.destination.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         body.extend_from_slice(&[family as u8, bits(self.destination), source_bits, 0]);
         body.extend_from_slice(&[0; 4]);
-        body.extend_from_slice(&LOOKUP_TABLE.to_ne_bytes());
+        body.extend_from_slice(&flags.to_ne_bytes());
         put_ip(body, libc::RTA_DST, self.destination);
         if let Some(source) = self.source {
             put_ip(body, libc::RTA_SRC, source);
@@ -259,7 +278,7 @@ mod tests {
             mark: 0x4000,
         };
         let mut body = Vec::new();
-        query.put(&mut body);
+        query.put(&mut body, LOOKUP_TABLE);
         assert_eq!(body[..4], [10, 128, 128, 0]);
         let attrs = Attrs::new(&body[ROUTE_HEADER..]);
         let kinds: Vec<u16> = attrs.clone().map(|attr| attr.kind).collect();

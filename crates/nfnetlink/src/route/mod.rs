@@ -24,7 +24,7 @@ use crate::socket::{Protocol, Request, Socket};
 use crate::{Error, attr};
 
 pub use link::{Link, links};
-pub use lookup::{Route, RouteAnswer, RouteKind, RouteQuery, route_to};
+pub use lookup::{Route, RouteAnswer, RouteKind, RouteQuery, prefix_length, route_to};
 pub use neighbour::{NeighbourState, neighbour};
 
 /// The sizes of `struct ifaddrmsg` and `struct ifinfomsg`.
