@@ -98,7 +98,8 @@ impl Way {
     }
 
     /// Returns true if both lead to the same outcome with the same probabilities. A client's last
-    /// backend is as good as a random choice that contains it.
+    /// backend is as good as a random choice that contains it. The kernel may masquerade a pod that
+    /// reaches itself because another Service, which the plan of this one lacks, has the pod.
     #[must_use]
     pub fn agrees_with(&self, planned: &Way) -> bool {
         use End::{Dropped, Rejected, Translated, Untouched};
@@ -108,8 +109,10 @@ impl Way {
                     |choice: &Choice| wanted.iter().position(|it| it.backend == choice.backend);
                 let same_number = pools.is_none() || choices.len() == wanted.len();
                 let same = choices.iter().zip(&self.masquerades).all(|(choice, masquerade)| {
-                    has(choice)
-                        .is_some_and(|place| planned.masquerades.get(place) == Some(masquerade))
+                    has(choice).is_some_and(|place| {
+                        *masquerade == Some(Masquerade::Hairpin)
+                            || planned.masquerades.get(place) == Some(masquerade)
+                    })
                 });
                 *lost == 0.0 && same_number && same
             }

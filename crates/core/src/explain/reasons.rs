@@ -1,7 +1,7 @@
 //! The reasons in the objects for what becomes of a packet.
 
 use crate::model::{Family, Ignored, ObjectName, Service, ServicePort, Store, TrafficPolicy};
-use crate::plan::{ChainName, Desired, FrontendKey, FrontendKind, NodeContext};
+use crate::plan::{ChainName, Desired, FrontendKey, FrontendKind, NodeContext, Outcome};
 
 use super::endpoints::{EndpointView, NotUsed, Question, endpoints};
 use super::findings::{Code, Finding};
@@ -98,8 +98,14 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
     let mut findings = Vec::new();
     match walk.end {
         End::Dropped(ChainName::External) => findings.push(not_allowed(service, &target, packet)),
-        End::Dropped(_) if policy == Policy::Local => findings.push(no_local(&target, &views)),
-        End::Rejected(_) => findings.push(no_endpoints(service, store, &target, &views)),
+        // Without the plan's consent, the tables differ: the rules for unused addresses and ports
+        // end the way of a packet that has lost its frontend.
+        End::Dropped(_) if policy == Policy::Local && frontend.outcome == Outcome::Drop => {
+            findings.push(no_local(&target, &views));
+        }
+        End::Rejected(_) if frontend.outcome == Outcome::Reject => {
+            findings.push(no_endpoints(service, store, &target, &views));
+        }
         _ => {}
     }
     let claims = desired.conflicts().filter(|conflict| conflict.frontend == key);
@@ -333,7 +339,10 @@ fn without_frontend(
         }
     }
     if findings.is_empty() && context.service_cidrs.iter().any(|net| net.contains(&address)) {
-        let text = format!("no Service has {address}, although a ServiceCIDR contains it");
+        let text = format!(
+            "no Service of shunt has {address}, although a ServiceCIDR contains it (headless Services \
+             and those of another proxy do not count)"
+        );
         findings.push(Finding::new(Code::AddressWithoutService, text));
     }
     findings
