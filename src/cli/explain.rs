@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use shunt_core::explain::Finding;
+use shunt_core::explain::{Code, Finding};
 use shunt_core::model::{Family, ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
@@ -14,7 +14,7 @@ use super::kernel_errors;
 use super::objects::{From, Reader};
 use super::{Failure, print};
 use crate::dataplane::KernelTables;
-use crate::directory::Selection;
+use crate::directory::{Excerpt, Selection};
 use crate::explain::report::{FindingReport, ServiceExplanation};
 use crate::explain::{
     Client, Explanation, Facts, OfService, Probe, Subject, Verdict, Way, explain as explain_packet,
@@ -24,7 +24,10 @@ use crate::query::Objects;
 
 /// How often a difference between plan and kernel is looked at again: the agent may have committed
 /// between the two readings.
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 20;
+/// How often the same objects have to differ from the kernel.
+const DIFFERENCES: usize = 2;
+/// The pause between two readings of the objects: the agent's answers follow a commit at once.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
@@ -69,15 +72,20 @@ fn of_destination(
     to: Destination,
 ) -> Result<Explanation, Failure> {
     let selection = Selection::Address { address: to.address, port: to.port };
-    settled(
+    let mut explanation = settled(
         reader,
         &selection,
         |explanation: &Explanation| explanation.has("kernel-differs"),
+        Explanation::forget_difference,
         |objects| {
             let (store, desired) = objects.planned();
             Asked { arguments, reader, objects, store: &store, desired: &desired }.explain(to)
         },
-    )
+    )?;
+    if arguments.probe {
+        probe(arguments, &mut explanation)?;
+    }
+    Ok(explanation)
 }
 
 fn of_name(
@@ -86,43 +94,86 @@ fn of_name(
     text: &str,
 ) -> Result<ServiceExplanation, Failure> {
     let (name, port) = service_name(text)?;
-    settled(
+    let mut explanation = settled(
         reader,
         &Selection::Service(name.clone()),
         |explanation: &ServiceExplanation| {
             explanation.frontends.iter().any(|frontend| frontend.has("kernel-differs"))
+        },
+        |explanation| {
+            explanation.frontends.iter_mut().for_each(Explanation::forget_difference);
         },
         |objects| {
             let (store, desired) = objects.planned();
             let asked = Asked { arguments, reader, objects, store: &store, desired: &desired };
             asked.explain_service(&name, port)
         },
-    )
+    )?;
+    if arguments.probe {
+        let frontends = &mut explanation.frontends;
+        frontends.iter_mut().try_for_each(|frontend| probe(arguments, frontend))?;
+        let worst = frontends.iter().map(|frontend| frontend.verdict).max();
+        explanation.verdict = worst.unwrap_or(explanation.verdict);
+    }
+    Ok(explanation)
 }
 
-/// Repeats an explanation until plan and kernel agree, or the same objects differ from the kernel
-/// twice.
+/// Sends the packet of an explanation, once, and adds the result.
+fn probe(arguments: &Explain, explanation: &mut Explanation) -> Result<(), Failure> {
+    let to = &explanation.packet;
+    let client = client(arguments, to.destination)?;
+    let packet = packet(&client, to.destination, to.protocol, to.port);
+    let probe = Probe::send(&packet, &client).map_err(anyhow::Error::from)?;
+    probe.tell(explanation);
+    Ok(())
+}
+
+fn client(arguments: &Explain, to: IpAddr) -> Result<Client, Failure> {
+    let client = match arguments.netns.as_deref() {
+        Some(namespace) => Client::in_namespace(Path::new(namespace), arguments.from, to),
+        None => Client::find(arguments.from, to),
+    };
+    client.map_err(|error| Failure::Other(error.into()))
+}
+
+/// Repeats an explanation until plan and kernel agree, or differ although the objects stay the same.
+/// Where the objects change all the time, the difference is forgotten: it may be none.
 fn settled<T>(
     reader: &Reader,
     selection: &Selection,
     differs: impl Fn(&T) -> bool,
+    forget: impl Fn(&mut T),
     explain: impl Fn(&Objects) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let mut objects = reader.read(selection)?;
-    let mut explanation = explain(&objects)?;
-    for _ in 1..ATTEMPTS {
+    let mut differences = 0;
+    let mut attempts = 0;
+    loop {
+        let mut explanation = explain(&objects)?;
+        attempts += 1;
         if !differs(&explanation) {
-            break;
+            return Ok(explanation);
         }
         std::thread::sleep(PAUSE);
-        let revision = objects.excerpt.revision;
-        objects = reader.read(selection)?;
-        explanation = explain(&objects)?;
-        if objects.excerpt.revision == revision {
-            break;
+        let before = std::mem::replace(&mut objects, reader.read(selection)?);
+        differences = if is_same(&before.excerpt, &objects.excerpt) { differences + 1 } else { 0 };
+        if differences == DIFFERENCES {
+            return Ok(explanation);
+        }
+        if attempts == ATTEMPTS {
+            forget(&mut explanation);
+            return Ok(explanation);
         }
     }
-    Ok(explanation)
+}
+
+/// Returns true if no object of the excerpts has changed between them. The number of syncs does not
+/// matter: they concern other objects, too.
+fn is_same(one: &Excerpt, other: &Excerpt) -> bool {
+    one.changes.len() == other.changes.len()
+        && one.changes.iter().all(|change| other.changes.contains(change))
+        && one.last_changes.len() == other.last_changes.len()
+        && one.last_changes.iter().all(|change| other.last_changes.contains(change))
 }
 
 /// Splits `namespace/name:port`.
@@ -167,7 +218,7 @@ impl Asked<'_> {
             let packet = packet(&client, to.address, to.protocol, to.port);
             return Ok(explain_packet(&packet, &subject, None, &Facts::default()));
         }
-        let client = self.client(to.address)?;
+        let client = client(self.arguments, to.address)?;
         let packet = packet(&client, to.address, to.protocol, to.port);
         let context = self.desired.node_context().context("the agent has no plan yet")?;
         let mut tables = KernelTables::open(context, Family::of(to.address))
@@ -177,21 +228,7 @@ impl Asked<'_> {
         let frontend = self.frontend(&packet);
         let mark = context.options.masquerade_mark();
         let facts = Facts::gather(&packet, &client, &way, frontend, mark, &mut tables);
-        let mut explanation = explain_packet(&packet, &subject, Some(&way), &facts);
-        if self.arguments.probe {
-            let probe = Probe::send(&packet, &client).map_err(anyhow::Error::from)?;
-            probe.tell(&mut explanation);
-        }
-        Ok(explanation)
-    }
-
-    fn client(&self, to: IpAddr) -> Result<Client, Failure> {
-        let from = self.arguments.from;
-        let client = match self.arguments.netns.as_deref() {
-            Some(namespace) => Client::in_namespace(Path::new(namespace), from, to),
-            None => Client::find(from, to),
-        };
-        client.map_err(|error| Failure::Other(error.into()))
+        Ok(explain_packet(&packet, &subject, Some(&way), &facts))
     }
 
     /// Returns the frontend with the counter of this packet.
@@ -205,7 +242,7 @@ impl Asked<'_> {
         name: &ObjectName,
         port: Option<&str>,
     ) -> Result<ServiceExplanation, Failure> {
-        let OfService { frontends, findings } = of_service(name, port, &self.subject());
+        let OfService { frontends, mut findings } = of_service(name, port, &self.subject());
         if let (Some(port), true, true) = (port, frontends.is_empty(), findings.is_empty()) {
             let service = self.store.service(name);
             let ports = service.map(|service| {
@@ -220,6 +257,14 @@ impl Asked<'_> {
         let fits = |address: &IpAddr| {
             self.arguments.from.is_none_or(|from| Family::of(from) == Family::of(*address))
         };
+        if let Some(from) = self.arguments.from
+            && !frontends.is_empty()
+            && !frontends.iter().any(|(_, address)| fits(address))
+        {
+            let family = Family::of(from);
+            let text = format!("Service {name} has no {family} address, so {from} cannot reach it");
+            findings.push(Finding::new(Code::NoClusterIp, text));
+        }
         let mut explanations = Vec::new();
         for (key, address) in frontends.into_iter().filter(|(_, address)| fits(address)) {
             let port = match key {

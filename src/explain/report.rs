@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
-use shunt_core::explain::{Assumption, End, Entry, Packet, Reasons, Target};
+use shunt_core::explain::{Assumption, Code, End, Entry, Packet, Reasons, Target};
 use shunt_core::model::Protocol;
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
@@ -214,6 +214,18 @@ impl Explanation {
         }
         explanation.summary = text::summary(&explanation);
         explanation
+    }
+
+    /// Replaces the finding that the kernel differs from the plan: the objects changed meanwhile.
+    pub fn forget_difference(&mut self) {
+        if !self.has(Code::KernelDiffers.as_str()) {
+            return;
+        }
+        self.findings.retain(|finding| finding.code != Code::KernelDiffers.as_str());
+        self.unknown.push(
+            "whether the kernel agrees with the plan: the objects change all the time".to_owned(),
+        );
+        self.summary = text::summary(self);
     }
 
     /// Returns true if the explanation has a finding with this code.
