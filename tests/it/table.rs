@@ -165,7 +165,7 @@ impl Table {
 }
 
 /// A line about a cell that does not hold.
-fn failure(cell: &impl Display, check: impl FnOnce() -> Result<()>) -> Option<String> {
+pub(crate) fn failure(cell: &impl Display, check: impl FnOnce() -> Result<()>) -> Option<String> {
     match catch_unwind(AssertUnwindSafe(check)) {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(format!("  {cell}: {error:#}\n")),

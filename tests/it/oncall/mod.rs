@@ -4,5 +4,6 @@ mod check;
 mod diff;
 mod random;
 mod services;
+mod situations;
 mod top;
 mod trace;

@@ -1,0 +1,372 @@
+//! Destinations that are none of a Service, of another one, or restricted; and Services without a
+//! frontend.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use shunt_testbed::{Echo, Host, Service};
+
+use super::{From, Packet, ROW, Row, Says, To, V6, check, explain};
+use crate::table::{Family, Frontend, ip, service_of};
+use crate::world::{World, cluster_ip_service, slices};
+
+const RANGES: u8 = 40;
+const PROXY: u8 = 41;
+const WEB: u8 = 42;
+const V4_ONLY: u8 = 43;
+const OLDER: u8 = 44;
+const YOUNGER: u8 = 45;
+const CLAIMS_CLUSTER_IP: u8 = 46;
+const VICTIM: u8 = 47;
+const OTHER_PROXY: u8 = 49;
+
+/// The address of a listener of the node in a ServiceCIDR, as a DNS cache has one.
+const OF_NODE: [&str; 2] = ["10.96.0.200", "fd00:96::200"];
+const OF_NODE_PORT: u16 = 8053;
+
+const SERVICE_CIDR: &str = "---\napiVersion: networking.k8s.io/v1\nkind: ServiceCIDR\n\
+    metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/16, 'fd00:96::/112']}\n";
+
+const ROWS: &[Row] = &[
+    Row {
+        situation: "source ranges exclude the client",
+        to: To::vip(RANGES),
+        says: Says::Dropped,
+        codes: &["source-not-allowed"],
+        packet: Packet::Silent,
+        ..ROW
+    },
+    Row {
+        situation: "source ranges exclude the node",
+        from: From::Node,
+        to: To::vip(RANGES),
+        says: Says::Dropped,
+        codes: &["source-not-allowed"],
+        packet: Packet::Silent,
+        ..ROW
+    },
+    Row {
+        situation: "source ranges contain the pod",
+        from: From::Pod2,
+        to: To::vip(RANGES),
+        masquerade: "external-cluster-policy",
+        packet: Packet::Answered(&["pod-1"]),
+        ..ROW
+    },
+    Row {
+        situation: "source ranges do not concern the ExternalIP",
+        to: To::external_ip(RANGES),
+        masquerade: "external-cluster-policy",
+        packet: Packet::Answered(&["pod-1"]),
+        ..ROW
+    },
+    Row {
+        situation: "ipMode is Proxy",
+        to: To::vip(PROXY),
+        says: Says::NotAService,
+        codes: &["ip-mode-proxy"],
+        packet: Packet::Untouched,
+        ..ROW
+    },
+    Row {
+        situation: "a node port on an address that nodePortAddresses do not select",
+        to: To::At("192.0.2.11", "2001:db8:2::11", 30112),
+        says: Says::NotAService,
+        codes: &["node-port-address-not-selected"],
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a node port on loopback",
+        from: From::Node,
+        to: To::At("127.0.0.1", "::1", 30112),
+        says: Says::NotAService,
+        codes: &["node-port-address-not-selected"],
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a node port from another node",
+        from: From::Node2,
+        to: To::node_port(WEB),
+        masquerade: "external-cluster-policy",
+        packet: Packet::Answered(&["pod-1"]),
+        ..ROW
+    },
+    Row {
+        situation: "a node port on the address of another node",
+        from: From::Pod1,
+        to: To::At("192.0.2.20", "2001:db8:2::20", 30112),
+        says: Says::NotAService,
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a port of the node that is no node port",
+        to: To::Port(Frontend::NodePort, WEB, 30999),
+        says: Says::NotAService,
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a port that the ClusterIP does not have",
+        to: To::Port(Frontend::ClusterIp, WEB, 81),
+        says: Says::Refused,
+        codes: &["port-not-in-service"],
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a port that the ExternalIP does not have",
+        to: To::Port(Frontend::ExternalIp, WEB, 81),
+        says: Says::NotAService,
+        codes: &["port-not-in-service"],
+        packet: Packet::Untouched,
+        ..ROW
+    },
+    Row {
+        situation: "an unused address of a ServiceCIDR",
+        from: From::Pod1,
+        to: To::At("10.96.7.7", "fd00:96::77", 80),
+        says: Says::Dropped,
+        codes: &["address-without-service"],
+        packet: Packet::Silent,
+        ..ROW
+    },
+    Row {
+        situation: "an address outside of the ServiceCIDRs",
+        to: To::At("10.101.0.7", "fd00:96::5:7", 80),
+        says: Says::NotAService,
+        packet: Packet::Untouched,
+        ..ROW
+    },
+    Row {
+        situation: "the address of a pod",
+        from: From::Pod1,
+        to: To::At("10.244.0.12", "fd00:244::12", 8080),
+        says: Says::NotAService,
+        packet: Packet::Answered(&["pod-2"]),
+        ..ROW
+    },
+    Row {
+        situation: "the IPv6 address of an IPv4 Service",
+        to: To::cluster_ip(V4_ONLY),
+        families: V6,
+        says: Says::Dropped,
+        codes: &["address-without-service"],
+        packet: Packet::Silent,
+        ..ROW
+    },
+    Row {
+        situation: "an ExternalIP that two Services claim",
+        to: To::external_ip(OLDER),
+        codes: &["claimed-by-other-service"],
+        masquerade: "external-cluster-policy",
+        packet: Packet::Answered(&["pod-1"]),
+        ..ROW
+    },
+    Row {
+        situation: "a ClusterIP that another Service claims as ExternalIP",
+        to: To::cluster_ip(VICTIM),
+        codes: &["claimed-by-other-service"],
+        masquerade: "not-local",
+        packet: Packet::Answered(&["pod-1"]),
+        ..ROW
+    },
+    Row {
+        situation: "a ClusterIP of another proxy",
+        to: To::cluster_ip(OTHER_PROXY),
+        says: Says::Dropped,
+        codes: &["address-without-service"],
+        packet: Packet::Silent,
+        ..ROW
+    },
+    Row {
+        situation: "the node itself listens on an address of a ServiceCIDR",
+        to: To::At(OF_NODE[0], OF_NODE[1], OF_NODE_PORT),
+        says: Says::NotAService,
+        codes: &["address-without-service"],
+        packet: Packet::Answered(&["node-1"]),
+        ..ROW
+    },
+];
+
+fn name(number: u8) -> String {
+    format!("service-{number}")
+}
+
+fn objects(world: &World) -> Vec<(String, String)> {
+    let [pod1, pod2] = [&world.lab.pod1, &world.lab.pod2];
+    let plain = |number: u8| service_of(&name(number), number);
+    let born = |year: u16| format!("creationTimestamp: {year}-01-01T00:00:00Z");
+    let with = |number: u8, service: Service, pod: &Host| {
+        (name(number), format!("{service}{}", slices(&name(number), &[pod])))
+    };
+    let vips = Family::ALL.map(|family| {
+        let vip = ip(Frontend::LoadBalancer, family, PROXY);
+        format!("ip: \"{vip}\", ipMode: Proxy")
+    });
+    let proxy = plain(PROXY).load_balancer(&[]).ingress(&vips[0]).ingress(&vips[1]);
+    let victim = Family::ALL.map(|family| ip(Frontend::ClusterIp, family, VICTIM).to_string());
+    let contested = Family::ALL.map(|family| ip(Frontend::ExternalIp, family, OLDER).to_string());
+    let cluster_ip = |number: u8| ip(Frontend::ClusterIp, Family::V4, number).to_string();
+    let no_frontend = |service: Service, name: &str| (name.to_owned(), service.to_string());
+    vec![
+        with(
+            RANGES,
+            plain(RANGES).spec("loadBalancerSourceRanges: [10.244.0.0/16, 'fd00:244::/48']"),
+            pod1,
+        ),
+        with(PROXY, proxy, pod1),
+        with(WEB, plain(WEB), pod1),
+        with(V4_ONLY, cluster_ip_service(&name(V4_ONLY), &[&cluster_ip(V4_ONLY)]), pod1),
+        with(OLDER, plain(OLDER).metadata(&born(2020)), pod1),
+        with(
+            YOUNGER,
+            plain(YOUNGER).metadata(&born(2021)).external_ips(&[&contested[0], &contested[1]]),
+            pod2,
+        ),
+        with(
+            CLAIMS_CLUSTER_IP,
+            plain(CLAIMS_CLUSTER_IP).metadata(&born(2019)).external_ips(&[&victim[0], &victim[1]]),
+            pod2,
+        ),
+        with(VICTIM, plain(VICTIM).metadata(&born(2020)), pod1),
+        with(
+            OTHER_PROXY,
+            plain(OTHER_PROXY).label("service.kubernetes.io/service-proxy-name", "other"),
+            pod1,
+        ),
+        no_frontend(cluster_ip_service("headless", &["None"]), "headless"),
+        no_frontend(cluster_ip_service("no-cluster-ip", &[]), "no-cluster-ip"),
+        (
+            "external-name".to_owned(),
+            "---\napiVersion: v1\nkind: Service\n\
+             metadata: {name: external-name, namespace: default}\n\
+             spec: {type: ExternalName, externalName: example.org}\n"
+                .to_owned(),
+        ),
+    ]
+}
+
+fn world() -> Result<World> {
+    let world = World::new()?;
+    world.manifests.write("cidr.yaml", SERVICE_CIDR)?;
+    for (name, content) in objects(&world) {
+        world.manifests.write(&format!("{name}.yaml"), content)?;
+    }
+    world.lab.node.ip(&format!(
+        "addr add {}/32 dev lo\naddr add {}/128 dev lo nodad",
+        OF_NODE[0], OF_NODE[1]
+    ))?;
+    Ok(world)
+}
+
+#[test]
+fn destinations_without_a_delivery_are_explained() -> Result<()> {
+    let world = world()?;
+    let _server = Echo::on(&world.lab.node, OF_NODE_PORT)?;
+    let _agent = world.start()?;
+    check(&world, ROWS)
+}
+
+/// A question by name.
+struct Named {
+    arguments: &'static [&'static str],
+    says: Says,
+    codes: &'static [&'static str],
+    /// The number of frontends.
+    frontends: usize,
+}
+
+const NAMED: &[Named] = &[
+    Named {
+        arguments: &["default/headless"],
+        says: Says::NotAService,
+        codes: &["ignored-headless"],
+        frontends: 0,
+    },
+    Named {
+        arguments: &["default/external-name"],
+        says: Says::NotAService,
+        codes: &["ignored-external-name"],
+        frontends: 0,
+    },
+    Named {
+        arguments: &["default/service-49"],
+        says: Says::NotAService,
+        codes: &["ignored-other-proxy"],
+        frontends: 0,
+    },
+    Named {
+        arguments: &["default/no-cluster-ip"],
+        says: Says::NotAService,
+        codes: &["no-cluster-ip"],
+        frontends: 0,
+    },
+    Named {
+        arguments: &["default/no-such"],
+        says: Says::NotAService,
+        codes: &["no-such-service"],
+        frontends: 0,
+    },
+    // An IPv4 Service has nothing for an IPv6 client.
+    Named {
+        arguments: &["default/service-43", "--from=fd00:244::11"],
+        says: Says::NotAService,
+        codes: &["no-cluster-ip"],
+        frontends: 0,
+    },
+    Named {
+        arguments: &["default/service-43", "--from=10.244.0.12"],
+        says: Says::Delivered,
+        codes: &[],
+        frontends: 3,
+    },
+    // All frontends of one port, in both families.
+    Named {
+        arguments: &["default/service-42:tcp"],
+        says: Says::Delivered,
+        codes: &[],
+        frontends: 8,
+    },
+    // Source ranges concern the VIP alone, and the worst counts.
+    Named {
+        arguments: &["default/service-40:tcp", "--from=192.0.2.100"],
+        says: Says::Dropped,
+        codes: &["source-not-allowed"],
+        frontends: 4,
+    },
+    // The lost frontends are explained, too: they belong to the other Service.
+    Named {
+        arguments: &["default/service-45:udp", "--from=192.0.2.100"],
+        says: Says::Delivered,
+        codes: &["claimed-by-other-service"],
+        frontends: 4,
+    },
+    Named {
+        arguments: &["default/service-46:80", "--from=10.244.0.11"],
+        says: Says::Delivered,
+        codes: &["claimed-by-other-service"],
+        frontends: 12,
+    },
+];
+
+#[test]
+fn services_are_explained_by_name() -> Result<()> {
+    let world = world()?;
+    let _agent = world.start()?;
+    let mut failed = String::new();
+    for Named { arguments, says, codes, frontends } in NAMED {
+        let answer = explain(&world, arguments)?;
+        let (word, status) = says.contract();
+        let expected: BTreeSet<&str> = codes.iter().copied().collect();
+        let all = answer.json["frontends"].as_array().map_or(0, Vec::len);
+        let found = (answer.json["verdict"].as_str(), answer.status, answer.codes(), all);
+        if found != (Some(word), status, expected, *frontends) {
+            failed += &format!("  {arguments:?}: {found:?}, not {word} {codes:?} {frontends}\n");
+        }
+    }
+    ensure!(failed.is_empty(), "rows of the table that do not hold:\n{failed}");
+    Ok(())
+}
