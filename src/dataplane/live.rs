@@ -54,6 +54,17 @@ pub fn live_rules(
     node_context: &NodeContext,
     family: Family,
 ) -> Result<BTreeMap<u64, LiveRule>, Error> {
+    let rules = known_rules(kernel, node_context, family)?.into_iter();
+    let found = rules.filter_map(|(rule, plan)| Some((rule.handle?, LiveRule::of(family, &plan?))));
+    Ok(found.collect())
+}
+
+/// Lists the rules of a family, each with the planned rule of its chain that it implements.
+pub(super) fn known_rules(
+    kernel: &mut dyn Kernel,
+    node_context: &NodeContext,
+    family: Family,
+) -> Result<Vec<(DumpedRule, Option<Rule>)>, Error> {
     let live = retried(|| kernel.rules(table_family(family), TABLE))?;
     let names: Vec<ChainName> =
         live.iter().filter_map(|rule| ChainName::parse(&rule.chain)).collect();
@@ -71,12 +82,13 @@ pub fn live_rules(
     for (rule, (chain, plan)) in DumpedRule::of_batch(&batch.finish()).zip(&planned) {
         encoded.entry(chain).or_default().push((rule, plan));
     }
-    let found = live.iter().filter_map(|rule| {
+    let plan_of = |rule: &DumpedRule| {
         let candidates = encoded.get(rule.chain.as_str())?;
-        let (_, plan) = candidates.iter().find(|(planned, _)| planned.is_implemented_by(rule))?;
-        Some((rule.handle?, LiveRule::of(family, plan)))
-    });
-    Ok(found.collect())
+        let found = candidates.iter().find(|(planned, _)| planned.is_implemented_by(rule));
+        found.map(|(_, plan)| (*plan).clone())
+    };
+    let plans: Vec<Option<Rule>> = live.iter().map(plan_of).collect();
+    Ok(live.into_iter().zip(plans).collect())
 }
 
 /// Returns the element of a frontend in one of shunt's maps, as the kernel has it.

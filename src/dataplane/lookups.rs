@@ -5,21 +5,18 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use foldhash::HashMap;
-use nfnetlink::nft::{
-    Batch, Counter, DumpedRule, Element, ElementData, Error, Kernel, OwnedData, Socket,
-};
+use nfnetlink::nft::{Counter, Element, ElementData, Error, Kernel, OwnedData, Socket};
 use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
 use nix::errno::Errno;
 use shunt_core::explain::{Line, Lookup, Match, Tables};
 use shunt_core::model::Family;
 use shunt_core::plan::{
-    Chain, ChainName, FrontendKey, Key, NodeContext, Pools, Rule, Set, SourceRange, TABLE,
-    base_chains, on_demand_chain,
+    ChainName, Frontend, FrontendKey, Key, NodeContext, Pools, Set, SourceRange, TABLE,
 };
 
 use super::codec::{Bytes, decode_value, encode_client, encode_key, encode_pair, table_family};
 use super::listing::retried;
-use super::translate::expressions;
+use super::live::known_rules;
 
 /// The tables of one family in the kernel of this thread's network namespace.
 pub struct KernelTables {
@@ -36,7 +33,7 @@ impl KernelTables {
     /// If the kernel has no nf_tables or denies its use.
     pub fn open(node_context: &NodeContext, family: Family) -> Result<KernelTables, Error> {
         let mut socket = Socket::open()?;
-        let chains = retried(|| read_chains(&mut socket, node_context, family))?;
+        let chains = read_chains(&mut socket, node_context, family)?;
         Ok(KernelTables { socket, family, chains, local: HashMap::default() })
     }
 
@@ -55,7 +52,7 @@ impl KernelTables {
     /// If the kernel does not answer.
     pub fn connections(&mut self, key: FrontendKey) -> Result<Option<Counter>, Error> {
         let mut total: Option<Counter> = None;
-        let (main, short_circuit): (Pools, Pools) = shunt_core::plan::Frontend::pools_of(key);
+        let (main, short_circuit): (Pools, Pools) = Frontend::pools_of(key);
         for pools in [main, short_circuit] {
             let found = self.elements(pools.verdicts(), &[Lookup::Frontend(key)])?.pop().flatten();
             if let Some(counter) = found.and_then(|element| element.counter) {
@@ -135,40 +132,17 @@ fn read_chains(
     family: Family,
 ) -> Result<BTreeMap<ChainName, Vec<Line>>, Error> {
     let table = table_family(family);
-    if socket.table(table, TABLE)?.is_none() {
+    if retried(|| socket.table(table, TABLE))?.is_none() {
         return Ok(BTreeMap::new());
     }
-    let planned: BTreeMap<ChainName, Chain> =
-        base_chains(node_context, family).into_iter().map(|chain| (chain.name, chain)).collect();
-    let mut rules: HashMap<String, Vec<DumpedRule>> = HashMap::default();
-    for rule in socket.rules(table, TABLE)? {
-        rules.entry(rule.chain.clone()).or_default().push(rule);
-    }
-    let mut chains = BTreeMap::new();
-    for found in socket.chains(table, TABLE)? {
-        // No known rule leads to a chain of another name.
-        let Some(name) = ChainName::parse(&found.name) else { continue };
-        let chain = planned.get(&name).cloned().or_else(|| on_demand_chain(name));
-        let known = chain.map(|chain| chain.rules).unwrap_or_default();
-        let live = rules.remove(&found.name).unwrap_or_default();
-        chains.insert(name, lines(family, name, &known, &live));
+    // No known rule leads to a chain of another name.
+    let found = retried(|| socket.chains(table, TABLE))?;
+    let names = found.iter().filter_map(|chain| ChainName::parse(&chain.name));
+    let mut chains: BTreeMap<ChainName, Vec<Line>> = names.map(|name| (name, Vec::new())).collect();
+    for (rule, plan) in known_rules(socket, node_context, family)? {
+        if let Some(lines) = ChainName::parse(&rule.chain).and_then(|it| chains.get_mut(&it)) {
+            lines.push(plan.map_or(Line::Foreign, Line::Rule));
+        }
     }
     Ok(chains)
-}
-
-fn lines(family: Family, chain: ChainName, known: &[Rule], live: &[DumpedRule]) -> Vec<Line> {
-    let mut batch = Batch::new(None);
-    let name = chain.to_string();
-    for rule in known {
-        let exprs = expressions(family, rule);
-        batch.add_rule(table_family(family), TABLE, &name, &exprs, None);
-    }
-    let batch = batch.finish();
-    let encoded: Vec<DumpedRule> = DumpedRule::of_batch(&batch).collect();
-    let line = |live: &DumpedRule| {
-        let mut both = known.iter().zip(&encoded);
-        let found = both.find(|(_, encoded)| encoded.is_implemented_by(live));
-        found.map_or(Line::Foreign, |(rule, _)| Line::Rule(rule.clone()))
-    };
-    live.iter().map(line).collect()
 }

@@ -226,6 +226,8 @@ async fn relay(
         let moves = flow != Flow::Blocked && age_now == age;
         let most = left.unwrap_or(down.len()).min(down.len());
         tokio::select! {
+            // A command counts before the bytes that came after it.
+            biased;
             changed = state.changed() => if changed.is_err() { return Ok(()) },
             count = client.read(&mut up), if moves => match count? {
                 0 => return server.shutdown().await,
