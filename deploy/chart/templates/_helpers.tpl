@@ -163,6 +163,10 @@ capabilities:
     {{- if .Values.conntrackMount.enabled }}
     - --net-sysctls=/host/proc/sys/net
     {{- end }}
+    {{- if ne .Values.metrics.services "off" }}
+    - --service-metrics={{ .Values.metrics.services }}
+    - --service-metrics-limit={{ int .Values.metrics.servicesLimit }}
+    {{- end }}
     {{- with .Values.extraArgs }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
