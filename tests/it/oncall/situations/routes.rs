@@ -86,6 +86,9 @@ fn routes_that_refuse_are_seen() -> Result<()> {
         &[Row {
             situation: "no route leads to the endpoint",
             to: To::cluster_ip(THIRD),
+            // Routing answers five packets of a client at once, and then one a second
+            // (`ip_error`). Only a SYN is sent again.
+            over: TCP,
             says: Says::Refused,
             packet: Packet::Unreachable,
             ..LOST
