@@ -1,6 +1,6 @@
 //! Comparisons of the plan with what forwards packets now: `shunt diff`.
 //!
-//! Owns: the differences between the plan and kube-proxy's forwarding ([`against`]), and the form of
+//! Owns: the differences between the plan and kube-proxy's forwarding ([`against()`]), and the form of
 //! these and of the differences to the kernel ([`KernelComparison`]) as text and JSON. All of it is
 //! pure: the caller reads the kernel.
 //!

@@ -46,8 +46,11 @@ pub struct Facts {
 pub struct ConntrackFacts {
     /// The number of entries and the limit.
     pub usage: Usage,
-    /// True if the table is full and the kernel may evict no entry.
-    pub is_exhausted: bool,
+    /// True if the table is full.
+    pub is_full: bool,
+    /// True if the kernel may evict an entry for a new one. It looks at a few entries only, so that
+    /// it may find none.
+    pub has_evictable: bool,
 }
 
 /// What the kernel says about an endpoint.
@@ -248,7 +251,8 @@ fn conntrack(
     }
     let usage = conntrack.usage()?;
     let is_full = usage.limit.is_some_and(|limit| limit > 0 && usage.entries >= limit);
-    Ok(ConntrackFacts { usage, is_exhausted: is_full && !has_evictable(&mut conntrack)? })
+    let has_evictable = is_full && has_evictable(&mut conntrack)?;
+    Ok(ConntrackFacts { usage, is_full, has_evictable })
 }
 
 /// Returns true if the kernel may evict an entry for a new one: one that is not assured

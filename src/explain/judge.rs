@@ -111,21 +111,8 @@ pub fn judge(
     if !is_explained && !way.agrees_with(planned) {
         findings.insert(0, Finding::new(Code::KernelDiffers, difference(way)));
     }
-    if let Some(conntrack) = facts.conntrack.filter(|it| it.is_exhausted) {
-        let text = format!(
-            "connection tracking is full ({} of {} entries, none evictable), so the kernel drops \
-             new connections: raise net.netfilter.nf_conntrack_max",
-            conntrack.usage.entries,
-            conntrack.usage.limit.unwrap_or(0)
-        );
-        findings.insert(0, Finding::new(Code::ConntrackFull, text));
-    }
     let verdict = before(facts, verdict, &mut findings);
-    let is_full = facts.conntrack.is_some_and(|it| it.is_exhausted);
-    let verdict = match verdict {
-        Verdict::Delivered | Verdict::Unknown if is_full => Verdict::Dropped,
-        other => other,
-    };
+    let verdict = full_table(facts, verdict, &mut findings);
     findings.extend(state);
     findings.extend(
         way.walk
@@ -134,6 +121,27 @@ pub fn judge(
             .map(|assumption| Finding::new(Code::Assumed, assumption.to_string())),
     );
     Judgement { verdict, findings }
+}
+
+/// Returns the verdict with regard to the fill level of connection tracking.
+fn full_table(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdict {
+    let Some(conntrack) = facts.conntrack.filter(|it| it.is_full) else { return verdict };
+    let effect = match conntrack.has_evictable {
+        true => "may drop",
+        false => "drops",
+    };
+    let text = format!(
+        "connection tracking is full ({} of {} entries), so the kernel {effect} new connections: \
+         raise net.netfilter.nf_conntrack_max",
+        conntrack.usage.entries,
+        conntrack.usage.limit.unwrap_or(0)
+    );
+    findings.insert(0, Finding::new(Code::ConntrackFull, text));
+    match (verdict, conntrack.has_evictable) {
+        (Verdict::Delivered | Verdict::Unknown, false) => Verdict::Dropped,
+        (Verdict::Delivered, true) => Verdict::Unknown,
+        (verdict, _) => verdict,
+    }
 }
 
 /// Returns the verdict with regard to other programs' chains before shunt's rules.
@@ -355,4 +363,47 @@ fn difference(way: &Way) -> String {
         "the kernel's tables differ from the plan: {what}; another process has changed them, and \
          the agent repairs them at its next check (shunt diff shows all differences)"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use nfnetlink::conntrack::Usage;
+    use shunt_core::explain::{End, Walk};
+    use shunt_core::model::Backend;
+    use shunt_core::plan::FrontendKey;
+
+    use super::*;
+    use crate::explain::facts::ConntrackFacts;
+
+    /// One limit holds for all namespaces of a machine, so no packet test fills the table.
+    #[test]
+    fn full_connection_tracking_drops_new_connections() {
+        let backend = Backend { address: "10.244.0.11".parse().expect("an address"), port: 8080 };
+        let packet = Packet {
+            source: "192.0.2.100".parse().expect("an address"),
+            destination: "10.96.0.10".parse().expect("an address"),
+            protocol: 6,
+            port: 80,
+            entry: Entry::Interface(None),
+        };
+        let end = End::Translated {
+            choices: vec![Choice { backend, probability: 1.0 }],
+            pools: None,
+            frontend: FrontendKey::Address(packet.destination, Protocol::Tcp, 80),
+            lost: 0.0,
+        };
+        let walk = Walk { end, marked: None, assumptions: Vec::new(), elements: Vec::new() };
+        let way = Way { walk, masquerades: vec![None] };
+        let verdict = |entries, limit, has_evictable| {
+            let usage = Usage { entries, limit: Some(limit), ..Usage::default() };
+            let conntrack = ConntrackFacts { usage, is_full: entries >= limit, has_evictable };
+            let facts = Facts { conntrack: Some(conntrack), ..Facts::default() };
+            let judgement = judge(&packet, &Reasons::default(), &way, &way, &facts, None);
+            let codes: Vec<Code> = judgement.findings.iter().map(|it| it.code).collect();
+            (judgement.verdict, codes)
+        };
+        assert_eq!(verdict(99, 100, false), (Verdict::Delivered, vec![]));
+        assert_eq!(verdict(100, 100, false), (Verdict::Dropped, vec![Code::ConntrackFull]));
+        assert_eq!(verdict(100, 100, true), (Verdict::Unknown, vec![Code::ConntrackFull]));
+    }
 }

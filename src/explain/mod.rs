@@ -1,6 +1,6 @@
 //! `shunt explain`: what becomes of a new connection, and why.
 //!
-//! Owns: what the kernel says about a packet ([`facts`]), the verdict ([`judge`]), and its form as
+//! Owns: what the kernel says about a packet ([`facts`]), the verdict ([`mod@judge`]), and its form as
 //! text and JSON ([`report`]). The way through the rules and the reasons in the objects are in
 //! [`shunt_core::explain`].
 //!

@@ -1,7 +1,7 @@
 //! kube-proxy on this node: its process, its leftovers in the kernel, and its forwarding.
 //!
 //! Owns: finding them ([`find`]), removing IPVS services and their interface ([`remove_ipvs`]), and
-//! reading the rules of kube-proxy's modes as one value ([`forwarding`]).
+//! reading the rules of kube-proxy's modes as one value ([`forwarding()`]).
 //! [`crate::dataplane::remove`] removes leftovers in nf_tables, in one transaction.
 //!
 //! Guarantees: finding changes nothing, loads no kernel module and starts no process. Must not

@@ -18,7 +18,7 @@ pub struct Explain {
         required_unless_present = "to"
     )]
     pub service: Option<String>,
-    /// Explain a connection to this destination, such as 10.96.0.10:53/udp or [fd00::1]:80. The
+    /// Explain a connection to this destination, such as `10.96.0.10:53/udp` or `[fd00::1]:80`. The
     /// protocol is tcp, udp, sctp or icmp; without one it is tcp.
     #[arg(long, value_name = "ADDRESS:PORT[/PROTOCOL]")]
     pub to: Option<Destination>,

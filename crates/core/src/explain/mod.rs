@@ -1,7 +1,7 @@
 //! Answers what becomes of a new connection, and why.
 //!
-//! Owns: the way of a packet through the rules ([`walk`]), the reasons in the objects
-//! ([`reasons`]), and the codes of findings. Pure: the caller reads the kernel.
+//! Owns: the way of a packet through the rules ([`walk()`]), the reasons in the objects
+//! ([`reasons()`]), and the codes of findings. Pure: the caller reads the kernel.
 
 mod endpoints;
 mod findings;
