@@ -123,6 +123,8 @@ pub struct EndpointReport {
     pub route: Option<String>,
     /// Why packets do not arrive, if something speaks against it.
     pub obstacle: Option<String>,
+    /// Where that comes from: `rtnetlink`, `nf_tables` or `connection tracking`.
+    pub obstacle_source: Option<&'static str>,
     /// The number of tracked connections through this frontend with a reply.
     pub answered: Option<usize>,
     /// The number of tracked connections through this frontend without a reply.
@@ -267,12 +269,15 @@ fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
     let report = |view: &shunt_core::explain::EndpointView| {
         let facts = known(view.address, view.port).filter(|_| view.is_used());
         let others = facts.and_then(|facts| match (&facts.others, facts.tracked) {
-            (Passing::Drops(by) | Passing::Rejects(by), _) => Some(by.clone()),
+            (Passing::Drops(by) | Passing::Rejects(by), _) => Some((by.clone(), "nf_tables")),
             (_, Tracked { waiting: waiting @ 1.., answered: 0, .. }) => {
-                Some(format!("NO ANSWER to {waiting} connections"))
+                let text = format!("no answer to {waiting} tracked connections");
+                Some((text, "connection tracking"))
             }
             _ => None,
         });
+        let reach = facts.and_then(|facts| Some((facts.reach.obstacle()?, "rtnetlink")));
+        let (obstacle, obstacle_source) = reach.or(others).unzip();
         EndpointReport {
             address: view.address,
             port: view.port,
@@ -282,7 +287,8 @@ fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
             probability: view.probability,
             why: view.why.map(|why| why.as_str()),
             route: facts.and_then(|facts| route(&facts.reach)),
-            obstacle: facts.and_then(|facts| facts.reach.obstacle()).or(others),
+            obstacle,
+            obstacle_source,
             answered: facts.map(|facts| facts.tracked.answered),
             unanswered: facts.map(|facts| facts.tracked.unanswered),
         }

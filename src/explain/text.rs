@@ -55,7 +55,9 @@ fn word(verdict: Verdict) -> &'static str {
 impl Display for Explanation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let verdict = match &self.probe {
-            Some(probe) if probe.result == "no-answer" => "NO ANSWER",
+            Some(probe) if probe.result == "no-answer" && self.verdict == Verdict::Dropped => {
+                "NO ANSWER"
+            }
             _ => word(self.verdict),
         };
         writeln!(f, "{verdict}  {}\n", self.summary)?;
@@ -96,7 +98,10 @@ impl Explanation {
 
     fn frontend(&self, rows: &mut Rows<'_, '_>) -> fmt::Result {
         let packet = &self.packet;
-        let to = SocketAddr::new(packet.destination, packet.port);
+        let to = match packet.port {
+            0 => packet.destination.to_string(),
+            port => SocketAddr::new(packet.destination, port).to_string(),
+        };
         let (Some(service), Some(frontend)) = (&self.service, &self.frontend) else {
             return rows.row("frontend", &format!("none for {to}"), "plan");
         };
@@ -186,7 +191,7 @@ fn endpoint_line(endpoint: &EndpointReport) -> (String, &'static str) {
     }
     if let Some(obstacle) = &endpoint.obstacle {
         text.push_str(&format!(" {obstacle}"));
-        return (text, "rtnetlink");
+        return (text, endpoint.obstacle_source.unwrap_or("rtnetlink"));
     }
     match (endpoint.answered, endpoint.unanswered) {
         (Some(answered), Some(unanswered)) if answered + unanswered > 0 => {

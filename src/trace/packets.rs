@@ -42,12 +42,8 @@ impl Reply {
     /// error.
     #[must_use]
     pub fn refuses(&self) -> bool {
-        self.header.is_reset() || is_icmp(&self.header)
+        self.header.is_reset() || self.header.is_icmp_error()
     }
-}
-
-fn is_icmp(header: &PacketHeader) -> bool {
-    [libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6].contains(&i32::from(header.protocol))
 }
 
 /// How far a packet came.
@@ -229,7 +225,8 @@ impl Packets {
 
     fn reply(&mut self, id: u32, header: PacketHeader, now: Instant) {
         let answers = |packet: &&mut Packet| {
-            let is_error = is_icmp(&header) && header.destination.ip() == packet.last.source.ip();
+            let is_error =
+                header.is_icmp_error() && header.destination.ip() == packet.last.source.ip();
             packet.reply.is_none() && (header.answers(&packet.last) || is_error)
         };
         if let Some(packet) = self.open.iter_mut().find(answers) {
@@ -262,7 +259,7 @@ mod tests {
     fn header(source: &str, destination: &str) -> PacketHeader {
         let parse = |text: &str| text.parse().expect("address:port");
         let (source, destination) = (parse(source), parse(destination));
-        PacketHeader { protocol: 6, source, destination, tcp_flags: Some(2) }
+        PacketHeader { protocol: 6, source, destination, tcp_flags: Some(2), icmp_type: None }
     }
 
     fn event(id: u32, table: &str, chain: &str, header: Option<PacketHeader>) -> TraceEvent {
@@ -345,7 +342,12 @@ mod tests {
         let now = Instant::now();
         let reset = PacketHeader { tcp_flags: Some(0x14), ..header(ENDPOINT, "192.0.2.1:9") };
         let error = header("192.0.2.77:0", "192.0.2.1:0");
-        let error = PacketHeader { protocol: 1, tcp_flags: None, ..error };
+        let error = PacketHeader { protocol: 1, tcp_flags: None, icmp_type: Some(3), ..error };
+        // A router on the same link may tell of a better way.
+        let redirect = PacketHeader { icmp_type: Some(5), ..error };
+        let mut packets = gone(now);
+        packets.take(&event(8, TABLE, "reply-from-outside", Some(redirect)), now);
+        assert_eq!(packets.finished(now), []);
         for reply in [reset, error] {
             let mut packets = gone(now);
             packets.take(&event(8, TABLE, "reply-from-outside", Some(reply)), now);

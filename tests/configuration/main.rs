@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests stop the test")]
 
+mod explain;
 mod precedence;
 mod program;
 mod reference;

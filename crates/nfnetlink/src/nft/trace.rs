@@ -136,6 +136,8 @@ pub struct PacketHeader {
     pub destination: SocketAddr,
     /// The flags of a TCP header.
     pub tcp_flags: Option<u8>,
+    /// The type of an ICMP or ICMPv6 message.
+    pub icmp_type: Option<u8>,
 }
 
 impl PacketHeader {
@@ -164,11 +166,13 @@ impl PacketHeader {
             port.filter(|_| has_ports).map_or(0, |bytes| u16::from_be_bytes(*bytes))
         };
         let is_tcp = i32::from(protocol) == libc::IPPROTO_TCP;
+        let is_icmp = [libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6].contains(&i32::from(protocol));
         Some(PacketHeader {
             protocol,
             source: SocketAddr::new(source, port(0)),
             destination: SocketAddr::new(destination, port(2)),
             tcp_flags: transport.get(13).copied().filter(|_| is_tcp),
+            icmp_type: is_icmp.then(|| transport.first().copied()).flatten(),
         })
     }
 
@@ -187,6 +191,17 @@ impl PacketHeader {
         self.protocol == other.protocol
             && self.source == other.source
             && self.destination == other.destination
+    }
+
+    /// Returns true if this is an ICMP error, such as "port unreachable" (RFC 792, RFC 4443). A
+    /// redirect is none.
+    #[must_use]
+    pub fn is_icmp_error(&self) -> bool {
+        match (i32::from(self.protocol), self.icmp_type) {
+            (libc::IPPROTO_ICMP, Some(kind)) => matches!(kind, 3 | 11 | 12),
+            (libc::IPPROTO_ICMPV6, Some(kind)) => matches!(kind, 1..=4),
+            _ => false,
+        }
     }
 
     /// Returns true if this is a TCP reset.
