@@ -214,7 +214,9 @@ impl Asked<'_> {
     fn explain(&self, to: Destination) -> Result<Explanation, Failure> {
         let subject = self.subject();
         if !self.reader.is_agent() {
-            let client = Client::assumed(self.arguments.from, to.address);
+            let context = self.desired.node_context();
+            let node = context.and_then(|it| it.node_address(Family::of(to.address)));
+            let client = Client::assumed(self.arguments.from, node, to.address);
             let packet = packet(&client, to.address, to.protocol, to.port);
             return Ok(explain_packet(&packet, &subject, None, &Facts::default()));
         }

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foldhash::HashSet;
 use nfnetlink::nft::Listener;
-use shunt_core::model::{ChangeBatch, ChangeCounts};
+use shunt_core::model::{Change, ChangeBatch, ChangeCounts, Listed, ObjectName};
 use shunt_core::plan::ChainName;
 
 use super::command::{Backlog, Command, Configure};
@@ -30,6 +31,9 @@ const LISTEN_FOR: Duration = Duration::from_secs(10);
 /// at the same moment, and from checks in step with another program.
 const CHECK_JITTER: f64 = 0.2;
 
+/// The number of pending changes at which superseded ones are looked for.
+const MAX_PENDING: usize = 50_000;
+
 /// The pace of the thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
@@ -45,8 +49,12 @@ pub(super) struct Worker<R> {
     backlog: Backlog,
     pace: Pace,
     report: R,
-    /// The batches since the last sync.
+    /// The batches since the last sync. Superseded changes are removed before they grow without
+    /// bound: syncs may fail for hours.
     batches: Vec<ChangeBatch>,
+    /// The number of changes in `batches`, and the number at which superseded ones are removed.
+    pending: usize,
+    compact_at: usize,
     changes: ChangeCounts,
     /// The time of the last successful sync.
     snapshot: Arc<Snapshot>,
@@ -75,6 +83,8 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             pace,
             report,
             batches: Vec::new(),
+            pending: 0,
+            compact_at: MAX_PENDING,
             changes: ChangeCounts::default(),
             snapshot: Arc::default(),
             due: false,
@@ -134,7 +144,12 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                     // The kernel has had this state since earlier triggers.
                     batch.triggers.clear();
                 }
+                self.pending += batch.changes.len();
                 self.batches.push(batch);
+                if self.pending > self.compact_at {
+                    self.pending = remove_superseded(&mut self.batches);
+                    self.compact_at = MAX_PENDING.max(2 * self.pending);
+                }
             }
             Command::Configure(Configure { options, node_name, min_period }) => {
                 tracing::trace!("received a changed configuration");
@@ -227,6 +242,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         self.backlog.finish();
         self.retry = FIRST_RETRY;
         self.pause_until = None;
+        (self.pending, self.compact_at) = (0, MAX_PENDING);
         let snapshot = Arc::new(self.dataplane.snapshot());
         let before = std::mem::replace(&mut self.snapshot, snapshot.clone());
         (self.report)(Event::Synced {
@@ -282,5 +298,77 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             }
         };
         (self.report)(Event::Repaired { repaired, writers: &writers });
+    }
+}
+
+/// An object that changes concern.
+#[derive(PartialEq, Eq, Hash)]
+enum Concern {
+    Service(ObjectName),
+    Slice(ObjectName),
+    ServiceCidr(Arc<str>),
+    InterfaceAddresses,
+    Synced,
+    /// The lists of a kind: the last one decides.
+    Listed(std::mem::Discriminant<Listed>),
+}
+
+/// Removes changes of objects that change again later. Returns the number of the others.
+fn remove_superseded(batches: &mut [ChangeBatch]) -> usize {
+    let mut seen: HashSet<Concern> = HashSet::default();
+    let mut left = 0;
+    for batch in batches.iter_mut().rev() {
+        let mut kept: Vec<Change> = Vec::new();
+        for change in std::mem::take(&mut batch.changes).into_iter().rev() {
+            let concern = match &change {
+                Change::Service(service) => Concern::Service(service.name.clone()),
+                Change::ServiceIgnored(name, _) | Change::ServiceGone(name) => {
+                    Concern::Service(name.clone())
+                }
+                Change::Slice(slice) => Concern::Slice(slice.name.clone()),
+                Change::SliceGone(name) => Concern::Slice(name.clone()),
+                Change::ServiceCidr(name, _) | Change::ServiceCidrGone(name) => {
+                    Concern::ServiceCidr(name.clone())
+                }
+                Change::InterfaceAddresses(_) => Concern::InterfaceAddresses,
+                Change::Synced => Concern::Synced,
+                Change::Listed(listed) => Concern::Listed(std::mem::discriminant(listed)),
+                // A Node keeps what an earlier state of it had.
+                Change::Node(_) | Change::NodeGone => {
+                    kept.push(change);
+                    continue;
+                }
+            };
+            if seen.insert(concern) {
+                kept.push(change);
+            }
+        }
+        kept.reverse();
+        left += kept.len();
+        batch.changes = kept;
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn superseded_changes_do_not_accumulate() {
+        let gone = |name: &str| Change::ServiceGone(ObjectName::new("default", name));
+        let slice = |name: &str| Change::SliceGone(ObjectName::new("default", name));
+        let listed = || Change::Listed(Listed::Services(Arc::default()));
+        let batch = |changes| ChangeBatch::new(changes, Instant::now());
+        let mut batches = vec![
+            batch(vec![gone("a"), slice("a"), gone("b"), Change::NodeGone, listed()]),
+            batch(vec![gone("a"), Change::NodeGone, listed()]),
+            batch(vec![Change::Synced, gone("a")]),
+        ];
+        assert_eq!(remove_superseded(&mut batches), 7);
+        let left: Vec<Vec<Change>> = batches.into_iter().map(|batch| batch.changes).collect();
+        assert_eq!(left[0], [slice("a"), gone("b"), Change::NodeGone]);
+        assert_eq!(left[1], [Change::NodeGone, listed()]);
+        assert_eq!(left[2], [Change::Synced, gone("a")]);
     }
 }

@@ -188,6 +188,7 @@ impl Facts {
             facts.endpoints.push(EndpointFacts { backend: choice.backend, reach, tracked, others });
         }
         if let Err(error) = facts.judge_others(packet, choices, mark, &links) {
+            facts.before = Passing::May(format!("chains that could not be read: {error}"));
             facts.unknown.push(format!("chains of other programs: {error}"));
         }
         facts

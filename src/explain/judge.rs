@@ -2,6 +2,7 @@
 
 use shunt_core::explain::{Choice, Code, End, Entry, Finding, Masquerade, Packet, Reasons};
 use shunt_core::model::{Family, Protocol};
+use shunt_core::plan::FrontendKind;
 
 use super::Way;
 use super::facts::{EndpointFacts, Facts, Passing, Reach};
@@ -93,7 +94,10 @@ pub fn judge(
         // The node itself may answer, or another program may translate the packet instead.
         End::Untouched | End::NoTable if reasons.target.is_some() => {
             let may_translate = status.is_some_and(|status| status.kube_proxy.has_rules());
-            match may_translate || facts.is_for_node {
+            // Only an address of the cluster has no other owner outside of it.
+            let is_cluster_ip =
+                reasons.target.as_ref().is_some_and(|it| it.kind == FrontendKind::ClusterIp);
+            match may_translate || facts.is_for_node || !is_cluster_ip {
                 true => Verdict::Unknown,
                 false => Verdict::Dropped,
             }
@@ -244,6 +248,10 @@ fn fate(
         return if is_received { Fate::Unknown(finding) } else { Fate::Lost(finding) };
     }
     let Some(facts) = facts else { return Fate::Delivered };
+    if facts.reach == Reach::Unknown {
+        let text = format!("the route to endpoint {backend} could not be read");
+        return Fate::Unknown(Finding::new(Code::EndpointUnreachable, text));
+    }
     if let Some(obstacle) = facts.reach.obstacle() {
         let text = format!("endpoint {backend} is unreachable: {obstacle}");
         let finding = Finding::new(Code::EndpointUnreachable, text);

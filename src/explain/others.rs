@@ -95,6 +95,12 @@ impl Others {
         if let Some(dropped) = passage.hook(hook, |priority| priority < NAT_DST)? {
             return Ok(dropped);
         }
+        // The order of chains of one priority is not known.
+        if let Some(Passing::Drops(by) | Passing::Rejects(by)) =
+            passage.hook(hook, |priority| priority == NAT_DST)?
+        {
+            passage.doubt.get_or_insert(Passing::May(by));
+        }
         passage.translators(hook)?;
         Ok(passage.end())
     }

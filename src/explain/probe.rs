@@ -137,7 +137,16 @@ impl Probe {
         explanation.probe =
             Some(ProbeReport { result, text, endpoint: self.endpoint, seconds: took });
         let verdict = match (&self.outcome, self.endpoint) {
-            (Outcome::Answered, _) => Some((Verdict::Delivered, None)),
+            (Outcome::Answered, Some(_)) => Some((Verdict::Delivered, None)),
+            // Another program has answered, and no endpoint of the Service.
+            (Outcome::Answered, None) => Some((Verdict::Unknown, None)),
+            (
+                Outcome::Refused(errno @ (Errno::EHOSTUNREACH | Errno::ENETUNREACH)),
+                Some(endpoint),
+            ) => {
+                let text = format!("endpoint {endpoint} is unreachable: {}", errno.desc());
+                Some((Verdict::Refused, Some((Code::EndpointUnreachable, text))))
+            }
             (Outcome::Refused(_), Some(endpoint)) => {
                 let text = format!(
                     "endpoint {endpoint} refuses the connection: nothing listens on that port, or a \

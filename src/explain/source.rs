@@ -213,16 +213,17 @@ pub(super) fn within<T: Send>(
 }
 
 impl Client {
-    /// Returns a client at an unknown place, for explanations without a kernel.
+    /// Returns a client for explanations without a kernel: one at an unknown place, or the node with
+    /// this address.
     #[must_use]
-    pub fn assumed(from: Option<IpAddr>, to: IpAddr) -> Client {
+    pub fn assumed(from: Option<IpAddr>, node: Option<IpAddr>, to: IpAddr) -> Client {
         let unspecified = match Family::of(to) {
             Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
             Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
         };
         Client {
-            address: from.unwrap_or(unspecified),
-            origin: Origin::Interface(None),
+            address: from.or(node).unwrap_or(unspecified),
+            origin: if from.is_some() { Origin::Interface(None) } else { Origin::Node },
             namespace: None,
         }
     }

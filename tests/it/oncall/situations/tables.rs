@@ -47,7 +47,7 @@ const DAMAGES: &[Damage] = &[
             Row {
                 situation: "the rules of chain services are gone, at the ExternalIP",
                 to: To::external_ip(WEB),
-                says: Says::Dropped,
+                says: Says::Unknown,
                 codes: &["kernel-differs"],
                 packet: Packet::Untouched,
                 ..TCP4
@@ -132,7 +132,7 @@ const DAMAGES: &[Damage] = &[
                 situation: "the element of the ExternalIP is gone",
                 from: From::Pod2,
                 to: To::external_ip(WEB),
-                says: Says::Dropped,
+                says: Says::Unknown,
                 codes: &["kernel-differs"],
                 packet: Packet::Untouched,
                 ..TCP4
@@ -171,7 +171,7 @@ const DAMAGES: &[Damage] = &[
             Row {
                 situation: "the whole pool is gone, at the VIP",
                 to: To::vip(WEB),
-                says: Says::Dropped,
+                says: Says::Unknown,
                 codes: &["kernel-differs"],
                 packet: Packet::Untouched,
                 ..TCP4
@@ -268,7 +268,7 @@ fn frontend_that_the_kernel_refuses_is_named() -> Result<()> {
                 situation: "the kernel refuses the ExternalIP",
                 to: To::external_ip(SINGLE),
                 families: V4,
-                says: Says::Dropped,
+                says: Says::Unknown,
                 codes: &["quarantined"],
                 packet: Packet::Untouched,
                 ..ROW
