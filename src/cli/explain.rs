@@ -267,15 +267,25 @@ impl Asked<'_> {
             let text = format!("Service {name} has no {family} address, so {from} cannot reach it");
             findings.push(Finding::new(Code::NoClusterIp, text));
         }
+        let several = frontends.len() > 1;
         let mut explanations = Vec::new();
         for (key, address) in frontends.into_iter().filter(|(_, address)| fits(address)) {
             let port = match key {
                 FrontendKey::Address(_, _, port) | FrontendKey::NodePort(_, _, port) => port,
             };
             let protocol = key.protocol().number();
-            explanations.push(self.explain(Destination { address, port, protocol })?);
+            match self.explain(Destination { address, port, protocol }) {
+                Ok(explanation) => explanations.push(explanation),
+                // Such as the node without a route of one family: the others still have answers.
+                Err(Failure::Other(error)) if several => {
+                    findings.push(Finding::new(Code::NotExplained, format!("{key}: {error:#}")));
+                }
+                Err(error) => return Err(error),
+            }
         }
-        let worst = explanations.iter().map(|explanation| explanation.verdict).max();
+        let is_partial = findings.iter().any(|finding| finding.code == Code::NotExplained);
+        let verdicts = explanations.iter().map(|explanation| explanation.verdict);
+        let worst = verdicts.chain(is_partial.then_some(Verdict::Unknown)).max();
         let finding = |Finding { code, text }| FindingReport { code: code.as_str(), text };
         Ok(ServiceExplanation {
             service: name.to_string(),

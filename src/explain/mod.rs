@@ -18,7 +18,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 
 use shunt_core::explain::{
-    Choice, End, Entry, Finding, Masquerade, Packet, Planned, Tables, Walk, lost_claims,
+    Choice, Code, End, Entry, Finding, Masquerade, Packet, Planned, Tables, Walk, lost_claims,
     masquerade, reasons, walk, why_ignored,
 };
 use shunt_core::model::{ObjectName, Store};
@@ -180,8 +180,17 @@ pub fn of_service(name: &ObjectName, port: Option<&str>, subject: &Subject<'_>) 
             }
         }
     };
-    let keys = subject.desired.claimed_by(name).filter(wanted);
-    let frontends = keys.filter_map(|key| Some((key, address(&key)?))).collect();
+    let mut frontends = Vec::new();
+    for key in subject.desired.claimed_by(name).filter(wanted) {
+        match address(&key) {
+            Some(address) => frontends.push((key, address)),
+            None => {
+                let text =
+                    format!("{key} is on no address: nodePortAddresses select none of its family");
+                findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
+            }
+        }
+    }
     OfService { frontends, findings }
 }
 

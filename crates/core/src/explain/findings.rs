@@ -108,6 +108,8 @@ codes! {
     HairpinWithoutMasquerade = "hairpin-without-masquerade",
     /// A result depends on something unknown.
     Assumed = "assumed",
+    /// One of the frontends of a Service could not be explained.
+    NotExplained = "not-explained",
 }
 
 impl fmt::Display for Code {

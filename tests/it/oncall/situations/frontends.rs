@@ -370,3 +370,18 @@ fn services_are_explained_by_name() -> Result<()> {
     ensure!(failed.is_empty(), "rows of the table that do not hold:\n{failed}");
     Ok(())
 }
+
+/// The node has no IPv6 route to the ClusterIP, and its own IPv4 connections still have an answer.
+#[test]
+fn frontend_that_cannot_be_asked_hides_no_other() -> Result<()> {
+    let world = world()?;
+    let _agent = world.start()?;
+    world.lab.node.ip("route del ::/0 via 2001:db8:2::1")?;
+    let answer = explain(&world, &["default/service-42"])?;
+    ensure!(answer.codes().contains("not-explained"), "{:#}", answer.json);
+    ensure!((answer.json["verdict"] == "unknown") && answer.status == 1, "{:#}", answer.json);
+    let frontends = answer.json["frontends"].as_array().into_iter().flatten();
+    let delivered = frontends.filter(|frontend| frontend["verdict"] == "delivered");
+    ensure!(delivered.count() >= 3, "{:#}", answer.json);
+    Ok(())
+}
