@@ -156,7 +156,8 @@ fn written(picture: &Picture, arguments: &Arguments, form: Form) -> anyhow::Resu
     })
 }
 
-/// Shows a picture of several. Returns false if nobody reads it any more.
+/// Shows a picture of several. Returns false if the reader has closed
+/// the pipe.
 fn show(text: &str, output: ServicesOutput) -> anyhow::Result<bool> {
     let mut stdout = io::stdout().lock();
     let is_table = matches!(output, ServicesOutput::Text | ServicesOutput::Wide);

@@ -57,8 +57,8 @@ impl KernelTables {
             let found = self.elements(pools.verdicts(), &[Lookup::Frontend(key)])?.pop().flatten();
             if let Some(counter) = found.and_then(|element| element.counter) {
                 let sum = total.get_or_insert(Counter { packets: 0, bytes: 0 });
-                sum.packets += counter.packets;
-                sum.bytes += counter.bytes;
+                sum.packets = sum.packets.saturating_add(counter.packets);
+                sum.bytes = sum.bytes.saturating_add(counter.bytes);
             }
         }
         Ok(total)

@@ -126,12 +126,6 @@ impl Directory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of applied syncs.
-    #[must_use]
-    pub fn revision(&self) -> u64 {
-        self.lock().revision
-    }
-
     /// Returns the selected part of the directory.
     #[must_use]
     pub fn excerpt(&self, selection: &Selection) -> Excerpt {

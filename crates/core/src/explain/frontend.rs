@@ -34,14 +34,7 @@ pub fn frontend_view(key: FrontendKey, store: &Store, desired: &Desired) -> Opti
     let locality = context.locality();
     let question = Question { service, port, family: key.family(), policy, locality };
     let endpoints = endpoints(store, question, &choices);
-    let target = Target {
-        key,
-        kind,
-        service: service.name.clone(),
-        port: port.clone(),
-        policy,
-        affinity: frontend.affinity,
-    };
+    let target = Target::of(question, key, kind, frontend);
     let finding = match frontend.outcome {
         Outcome::Balance(_) => None,
         Outcome::Reject => Some(no_endpoints(service, store, &target, &endpoints)),

@@ -1,7 +1,7 @@
 //! The reasons in the objects for what becomes of a packet.
 
 use crate::model::{Family, Ignored, ObjectName, Service, ServicePort, Store, TrafficPolicy};
-use crate::plan::{ChainName, Desired, FrontendKey, FrontendKind, NodeContext, Outcome};
+use crate::plan::{ChainName, Desired, Frontend, FrontendKey, FrontendKind, NodeContext, Outcome};
 
 use super::endpoints::{EndpointView, NotUsed, Question, endpoints};
 use super::findings::{Code, Finding};
@@ -48,6 +48,22 @@ pub struct Target {
 }
 
 impl Target {
+    pub(super) fn of(
+        Question { service, port, policy, .. }: Question<'_>,
+        key: FrontendKey,
+        kind: FrontendKind,
+        frontend: &Frontend,
+    ) -> Target {
+        Target {
+            key,
+            kind,
+            service: service.name.clone(),
+            port: port.clone(),
+            policy,
+            affinity: frontend.affinity,
+        }
+    }
+
     /// Returns the service port as `namespace/name:port`.
     #[must_use]
     pub fn label(&self) -> String {
@@ -87,14 +103,7 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
     let family = key.family();
     let question = Question { service, port, family, policy, locality: context.locality() };
     let views = endpoints(store, question, walk.choices());
-    let target = Target {
-        key,
-        kind,
-        service: service.name.clone(),
-        port: port.clone(),
-        policy,
-        affinity: frontend.affinity,
-    };
+    let target = Target::of(question, key, kind, frontend);
     let mut findings = Vec::new();
     match walk.end {
         End::Dropped(ChainName::External) => findings.push(not_allowed(service, &target, packet)),
@@ -124,7 +133,7 @@ fn frontend_of<'a>(
     packet: &Packet,
     desired: &'a Desired,
     context: &NodeContext,
-) -> Option<(FrontendKey, &'a crate::plan::Frontend)> {
+) -> Option<(FrontendKey, &'a Frontend)> {
     let by_address = packet.address_key()?;
     if let Some(frontend) = desired.frontend(by_address) {
         return Some((by_address, frontend));

@@ -256,7 +256,8 @@ impl Desired {
         Some(self.plans.get(self.claims.winner(key)?)?.kind(key))
     }
 
-    /// Returns the keys of the frontends that a Service claims, in order, whoever owns them.
+    /// Returns the keys of the frontends that a Service claims, in order. Another Service may own
+    /// them.
     pub fn claimed_by(&self, service: &ObjectName) -> impl Iterator<Item = FrontendKey> {
         let plan = self.plans.get(service).into_iter();
         plan.flat_map(|plan| &plan.frontends).map(|(key, _)| *key)
