@@ -195,16 +195,8 @@ impl Foreign {
         let foreign = Foreign { state: Mutex::new((socket, 0)), start };
         let mut batch = Batch::new(None);
         batch.add_table(TableFamily::Ip, Foreign::TABLE, 0, "not the agent's");
-        let kind = SetType {
-            // nft's number of ipv4_addr.
-            key_type: 7,
-            key_length: 4,
-            data: None,
-            range_fields: None,
-            learned: None,
-            counter: false,
-            type_of: None,
-        };
+        // nft's number of ipv4_addr.
+        let kind = SetType::of(7, 4);
         batch.add_set(TableFamily::Ip, Foreign::TABLE, Foreign::SET, &kind);
         foreign.commit(batch)?;
         Ok(foreign)

@@ -285,6 +285,7 @@ pub(super) fn kept(
     kernel: &mut dyn Kernel,
     family: Family,
     desired: &Desired,
+    narrowed: &BTreeSet<FrontendKey>,
 ) -> Result<Elements, Error> {
     let mut kept = Elements::new();
     let wanted = set_type(family, Set::Affinity);
@@ -292,11 +293,10 @@ pub(super) fn kept(
     if !sets.iter().any(|set| set.name == Set::Affinity.name() && set.is(&wanted)) {
         return Ok(kept);
     }
-    let none = BTreeSet::new();
     let pools = |key| desired.frontend(key).and_then(ordered_with_affinity);
     let mut seen = BTreeSet::new();
     list(kernel, family, Set::Affinity, &mut |element| {
-        let Some(age) = element.age.filter(|_| is_kept(family, pools, &none, &element)) else {
+        let Some(age) = element.age.filter(|_| is_kept(family, pools, narrowed, &element)) else {
             return;
         };
         // While others commit, the kernel can list an element twice.

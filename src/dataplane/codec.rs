@@ -288,7 +288,7 @@ fn concatenate(family: Family, fields: &[Field]) -> (u32, u32) {
     })
 }
 
-/// Returns the definition of one of shunt's sets.
+/// Returns the definition of one of shunt's sets, without the size of a particular table.
 pub(super) fn set_type(family: Family, set: Set) -> SetType {
     const POOL_VALUE: &[SetField] = &[SetField::Address, SetField::Port];
     let (key_type, key_length) = concatenate(family, set.key());
@@ -322,7 +322,8 @@ pub(super) fn set_type(family: Family, set: Set) -> SetType {
         key_length,
         data,
         range_fields,
-        learned: set.is_dynamic().then_some(AFFINITY_SIZE),
+        learned: set.is_dynamic(),
+        size: set.is_dynamic().then_some(AFFINITY_SIZE),
         counter: set.counts(),
         type_of,
     }

@@ -8,6 +8,7 @@ use shunt_core::plan::{
     ChainName, Desired, Element, Frontend, FrontendKey, PlanDelta, Pools, Set, SetMember, TABLE,
 };
 
+use super::capacity::Counts;
 use super::codec::{Bytes, ChainNames, encode_key, encode_key_end, table_family, with_data};
 use super::counters::{Continued, CountedIn, Counters};
 use super::quarantine::{Quarantine, Suspect};
@@ -258,6 +259,25 @@ impl Delta {
     pub(super) fn counts(&self) -> (usize, usize) {
         let sum = |sets: &[[Elements; SETS]; 2]| sets.iter().flatten().map(Elements::len).sum();
         (sum(&self.additions), sum(&self.deletions))
+    }
+
+    /// Returns the numbers of elements of a table's sets after the commit.
+    pub(super) fn counts_after(&self, record: &KernelRecord, family: Family) -> Counts {
+        let place = family as usize;
+        let mut counts = record.counts(family).elements;
+        for (set, count) in counts.iter_mut().enumerate() {
+            *count += self.additions[place][set].len();
+        }
+        for element in self.continued.iter().map(Continued::element) {
+            counts[element.set as usize] += usize::from(element.key.family() == family);
+        }
+        for stray in record.strays.iter().filter(|stray| stray.family == family) {
+            counts[stray.set as usize] += 1;
+        }
+        for (set, count) in counts.iter_mut().enumerate() {
+            *count = count.saturating_sub(self.deletions[place][set].len());
+        }
+        counts
     }
 
     /// Returns the number of changed frontends and members outside of the given delta.

@@ -3,11 +3,14 @@
 //! On Linux 6.9 and later, a running agent owns its tables, so that no other process can modify
 //! them. The tables persist after the agent, and the next agent takes them over.
 
-use nfnetlink::nft::{Batch, Error, Kernel, Refusal, TABLE_OWNER, TABLE_PERSIST, TableFamily};
+use nfnetlink::nft::{
+    Batch, Error, Kernel, Refusal, SetType, TABLE_OWNER, TABLE_PERSIST, TableFamily,
+};
 use nix::errno::Errno;
 use shunt_core::model::Family;
 use shunt_core::plan::{LAYOUT_COMMENT, Set, TABLE};
 
+use super::capacity::Sizes;
 use super::codec::{set_type, table_family};
 
 /// The flags of an owned table. Without persistence, the table would end with the agent.
@@ -101,11 +104,13 @@ pub(super) fn can_own(kernel: &mut dyn Kernel) -> Result<bool, Error> {
     }
 }
 
-/// Creates a table with its sets.
-pub(super) fn create_table(family: Family, flags: u32, batch: &mut Batch) {
+/// Creates a table with its sets, which have these sizes.
+pub(super) fn create_table(family: Family, flags: u32, sizes: &Sizes, batch: &mut Batch) {
     let table = table_family(family);
     batch.add_table(table, TABLE, flags, LAYOUT_COMMENT);
     for set in Set::ALL {
-        batch.add_set(table, TABLE, set.name(), &set_type(family, set));
+        let kind = set_type(family, set);
+        let size = sizes[set as usize].or(kind.size);
+        batch.add_set(table, TABLE, set.name(), &SetType { size, ..kind });
     }
 }

@@ -12,6 +12,7 @@ use shunt_core::plan::{
     Pools, Set, SetMember, TABLE, Value, base_chains, on_demand_chain,
 };
 
+use super::capacity::Sizes;
 use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
 use super::fingerprint::{Fingerprint, Hashes};
 use super::listing::{list, retried};
@@ -157,7 +158,13 @@ fn read_table(
         let right = implements(family, &wanted, &live);
         chains.insert(name, right.then_some(wanted));
     }
-    Ok(TableState::Ours { chains, owner })
+    let mut sizes = Sizes::default();
+    for found in &sets {
+        if let Some(set) = Set::from_name(&found.name).filter(|set| set.is_hashed()) {
+            sizes[set as usize] = found.size;
+        }
+    }
+    Ok(TableState::Ours { chains, owner, sizes })
 }
 
 /// Returns true if both are regular chains, or base chains at the same hook and priority.

@@ -1,5 +1,6 @@
 //! Reconciles the kernel with the plan of the known objects.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{self, Kernel, Refusal, Socket};
@@ -16,7 +17,7 @@ use super::reading::{Reader, Reading};
 use super::record::TableState;
 use super::refusal::{Blame, Error, blame, is_about_affinity};
 use super::snapshot::Snapshot;
-use super::state::State;
+use super::state::{Current, State};
 use super::stats::CommitStats;
 use super::stopwatch::{Stopwatch, SystemClocks};
 use super::transaction::{Inputs, Prepared, SyncReport};
@@ -319,7 +320,8 @@ impl Dataplane {
         // All elements are written anew, and the affinity entries move over.
         let mut moved_affinity = Vec::new();
         for family in replaced {
-            moved_affinity.push((family, kept(&mut *self.kernel, family, &self.desired)?));
+            moved_affinity
+                .push((family, kept(&mut *self.kernel, family, &self.desired, &BTreeSet::new())?));
             record.forget_table(family);
         }
         self.drift.record_changes();
@@ -336,16 +338,29 @@ impl Dataplane {
             return Ok(None);
         };
         self.drift.note_generation(&mut *self.kernel, current)?;
-        let prepared = Prepared::new(Inputs {
-            kernel: &mut *self.kernel,
-            desired: &self.desired,
-            node_context,
-            current,
-            quarantine: &self.quarantine,
-            policy: &self.policy,
-            sweep: &mut self.sweep,
-            isolated,
-        })?;
+        let mut prepare = |current: &Current, kernel: &mut dyn Kernel| {
+            Prepared::new(Inputs {
+                kernel,
+                desired: &self.desired,
+                node_context,
+                current,
+                quarantine: &self.quarantine,
+                policy: &self.policy,
+                sweep: &mut self.sweep,
+                isolated,
+            })
+        };
+        let mut prepared = prepare(current, &mut *self.kernel)?;
+        if !prepared.too_small.is_empty() {
+            // The sets of a new table are large enough. The affinity entries move over.
+            for family in std::mem::take(&mut prepared.too_small) {
+                tracing::info!(%family, "the sets of the table are too small, replacing the table");
+                let narrowed = &prepared.stale.narrowed;
+                let kept = kept(&mut *self.kernel, family, &self.desired, narrowed)?;
+                current.replace_table(family, kept);
+            }
+            prepared = prepare(current, &mut *self.kernel)?;
+        }
         if !prepared.is_empty() {
             return Ok(Some(prepared));
         }

@@ -8,6 +8,7 @@ use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, PlanDelta, Set, SetMember,
 };
 
+use super::capacity::Sizes;
 use super::ownership::TableOwner;
 use super::slots::Slotted;
 
@@ -25,6 +26,8 @@ pub(super) enum TableState {
         chains: BTreeMap<ChainName, Option<Chain>>,
         /// The owner of the table.
         owner: TableOwner,
+        /// The sizes of its sets.
+        sizes: Sizes,
     },
 }
 
@@ -78,6 +81,14 @@ impl KernelRecord {
     pub(super) fn set_owner(&mut self, family: Family, new: TableOwner) {
         if let TableState::Ours { owner, .. } = &mut self.tables[family as usize] {
             *owner = new;
+        }
+    }
+
+    /// Returns the sizes of a table's sets; `None` if the table is missing or must be replaced.
+    pub(super) fn sizes(&self, family: Family) -> Option<&Sizes> {
+        match self.table(family) {
+            TableState::Ours { sizes, .. } => Some(sizes),
+            TableState::Absent | TableState::Unusable => None,
         }
     }
 
@@ -176,7 +187,7 @@ impl KernelRecord {
 
     /// Reserves capacity for more frontends and members.
     pub(super) fn reserve(&mut self, frontends: usize, members: usize) {
-        self.frontends.reserve(frontends);
+        self.frontends.reserve_exact(frontends);
         self.members.reserve(members);
     }
 

@@ -119,6 +119,14 @@ impl Current {
         }
     }
 
+    /// Notes that the next transaction replaces a table: all its elements are written anew, and
+    /// these affinity entries move over.
+    pub(super) fn replace_table(&mut self, family: Family, affinity: Elements) {
+        self.record.forget_table(family);
+        self.difference = Difference::Anywhere;
+        self.moved_affinity.push((family, affinity));
+    }
+
     /// Notes that the kernel holds the plan.
     pub(super) fn settled(&mut self) {
         self.difference = Difference::Planned(PlanDelta::default());

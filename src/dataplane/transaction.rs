@@ -10,6 +10,7 @@ use shunt_core::plan::{
 };
 
 use super::affinity::{Found, Sweep, delete, ordered_with_affinity};
+use super::capacity::{self, Sizes, sizes_for};
 use super::codec::table_family;
 use super::diff::{Delta, Stale};
 use super::ownership::{OWNED, OwnershipPolicy, TableOwner, create_table};
@@ -53,7 +54,9 @@ pub struct Prepared {
     batch: FinishedBatch,
     delta: Delta,
     chains: Vec<(Family, Chain)>,
-    created: Vec<(Family, TableOwner)>,
+    created: Vec<(Family, TableOwner, Sizes)>,
+    /// The families whose table has a set that is too small for the plan.
+    pub(super) too_small: Vec<Family>,
     taken_over: Vec<Family>,
     repaired: usize,
     /// The affinity entries that may be stale.
@@ -81,22 +84,28 @@ impl Prepared {
         let mut later = Stale::default();
         let mut chains = Vec::new();
         let mut created = Vec::new();
+        let mut too_small = Vec::new();
         let mut taken_over = Vec::new();
         for family in Family::ALL {
             let table = table_family(family);
+            let counts = delta.counts_after(record, family);
+            if record.sizes(family).is_some_and(|it| capacity::too_small(it, &counts).count() > 0) {
+                too_small.push(family);
+            }
             match record.owner(family) {
                 None => {
                     if *record.table(family) == TableState::Unusable {
                         batch.delete_table(table, TABLE);
                     }
                     let owned = policy.creates_owned_tables();
-                    create_table(family, if owned { OWNED } else { 0 }, &mut batch);
+                    let sizes = sizes_for(&counts);
+                    create_table(family, if owned { OWNED } else { 0 }, &sizes, &mut batch);
                     let entries = current.moved_affinity.iter().filter(|(of, _)| *of == family);
                     for (_, entries) in entries {
                         batch.add_elements(table, TABLE, Set::Affinity.name(), entries);
                     }
-                    created
-                        .push((family, if owned { TableOwner::Ours } else { TableOwner::Shared }));
+                    let owner = if owned { TableOwner::Ours } else { TableOwner::Shared };
+                    created.push((family, owner, sizes));
                 }
                 Some(owner) => {
                     if owner == TableOwner::Orphan && policy.takes_over() {
@@ -152,7 +161,17 @@ impl Prepared {
             _ => 0,
         };
         let batch = batch.finish();
-        Ok(Prepared { batch, delta, chains, created, taken_over, repaired, stale, later })
+        Ok(Prepared {
+            batch,
+            delta,
+            chains,
+            created,
+            too_small,
+            taken_over,
+            repaired,
+            stale,
+            later,
+        })
     }
 
     /// Returns true if there is nothing to write.
@@ -165,11 +184,12 @@ impl Prepared {
         current.advance();
         current.moved_affinity.clear();
         let record = &mut current.record;
-        for (family, owner) in self.created {
+        for (family, owner, sizes) in self.created {
             if owner == TableOwner::Ours {
                 policy.kernel_can = Some(true);
             }
-            record.set_table(family, TableState::Ours { chains: Default::default(), owner });
+            let chains = Default::default();
+            record.set_table(family, TableState::Ours { chains, owner, sizes });
         }
         for family in self.taken_over {
             record.set_owner(family, TableOwner::Ours);

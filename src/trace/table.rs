@@ -225,7 +225,7 @@ fn fill(
 /// Returns the definition of a set of source addresses and ports, `ipv4_addr . inet_service`.
 fn clients(family: Family, count: u32) -> SetType {
     let (address, length) = if family == Family::Ip { (7, 4) } else { (8, 16) };
-    SetType { learned: Some(count), ..SetType::of(address << 6 | 13, length + 4) }
+    SetType { learned: true, size: Some(count), ..SetType::of(address << 6 | 13, length + 4) }
 }
 
 /// Returns the register after an address.

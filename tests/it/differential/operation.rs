@@ -108,7 +108,7 @@ pub(crate) fn usual(set: &str) -> SetType {
             range_fields: Some([2, 4, 0, 0]),
             ..plain
         },
-        "few" => SetType { learned: Some(4), ..plain },
+        "few" => SetType { learned: true, size: Some(4), ..plain },
         _ => plain,
     }
 }

@@ -3,6 +3,7 @@
 mod cluster;
 mod counted;
 mod faults;
+mod growth;
 mod ownership;
 mod probe;
 mod quarantine;

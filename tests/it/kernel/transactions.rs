@@ -9,15 +9,7 @@ use shunt_testbed::Netns;
 
 const TABLE: &str = "test";
 
-const NUMBERS: SetType = SetType {
-    key_type: 4,
-    key_length: 4,
-    data: None,
-    range_fields: None,
-    learned: None,
-    counter: false,
-    type_of: None,
-};
+const NUMBERS: SetType = SetType::of(4, 4);
 
 fn begin(kind: &SetType) -> Batch {
     let mut batch = Batch::new(None);

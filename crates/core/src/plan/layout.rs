@@ -257,6 +257,12 @@ impl Set {
         Pools::ALL.into_iter().any(|pools| pools.verdicts() == self)
     }
 
+    /// Returns true for a hash table that only transactions change.
+    #[must_use]
+    pub fn is_hashed(self) -> bool {
+        !self.is_dynamic() && !self.has_ranges()
+    }
+
     /// Returns true if packets add the elements, which expire and are no part of a plan.
     #[must_use]
     pub fn is_dynamic(self) -> bool {

@@ -179,7 +179,7 @@ impl Batch {
                 set_u32(sys::NFTNL_SET_DATA_LEN, length);
             }
         }
-        if let Some(size) = kind.learned {
+        if let Some(size) = kind.size {
             set_u32(sys::NFTNL_SET_DESC_SIZE, size);
         }
         if let Some(type_of) = &kind.type_of {

@@ -7,12 +7,12 @@ use super::uapi::{
     NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA,
     NFTA_EXPR_NAME, NFTA_HOOK_HOOKNUM, NFTA_HOOK_PRIORITY, NFTA_IMMEDIATE_DATA, NFTA_LIST_ELEM,
     NFTA_RULE_CHAIN, NFTA_RULE_EXPRESSIONS, NFTA_RULE_HANDLE, NFTA_RULE_USERDATA,
-    NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_ELEM_DATA, NFTA_SET_ELEM_EXPIRATION,
-    NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS, NFTA_SET_ELEM_KEY,
-    NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA, NFTA_SET_FLAGS,
-    NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TIMEOUT, NFTA_TABLE_FLAGS,
-    NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE,
-    kind,
+    NFTA_SET_DATA_LEN, NFTA_SET_DATA_TYPE, NFTA_SET_DESC, NFTA_SET_DESC_SIZE, NFTA_SET_ELEM_DATA,
+    NFTA_SET_ELEM_EXPIRATION, NFTA_SET_ELEM_EXPR, NFTA_SET_ELEM_EXPRESSIONS, NFTA_SET_ELEM_FLAGS,
+    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_TIMEOUT, NFTA_SET_ELEM_USERDATA,
+    NFTA_SET_FLAGS, NFTA_SET_KEY_LEN, NFTA_SET_KEY_TYPE, NFTA_SET_NAME, NFTA_SET_TIMEOUT,
+    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_OWNER, NFTA_TABLE_USERDATA, NFTA_VERDICT_CHAIN,
+    NFTA_VERDICT_CODE, kind,
 };
 use super::{SetData, SetType, Statement, userdata};
 use crate::attr::{Attr, Attrs, covers};
@@ -87,6 +87,8 @@ pub struct DumpedSet {
     data: Option<(u32, u32)>,
     /// The timeout of its elements in milliseconds, if they expire.
     pub timeout: Option<u64>,
+    /// The maximum number of elements; `None` for no limit.
+    pub size: Option<u32>,
 }
 
 impl DumpedSet {
@@ -100,6 +102,10 @@ impl DumpedSet {
             key: (number(NFTA_SET_KEY_TYPE)?, number(NFTA_SET_KEY_LEN)?),
             data: number(NFTA_SET_DATA_TYPE).zip(Some(number(NFTA_SET_DATA_LEN).unwrap_or(0))),
             timeout: attrs.find(NFTA_SET_TIMEOUT).and_then(|a| a.be64()).filter(|it| *it > 0),
+            size: attrs
+                .find(NFTA_SET_DESC)
+                .and_then(|a| a.children().find(NFTA_SET_DESC_SIZE)?.be32())
+                .filter(|it| *it > 0),
         })
     }
 
@@ -110,7 +116,7 @@ impl DumpedSet {
         (self.key.1, self.data.map_or(0, |(_, length)| length))
     }
 
-    /// True if the set is defined like this.
+    /// True if the set is defined like this, whatever its size.
     #[must_use]
     pub fn is(&self, kind: &SetType) -> bool {
         let data_matches = match (kind.data, self.data) {

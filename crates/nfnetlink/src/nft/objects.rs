@@ -108,8 +108,11 @@ pub struct SetType {
     pub data: Option<SetData>,
     /// For a set of ranges: the length of each key field in bytes, without padding; 0 for no field.
     pub range_fields: Option<[u8; 4]>,
-    /// For a set to which packets add elements, which expire: the maximum number of elements.
-    pub learned: Option<u32>,
+    /// True for a set to which packets add elements, which expire.
+    pub learned: bool,
+    /// The maximum number of elements; `None` for no limit. With a size, the kernel allocates the
+    /// hash table at once and never resizes it.
+    pub size: Option<u32>,
     /// True if every element counts packets and bytes.
     pub counter: bool,
     /// The `typeof` expressions, for types without a type number.
@@ -126,7 +129,8 @@ impl SetType {
             key_length,
             data: None,
             range_fields: None,
-            learned: None,
+            learned: false,
+            size: None,
             counter: false,
             type_of: None,
         }
@@ -138,7 +142,7 @@ impl SetType {
         let interval = libc::NFT_SET_INTERVAL as u32 | NFT_SET_CONCAT;
         let ranges = if self.range_fields.is_some() { interval } else { 0 };
         let learned = (libc::NFT_SET_EVAL | libc::NFT_SET_TIMEOUT) as u32;
-        let learned = if self.learned.is_some() { learned } else { 0 };
+        let learned = if self.learned { learned } else { 0 };
         map as u32 | ranges | learned
     }
 }

@@ -29,7 +29,10 @@ pub(super) const NFTA_SET_KEY_TYPE: u16 = 4;
 pub(super) const NFTA_SET_KEY_LEN: u16 = 5;
 pub(super) const NFTA_SET_DATA_TYPE: u16 = 6;
 pub(super) const NFTA_SET_DATA_LEN: u16 = 7;
+pub(super) const NFTA_SET_DESC: u16 = 9;
 pub(super) const NFTA_SET_TIMEOUT: u16 = 11;
+
+pub(super) const NFTA_SET_DESC_SIZE: u16 = 1;
 
 pub(super) const NFTA_RULE_TABLE: u16 = 1;
 pub(super) const NFTA_RULE_CHAIN: u16 = 2;

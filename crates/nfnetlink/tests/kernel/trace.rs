@@ -96,7 +96,7 @@ fn full_set_limits_the_traced_packets() -> Result<()> {
         let (family, table) = (Family::Ip, "traces");
         let mut batch = Batch::new(None);
         batch.add_table(family, table, TABLE_OWNER, "a test");
-        let sources = SetType { learned: Some(2), ..SetType::of(13, 2) };
+        let sources = SetType { learned: true, size: Some(2), ..SetType::of(13, 2) };
         batch.add_set(family, table, "ports", &sources);
         let base = BaseChain { kind: ChainKind::Filter, hook: Hook::Output, priority: -301 };
         batch.add_chain(family, table, "start", Some(base));

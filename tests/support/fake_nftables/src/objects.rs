@@ -259,6 +259,9 @@ impl Set {
         if let Some((kind, length)) = self.kind.data {
             attrs = attrs.number(SET_DATA_TYPE, kind).number(SET_DATA_LEN, length);
         }
+        if let Some(size) = self.size {
+            attrs = attrs.nest(SET_DESC, Writer::default().number(SET_DESC_SIZE, size));
+        }
         DumpedSet::parse(&attrs.attrs())
     }
 }

@@ -85,6 +85,10 @@ fn strip(object: &mut Value) -> Vec<String> {
         // The owner is not part of the ruleset; nft 1.0.6 does not know its flags.
         body.remove("flags");
     }
+    if body.get("flags").is_none() {
+        // The size of a set depends on its history, unless packets fill it.
+        body.remove("size");
+    }
     let name = body.get("name").and_then(|n| n.as_str()).unwrap_or_default().to_owned();
     let elements = body.remove("elem");
     let elements = elements.as_ref().and_then(|e| e.as_array());
