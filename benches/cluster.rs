@@ -59,8 +59,7 @@ pub(crate) fn slice(n: u32, endpoints: u32, version: u32) -> EndpointSlice {
                 serving: true,
                 terminating: false,
                 node: Some("node-2".into()),
-                zone_hints: Box::default(),
-                node_hints: Box::default(),
+                hints: None,
             })
             .collect(),
     }

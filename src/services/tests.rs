@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use shunt_core::model::{
-    Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Ignored, Node, ObjectName,
+    Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName,
     Protocol, Service, ServicePort, Store, TrafficPolicy,
 };
 use shunt_core::plan::{ChainName, Desired, FrontendKey, Options, Pools};
@@ -32,8 +32,7 @@ fn endpoint(octet: u8, node: &str, zone: &str) -> Endpoint {
         serving: true,
         terminating: false,
         node: Some(node.into()),
-        zone_hints: Box::new([zone.into()]),
-        node_hints: Box::default(),
+        hints: Hints::boxed([zone.into()].into(), Box::default()),
     }
 }
 

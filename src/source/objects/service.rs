@@ -141,7 +141,7 @@ fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAdd
             "must be the same as the first of spec.clusterIPs",
         );
     }
-    let mut addresses: Vec<IpAddr> = Vec::new();
+    let mut addresses: Vec<IpAddr> = Vec::with_capacity(spec.cluster_ips.len());
     for (i, text) in spec.cluster_ips.iter().enumerate() {
         match values::service_ip(text) {
             Err(reason) => findings.error(at.index(i), text, reason),

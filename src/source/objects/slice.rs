@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use shunt_core::model::{Change, Endpoint, EndpointPort, EndpointSlice, Family};
+use shunt_core::model::{Change, Endpoint, EndpointPort, EndpointSlice, Family, Hints};
 
 use crate::spanned_yaml::At;
 
@@ -110,8 +110,10 @@ fn endpoints(
             serving: raw.conditions.serving.unwrap_or(true),
             terminating: raw.conditions.terminating.unwrap_or(false),
             node: (!raw.node_name.is_empty()).then(|| names.get(&raw.node_name)),
-            zone_hints: hints(&raw.hints.for_zones, names),
-            node_hints: hints(&raw.hints.for_nodes, names),
+            hints: Hints::boxed(
+                hints(&raw.hints.for_zones, names),
+                hints(&raw.hints.for_nodes, names),
+            ),
         });
     }
     endpoints

@@ -290,12 +290,12 @@ endpoints:
     assert_eq!(slice.ports.len(), 3);
     let [a, b, c] = &slice.endpoints[..] else { panic!() };
     assert_eq!((a.ready, a.serving, a.terminating), (false, true, true));
-    assert_eq!((a.zone_hints.len(), a.node_hints.len()), (2, 1));
+    assert_eq!((a.zone_hints().len(), a.node_hints().len()), (2, 1));
     assert_eq!((b.ready, b.serving, b.terminating), (true, true, false));
     assert_eq!(b.node, None);
     // A name that occurs often is kept once.
     assert!(std::sync::Arc::ptr_eq(a.node.as_ref().unwrap(), c.node.as_ref().unwrap()));
-    assert!(std::sync::Arc::ptr_eq(a.node.as_ref().unwrap(), &a.node_hints[0]));
+    assert!(std::sync::Arc::ptr_eq(a.node.as_ref().unwrap(), &a.node_hints()[0]));
 }
 
 #[test]

@@ -12,8 +12,8 @@ use ipnet::IpNet;
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
 use shunt::explain::{Client, Explanation, Facts, Subject, Verdict, Way, explain, packet};
 use shunt_core::model::{
-    Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Protocol,
-    Service, ServicePort, Store, TrafficPolicy,
+    Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Node, ObjectName,
+    Protocol, Service, ServicePort, Store, TrafficPolicy,
 };
 use shunt_core::plan::{Desired, DetectLocal, FrontendKey, NodePortAddresses, Options};
 use shunt_testbed::{Host, Random, Topology, seed};
@@ -554,11 +554,13 @@ fn random_slices(random: &mut Random, lab: &Topology, service: &Service) -> Vec<
                 serving: state > 0,
                 terminating: state <= 1 && random.below(2) == 0,
                 node: host.node.as_deref().filter(|_| random.below(10) > 0).map(Arc::from),
-                zone_hints: match random.below(4) {
-                    0 => [Arc::from(*random.one_of(&["a", "b"]))].into(),
-                    _ => Box::default(),
+                hints: match random.below(4) {
+                    0 => {
+                        let zone = Arc::from(*random.one_of(&["a", "b"]));
+                        Hints::boxed([zone].into(), Box::default())
+                    }
+                    _ => None,
                 },
-                node_hints: Box::default(),
             });
         }
         let names: &[&str] = if random.below(8) == 0 { &["x"] } else { &["a", "b"] };

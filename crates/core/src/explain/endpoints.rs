@@ -167,7 +167,7 @@ fn view(
         why,
         ready: endpoint.ready,
         terminating: endpoint.terminating,
-        zone_hints: endpoint.zone_hints.clone(),
+        zone_hints: endpoint.zone_hints().into(),
     }
 }
 
@@ -184,9 +184,9 @@ fn topology(store: &Store, view: &EndpointView, question: Question<'_>) -> Optio
     let endpoint = copies.next()?;
     let node: Arc<str> = question.locality.node.into();
     let zone = question.locality.zone.map(Arc::from);
-    let other_node = !endpoint.node_hints.is_empty() && !endpoint.node_hints.contains(&node);
-    let other_zone = !endpoint.zone_hints.is_empty()
-        && zone.is_some_and(|zone| !endpoint.zone_hints.contains(&zone));
+    let other_node = !endpoint.node_hints().is_empty() && !endpoint.node_hints().contains(&node);
+    let other_zone = !endpoint.zone_hints().is_empty()
+        && zone.is_some_and(|zone| !endpoint.zone_hints().contains(&zone));
     match (other_node, other_zone) {
         (_, true) if !other_node => Some(NotUsed::OtherZone),
         (true, _) => Some(NotUsed::OtherNode),

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::explain::{Code, NotUsed, Policy};
     use crate::model::{
-        Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, ObjectName, Protocol,
+        Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, ObjectName, Protocol,
         Service, ServicePort, TrafficPolicy,
     };
     use crate::plan::Options;
@@ -62,8 +62,7 @@ mod tests {
             serving: ready,
             terminating: false,
             node: Some(node.into()),
-            zone_hints: Box::new(["zone-a".into()]),
-            node_hints: Box::default(),
+            hints: Hints::boxed(["zone-a".into()].into(), Box::default()),
         }
     }
 

@@ -201,8 +201,8 @@ fn reordered<'a, R: Copy + Ord, B: PartialEq>(
 
 /// Applies the topology hints, which are valid only if every ready endpoint has them (KEP-2433).
 fn keep_near(ready: &mut Vec<&Candidate<'_>>, locality: Locality<'_>) {
-    if !keep_hinted(ready, |e| &e.node_hints, Some(locality.node)) {
-        keep_hinted(ready, |e| &e.zone_hints, locality.zone);
+    if !keep_hinted(ready, Endpoint::node_hints, Some(locality.node)) {
+        keep_hinted(ready, Endpoint::zone_hints, locality.zone);
     }
 }
 
@@ -226,7 +226,7 @@ fn keep_hinted(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{EndpointPort, ObjectName};
+    use crate::model::{EndpointPort, Hints, ObjectName};
 
     /// Parses an endpoint: its last octet, then flags (r ready, s serving, t terminating, l on the
     /// agent's node), then `@zone` or `#node` hints.
@@ -243,8 +243,7 @@ mod tests {
             serving: flags.contains('s'),
             terminating: flags.contains('t'),
             node: Some(if flags.contains('l') { "here" } else { "there" }.into()),
-            zone_hints: hints('@'),
-            node_hints: hints('#'),
+            hints: Hints::boxed(hints('@'), hints('#')),
         }
     }
 

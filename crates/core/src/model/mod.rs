@@ -17,7 +17,7 @@ pub use batch::{ChangeBatch, ChangeCounts};
 pub use collections::{ArrivalMap, ArrivalSet};
 pub use endpoints::{Backend, Locality, Selection, missing, select};
 pub use objects::{
-    Endpoint, EndpointPort, EndpointSlice, Family, Ignored, Node, ObjectName, Protocol, Service,
-    ServicePort, TrafficPolicy,
+    Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName, Protocol,
+    Service, ServicePort, TrafficPolicy,
 };
 pub use store::{Change, Dirty, Listed, Store};

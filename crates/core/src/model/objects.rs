@@ -223,10 +223,40 @@ pub struct Endpoint {
     pub terminating: bool,
     /// `nodeName`.
     pub node: Option<Arc<str>>,
-    /// `hints.forZones[].name`.
-    pub zone_hints: Box<[Arc<str>]>,
-    /// `hints.forNodes[].name`.
-    pub node_hints: Box<[Arc<str>]>,
+    /// `hints`, boxed: a cluster has hundreds of thousands of endpoints, most of them without.
+    pub hints: Option<Box<Hints>>,
+}
+
+impl Endpoint {
+    /// Returns `hints.forZones[].name`.
+    #[must_use]
+    pub fn zone_hints(&self) -> &[Arc<str>] {
+        self.hints.as_ref().map_or(&[], |hints| &hints.zones)
+    }
+
+    /// Returns `hints.forNodes[].name`.
+    #[must_use]
+    pub fn node_hints(&self) -> &[Arc<str>] {
+        self.hints.as_ref().map_or(&[], |hints| &hints.nodes)
+    }
+}
+
+/// The preferred clients of an endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hints {
+    /// `forZones[].name`.
+    pub zones: Box<[Arc<str>]>,
+    /// `forNodes[].name`.
+    pub nodes: Box<[Arc<str>]>,
+}
+
+impl Hints {
+    /// Returns the hints for an endpoint; `None` if there are none.
+    #[must_use]
+    pub fn boxed(zones: Box<[Arc<str>]>, nodes: Box<[Arc<str>]>) -> Option<Box<Hints>> {
+        let is_empty = zones.is_empty() && nodes.is_empty();
+        (!is_empty).then(|| Box::new(Hints { zones, nodes }))
+    }
 }
 
 /// The Node that the agent runs on.

@@ -90,7 +90,7 @@ pub struct Store {
     ignored: BTreeMap<ObjectName, Ignored>,
     slices: ArrivalMap<ObjectName, Arc<EndpointSlice>>,
     /// The slices of each Service, sorted by name.
-    slices_of: ArrivalMap<ObjectName, Vec<ObjectName>>,
+    slices_of: ArrivalMap<ObjectName, Vec<Arc<EndpointSlice>>>,
     /// The last known state of the agent's Node, even if it no longer exists.
     node: Option<Node>,
     node_exists: bool,
@@ -138,7 +138,13 @@ impl Store {
                 self.interface_addresses = addresses;
                 changed
             }
-            Change::Synced => !std::mem::replace(&mut self.synced, true),
+            Change::Synced => {
+                // Most objects come before, and their number changes little afterwards.
+                self.services.shrink_to_fit();
+                self.slices.shrink_to_fit();
+                self.slices_of.shrink_to_fit();
+                !std::mem::replace(&mut self.synced, true)
+            }
         };
         dirty.node_context |= changed;
         changed
@@ -196,23 +202,28 @@ impl Store {
     fn apply_slice(&mut self, slice: Arc<EndpointSlice>, dirty: &mut Dirty) -> bool {
         match self.slices.get(&slice.name) {
             Some(old) if *old == slice => return false,
-            Some(old) if old.service == slice.service => {
-                dirty.services.extend(slice.service_name());
-            }
+            Some(old) if old.service == slice.service => {}
             _ => {
                 // A slice that changes its Service leaves the old one at once.
                 if let Some(old) = self.slices.swap_remove(&slice.name) {
                     self.endpoints -= old.endpoints.len();
                     self.unlink(&old, dirty);
                 }
-                if let Some(service) = slice.service_name() {
-                    let names = self.slices_of.entry(service.clone()).or_default();
-                    if let Err(place) = names.binary_search(&slice.name) {
-                        names.insert(place, slice.name.clone());
+            }
+        }
+        if let Some(service) = slice.service_name() {
+            let slices = self.slices_of.entry(service.clone()).or_default();
+            match slices.binary_search_by(|known| known.name.cmp(&slice.name)) {
+                Ok(place) => slices[place] = slice.clone(),
+                Err(place) => {
+                    if slices.is_empty() {
+                        // Most Services have one slice.
+                        slices.reserve_exact(1);
                     }
-                    dirty.services.insert(service);
+                    slices.insert(place, slice.clone());
                 }
             }
+            dirty.services.insert(service);
         }
         self.endpoints += slice.endpoints.len();
         let old = self.slices.insert(slice.name.clone(), slice);
@@ -224,9 +235,9 @@ impl Store {
         let Some(service) = slice.service_name() else {
             return;
         };
-        if let Some(names) = self.slices_of.get_mut(&service) {
-            names.retain(|name| *name != slice.name);
-            if names.is_empty() {
+        if let Some(slices) = self.slices_of.get_mut(&service) {
+            slices.retain(|known| known.name != slice.name);
+            if slices.is_empty() {
                 self.slices_of.swap_remove(&service);
             }
         }
@@ -293,7 +304,7 @@ impl Store {
 
     /// Returns the EndpointSlices of a Service, sorted by name.
     pub fn slices(&self, service: &ObjectName) -> impl Iterator<Item = &EndpointSlice> + Clone {
-        self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slice(name))
+        self.slices_of.get(service).into_iter().flatten().map(|slice| &**slice)
     }
 
     /// Returns the EndpointSlice of that name.
@@ -332,10 +343,9 @@ impl Store {
         let ignored = self.ignored.iter().filter(|(name, _)| wanted(name, None));
         changes
             .extend(ignored.map(|(name, why)| Change::ServiceIgnored(name.clone(), why.clone())));
-        for (service, names) in &self.slices_of {
+        for (service, slices) in &self.slices_of {
             if wanted(service, self.service(service)) {
-                let slices = names.iter().filter_map(|name| self.slices.get(name));
-                changes.extend(slices.cloned().map(Change::Slice));
+                changes.extend(slices.iter().cloned().map(Change::Slice));
             }
         }
         changes.extend(self.synced.then_some(Change::Synced));

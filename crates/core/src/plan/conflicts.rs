@@ -86,7 +86,7 @@ pub(super) struct Claims {
 impl Claims {
     /// Reserves capacity for more frontends.
     pub(super) fn reserve(&mut self, more: usize) {
-        self.first.reserve(more);
+        self.first.reserve_exact(more);
     }
 
     pub(super) fn add(&mut self, key: FrontendKey, claim: Precedence) {

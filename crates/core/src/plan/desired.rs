@@ -73,7 +73,7 @@ impl Desired {
                 let gone = self.plans.keys().filter(|name| store.service(name).is_none());
                 let gone: Vec<ObjectName> = gone.cloned().collect();
                 let missing = store.service_count().saturating_sub(self.plans.len());
-                self.plans.reserve(missing);
+                self.plans.reserve_exact(missing);
                 self.claims.reserve(missing);
                 self.flows.reserve(missing);
                 let known = store.services().map(|service| &service.name);
@@ -399,8 +399,7 @@ mod tests {
                         serving,
                         terminating,
                         node: Some(if here { "node-1" } else { "node-2" }.into()),
-                        zone_hints: Box::default(),
-                        node_hints: Box::default(),
+                        hints: None,
                     })
                     .collect(),
             })

@@ -69,8 +69,7 @@ pub fn slice(n: u16, family: Family, endpoints: &[u16]) -> EndpointSlice {
                 serving: true,
                 terminating: false,
                 node: Some(Arc::from(if e % 2 == 0 { NODE } else { "node-2" })),
-                zone_hints: Box::default(),
-                node_hints: Box::default(),
+                hints: None,
             })
             .collect(),
     }
