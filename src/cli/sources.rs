@@ -17,7 +17,7 @@ use crate::dataplane::Commands;
 use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
 use crate::source::kubernetes::{
-    Access, AccessError, Connection, ContentType, Dialer, ObservedRequest, RequestObserver, Source,
+    Access, AccessError, Connection, Dialer, ObservedRequest, RequestObserver, Source,
 };
 use crate::source::manifests::{self, Locations, Watcher};
 use crate::source::objects::Kind;
@@ -54,7 +54,7 @@ impl Objects {
             kubeconfig: config.kubeconfig.clone(),
             master: config.master.clone(),
             dialer: dialer.cloned(),
-            content_type: ContentType::default(),
+            content_types: config.content_types,
         };
         // Its problems fail the command before anything is started.
         access.check()?;
