@@ -23,7 +23,7 @@ use super::requests::{ObserverLayer, RequestObserver};
 use super::server_name::server_name;
 use super::token::Token;
 use super::tunnel::Tunnel;
-use super::{Access, AccessError};
+use super::{Access, AccessError, ContentTypes};
 
 /// The timeout of a TCP connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -127,6 +127,7 @@ where
 /// certificates, keys or addresses may have changed.
 pub struct Connection {
     make: Box<dyn Fn() -> Result<Client, AccessError> + Send + Sync>,
+    content_types: ContentTypes,
     current: Mutex<(u64, Client)>,
 }
 
@@ -137,14 +138,26 @@ impl Connection {
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
     pub fn open(access: Access, observer: RequestObserver) -> Result<Connection, AccessError> {
-        Connection::new(move || client(&access, &observer))
+        let content_types = access.content_types;
+        let connection = Connection::new(move || client(&access, &observer))?;
+        Ok(Connection { content_types, ..connection })
     }
 
     pub(crate) fn new(
         make: impl Fn() -> Result<Client, AccessError> + Send + Sync + 'static,
     ) -> Result<Connection, AccessError> {
         let client = make()?;
-        Ok(Connection { make: Box::new(make), current: Mutex::new((0, client)) })
+        Ok(Connection {
+            make: Box::new(make),
+            content_types: ContentTypes::default(),
+            current: Mutex::new((0, client)),
+        })
+    }
+
+    /// Returns the configured content types of requests and answers.
+    #[must_use]
+    pub fn content_types(&self) -> ContentTypes {
+        self.content_types
     }
 
     /// Returns the client and its number.
