@@ -23,8 +23,9 @@ use crate::source::manifests::{self, Locations, Watcher};
 use crate::source::objects::Kind;
 use crate::status::{AgentState, Following};
 
-/// How long `--once` waits for the API server to list everything.
-const LISTING_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long `--once` waits for the API server to list everything: longer than a busy server queues
+/// a request.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A source of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]

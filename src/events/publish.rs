@@ -9,7 +9,7 @@ use shunt_core::model::ObjectName;
 use super::limit::{Decision, Limit};
 use super::{Notice, Notices, Regarding};
 use crate::jitter;
-use crate::source::kubernetes::Connection;
+use crate::source::kubernetes::{Connection, REQUEST_TIMEOUT};
 
 /// The reporting controller.
 const CONTROLLER: &str = "shunt";
@@ -18,12 +18,11 @@ const MAX_NOTE: usize = 1024;
 /// The maximum length of an object's name, and of `reportingInstance`, in bytes.
 const MAX_NAME: usize = 253;
 const MAX_INSTANCE: usize = 128;
-/// The timeout of a request: a busy server queues it for up to a minute.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum random delay of Events about Services. All nodes send them; most nodes then find
 /// that the Event exists.
 const MAX_DELAY: Duration = Duration::from_secs(5);
-/// The pauses before the retries of an Event, which is lost after the last one.
+/// The pauses before the retries of an Event, which is lost after the last one. Each is prolonged by
+/// a random part, up to as long again: all nodes may send Events at the same time.
 const PAUSES: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
 
@@ -71,7 +70,7 @@ pub async fn publish(notices: Notices, connection: Connection, node_name: String
                 tracing::debug!(reason = notice.reason, "Event lost: {}", error.text);
                 break;
             };
-            tokio::time::sleep(*pause).await;
+            tokio::time::sleep(pause.mul_f64(1.0 + jitter::fraction())).await;
         }
     }
 }

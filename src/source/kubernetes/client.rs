@@ -25,6 +25,10 @@ use super::token::Token;
 use super::tunnel::Tunnel;
 use super::{Access, AccessError};
 
+/// The timeout of a request, and of the body of its answer. A server that is busy queues a request
+/// and answers within 60 s, its `--request-timeout`. This timeout also covers the connect, so it is
+/// longer: a repeated request would wait anew. (Pings detect a dead connection earlier.)
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 /// The timeout of a TCP connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// HTTP/2: the client sends a ping when the server was silent for this long (client-go: 30 s) …

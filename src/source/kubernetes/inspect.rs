@@ -2,7 +2,6 @@
 //! objects, and what do the few objects say that concern the node itself?
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::StatusCode;
@@ -14,14 +13,12 @@ use serde_json::value::RawValue;
 use shunt_core::model::Change;
 use tokio::time::timeout;
 
-use super::client::Connection;
+use super::client::{Connection, REQUEST_TIMEOUT};
 use super::failure::{Failure, rule};
 use super::messages::{Page, garbage};
 use super::{Access, AccessError};
 use crate::source::objects::{self, Converted, Kind, Names, raw};
 
-/// How long each answer may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The size limit of an answer: a list of one object.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
@@ -168,9 +165,9 @@ fn parse<T: DeserializeOwned>(item: &RawValue) -> Option<T> {
 async fn get(client: &Client, uri: &str) -> Result<hyper::Response<Body>, Failure> {
     let request = hyper::Request::get(uri).body(Body::empty());
     let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
-    let answer = match timeout(ANSWER_TIMEOUT, client.send(request)).await {
+    let answer = match timeout(REQUEST_TIMEOUT, client.send(request)).await {
         Err(_) => {
-            let reason = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
+            let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
             return Err(Failure::Unreachable(reason));
         }
         Ok(answer) => answer.map_err(|error| Failure::unreachable(&error))?,
@@ -188,9 +185,9 @@ async fn get(client: &Client, uri: &str) -> Result<hyper::Response<Body>, Failur
 
 async fn read(answer: hyper::Response<Body>) -> Result<Vec<u8>, Failure> {
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
-    match timeout(ANSWER_TIMEOUT, body).await {
+    match timeout(REQUEST_TIMEOUT, body).await {
         Err(_) => {
-            let reason = format!("no whole answer within {} s", ANSWER_TIMEOUT.as_secs());
+            let reason = format!("no whole answer within {} s", REQUEST_TIMEOUT.as_secs());
             Err(Failure::Unreachable(reason))
         }
         Ok(Err(error)) => Err(Failure::broken(&*error)),

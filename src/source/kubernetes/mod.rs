@@ -48,6 +48,7 @@ use crate::source::objects::{Kind, Names};
 pub use access::{Access, AccessError};
 pub use api_status::ApiStatus;
 pub use client::Connection;
+pub(crate) use client::REQUEST_TIMEOUT;
 use decoder::Decoder;
 pub use dial::Dialer;
 #[cfg(any(test, feature = "fuzz"))]
