@@ -17,7 +17,7 @@ use crate::dataplane::Commands;
 use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
 use crate::source::kubernetes::{
-    Access, AccessError, Connection, Dialer, ObservedRequest, RequestObserver, Source,
+    Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
 };
 use crate::source::manifests::{self, Locations, Watcher};
 use crate::source::objects::Kind;
@@ -143,11 +143,10 @@ impl Objects {
                 let asked = count_requests(metrics.clone());
                 let metrics = metrics.clone();
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
-                let source = Source::new(access.clone(), node_name, restarted, asked.clone())?;
+                let source = Source::new(access.clone(), node_name, restarted, asked)?;
                 let server = access.server()?;
                 known.follow(node_name, Following::Api { server, api_status: source.api_status() });
-                let events = Connection::open(access.clone(), asked)?;
-                let events = publish(notices.clone(), events, node_name.to_owned());
+                let events = publish(notices.clone(), source.connection(), node_name.to_owned());
                 locations.clear();
                 let sink = commands.sink();
                 Ok(Box::pin(async move {

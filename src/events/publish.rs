@@ -1,5 +1,6 @@
 //! Sending Events to the API server.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use hyper::http::Request;
@@ -27,7 +28,7 @@ const PAUSES: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
 
 /// Sends the recorded notices until all recorders are dropped.
-pub async fn publish(notices: Notices, connection: Connection, node_name: String) {
+pub async fn publish(notices: Notices, connection: Arc<Connection>, node_name: String) {
     let mut notices = notices.0.lock().await;
     let mut limit = Limit::new(Instant::now());
     let mut forbidden = false;
@@ -237,7 +238,7 @@ fn cut(text: &str, bytes: usize) -> &str {
 mod tests {
     use std::collections::BTreeMap;
     use std::collections::btree_map::Entry;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use serde_json::Value;
 
@@ -288,7 +289,7 @@ mod tests {
     }
 
     impl Server {
-        fn connection(self: &Arc<Server>) -> Connection {
+        fn connection(self: &Arc<Server>) -> Arc<Connection> {
             let server = self.clone();
             let service = tower::service_fn(move |request: Request<kube::client::Body>| {
                 let server = server.clone();
@@ -302,7 +303,7 @@ mod tests {
                 }
             });
             let client = kube::Client::new(service, "default");
-            Connection::new(move || Ok(client.clone())).unwrap()
+            Arc::new(Connection::new(move || Ok(client.clone())).unwrap())
         }
 
         fn answer(&self, method: &Method, body: &[u8]) -> (u16, String) {

@@ -20,6 +20,7 @@ mod dial;
 mod failure;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
+mod http;
 mod inspect;
 mod kubeconfig;
 mod lines;
@@ -103,6 +104,12 @@ impl Source {
             api_status: Arc::new(ApiStatus::new(on_restart)),
             node_name: node_name.into(),
         }
+    }
+
+    /// Returns the connection to the server, for requests of other parts.
+    #[must_use]
+    pub fn connection(&self) -> Arc<Connection> {
+        self.connection.clone()
     }
 
     /// Returns a handle to the state of the API server, for use while the source runs.
