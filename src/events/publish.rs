@@ -1,5 +1,6 @@
 //! Sending Events to the API server.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,7 +9,8 @@ use hyper::{Method, StatusCode};
 use shunt_core::model::ObjectName;
 
 use super::limit::{Decision, Limit};
-use super::{Notice, Notices, Regarding};
+use super::writers::{fnv1a, is_writer};
+use super::{Notice, Notices, Regarding, Scope};
 use crate::jitter;
 use crate::source::kubernetes::{Connection, REQUEST_TIMEOUT};
 
@@ -19,16 +21,24 @@ const MAX_NOTE: usize = 1024;
 /// The maximum length of an object's name, and of `reportingInstance`, in bytes.
 const MAX_NAME: usize = 253;
 const MAX_INSTANCE: usize = 128;
-/// The maximum random delay of Events about Services. All nodes send them; most nodes then find
-/// that the Event exists.
+/// The delay of Events about Services, and the maximum of its random part: several nodes send them,
+/// and most of those then find that the Event exists. Meanwhile the directory gets the changes that
+/// the dataplane has just programmed.
+const MIN_DELAY: Duration = Duration::from_secs(1);
 const MAX_DELAY: Duration = Duration::from_secs(5);
 /// The pauses before the retries of an Event, which is lost after the last one. Each is prolonged by
 /// a random part, up to as long again: all nodes may send Events at the same time.
 const PAUSES: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
 
-/// Sends the recorded notices until all recorders are dropped.
-pub async fn publish(notices: Notices, connection: Arc<Connection>, node_name: String) {
+/// Sends the recorded notices until all recorders are dropped. `nodes` returns the names of the
+/// nodes of the cluster, as far as they are known.
+pub async fn publish(
+    notices: Notices,
+    connection: Arc<Connection>,
+    node_name: String,
+    nodes: impl Fn() -> HashSet<Arc<str>>,
+) {
     let mut notices = notices.0.lock().await;
     let mut limit = Limit::new(Instant::now());
     let mut forbidden = false;
@@ -39,8 +49,11 @@ pub async fn publish(notices: Notices, connection: Arc<Connection>, node_name: S
             Decision::SendCombined => notice.note.insert_str(0, "(combined from similar events): "),
         }
         if notice.regarding != Regarding::Node {
-            // All nodes see the same at the same time; one Event is enough.
-            tokio::time::sleep(MAX_DELAY.mul_f64(jitter::fraction())).await;
+            tokio::time::sleep(MIN_DELAY + MAX_DELAY.mul_f64(jitter::fraction())).await;
+        }
+        if notice.scope == Scope::Cluster && !is_writer(&node_name, &nodes(), &notice) {
+            tracing::debug!(reason = notice.reason, "other nodes send this Event");
+            continue;
         }
         let time = SystemTime::now();
         let mut pauses = PAUSES.iter();
@@ -181,13 +194,6 @@ fn event_name(
     }
 }
 
-/// A hash that is the same in all processes and versions (64-bit FNV-1a).
-fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 /// Returns the object. Events about a Node are in the namespace `default`.
 fn event(
     notice: &Notice,
@@ -249,6 +255,7 @@ mod tests {
     fn an_event_is_what_the_api_takes() {
         let notice = Notice {
             regarding: Regarding::Service(ObjectName::new("shop", "web")),
+            scope: Scope::Cluster,
             is_warning: true,
             reason: "FrontendConflict",
             action: "ProgramService",
@@ -269,6 +276,7 @@ mod tests {
     fn events_about_the_node_are_in_the_default_namespace() {
         let notice = Notice {
             regarding: Regarding::Node,
+            scope: Scope::Node,
             is_warning: false,
             reason: "Starting",
             action: "StartShunt",
@@ -286,6 +294,7 @@ mod tests {
         events: Mutex<BTreeMap<String, Value>>,
         failures: Mutex<Vec<u16>>,
         requests: Mutex<usize>,
+        uids: Mutex<usize>,
     }
 
     impl Server {
@@ -308,6 +317,7 @@ mod tests {
 
         fn answer(&self, method: &Method, body: &[u8]) -> (u16, String) {
             if method == Method::GET {
+                *self.uids.lock().unwrap() += 1;
                 return (200, r#"{"items":[{"metadata":{"uid":"0a-1b"}}]}"#.to_owned());
             }
             *self.requests.lock().unwrap() += 1;
@@ -344,6 +354,7 @@ mod tests {
     fn conflict(loser: &str) -> Notice {
         Notice {
             regarding: Regarding::Service(ObjectName::new("shop", loser)),
+            scope: Scope::Cluster,
             is_warning: true,
             reason: "FrontendConflict",
             action: "ProgramService",
@@ -354,6 +365,7 @@ mod tests {
     fn starting() -> Notice {
         Notice {
             regarding: Regarding::Node,
+            scope: Scope::Node,
             is_warning: false,
             reason: "Starting",
             action: "StartShunt",
@@ -364,25 +376,39 @@ mod tests {
     async fn publish_from(
         server: &Arc<Server>,
         node: &str,
+        nodes: &HashSet<Arc<str>>,
         told: impl IntoIterator<Item = Notice>,
     ) {
         let (recorder, notices) = Recorder::new();
         told.into_iter().for_each(|notice| recorder.record(notice));
         drop(recorder);
-        publish(notices, server.connection(), node.to_owned()).await;
+        publish(notices, server.connection(), node.to_owned(), || nodes.clone()).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn thousands_of_nodes_make_one_event_about_a_service() {
+    async fn a_few_of_thousands_of_nodes_make_one_event_about_a_service() {
         let server = Arc::new(Server::default());
-        for node in 0..5000 {
-            let node = format!("node-{node}");
-            publish_from(&server, &node, [starting(), conflict("web"), conflict("other")]).await;
+        let nodes: HashSet<Arc<str>> = (0..5000).map(|n| format!("node-{n}").into()).collect();
+        for node in &nodes {
+            let told = [starting(), conflict("web"), conflict("other")];
+            publish_from(&server, node, &nodes, told).await;
         }
         assert_eq!(server.regarding("Service").len(), 2, "one for each Service");
         assert_eq!(server.regarding("Node").len(), 5000, "one for each node");
-        // A 409 is an answer, and not tried again.
-        assert_eq!(*server.requests.lock().unwrap(), 15_000);
+        // Five nodes ask for the uid and send the Event. A 409 is an answer, and not tried again.
+        assert_eq!(*server.requests.lock().unwrap(), 5000 + 2 * 5);
+        assert_eq!(*server.uids.lock().unwrap(), 2 * 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_with_a_cause_on_one_node_comes_from_this_node() {
+        let server = Arc::new(Server::default());
+        let nodes: HashSet<Arc<str>> = (0..5000).map(|n| format!("node-{n}").into()).collect();
+        let unbound = Notice { scope: Scope::Node, ..conflict("web") };
+        publish_from(&server, "another", &nodes, [conflict("other"), unbound]).await;
+        let events = server.regarding("Service");
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0]["regarding"]["name"], "web");
     }
 
     #[tokio::test(start_paused = true)]
@@ -390,7 +416,7 @@ mod tests {
         for code in [400, 403, 404, 413, 422] {
             let server = Arc::new(Server::default());
             server.failures.lock().unwrap().push(code);
-            publish_from(&server, "node-1", [starting(), conflict("web")]).await;
+            publish_from(&server, "node-1", &HashSet::new(), [starting(), conflict("web")]).await;
             assert_eq!(server.regarding("Node").len(), 0, "{code}");
             assert_eq!(server.regarding("Service").len(), 1, "{code}");
         }
@@ -400,7 +426,7 @@ mod tests {
     async fn an_event_is_tried_again_while_the_server_is_busy() {
         let server = Arc::new(Server::default());
         server.failures.lock().unwrap().extend([503, 429, 500]);
-        publish_from(&server, "node-1", [starting()]).await;
+        publish_from(&server, "node-1", &HashSet::new(), [starting()]).await;
         assert_eq!(server.regarding("Node").len(), 1);
     }
 }
