@@ -3,9 +3,7 @@
 use std::fmt;
 
 use serde::de::value::{MapDeserializer, SeqDeserializer};
-use serde::de::{
-    self, DeserializeOwned, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor,
-};
+use serde::de::{self, Deserialize, Deserializer, Expected, IntoDeserializer, Unexpected, Visitor};
 use serde::forward_to_deserialize_any;
 use serde_path_to_error::Segment as PathSegment;
 
@@ -23,14 +21,14 @@ pub struct TypeError {
 }
 
 /// Deserializes a node as a `T`.
-pub fn typed<T: DeserializeOwned>(node: &Node<'_>) -> Result<T, TypeError> {
+pub fn typed<'de, T: Deserialize<'de>>(node: &'de Node<'_>) -> Result<T, TypeError> {
     // The tracking of the path costs time, and only errors need it.
     T::deserialize(node).or_else(|_| typed_reporting_unknown(node, |_| ()))
 }
 
 /// Deserializes a node as a `T` and reports each field that `T` lacks.
-pub fn typed_reporting_unknown<T: DeserializeOwned>(
-    node: &Node<'_>,
+pub fn typed_reporting_unknown<'de, T: Deserialize<'de>>(
+    node: &'de Node<'_>,
     mut unknown: impl FnMut(FieldPath),
 ) -> Result<T, TypeError> {
     let mut report = |path: serde_ignored::Path<'_>| unknown(ignored_path(&path));

@@ -1,16 +1,15 @@
-//! Decodes the JSON of an object into a change for the model.
+//! Decodes an object into a change for the model.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
 use shunt_core::model::{Change, Family, Listed, ObjectName};
 
-use crate::source::objects::{self, Converted, Key, Kind, Names, raw};
-use crate::spanned_yaml::{self, Diagnostic, FieldPath, Severity, typed};
+use super::messages::Object;
+use crate::source::objects::{self, Converted, Identity, Key, Kind, Names, Received};
+use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// A decoder for objects of one kind, which logs their problems.
 pub(super) struct Decoder {
@@ -36,22 +35,6 @@ pub(super) struct Decoded {
     pub(super) trigger: Option<(Family, SystemTime)>,
 }
 
-/// The metadata of any object, readable whatever is wrong with the rest.
-#[derive(Deserialize)]
-struct Bare {
-    metadata: BareMetadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct BareMetadata {
-    name: String,
-    #[serde(default)]
-    namespace: String,
-    #[serde(default)]
-    resource_version: String,
-}
-
 impl Decoder {
     pub(super) fn new(
         kind: Kind,
@@ -66,52 +49,40 @@ impl Decoder {
     ///
     /// # Errors
     /// If the object has no valid metadata.
-    pub(super) fn take(&mut self, json: &RawValue) -> Result<Option<Decoded>, String> {
+    pub(super) fn take(&mut self, object: &Object<'_>) -> Result<Option<Decoded>, String> {
         let names = self.names.clone();
         let names = &mut names.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = match self.kind {
-            Kind::Service => {
-                read(json, |raw: raw::Service| (objects::service(&raw, names), raw.metadata))
-            }
-            Kind::EndpointSlice => read(json, |raw: raw::EndpointSlice| {
-                (objects::endpoint_slice(&raw, names), raw.metadata)
-            }),
-            Kind::Node => read(json, |raw: raw::Node| (objects::node(&raw, names), raw.metadata)),
-            Kind::ServiceCidr => read(json, |raw: raw::ServiceCidr| {
-                (objects::service_cidr(&raw, names), raw.metadata)
-            }),
+        let received = object.convert(self.kind, names);
+        let Received { converted, version, trigger } = match received {
+            Some(received) => received,
+            None => self.undecodable(object, names)?,
         };
-        let (converted, metadata) = match read {
-            Some(read) => read,
-            None => self.mistyped(json, names)?,
-        };
-        if metadata.name.is_empty() {
+        if converted.key.name.name.is_empty() {
             return Err(format!("a {} without a name", self.kind));
         }
         if self.kind == Kind::Node && converted.key.name.name != self.node_name {
             return Ok(None);
         }
         let name = converted.key.name.clone();
-        self.tell(&name, &metadata.resource_version, &converted.problems);
+        self.tell(&name, &version, &converted.problems);
         let change = converted.into_change();
-        let trigger = self.trigger(&change, &metadata.annotations);
-        Ok(Some(Decoded { name, version: metadata.resource_version, change, trigger }))
+        let trigger = self.trigger(&change, trigger);
+        Ok(Some(Decoded { name, version, change, trigger }))
     }
 
     /// Decodes a deleted object.
     ///
     /// # Errors
     /// If the object has no valid metadata.
-    pub(super) fn take_gone(&mut self, json: &RawValue) -> Result<Option<Decoded>, String> {
-        let metadata = bare(json)?;
+    pub(super) fn take_gone(&mut self, object: &Object<'_>) -> Result<Option<Decoded>, String> {
+        let Identity { name, namespace, version } = identity(object)?;
         let names = &mut self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = Key::named(self.kind, &metadata, names);
+        let key = Key::named(self.kind, &namespace, &name, names);
         if self.kind == Kind::Node && key.name.name != self.node_name {
             return Ok(None);
         }
         self.told.remove(&key.name);
         let change = key.gone();
-        let version = metadata.resource_version;
         Ok(Some(Decoded { name: key.name, version, change, trigger: None }))
     }
 
@@ -130,30 +101,22 @@ impl Decoder {
         Some(Change::Listed(listed))
     }
 
-    /// Finds the field with the wrong type by the slow parser, so that the message equals that for
-    /// a manifest.
-    fn mistyped(
-        &self,
-        json: &RawValue,
-        names: &mut Names,
-    ) -> Result<(Converted, raw::Metadata), String> {
-        let metadata = bare(json)?;
-        let key = Key::named(self.kind, &metadata, names);
-        let document = spanned_yaml::parse(json.get().as_bytes());
-        let error =
-            document.ok().as_deref().and_then(<[_]>::first).and_then(|node| match self.kind {
-                Kind::Service => typed::<raw::Service>(node).err(),
-                Kind::EndpointSlice => typed::<raw::EndpointSlice>(node).err(),
-                Kind::Node => typed::<raw::Node>(node).err(),
-                Kind::ServiceCidr => typed::<raw::ServiceCidr>(node).err(),
-            });
-        let (field, reason) = match error {
-            Some(error) => (error.field, error.reason),
-            None => (FieldPath::default(), "a field has the wrong type".to_owned()),
+    /// Returns the result for an object that is not of the form of its kind.
+    fn undecodable(&self, object: &Object<'_>, names: &mut Names) -> Result<Received, String> {
+        let Identity { name, namespace, version } = identity(object)?;
+        let key = Key::named(self.kind, &namespace, &name, names);
+        let (field, reason) = match object {
+            Object::Json(json) => objects::mistyped(self.kind, json),
+            Object::Protobuf(message) => {
+                let error = objects::from_protobuf(self.kind, message.clone(), names).err();
+                let reason = error.map(|error| error.to_string()).unwrap_or_default();
+                (FieldPath::default(), reason)
+            }
         };
         let reason = format!("{reason} (the {} is left out)", self.kind);
         let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
-        Ok((Converted::refused(key, vec![problem]), metadata))
+        let converted = Converted::refused(key, vec![problem]);
+        Ok(Received { converted, version, trigger: None })
     }
 
     /// Reports problems, once for each version of an object.
@@ -169,25 +132,20 @@ impl Decoder {
     fn trigger(
         &self,
         change: &Change,
-        annotations: &raw::Annotations,
+        trigger: Option<jiff::Timestamp>,
     ) -> Option<(Family, SystemTime)> {
         let Change::Slice(slice) = change else { return None };
-        let time: jiff::Timestamp = annotations.last_change_trigger_time.as_ref()?.parse().ok()?;
-        let time = SystemTime::from(time);
+        let time = SystemTime::from(trigger?);
         (time > self.started).then_some((slice.family, time))
     }
 }
 
-fn read<T: DeserializeOwned>(
-    json: &RawValue,
-    convert: impl FnOnce(T) -> (Converted, raw::Metadata),
-) -> Option<(Converted, raw::Metadata)> {
-    serde_json::from_str(json.get()).ok().map(convert)
-}
-
-fn bare(json: &RawValue) -> Result<raw::Metadata, String> {
-    let Bare { metadata } = serde_json::from_str(json.get())
-        .map_err(|error| format!("an object without valid metadata ({error})"))?;
-    let BareMetadata { name, namespace, resource_version } = metadata;
-    Ok(raw::Metadata { name, namespace, resource_version, ..raw::Metadata::default() })
+fn identity(object: &Object<'_>) -> Result<Identity, String> {
+    let invalid = |error: &dyn fmt::Display| format!("an object without valid metadata ({error})");
+    match object {
+        Object::Json(json) => Identity::from_json(json).map_err(|error| invalid(&error)),
+        Object::Protobuf(message) => {
+            Identity::from_protobuf(message.clone()).map_err(|error| invalid(&error))
+        }
+    }
 }

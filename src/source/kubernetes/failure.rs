@@ -41,6 +41,8 @@ pub(super) enum Failure {
     Unreachable(String),
     /// The server sent an invalid response.
     Garbage(String),
+    /// The server sent protobuf that cannot be decoded.
+    Encoding(String),
 }
 
 impl Failure {
@@ -115,6 +117,11 @@ impl Failure {
             }
             Failure::Unreachable(reason) => format!("the API server cannot be reached: {reason}"),
             Failure::Garbage(what) => format!("the API server sent an invalid response: {what}"),
+            Failure::Encoding(what) => {
+                format!(
+                    "the API server sent protobuf that cannot be decoded, so JSON is requested: {what}"
+                )
+            }
         }
     }
 }

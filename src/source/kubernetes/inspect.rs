@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::StatusCode;
+use hyper::body::Bytes;
+use hyper::header::ACCEPT;
 use kube::Client;
 use kube::client::Body;
-use kube::core::Status;
-use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
-use shunt_core::model::Change;
+use shunt_core::model::{Change, ObjectName};
 use tokio::time::timeout;
 
 use super::client::{Connection, REQUEST_TIMEOUT};
+use super::encoding::Encoding;
 use super::failure::{Failure, rule};
-use super::messages::{Page, garbage};
+use super::messages::{Object, Page, status};
 use super::{Access, AccessError};
-use crate::source::objects::{self, Converted, Kind, Names, raw};
+use crate::source::objects::{Kind, Names};
 
 /// The size limit of an answer: a list of one object.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
@@ -119,51 +119,39 @@ impl Inspection {
     ) -> Result<(), Failure> {
         let query = query(kind, node_name);
         let answer = get(client, &format!("{path}?{query}")).await?;
+        let encoding = Encoding::of(answer.headers());
         let body = read(answer).await?;
-        let page: Page<'_> = serde_json::from_slice(&body).map_err(|e| garbage(&e, &body))?;
-        for item in page.items.iter().flatten() {
+        let page = Page::decode(encoding, &body)?;
+        for item in &page.items {
             self.take(kind, item, node_name);
         }
         // The role may permit lists only. An answer means yes, whatever the watch would send.
-        let version = &page.metadata.resource_version;
+        let version = &page.version;
         let watch = format!("watch=true&timeoutSeconds=1&resourceVersion={version}");
         let query = query.split('&').filter(|part| !part.starts_with("limit="));
         let query: Vec<&str> = query.chain([watch.as_str()]).collect();
         get(client, &format!("{path}?{}", query.join("&"))).await.map(drop)
     }
 
-    fn take(&mut self, kind: Kind, item: &RawValue, node_name: &str) {
-        let mut names = Names::new();
-        let converted = match kind {
-            Kind::Service => {
-                let service = parse::<raw::Service>(item);
-                let is_wanted = |service: &raw::Service| {
-                    let metadata = &service.metadata;
-                    metadata.name == "kubernetes" && metadata.namespace == "default"
-                };
-                if let Some(service) = service.filter(is_wanted) {
-                    self.kubernetes_ips.push(service.spec.cluster_ip);
-                    self.kubernetes_ips.extend(service.spec.cluster_ips);
-                }
-                None
+    fn take(&mut self, kind: Kind, object: &Object<'_>, node_name: &str) {
+        let kubernetes = ObjectName::new("default", "kubernetes");
+        let received = object.convert(kind, &mut Names::new());
+        match received.and_then(|received| received.converted.change) {
+            Some(Change::Service(service)) if service.name == kubernetes => {
+                let ips = service.cluster_ips.iter().map(ToString::to_string);
+                self.kubernetes_ips.extend(ips);
             }
-            Kind::EndpointSlice => None,
-            Kind::Node => parse::<raw::Node>(item)
-                .filter(|node| node.metadata.name == node_name)
-                .map(|node| objects::node(&node, &mut names)),
-            Kind::ServiceCidr => parse::<raw::ServiceCidr>(item)
-                .map(|service_cidr| objects::service_cidr(&service_cidr, &mut names)),
-        };
-        self.changes.extend(converted.and_then(|converted: Converted| converted.change));
+            Some(Change::Node(node)) if &*node.name != node_name => {}
+            Some(change @ (Change::Node(_) | Change::ServiceCidr(..))) => self.changes.push(change),
+            _ => {}
+        }
     }
 }
 
-fn parse<T: DeserializeOwned>(item: &RawValue) -> Option<T> {
-    serde_json::from_str(item.get()).ok()
-}
-
 async fn get(client: &Client, uri: &str) -> Result<hyper::Response<Body>, Failure> {
-    let request = hyper::Request::get(uri).body(Body::empty());
+    // JSON is good enough for a few objects.
+    let request = hyper::Request::get(uri).header(ACCEPT, "application/json");
+    let request = request.body(Body::empty());
     let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
     let answer = match timeout(REQUEST_TIMEOUT, client.send(request)).await {
         Err(_) => {
@@ -176,14 +164,14 @@ async fn get(client: &Client, uri: &str) -> Result<hyper::Response<Body>, Failur
         return Ok(answer);
     }
     let code = answer.status().as_u16();
+    let encoding = Encoding::of(answer.headers());
     let body = read(answer).await?;
-    let mut status: Status = serde_json::from_slice(&body)
-        .unwrap_or_else(|_| Status::failure(&String::from_utf8_lossy(&body), ""));
+    let mut status = status(encoding, &body);
     status.code = code;
     Err(Failure::from_status(&status, None))
 }
 
-async fn read(answer: hyper::Response<Body>) -> Result<Vec<u8>, Failure> {
+async fn read(answer: hyper::Response<Body>) -> Result<Bytes, Failure> {
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
     match timeout(REQUEST_TIMEOUT, body).await {
         Err(_) => {
@@ -191,7 +179,7 @@ async fn read(answer: hyper::Response<Body>) -> Result<Vec<u8>, Failure> {
             Err(Failure::Unreachable(reason))
         }
         Ok(Err(error)) => Err(Failure::broken(&*error)),
-        Ok(Ok(body)) => Ok(body.to_bytes().to_vec()),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
     }
 }
 

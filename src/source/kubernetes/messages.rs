@@ -1,67 +1,122 @@
-//! The envelopes of objects: events of watches, pages of lists.
+//! Answers of the API server, whatever their encoding: events of watches, pages of lists,
+//! rejections.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use hyper::Response;
+use kube::client::Body;
+use kube::core::Status;
+use prost::bytes::Bytes;
 
+use super::encoding::Encoding;
 use super::failure::Failure;
-use crate::source::objects::raw;
-use crate::spanned_yaml::excerpt;
+use super::frames::Frames;
+use super::lines::Lines;
+use super::{json, protobuf};
+use crate::source::objects::{self, Kind, Names, Received, raw};
 
-/// An event of a watch.
-#[derive(Deserialize)]
-pub(super) struct Event<'a> {
-    #[serde(rename = "type", default)]
-    pub(super) type_: &'a str,
-    #[serde(borrow)]
-    pub(super) object: &'a RawValue,
+/// An encoded object.
+#[derive(Debug, Clone)]
+pub(super) enum Object<'a> {
+    /// A JSON text.
+    Json(&'a str),
+    /// A protobuf message, without its envelope.
+    Protobuf(Bytes),
 }
 
-/// A page of a list.
-#[derive(Deserialize)]
-pub(super) struct Page<'a> {
-    #[serde(default)]
-    pub(super) metadata: PageMetadata,
-    #[serde(borrow, default)]
-    pub(super) items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub(super) struct PageMetadata {
-    pub(super) resource_version: String,
-    #[serde(rename = "continue")]
-    pub(super) next: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Bookmark {
-    metadata: raw::Metadata,
-}
-
-/// Parses a line of a watch.
-pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
-    serde_json::from_slice(line).map_err(|error| garbage(&error, line))
-}
-
-/// Returns the version in a bookmark, and whether it ends a streamed list. Events other than
-/// bookmarks are failures.
-pub(super) fn bookmark(event: &Event<'_>) -> Result<(String, bool), Failure> {
-    let json = event.object.get();
-    let failed = |error| garbage(&error, json.as_bytes());
-    match event.type_ {
-        "BOOKMARK" => {
-            let Bookmark { metadata } = serde_json::from_str(json).map_err(failed)?;
-            if metadata.resource_version.is_empty() {
-                return Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned()));
-            }
-            Ok((metadata.resource_version, metadata.annotations.initial_events_end.is_some()))
+impl Object<'_> {
+    /// Converts the object. Returns `None` if it is not of the form of its kind.
+    pub(super) fn convert(&self, kind: Kind, names: &mut Names) -> Option<Received> {
+        match self {
+            Object::Json(json) => objects::from_json(kind, json, names).ok(),
+            Object::Protobuf(message) => objects::from_protobuf(kind, message.clone(), names).ok(),
         }
-        "ERROR" => Err(Failure::from_status(&serde_json::from_str(json).map_err(failed)?, None)),
-        other => Err(Failure::Garbage(format!("an event of type {}", excerpt(other)))),
+    }
+
+    /// Returns the failure of an event with this object.
+    pub(super) fn invalid(&self, reason: String) -> Failure {
+        match self {
+            Object::Json(_) => Failure::Garbage(reason),
+            Object::Protobuf(_) => Failure::Encoding(reason),
+        }
     }
 }
 
-pub(super) fn garbage(error: &serde_json::Error, bytes: &[u8]) -> Failure {
-    Failure::Garbage(format!("{} ({error})", excerpt(&String::from_utf8_lossy(bytes))))
+/// An event of a watch.
+pub(super) enum Event<'a> {
+    /// An object was created or modified, or is part of a streamed list.
+    Current(Object<'a>),
+    /// An object was deleted.
+    Gone(Object<'a>),
+    /// Everything up to this version has been sent.
+    Bookmark {
+        /// The version.
+        version: String,
+        /// The bookmark ends a streamed list.
+        ends_list: bool,
+    },
+}
+
+impl Event<'_> {
+    /// Returns the bookmark with these metadata.
+    pub(super) fn bookmark(metadata: &raw::Metadata<'_>) -> Result<Event<'static>, Failure> {
+        if metadata.resource_version.is_empty() {
+            return Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned()));
+        }
+        Ok(Event::Bookmark {
+            version: metadata.resource_version.to_string(),
+            ends_list: metadata.annotations.initial_events_end.is_some(),
+        })
+    }
+}
+
+/// A page of a list.
+pub(super) struct Page<'a> {
+    /// The version of the list.
+    pub(super) version: String,
+    /// The token for the next page; none after the last one.
+    pub(super) next: Option<String>,
+    /// The objects.
+    pub(super) items: Vec<Object<'a>>,
+}
+
+impl Page<'_> {
+    /// Decodes a page.
+    pub(super) fn decode(encoding: Encoding, body: &Bytes) -> Result<Page<'_>, Failure> {
+        match encoding {
+            Encoding::Json => json::page(body),
+            Encoding::Protobuf => protobuf::page(body.clone()),
+        }
+    }
+}
+
+/// Decodes the body of a rejection. A body that is not a Status becomes its message.
+pub(super) fn status(encoding: Encoding, body: &Bytes) -> Status {
+    let status = match encoding {
+        Encoding::Json => json::status(body),
+        Encoding::Protobuf => protobuf::status(body.clone()),
+    };
+    status.unwrap_or_else(|| Status::failure(&String::from_utf8_lossy(body), ""))
+}
+
+/// A reader of the events of a watch.
+pub(super) enum Events {
+    Json(Lines),
+    Protobuf(Frames),
+}
+
+impl Events {
+    pub(super) fn new(answer: Response<Body>) -> Events {
+        match Encoding::of(answer.headers()) {
+            Encoding::Json => Events::Json(Lines::new(answer.into_body())),
+            Encoding::Protobuf => Events::Protobuf(Frames::new(answer.into_body())),
+        }
+    }
+
+    /// Returns the next event; none at the end of the watch. An event that reports a failure is
+    /// one. Cancel-safe: a dropped future loses no data.
+    pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, Failure> {
+        match self {
+            Events::Json(lines) => lines.next().await?.map(json::event).transpose(),
+            Events::Protobuf(frames) => frames.next().await?.map(protobuf::event).transpose(),
+        }
+    }
 }

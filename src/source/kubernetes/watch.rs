@@ -10,12 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Limited};
-use hyper::header::RETRY_AFTER;
+use hyper::header::{ACCEPT, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
-use kube::core::Status;
-use serde_json::value::RawValue;
 use shunt_core::model::{Change, ChangeBatch, ObjectName};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout, timeout_at};
@@ -25,13 +23,12 @@ use super::api_status::ApiStatus;
 use super::backoff::Backoff;
 use super::client::{Connection, REQUEST_TIMEOUT};
 use super::decoder::{Decoded, Decoder};
+use super::encoding::{Encoding, Negotiation};
 use super::failure::Failure;
-use super::lines::Lines;
-use super::messages::{Page, bookmark, event, garbage};
+use super::messages::{Event, Events, Object, Page, status};
 use super::resource::{RelistFrom, Request, Resource};
 use crate::jitter;
 use crate::source::objects::Kind;
-use crate::spanned_yaml::excerpt;
 
 /// The size limit of a page.
 const MAX_PAGE_BYTES: usize = 256 << 20;
@@ -64,6 +61,7 @@ pub(super) struct Watch {
     resource: Resource,
     connection: Arc<Connection>,
     api_status: Arc<ApiStatus>,
+    encoding: Negotiation,
     decoder: Decoder,
     batches: mpsc::Sender<Listing>,
     backoff: Backoff,
@@ -127,6 +125,7 @@ impl Watch {
     ) -> Watch {
         Watch {
             resource,
+            encoding: Negotiation::new(connection.content_type()),
             connection,
             api_status,
             decoder,
@@ -175,6 +174,13 @@ impl Watch {
         let in_pages = std::mem::take(&mut self.pages);
         let in_stream = listing && !in_pages;
         match &failure {
+            Failure::Encoding(_) | Failure::Refused { code: 406 | 415, .. }
+                if self.encoding.fall_back() =>
+            {
+                self.api_status.lost(kind, &failure, true);
+                self.pages = in_pages;
+                return Ok(());
+            }
             Failure::Ended | Failure::Silent | Failure::Broken(_) => {
                 let lasting = self.backoff.failures() >= SHORT_LIVED;
                 self.pages = in_stream;
@@ -234,7 +240,10 @@ impl Watch {
             Failure::Refused { code: 401 | 403 | 429, .. } | Failure::Unreachable(_) => {
                 self.api_status.lost(kind, &failure, true);
             }
-            Failure::Absent | Failure::Refused { .. } | Failure::Garbage(_) => {
+            Failure::Absent
+            | Failure::Refused { .. }
+            | Failure::Garbage(_)
+            | Failure::Encoding(_) => {
                 self.api_status.lost(kind, &failure, true);
                 self.pages = in_stream;
                 self.count_as_stuck();
@@ -306,15 +315,15 @@ impl Watch {
         match &self.version {
             Some(version) => {
                 let request = self.resource.watch(version);
-                let lines = self.open(client, request).await?;
-                self.follow_events(lines).await
+                let events = self.open(client, request).await?;
+                self.follow_events(events).await
             }
             None if !self.pages => {
                 self.listing = true;
                 let request = self.resource.stream(&self.relist_from);
-                let mut lines = self.open(client, request).await.map_err(no_streaming)?;
-                self.follow_list(&mut lines).await?;
-                self.follow_events(lines).await
+                let mut events = self.open(client, request).await.map_err(no_streaming)?;
+                self.follow_list(&mut events).await?;
+                self.follow_events(events).await
             }
             None => {
                 self.listing = true;
@@ -328,12 +337,12 @@ impl Watch {
         &mut self,
         client: &Client,
         request: Result<Request, kube::core::request::Error>,
-    ) -> Result<Lines, Failure> {
-        let lines = Lines::new(self.send(client, request).await?.into_body());
+    ) -> Result<Events, Failure> {
+        let events = Events::new(self.send(client, request).await?);
         if std::mem::replace(&mut self.watched, true) {
             self.api_status.restarted(self.resource.kind);
         }
-        Ok(lines)
+        Ok(events)
     }
 
     /// Sends a request and waits for the answer to begin.
@@ -342,7 +351,8 @@ impl Watch {
         client: &Client,
         request: Result<Request, kube::core::request::Error>,
     ) -> Result<Response<Body>, Failure> {
-        let request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
+        let mut request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
+        request.headers_mut().insert(ACCEPT, self.encoding.accept());
         let answer = match timeout(REQUEST_TIMEOUT, client.send(request.map(Body::from))).await {
             Err(_) => {
                 let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
@@ -374,6 +384,7 @@ impl Watch {
                 }
                 answer => answer?,
             };
+            let encoding = Encoding::of(answer.headers());
             let body = timeout(
                 REQUEST_TIMEOUT,
                 Limited::new(answer.into_body(), MAX_PAGE_BYTES).collect(),
@@ -386,20 +397,16 @@ impl Watch {
                 Ok(Err(error)) => return Err(Failure::broken(&*error).into()),
                 Ok(Ok(body)) => body.to_bytes(),
             };
-            let page: Page<'_> = serde_json::from_slice(&body).map_err(|e| garbage(&e, &body))?;
-            if page.metadata.resource_version.is_empty() {
-                let what = String::from_utf8_lossy(&body);
-                return Err(Failure::Garbage(format!("no list: {}", excerpt(&what))).into());
-            }
-            for item in page.items.unwrap_or_default() {
+            let page = Page::decode(encoding, &body)?;
+            for item in &page.items {
                 self.put(&mut list, item);
             }
-            match page.metadata.next.filter(|next| !next.is_empty()) {
+            match page.next {
                 Some(token) => {
                     self.paginated |= self.relist_from == RelistFrom::Cache;
                     next = Some(token);
                 }
-                None => break page.metadata.resource_version,
+                None => break page.version,
             }
         };
         self.deliver_list(list).await?;
@@ -410,28 +417,23 @@ impl Watch {
     }
 
     /// Reads the list at the beginning of a watch that streams it.
-    async fn follow_list(&mut self, lines: &mut Lines) -> Result<(), End> {
+    async fn follow_list(&mut self, events: &mut Events) -> Result<(), End> {
         let deadline = tokio::time::Instant::now() + STREAM_TIMEOUT;
         let mut list = List::default();
         let version = loop {
             let pause = (tokio::time::Instant::now() + STREAM_IDLE_TIMEOUT).min(deadline);
-            let Ok(line) = timeout_at(pause, lines.next()).await else {
+            let Ok(event) = timeout_at(pause, events.next()).await else {
                 return Err(Failure::NoStreaming.into());
             };
-            let Some(line) = line? else { return Err(Failure::Ended.into()) };
-            let event = event(line)?;
-            match event.type_ {
-                "ADDED" | "MODIFIED" => self.put(&mut list, event.object),
-                "DELETED" => {
-                    let gone = self.decoder.take_gone(event.object).map_err(Failure::Garbage)?;
+            match event.map_err(no_streaming)?.ok_or(Failure::Ended)? {
+                Event::Current(object) => self.put(&mut list, &object),
+                Event::Gone(object) => {
+                    let gone =
+                        self.decoder.take_gone(&object).map_err(|reason| object.invalid(reason))?;
                     gone.map(|gone| list.0.remove(&gone.name));
                 }
-                _ => {
-                    let (version, is_end) = bookmark(&event).map_err(no_streaming)?;
-                    if is_end {
-                        break version;
-                    }
-                }
+                Event::Bookmark { version, ends_list: true } => break version,
+                Event::Bookmark { .. } => {}
             }
         };
         self.deliver_list(list).await?;
@@ -442,11 +444,11 @@ impl Watch {
     }
 
     /// Delivers the events of a watch, to its end.
-    async fn follow_events(&mut self, mut lines: Lines) -> Result<(), End> {
+    async fn follow_events(&mut self, mut events: Events) -> Result<(), End> {
         let mut silence_timeout = SETTLE_TIMEOUT;
         loop {
-            let line = match timeout(silence_timeout, lines.next()).await {
-                Ok(line) => line?,
+            let event = match timeout(silence_timeout, events.next()).await {
+                Ok(event) => event?.ok_or(Failure::Ended)?,
                 Err(_) if silence_timeout == SETTLE_TIMEOUT => {
                     self.settled();
                     self.relist.reset();
@@ -456,15 +458,14 @@ impl Watch {
                 Err(_) => return Err(Failure::Silent.into()),
             };
             let received = Instant::now();
-            let Some(line) = line else { return Err(Failure::Ended.into()) };
-            let event = event(line)?;
-            let decoded = match event.type_ {
-                "ADDED" | "MODIFIED" => {
-                    self.decoder.take(event.object).map_err(Failure::Garbage)?
+            let decoded = match event {
+                Event::Current(object) => {
+                    self.decoder.take(&object).map_err(|reason| object.invalid(reason))?
                 }
-                "DELETED" => self.decoder.take_gone(event.object).map_err(Failure::Garbage)?,
-                _ => {
-                    let (version, _) = bookmark(&event)?;
+                Event::Gone(object) => {
+                    self.decoder.take_gone(&object).map_err(|reason| object.invalid(reason))?
+                }
+                Event::Bookmark { version, .. } => {
                     self.is_news(&version)?;
                     self.version = Some(version);
                     self.bookmarks = true;
@@ -506,7 +507,7 @@ impl Watch {
     }
 
     /// Adds an object to a list. Ignores an object without valid metadata, with a warning.
-    fn put(&mut self, list: &mut List, object: &RawValue) {
+    fn put(&mut self, list: &mut List, object: &Object<'_>) {
         match self.decoder.take(object) {
             Ok(Some(decoded)) => {
                 list.0.insert(decoded.name, decoded.change);
@@ -552,6 +553,7 @@ fn no_streaming(failure: Failure) -> Failure {
 /// Returns the failure in an answer other than success.
 async fn refusal(answer: Response<Body>) -> Failure {
     let code = answer.status().as_u16();
+    let encoding = Encoding::of(answer.headers());
     let retry_after = answer.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let body =
@@ -560,8 +562,7 @@ async fn refusal(answer: Response<Body>) -> Failure {
         Ok(Ok(body)) => body.to_bytes(),
         _ => Default::default(),
     };
-    let mut status: Status = serde_json::from_slice(&body)
-        .unwrap_or_else(|_| Status::failure(&String::from_utf8_lossy(&body), ""));
+    let mut status = status(encoding, &body);
     status.code = code;
     Failure::from_status(&status, retry_after.map(Duration::from_secs))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 use shunt_core::model::Change;
 
 use crate::source::objects::{self, Converted, Key, Kind, Names};
@@ -214,8 +214,8 @@ impl Reader<'_> {
     }
 }
 
-fn read<T: DeserializeOwned>(
-    node: &Node<'_>,
+fn read<'de, T: Deserialize<'de>>(
+    node: &'de Node<'_>,
     convert: impl FnOnce(&T) -> Converted,
 ) -> Result<Converted, TypeError> {
     typed(node).map(|raw| convert(&raw))

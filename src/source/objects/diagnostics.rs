@@ -55,7 +55,12 @@ impl Diagnostics {
     }
 
     /// Parses a list of prefixes and removes duplicates. Ignores an invalid prefix, with a warning.
-    pub(super) fn nets(&mut self, texts: &[String], at: &At<'_>, effect: &str) -> Vec<IpNet> {
+    pub(super) fn nets(
+        &mut self,
+        texts: &[raw::Text<'_>],
+        at: &At<'_>,
+        effect: &str,
+    ) -> Vec<IpNet> {
         let mut nets = Vec::with_capacity(texts.len());
         for (i, text) in texts.iter().enumerate() {
             match parse_net(text) {
@@ -94,7 +99,7 @@ impl Diagnostics {
     pub(super) fn key(
         &mut self,
         kind: super::Kind,
-        metadata: &raw::Metadata,
+        metadata: &raw::Metadata<'_>,
         names: &mut Names,
     ) -> Key {
         let at = At::top("metadata");
@@ -109,7 +114,7 @@ impl Diagnostics {
         {
             self.error(at.field("namespace"), &metadata.namespace, reason);
         }
-        Key::named(kind, metadata, names)
+        Key::named(kind, &metadata.namespace, &metadata.name, names)
     }
 
     /// Returns the result: the object, unless an error forbids its use.

@@ -5,12 +5,15 @@
 //! returns [`Diagnostic`]s beside the usable parts.
 
 mod diagnostics;
+mod encoded;
+mod messages;
 mod names;
 mod node;
 pub mod raw;
 mod service;
 mod service_cidr;
 mod slice;
+mod text;
 mod values;
 
 use std::fmt;
@@ -19,6 +22,8 @@ use shunt_core::model::{Change, Ignored, ObjectName};
 
 use crate::spanned_yaml::{Diagnostic, Severity};
 
+pub use encoded::{Identity, Received, from_json, from_protobuf, mistyped};
+pub(crate) use messages::Bare;
 pub use names::Names;
 pub use node::node;
 pub use service::service;
@@ -98,14 +103,14 @@ impl Key {
         }
     }
 
-    /// Returns the key of the object with this `metadata`.
-    pub fn named(kind: Kind, metadata: &raw::Metadata, names: &mut Names) -> Key {
-        let namespace = match (kind.is_namespaced(), &*metadata.namespace) {
+    /// Returns the key of an object. Without a namespace, it is in `default`.
+    pub fn named(kind: Kind, namespace: &str, name: &str, names: &mut Names) -> Key {
+        let namespace = match (kind.is_namespaced(), namespace) {
             (false, _) => "",
             (true, "") => "default",
             (true, namespace) => namespace,
         };
-        Key { kind, name: ObjectName::new(names.get(namespace), names.get(&metadata.name)) }
+        Key { kind, name: ObjectName::new(names.get(namespace), names.get(name)) }
     }
 }
 

@@ -15,7 +15,7 @@ const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// Converts a Node. The caller selects the agent's Node.
 #[must_use]
-pub fn node(raw: &raw::Node, names: &mut Names) -> Converted {
+pub fn node(raw: &raw::Node<'_>, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::Node, &raw.metadata, names);
     let doomed = raw.metadata.deletion_timestamp.is_some()
@@ -31,7 +31,7 @@ pub fn node(raw: &raw::Node, names: &mut Names) -> Converted {
     findings.finish(key, Some(Change::Node(node)))
 }
 
-fn addresses(raw: &raw::Node, findings: &mut Diagnostics) -> Vec<IpAddr> {
+fn addresses(raw: &raw::Node<'_>, findings: &mut Diagnostics) -> Vec<IpAddr> {
     let at = At::top("status");
     let at = at.field("addresses");
     let mut addresses = Vec::new();
@@ -53,7 +53,7 @@ fn addresses(raw: &raw::Node, findings: &mut Diagnostics) -> Vec<IpAddr> {
     addresses
 }
 
-fn pod_cidrs(raw: &raw::Node, findings: &mut Diagnostics) -> Vec<IpNet> {
+fn pod_cidrs(raw: &raw::Node<'_>, findings: &mut Diagnostics) -> Vec<IpNet> {
     let spec = At::top("spec");
     let effect = "this prefix is ignored";
     if raw.spec.pod_cidrs.is_empty() && !raw.spec.pod_cidr.is_empty() {

@@ -8,6 +8,7 @@ use shunt_core::model::{Change, Family, Ignored, Protocol, Service, ServicePort,
 use crate::spanned_yaml::{At, parse_net};
 
 use super::diagnostics::Diagnostics;
+use super::raw::Time;
 use super::{Converted, Kind, Names, raw, values};
 
 const SPEC: At<'_> = At::top("spec");
@@ -19,7 +20,7 @@ const AFFINITY_LONGEST: u32 = 86_400;
 
 /// Converts a Service.
 #[must_use]
-pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
+pub fn service(raw: &raw::Service<'_>, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::Service, &raw.metadata, names);
     if let Some(reason) = ignored(raw, &mut findings) {
@@ -62,10 +63,10 @@ pub fn service(raw: &raw::Service, names: &mut Names) -> Converted {
 }
 
 /// Returns why shunt does not implement the Service; `None` if it does.
-fn ignored(raw: &raw::Service, findings: &mut Diagnostics) -> Option<Ignored> {
+fn ignored(raw: &raw::Service<'_>, findings: &mut Diagnostics) -> Option<Ignored> {
     let spec = &raw.spec;
     if let Some(proxy) = &raw.metadata.labels.service_proxy_name {
-        return Some(Ignored::OtherProxy(proxy.as_str().into()));
+        return Some(Ignored::OtherProxy((**proxy).into()));
     }
     if spec.type_ == "ExternalName" {
         return Some(Ignored::ExternalName);
@@ -91,7 +92,7 @@ enum Type {
     LoadBalancer,
 }
 
-fn service_type(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Type {
+fn service_type(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Type {
     match &*spec.type_ {
         "ClusterIP" | "" => Type::ClusterIp,
         "NodePort" => Type::NodePort,
@@ -107,14 +108,19 @@ fn service_type(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Type {
     }
 }
 
-fn created(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<i64> {
-    let text = metadata.creation_timestamp.as_deref().filter(|text| !text.is_empty())?;
-    match text.parse::<jiff::Timestamp>() {
+fn created(metadata: &raw::Metadata<'_>, findings: &mut Diagnostics) -> Option<i64> {
+    let time = metadata.creation_timestamp.as_ref()?;
+    let read = match time {
+        Time::Text(text) if text.is_empty() => return None,
+        Time::Text(text) => text.parse::<jiff::Timestamp>(),
+        Time::Seconds(seconds) => jiff::Timestamp::from_second(*seconds),
+    };
+    match read {
         Ok(time) => Some(time.as_second()),
         Err(_) => {
             findings.ignored(
                 At::top("metadata").field("creationTimestamp"),
-                text,
+                time,
                 "not a time such as 2026-01-31T12:00:00Z",
                 "the Service counts as the youngest",
             );
@@ -123,7 +129,7 @@ fn created(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<i64> 
     }
 }
 
-fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAddr> {
+fn cluster_ips(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Vec<IpAddr> {
     if spec.cluster_ips.is_empty() {
         return match values::service_ip(&spec.cluster_ip) {
             Ok(address) => vec![address],
@@ -156,7 +162,7 @@ fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAdd
     addresses
 }
 
-fn external_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAddr> {
+fn external_ips(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Vec<IpAddr> {
     let at = SPEC.field("externalIPs");
     let mut addresses = Vec::new();
     for (i, text) in spec.external_ips.iter().enumerate() {
@@ -178,7 +184,10 @@ struct LoadBalancerIps {
     proxied: Vec<IpAddr>,
 }
 
-fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Diagnostics) -> LoadBalancerIps {
+fn load_balancer_ips(
+    status: &raw::ServiceStatus<'_>,
+    findings: &mut Diagnostics,
+) -> LoadBalancerIps {
     let at = At::top("status");
     let at = at.field("loadBalancer");
     let at = at.field("ingress");
@@ -208,7 +217,7 @@ fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Diagnostics) ->
     ips
 }
 
-fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpNet> {
+fn source_ranges(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Vec<IpNet> {
     findings.nets(
         &spec.load_balancer_source_ranges,
         &SPEC.field("loadBalancerSourceRanges"),
@@ -227,7 +236,7 @@ fn policy(field: &str, text: &str, findings: &mut Diagnostics) -> TrafficPolicy 
     }
 }
 
-fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> {
+fn affinity(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Option<u32> {
     match &*spec.session_affinity {
         "None" | "" => return None,
         "ClientIP" => {}
@@ -251,7 +260,7 @@ fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> 
 }
 
 fn health_check_port(
-    spec: &raw::ServiceSpec,
+    spec: &raw::ServiceSpec<'_>,
     type_: Type,
     external_policy: TrafficPolicy,
     findings: &mut Diagnostics,
@@ -270,7 +279,7 @@ fn health_check_port(
 }
 
 fn ports(
-    spec: &raw::ServiceSpec,
+    spec: &raw::ServiceSpec<'_>,
     type_: Type,
     findings: &mut Diagnostics,
     names: &mut Names,
@@ -309,7 +318,7 @@ fn ports(
 }
 
 fn port(
-    raw: &raw::ServicePort,
+    raw: &raw::ServicePort<'_>,
     at: &At<'_>,
     type_: Type,
     findings: &mut Diagnostics,

@@ -9,7 +9,7 @@ use super::{Converted, Kind, Names, raw};
 
 /// Converts a ServiceCIDR.
 #[must_use]
-pub fn service_cidr(raw: &raw::ServiceCidr, names: &mut Names) -> Converted {
+pub fn service_cidr(raw: &raw::ServiceCidr<'_>, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::ServiceCidr, &raw.metadata, names);
     let spec = At::top("spec");

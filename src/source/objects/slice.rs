@@ -11,7 +11,7 @@ use super::{Converted, Kind, Names, raw, values};
 
 /// Converts an EndpointSlice. An invalid endpoint or port affects no other one.
 #[must_use]
-pub fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Converted {
+pub fn endpoint_slice(raw: &raw::EndpointSlice<'_>, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::EndpointSlice, &raw.metadata, names);
     let family = match &*raw.address_type {
@@ -52,7 +52,7 @@ pub fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Converted 
 }
 
 fn ports(
-    raw: &raw::EndpointSlice,
+    raw: &raw::EndpointSlice<'_>,
     findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Vec<EndpointPort> {
@@ -90,7 +90,7 @@ fn ports(
 }
 
 fn endpoints(
-    raw: &raw::EndpointSlice,
+    raw: &raw::EndpointSlice<'_>,
     family: Family,
     findings: &mut Diagnostics,
     names: &mut Names,
@@ -101,7 +101,7 @@ fn endpoints(
         let Some(address) = address(raw, &at.index(i), family, findings) else {
             continue;
         };
-        let hints = |hints: &[raw::Hint], names: &mut Names| {
+        let hints = |hints: &[raw::Hint<'_>], names: &mut Names| {
             hints.iter().map(|hint| names.get(&hint.name)).collect()
         };
         endpoints.push(Endpoint {
@@ -119,14 +119,14 @@ fn endpoints(
 
 /// Returns the first address of an endpoint; the others have no meaning (KEP-752).
 fn address(
-    raw: &raw::Endpoint,
+    raw: &raw::Endpoint<'_>,
     at: &At<'_>,
     family: Family,
     findings: &mut Diagnostics,
 ) -> Option<IpAddr> {
     let effect = "this endpoint is ignored";
     let at = at.field("addresses");
-    let Some(text) = raw.addresses.first() else {
+    let Some(text) = &raw.addresses.first else {
         findings.ignored_without(at, "an endpoint needs an address", effect);
         return None;
     };

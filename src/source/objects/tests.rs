@@ -1,17 +1,16 @@
 //! Cases for the conversions, written as manifests.
 
-use serde::de::DeserializeOwned;
 use shunt_core::model::{EndpointSlice, Ignored, Node, Service, TrafficPolicy};
 
 use super::*;
 use crate::spanned_yaml::{self, typed};
 
-fn read<T: DeserializeOwned>(yaml: &str) -> T {
-    typed(&spanned_yaml::parse(yaml.as_bytes()).unwrap()[0]).unwrap()
+fn parse(yaml: &str) -> Vec<spanned_yaml::Node<'_>> {
+    spanned_yaml::parse(yaml.as_bytes()).unwrap()
 }
 
 fn convert_service(yaml: &str) -> Converted {
-    service(&read(yaml), &mut Names::new())
+    service(&typed(&parse(yaml)[0]).unwrap(), &mut Names::new())
 }
 
 /// A Service with more lines of `spec`.
@@ -220,11 +219,12 @@ fn parts_of_a_service_are_ignored_by_themselves() {
     assert_problems(&converted, &["there is no node port"]);
     assert!(converted.change.is_some());
 
-    let mut raw: raw::Service = read(
+    let nodes = parse(
         "metadata: {name: a, creationTimestamp: yesterday}
 spec: {clusterIP: 10.0.0.1, ports: [{port: 1}], loadBalancerSourceRanges: [10.0.0.0/8, x]}
 status: {loadBalancer: {ingress: [{ip: 1.2.3.4}, {ip: x}, {ip: 1.2.3.5, ipMode: vip}]}}",
     );
+    let mut raw: raw::Service<'_> = typed(&nodes[0]).unwrap();
     let converted = service(&raw, &mut Names::new());
     assert_problems(
         &converted,
@@ -256,7 +256,7 @@ fn many_problems_are_counted_not_listed() {
 }
 
 fn convert_slice(yaml: &str) -> Converted {
-    endpoint_slice(&read(yaml), &mut Names::new())
+    endpoint_slice(&typed(&parse(yaml)[0]).unwrap(), &mut Names::new())
 }
 
 fn good_slice(converted: Converted) -> EndpointSlice {
@@ -366,7 +366,7 @@ fn slices_that_are_not_used() {
 }
 
 fn convert_node(yaml: &str) -> (Node, Vec<String>) {
-    let converted = node(&read(yaml), &mut Names::new());
+    let converted = node(&typed(&parse(yaml)[0]).unwrap(), &mut Names::new());
     let messages = messages(&converted);
     match converted.change {
         Some(Change::Node(node)) => (node, messages),
@@ -409,7 +409,8 @@ status:
 
 #[test]
 fn service_cidrs() {
-    let raw = read("metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, x]}");
+    let nodes = parse("metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, x]}");
+    let raw = typed(&nodes[0]).unwrap();
     let converted = service_cidr(&raw, &mut Names::new());
     assert_problems(&converted, &["ServiceCIDR kubernetes: spec.cidrs[1] = x"]);
     let expected = Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/12".parse().unwrap()]);

@@ -137,7 +137,7 @@ async fn no_error_about_a_master_quotes_it() {
     for kubeconfig in [None, Some(path)] {
         for url in ["https://me:SECRET@server", "SECRET@", "ftp://SECRET", "https://SECRET@/ x"] {
             let master = Some(url.replace("SECRET", SECRET));
-            let access = Access { kubeconfig: kubeconfig.clone(), master, dialer: None };
+            let access = Access { kubeconfig: kubeconfig.clone(), master, ..Access::default() };
             let error = access.check().unwrap_err();
             assert!(!format!("{error} {error:?}").contains(SECRET), "{url}: {error:?}");
         }

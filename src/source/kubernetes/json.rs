@@ -1,0 +1,83 @@
+//! The JSON of answers: events of watches, pages of lists, rejections.
+
+use kube::core::Status;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::failure::Failure;
+use super::messages::{Event, Object, Page};
+use crate::source::objects::raw;
+use crate::spanned_yaml::excerpt;
+
+#[derive(Deserialize)]
+struct WatchEvent<'a> {
+    #[serde(rename = "type", default)]
+    type_: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct List<'a> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ListMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct Bookmark<'a> {
+    metadata: raw::Metadata<'a>,
+}
+
+/// Parses a line of a watch. An event that reports a failure is one.
+pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
+    let WatchEvent { type_, object } =
+        serde_json::from_slice(line).map_err(|error| garbage(&error, line))?;
+    let json = object.get();
+    let failed = |error| garbage(&error, json.as_bytes());
+    match type_ {
+        "ADDED" | "MODIFIED" => Ok(Event::Current(Object::Json(json))),
+        "DELETED" => Ok(Event::Gone(Object::Json(json))),
+        "BOOKMARK" => {
+            let Bookmark { metadata } = serde_json::from_str(json).map_err(failed)?;
+            Event::bookmark(&metadata)
+        }
+        "ERROR" => Err(Failure::from_status(&serde_json::from_str(json).map_err(failed)?, None)),
+        other => Err(Failure::Garbage(format!("an event of type {}", excerpt(other)))),
+    }
+}
+
+/// Parses a page of a list.
+pub(super) fn page(body: &[u8]) -> Result<Page<'_>, Failure> {
+    let List { metadata, items } =
+        serde_json::from_slice(body).map_err(|error| garbage(&error, body))?;
+    if metadata.resource_version.is_empty() {
+        let what = String::from_utf8_lossy(body);
+        return Err(Failure::Garbage(format!("no list: {}", excerpt(&what))));
+    }
+    let items = items.unwrap_or_default();
+    Ok(Page {
+        version: metadata.resource_version,
+        next: metadata.next.filter(|next| !next.is_empty()),
+        items: items.into_iter().map(|item| Object::Json(item.get())).collect(),
+    })
+}
+
+/// Parses the body of a rejection.
+pub(super) fn status(body: &[u8]) -> Option<Status> {
+    serde_json::from_slice(body).ok()
+}
+
+fn garbage(error: &serde_json::Error, bytes: &[u8]) -> Failure {
+    Failure::Garbage(format!("{} ({error})", excerpt(&String::from_utf8_lossy(bytes))))
+}

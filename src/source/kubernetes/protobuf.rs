@@ -1,0 +1,192 @@
+//! The protobuf of answers: events of watches, pages of lists, rejections, and the envelope around
+//! each object of an answer or a request.
+//!
+//! The numbers of fields are those of `generated.proto` in `k8s.io/apimachinery`. Whatever cannot
+//! be decoded is a [`Failure::Encoding`], after which requests ask for JSON.
+
+use kube::core::Status;
+use kube::core::response::{StatusCause, StatusDetails};
+use prost::bytes::Bytes;
+use prost::{DecodeError, Message};
+
+use super::failure::Failure;
+use super::messages::{Event, Object, Page};
+use crate::source::objects;
+
+/// What each envelope begins with.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// `runtime.Unknown`: an object and its type.
+#[derive(Message)]
+struct Unknown {
+    #[prost(message, optional, tag = "1")]
+    type_meta: Option<TypeMeta>,
+    #[prost(bytes = "bytes", tag = "2")]
+    raw: Bytes,
+    #[prost(string, tag = "3")]
+    content_encoding: String,
+    #[prost(string, tag = "4")]
+    content_type: String,
+}
+
+#[derive(Message)]
+struct TypeMeta {
+    #[prost(string, tag = "1")]
+    api_version: String,
+    #[prost(string, tag = "2")]
+    kind: String,
+}
+
+/// `meta.v1.WatchEvent`.
+#[derive(Message)]
+struct WatchEvent {
+    #[prost(bytes = "bytes", tag = "1")]
+    type_: Bytes,
+    #[prost(message, required, tag = "2")]
+    object: RawExtension,
+}
+
+#[derive(Message)]
+struct RawExtension {
+    #[prost(bytes = "bytes", tag = "1")]
+    raw: Bytes,
+}
+
+/// A list of objects of any kind. Each item is decoded on its own.
+#[derive(Message)]
+struct List {
+    #[prost(message, required, tag = "1")]
+    metadata: ListMeta,
+    #[prost(bytes = "bytes", repeated, tag = "2")]
+    items: Vec<Bytes>,
+}
+
+#[derive(Message)]
+struct ListMeta {
+    #[prost(string, tag = "2")]
+    resource_version: String,
+    #[prost(string, tag = "3")]
+    next: String,
+}
+
+/// `meta.v1.Status`.
+#[derive(Message)]
+struct StatusMessage {
+    #[prost(string, tag = "3")]
+    message: String,
+    #[prost(string, tag = "4")]
+    reason: String,
+    #[prost(message, optional, tag = "5")]
+    details: Option<Details>,
+    #[prost(int32, tag = "6")]
+    code: i32,
+}
+
+#[derive(Message)]
+struct Details {
+    #[prost(message, repeated, tag = "4")]
+    causes: Vec<Cause>,
+    #[prost(int32, tag = "5")]
+    retry_after_seconds: i32,
+}
+
+#[derive(Message)]
+struct Cause {
+    #[prost(string, tag = "1")]
+    reason: String,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(string, tag = "3")]
+    field: String,
+}
+
+/// Decodes a frame of a watch. An event that reports a failure is one.
+pub(super) fn event(frame: Bytes) -> Result<Event<'static>, Failure> {
+    let WatchEvent { type_, object } = decode("an event", frame)?;
+    let object = open(object.raw)?;
+    match &*type_ {
+        b"ADDED" | b"MODIFIED" => Ok(Event::Current(Object::Protobuf(object))),
+        b"DELETED" => Ok(Event::Gone(Object::Protobuf(object))),
+        b"BOOKMARK" => {
+            let bare = objects::Bare::decode(object).map_err(|e| failed("a bookmark", &e))?;
+            Event::bookmark(&bare.metadata())
+        }
+        b"ERROR" => Err(Failure::from_status(&decode_status(object)?, None)),
+        other => Err(Failure::Encoding(format!("an event of type {:?}", other.escape_ascii()))),
+    }
+}
+
+/// Decodes a page of a list.
+pub(super) fn page(body: Bytes) -> Result<Page<'static>, Failure> {
+    let List { metadata, items } = decode("a list", open(body)?)?;
+    if metadata.resource_version.is_empty() {
+        return Err(Failure::Encoding("a list without a resourceVersion".to_owned()));
+    }
+    Ok(Page {
+        version: metadata.resource_version,
+        next: Some(metadata.next).filter(|next| !next.is_empty()),
+        items: items.into_iter().map(Object::Protobuf).collect(),
+    })
+}
+
+/// Decodes the body of a rejection.
+pub(super) fn status(body: Bytes) -> Option<Status> {
+    open(body).and_then(decode_status).ok()
+}
+
+/// Encodes an object with its type for the body of a request.
+pub fn envelope(api_version: &str, kind: &str, object: &impl Message) -> Vec<u8> {
+    let unknown = Unknown {
+        type_meta: Some(TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() }),
+        raw: object.encode_to_vec().into(),
+        ..Unknown::default()
+    };
+    let mut bytes = Vec::with_capacity(MAGIC.len() + unknown.encoded_len());
+    bytes.extend_from_slice(MAGIC);
+    // A `Vec` has room for every message.
+    bytes.extend_from_slice(&unknown.encode_to_vec());
+    bytes
+}
+
+/// Returns the object in an envelope.
+fn open(mut bytes: Bytes) -> Result<Bytes, Failure> {
+    if !bytes.starts_with(MAGIC) {
+        let start = bytes.get(..MAGIC.len()).unwrap_or(&bytes).escape_ascii();
+        return Err(Failure::Encoding(format!("an object that begins with \"{start}\"")));
+    }
+    let unknown: Unknown = decode("an object", bytes.split_off(MAGIC.len()))?;
+    if !unknown.content_encoding.is_empty() {
+        let encoding = unknown.content_encoding;
+        return Err(Failure::Encoding(format!("an object with contentEncoding {encoding:?}")));
+    }
+    Ok(unknown.raw)
+}
+
+fn decode_status(message: Bytes) -> Result<Status, Failure> {
+    let status: StatusMessage = decode("a Status", message)?;
+    let mut known = Status::failure(&status.message, &status.reason);
+    known.code = u16::try_from(status.code).unwrap_or_default();
+    known.details = status.details.map(|details| StatusDetails {
+        retry_after_seconds: u32::try_from(details.retry_after_seconds).unwrap_or_default(),
+        causes: details.causes.into_iter().map(Cause::known).collect(),
+        name: String::new(),
+        group: String::new(),
+        kind: String::new(),
+        uid: String::new(),
+    });
+    Ok(known)
+}
+
+impl Cause {
+    fn known(self) -> StatusCause {
+        StatusCause { reason: self.reason, message: self.message, field: self.field }
+    }
+}
+
+fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, Failure> {
+    M::decode(bytes).map_err(|error| failed(what, &error))
+}
+
+fn failed(what: &str, error: &DecodeError) -> Failure {
+    Failure::Encoding(format!("{what}: {error}"))
+}
