@@ -9,6 +9,7 @@
 //! lost; the log has the same text.
 
 mod limit;
+mod message;
 mod publish;
 mod writers;
 

@@ -73,13 +73,13 @@ mod tests {
     fn five_of_5_000_nodes_are_writers() {
         let nodes = nodes(5000);
         let mut events = BTreeMap::<Arc<str>, usize>::new();
-        for service in 0..500 {
+        for service in 0..20 {
             let writers = writers(&nodes, &conflict(&format!("web-{service}")));
             assert_eq!(writers.len(), WRITERS, "web-{service}");
             writers.into_iter().for_each(|node| *events.entry(node).or_default() += 1);
         }
-        // 2 500 Events over 5 000 nodes: no node has a large part of them.
-        assert!(events.len() > 1700 && events.values().all(|events| *events < 10), "{events:?}");
+        // No node has a large part of the 100 Events.
+        assert!(events.len() > 80 && events.values().all(|events| *events < 5), "{events:?}");
     }
 
     #[test]
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn node_without_endpoints_is_silent_in_a_larger_cluster() {
         let silent = |n| !is_writer(&format!("other-{n}"), &nodes(100), &conflict("web"));
-        assert!((0..1000).all(silent));
+        assert!((0..100).all(silent));
     }
 
     #[test]

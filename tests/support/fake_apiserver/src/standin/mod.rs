@@ -3,6 +3,7 @@
 mod access;
 mod body;
 mod event;
+mod event_message;
 mod list;
 mod misbehaviour;
 mod options;
