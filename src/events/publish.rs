@@ -334,6 +334,8 @@ mod tests {
         requests: Mutex<usize>,
         uids: Mutex<usize>,
         content_types: Mutex<Vec<HeaderValue>>,
+        /// The agent accepts JSON only.
+        is_json_configured: bool,
     }
 
     impl Server {
@@ -352,7 +354,10 @@ mod tests {
                 }
             });
             let client = kube::Client::new(service, "default");
-            Arc::new(Connection::new(move || Ok(client.clone())).unwrap())
+            let connection = Connection::new(move || Ok(client.clone())).unwrap();
+            let is_json = self.is_json_configured;
+            let content_type = if is_json { ContentType::Json } else { ContentType::Protobuf };
+            Arc::new(connection.with_content_type(content_type))
         }
 
         fn answer(
@@ -484,6 +489,9 @@ mod tests {
         publish_from(&server, "node-1", &HashSet::new(), [starting(), conflict("web")]).await;
         assert_eq!(*server.content_types.lock().unwrap(), ["application/json"; 2]);
         assert_eq!(*server.requests.lock().unwrap(), 3, "it is not asked again");
+        let server = Arc::new(Server { is_json_configured: true, ..Server::default() });
+        publish_from(&server, "node-1", &HashSet::new(), [starting()]).await;
+        assert_eq!(*server.content_types.lock().unwrap(), ["application/json"]);
         let server = Arc::new(Server::default());
         publish_from(&server, "node-1", &HashSet::new(), [starting()]).await;
         assert_eq!(*server.content_types.lock().unwrap(), ["application/vnd.kubernetes.protobuf"]);

@@ -133,7 +133,11 @@ impl Connection {
     pub fn open(access: Access, observer: RequestObserver) -> Result<Connection, AccessError> {
         let content_type = access.content_type;
         let connection = Connection::new(move || client(&access, &observer))?;
-        Ok(Connection { content_type, ..connection })
+        Ok(connection.with_content_type(content_type))
+    }
+
+    pub(crate) fn with_content_type(self, content_type: ContentType) -> Connection {
+        Connection { content_type, ..self }
     }
 
     pub(crate) fn new(
