@@ -7,7 +7,7 @@ use shunt_core::model::ObjectName;
 use shunt_core::plan::Conflict;
 
 use crate::dataplane::Quarantined;
-use crate::events::{Notice, Regarding};
+use crate::events::{Notice, Regarding, Scope};
 use crate::http::{HEALTH_PURPOSE, PortReport};
 use crate::kube_proxy::Found;
 
@@ -22,6 +22,7 @@ pub(super) const WHAT_TO_DO: &str = "fix the Service; the agent retries when it 
 pub(super) fn starting() -> Notice {
     Notice {
         regarding: Regarding::Node,
+        scope: Scope::Node,
         is_warning: false,
         reason: "Starting",
         action: "StartShunt",
@@ -34,6 +35,7 @@ pub(super) fn conflict(conflict: &Conflict) -> Notice {
     let Conflict { frontend, winner, loser, reason } = conflict;
     Notice {
         regarding: Regarding::Service(loser.clone()),
+        scope: Scope::Cluster,
         is_warning: true,
         reason: "FrontendConflict",
         action: PROGRAM,
@@ -47,6 +49,7 @@ pub(super) fn conflict(conflict: &Conflict) -> Notice {
 pub(super) fn refused(quarantined: &Quarantined) -> Notice {
     Notice {
         regarding: quarantined.service.clone().map_or(Regarding::Node, Regarding::Service),
+        scope: Scope::Cluster,
         is_warning: true,
         reason: "FrontendRefused",
         action: PROGRAM,
@@ -62,6 +65,7 @@ pub(super) fn refused(quarantined: &Quarantined) -> Notice {
 pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
     Notice {
         regarding: Regarding::Node,
+        scope: Scope::Node,
         is_warning: true,
         reason: "DriftRepaired",
         action: "RepairTables",
@@ -76,6 +80,7 @@ pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
 pub(super) fn kube_proxy_found(found: &Found, what_to_do: &str) -> Notice {
     Notice {
         regarding: Regarding::Node,
+        scope: Scope::Node,
         is_warning: true,
         reason: "KubeProxyFound",
         action: "LookForKubeProxy",
@@ -89,6 +94,7 @@ pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Noti
     let PortReport { purpose, field, address, .. } = report;
     Notice {
         regarding: Regarding::Node,
+        scope: Scope::Node,
         is_warning: true,
         reason: match *purpose {
             HEALTH_PURPOSE => "FailedToStartProxierHealthcheck",
@@ -107,6 +113,7 @@ pub(super) fn unbound_server(report: &PortReport<'_>, error: &io::Error) -> Noti
 pub(super) fn unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) -> Notice {
     Notice {
         regarding: Regarding::Service(service.clone()),
+        scope: Scope::Node,
         is_warning: true,
         reason: "FailedToStartServiceHealthcheck",
         action: "Listen",

@@ -25,7 +25,7 @@ use super::reload::{
     Occasion, Reach, Reload, health_bind, metrics_bind, patience, watch_configuration,
 };
 use super::settings::{Effective, effective};
-use super::sources::{Objects, runtime};
+use super::sources::{Objects, Parts, runtime};
 use super::{Failure, ending, events, exclusive, leftovers, netns, oneshot, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
@@ -220,7 +220,7 @@ fn keep_running(
     })?;
     let health_of = health_source(health_seen, commands.backlog(), families);
     let status = known.clone().teller(health_of.clone(), unbound.clone());
-    let answer = answers(known.clone(), status, directory);
+    let answer = answers(known.clone(), status, directory.clone());
     start_thread("status", move || query::serve(&presence.listener, answer))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
     let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
@@ -239,12 +239,20 @@ fn keep_running(
     let mut configuration = Reload::new(arguments.clone(), settings, objects, reach);
     let (mut changed, _stop) = watch_configuration(arguments)?;
 
+    let parts = Parts {
+        commands,
+        metrics: metrics.clone(),
+        notices,
+        known: known.clone(),
+        locations,
+        directory,
+    };
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut hang_up = signal(SignalKind::hangup()).context("cannot wait for signals")?;
         let follow = |configuration: &Reload| {
             let (settings, objects) = configuration.current();
-            objects.follow(&settings.node_name, &commands, &metrics, &notices, &known, &locations)
+            objects.follow(&settings.node_name, &parts)
         };
         let mut source = follow(&configuration)?;
         let connections = Connections::default();

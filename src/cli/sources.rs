@@ -1,5 +1,6 @@
 //! The sources of objects for `shunt run`: manifests or an API server.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -8,23 +9,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use shunt_core::model::Change;
+use shunt_core::model::{Change, Store};
 
 use super::args::Run;
 use super::process;
 use crate::config::Config;
 use crate::dataplane::Commands;
+use crate::directory::Directory;
 use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
 use crate::source::kubernetes::{
-    Access, AccessError, Connection, Dialer, ObservedRequest, RequestObserver, Source,
+    Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
 };
 use crate::source::manifests::{self, Locations, Watcher};
 use crate::source::objects::Kind;
 use crate::status::{AgentState, Following};
 
-/// How long `--once` waits for the API server to list everything.
-const LISTING_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long `--once` waits for the API server to list everything: longer than a busy server queues
+/// a request.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A source of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +36,16 @@ pub(super) enum Objects {
     Manifests(Vec<PathBuf>),
     /// An API server.
     Api(Access),
+}
+
+/// The parts of the agent that a running source has to do with.
+pub(super) struct Parts {
+    pub(super) commands: Commands,
+    pub(super) metrics: Metrics,
+    pub(super) notices: Notices,
+    pub(super) known: AgentState,
+    pub(super) locations: Locations,
+    pub(super) directory: Directory,
 }
 
 /// A running source. It ends only on a permanent error, or when the dataplane has ended.
@@ -113,15 +126,8 @@ impl Objects {
     /// Sends all objects and their changes to the dataplane, and Events to the API server, if there
     /// is one. Must be called within a tokio runtime. The caller polls the returned future; its
     /// drop stops the source.
-    pub(super) fn follow(
-        &self,
-        node_name: &str,
-        commands: &Commands,
-        metrics: &Metrics,
-        notices: &Notices,
-        known: &AgentState,
-        locations: &Locations,
-    ) -> anyhow::Result<Work> {
+    pub(super) fn follow(&self, node_name: &str, parts: &Parts) -> anyhow::Result<Work> {
+        let Parts { commands, metrics, notices, known, locations, directory } = parts;
         match self {
             Objects::Manifests(paths) => {
                 let (watcher, stop) = Watcher::new(paths, node_name, locations)
@@ -143,11 +149,13 @@ impl Objects {
                 let asked = count_requests(metrics.clone());
                 let metrics = metrics.clone();
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
-                let source = Source::new(access.clone(), node_name, restarted, asked.clone())?;
+                let source = Source::new(access.clone(), node_name, restarted, asked)?;
                 let server = access.server()?;
                 known.follow(node_name, Following::Api { server, api_status: source.api_status() });
-                let events = Connection::open(access.clone(), asked)?;
-                let events = publish(notices.clone(), events, node_name.to_owned());
+                let directory = directory.clone();
+                let nodes = move || directory.read(endpoint_nodes);
+                let (notices, connection) = (notices.clone(), source.connection());
+                let events = publish(notices, connection, node_name.to_owned(), nodes);
                 locations.clear();
                 let sink = commands.sink();
                 Ok(Box::pin(async move {
@@ -161,6 +169,15 @@ impl Objects {
             }
         }
     }
+}
+
+/// Returns the names of the nodes with endpoints.
+fn endpoint_nodes(store: &Store) -> HashSet<Arc<str>> {
+    let slices = store.services().flat_map(|service| store.slices(&service.name));
+    let nodes = slices.flat_map(|slice| &slice.endpoints).filter_map(|e| e.node.as_ref());
+    // Most endpoints share a node with others.
+    let nodes: HashSet<&Arc<str>> = nodes.collect();
+    nodes.into_iter().cloned().collect()
 }
 
 /// Returns an observer that counts the requests to an API server.

@@ -106,11 +106,13 @@ impl Limit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::events::Scope;
     use shunt_core::model::ObjectName;
 
     fn notice(reason: &'static str, n: u32) -> Notice {
         Notice {
             regarding: Regarding::Node,
+            scope: Scope::Node,
             is_warning: true,
             reason,
             action: "Test",

@@ -2,14 +2,16 @@
 //!
 //! Owns: the content of an Event, the limits, and sending.
 //!
-//! All nodes see a problem of a Service and give its Event the same name, so that the cluster has
-//! one per Service and reason. Events about a Node belong to that node.
+//! All nodes see a problem of a Service. A few of them send its Event, with the same name, so that
+//! the cluster has one per Service and reason ([`writers`]). Events about a Node belong to that node.
 //!
 //! Guarantees: recording never waits and never fails. If the API server rejects Events, they are
 //! lost; the log has the same text.
 
 mod limit;
+mod message;
 mod publish;
+mod writers;
 
 use std::sync::Arc;
 
@@ -30,11 +32,22 @@ pub enum Regarding {
     Service(ObjectName),
 }
 
+/// The nodes that see the cause of an Event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// This node; others may not.
+    Node,
+    /// All nodes: the objects are the cause.
+    Cluster,
+}
+
 /// An Event before it is sent. Reason and action are for programs, the note is for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
     /// The object, which `kubectl describe` shows it with.
     pub regarding: Regarding,
+    /// The nodes that see its cause.
+    pub scope: Scope,
     /// True if a person should act on it.
     pub is_warning: bool,
     /// The reason in one word, as `FrontendConflict`.

@@ -17,6 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_wrong_authority_is_named,
         a_wrong_token_is_named,
         no_output_holds_a_secret,
+        all_requests_share_one_connection,
     ];
     let alone = standin_only![
         a_server_where_the_agent_was_started_will_do,
@@ -30,6 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_proxy_is_not_used_where_the_environment_says_so,
         a_proxy_that_refuses_is_named,
         a_server_without_tls_will_do,
+        a_server_without_http2_will_do,
         a_host_that_is_not_there_is_named,
         configurations_that_cannot_work_end_the_agent,
     ];
@@ -189,6 +191,27 @@ fn a_server_without_tls_will_do(_: Api) -> Result<()> {
     let _agent = world.start()?;
     world.assert_web(&ALL);
     world.mark()
+}
+
+fn a_server_without_http2_will_do(_: Api) -> Result<()> {
+    let world = World::with_web(Api::Standin(Box::new(Standin::start_http1()?)))?;
+    let _agent = world.start()?;
+    events::wait_for(&world, "Starting")?;
+    world.assert_web(&ALL);
+    world.mark()
+}
+
+/// With HTTP/2: lists, watches and Events, at the start and after an outage.
+fn all_requests_share_one_connection(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let _agent = world.start()?;
+    events::wait_for(&world, "Starting")?;
+    world.mark()?;
+    assert_eq!(world.gate.accepted(), 1);
+    world.gate.cut()?;
+    world.mark()?;
+    assert_eq!(world.gate.accepted(), 2);
+    Ok(())
 }
 
 fn a_host_that_is_not_there_is_named(api: Api) -> Result<()> {

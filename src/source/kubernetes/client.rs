@@ -7,17 +7,15 @@ use hyper::Uri;
 use hyper::header::{HeaderValue, USER_AGENT};
 use hyper::rt::{Read, Write};
 use hyper_rustls::HttpsConnectorBuilder;
-use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::proxy::SocksV5;
 use hyper_util::client::legacy::connect::{Connection as Connected, HttpConnector};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::{Body, ConfigExt};
+use kube::client::ConfigExt;
 use kube::{Client, Config};
 use tower::{BoxError, Service, ServiceBuilder};
 
 use super::access::Prepared;
 use super::dial::{Connector, KEEPALIVE_AFTER, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
-use super::failure::innermost;
+use super::http::{self, Http};
 use super::proxy::{Credentials, ProxyKind};
 use super::requests::{ObserverLayer, RequestObserver};
 use super::server_name::server_name;
@@ -25,12 +23,12 @@ use super::token::Token;
 use super::tunnel::Tunnel;
 use super::{Access, AccessError, ContentTypes};
 
+/// The timeout of a request, and of the body of its answer. A server that is busy queues a request
+/// and answers within 60 s, its `--request-timeout`. This timeout also covers the connect, so it is
+/// longer: a repeated request would wait anew. (Pings detect a dead connection earlier.)
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(75);
 /// The timeout of a TCP connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// HTTP/2: the client sends a ping when the server was silent for this long (client-go: 30 s) …
-const PING_AFTER: Duration = Duration::from_secs(20);
-/// … and closes the connection without an answer within this time (client-go: 15 s).
-const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An error that names the server: the resolver's error does not contain the name.
 #[derive(Debug, thiserror::Error)]
@@ -103,20 +101,15 @@ where
     let way = format!("{server}{through}");
     let tell = ObserverLayer { host: server.as_str().into(), observer: observer.clone() };
     let https = https.enable_all_versions().wrap_connector(connector);
-    let http = legacy::Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_AFTER)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .build::<_, Body>(https);
+    let http = Http::new(https, &config.cluster_url);
     let service = ServiceBuilder::new()
         .layer(tell)
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(token)
         .layer(config.extra_headers_layer()?)
-        .map_err(move |error: legacy::Error| -> BoxError {
-            let (way, reason) = (way.clone(), innermost(&error));
+        .map_err(move |error: http::NoAnswer| -> BoxError {
+            let (way, reason) = (way.clone(), error.to_string());
             Box::new(NoAnswer { way, reason })
         })
         .service(http);
@@ -140,7 +133,11 @@ impl Connection {
     pub fn open(access: Access, observer: RequestObserver) -> Result<Connection, AccessError> {
         let content_types = access.content_types;
         let connection = Connection::new(move || client(&access, &observer))?;
-        Ok(Connection { content_types, ..connection })
+        Ok(connection.with_content_types(content_types))
+    }
+
+    pub(crate) fn with_content_types(self, content_types: ContentTypes) -> Connection {
+        Connection { content_types, ..self }
     }
 
     pub(crate) fn new(

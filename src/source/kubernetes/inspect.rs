@@ -2,7 +2,6 @@
 //! objects, and what do the few objects say that concern the node itself?
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::StatusCode;
@@ -13,15 +12,13 @@ use kube::client::Body;
 use shunt_core::model::{Change, ObjectName};
 use tokio::time::timeout;
 
-use super::client::Connection;
+use super::client::{Connection, REQUEST_TIMEOUT};
 use super::content_type::ContentType;
 use super::failure::{Failure, rule};
 use super::messages::{Object, Page, status};
 use super::{Access, AccessError};
 use crate::source::objects::{Kind, Names};
 
-/// How long each answer may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The size limit of an answer: a list of one object.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
@@ -156,9 +153,9 @@ async fn get(client: &Client, uri: &str) -> Result<hyper::Response<Body>, Failur
     let request = hyper::Request::get(uri).header(ACCEPT, "application/json");
     let request = request.body(Body::empty());
     let request = request.map_err(|error| Failure::Garbage(error.to_string()))?;
-    let answer = match timeout(ANSWER_TIMEOUT, client.send(request)).await {
+    let answer = match timeout(REQUEST_TIMEOUT, client.send(request)).await {
         Err(_) => {
-            let reason = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
+            let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
             return Err(Failure::Unreachable(reason));
         }
         Ok(answer) => answer.map_err(|error| Failure::unreachable(&error))?,
@@ -176,9 +173,9 @@ async fn get(client: &Client, uri: &str) -> Result<hyper::Response<Body>, Failur
 
 async fn read(answer: hyper::Response<Body>) -> Result<Bytes, Failure> {
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
-    match timeout(ANSWER_TIMEOUT, body).await {
+    match timeout(REQUEST_TIMEOUT, body).await {
         Err(_) => {
-            let reason = format!("no whole answer within {} s", ANSWER_TIMEOUT.as_secs());
+            let reason = format!("no whole answer within {} s", REQUEST_TIMEOUT.as_secs());
             Err(Failure::Unreachable(reason))
         }
         Ok(Err(error)) => Err(Failure::broken(&*error)),

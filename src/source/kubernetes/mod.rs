@@ -22,6 +22,7 @@ mod failure;
 mod frames;
 #[cfg(any(test, feature = "fuzz"))]
 mod fuzz;
+mod http;
 mod inspect;
 mod json;
 mod kubeconfig;
@@ -52,6 +53,7 @@ use crate::source::objects::{Kind, Names};
 pub use access::{Access, AccessError};
 pub use api_status::ApiStatus;
 pub use client::Connection;
+pub(crate) use client::REQUEST_TIMEOUT;
 pub use content_type::{ContentType, ContentTypes};
 use decoder::Decoder;
 pub use dial::Dialer;
@@ -108,6 +110,12 @@ impl Source {
             api_status: Arc::new(ApiStatus::new(on_restart)),
             node_name: node_name.into(),
         }
+    }
+
+    /// Returns the connection to the server, for requests of other parts.
+    #[must_use]
+    pub fn connection(&self) -> Arc<Connection> {
+        self.connection.clone()
     }
 
     /// Returns a handle to the state of the API server, for use while the source runs.

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 use super::Listing;
 use super::api_status::ApiStatus;
 use super::backoff::Backoff;
-use super::client::Connection;
+use super::client::{Connection, REQUEST_TIMEOUT};
 use super::content_type::{ContentType, Negotiation};
 use super::decoder::{Decoded, Decoder};
 use super::failure::Failure;
@@ -30,17 +30,12 @@ use super::resource::{RelistFrom, Request, Resource};
 use crate::jitter;
 use crate::source::objects::Kind;
 
-/// How long an answer may take to begin. A busy server queues requests for up to a minute, and a
-/// repeated request waits anew. (Pings detect a dead connection earlier.)
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a page of a list may take to arrive.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The size limit of a page.
 const MAX_PAGE_BYTES: usize = 256 << 20;
 /// The size limit of the body of a rejection.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 /// The timeouts of a streamed list, for a pause and as a whole. Servers before Kubernetes 1.27 may
-/// never end such a list; after a timeout, the agent requests pages once.
+/// never end such a list; after a timeout, the agent requests this list in pages.
 const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM_TIMEOUT: Duration = Duration::from_secs(120);
 /// A watch that lasts for this long counts as working.
@@ -58,7 +53,7 @@ const ABSENT_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 /// The interval of retries to list ServiceCIDRs without permission. The pause is random, between
 /// this time and twice of it.
 const FORBIDDEN_RETRY_INTERVAL: Duration = Duration::from_secs(300);
-/// The upper bound for a server's `Retry-After`.
+/// The upper bound for a server's `Retry-After`, without the random part.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// A watch of one kind of objects.
@@ -77,7 +72,9 @@ pub(super) struct Watch {
     version: Option<String>,
     /// The minimum version of the next list.
     relist_from: RelistFrom,
-    /// Requests the next list in pages: the server did not stream it.
+    /// A list is incomplete.
+    listing: bool,
+    /// Requests the incomplete list in pages: its stream failed. Each relist begins with a stream.
     pages: bool,
     /// The server divides lists from its cache into pages, so it has no watch cache.
     paginated: bool,
@@ -137,6 +134,7 @@ impl Watch {
             relist: Backoff::default(),
             version: None,
             relist_from: RelistFrom::Cache,
+            listing: false,
             pages: false,
             paginated: false,
             bookmarks: false,
@@ -172,18 +170,20 @@ impl Watch {
     /// Reacts to a failure and pauses before the next attempt.
     async fn recover(&mut self, failure: Failure) -> Result<(), ReceiverGone> {
         let kind = self.resource.kind;
+        let listing = std::mem::take(&mut self.listing);
+        let in_pages = std::mem::take(&mut self.pages);
+        let in_stream = listing && !in_pages;
         match &failure {
             Failure::Encoding(_) | Failure::Refused { code: 406 | 415, .. }
                 if self.negotiation.fall_back() =>
             {
                 self.api_status.lost(kind, &failure, true);
+                self.pages = in_pages;
                 return Ok(());
             }
             Failure::Ended | Failure::Silent | Failure::Broken(_) => {
                 let lasting = self.backoff.failures() >= SHORT_LIVED;
-                // After two broken streams, the list is requested in pages.
-                let again = self.backoff.failures() > 0;
-                self.pages = self.version.is_none() && !self.pages && again;
+                self.pages = in_stream;
                 if lasting {
                     self.count_as_stuck();
                 }
@@ -206,6 +206,7 @@ impl Watch {
                 let first = self.relist_from != RelistFrom::Store;
                 self.list_anew(RelistFrom::Store);
                 if first {
+                    self.pages = in_pages;
                     return Ok(());
                 }
                 if self.relist.failures() >= SHORT_LIVED {
@@ -231,30 +232,28 @@ impl Watch {
                 return self.do_without(&failure).await;
             }
             Failure::Refused { code: 400, .. } if self.resource.widen() => return Ok(()),
-            Failure::Refused { code: 400, .. } if self.version.is_none() && !self.pages => {
+            Failure::Refused { code: 400, .. } if in_stream => {
                 self.pages = true;
                 return Ok(());
             }
-            Failure::Refused { code: 401 | 403 | 429, .. } => {
+            // Pages would fail alike.
+            Failure::Refused { code: 401 | 403 | 429, .. } | Failure::Unreachable(_) => {
                 self.api_status.lost(kind, &failure, true);
-            }
-            Failure::Unreachable(_) => {
-                self.api_status.lost(kind, &failure, true);
-                self.pages = false;
             }
             Failure::Absent
             | Failure::Refused { .. }
             | Failure::Garbage(_)
             | Failure::Encoding(_) => {
                 self.api_status.lost(kind, &failure, true);
-                // The other kind of list, streamed or in pages, may work.
-                self.pages = self.version.is_none() && !self.pages;
+                self.pages = in_stream;
                 self.count_as_stuck();
             }
         }
         let pause = self.backoff.next();
         if let Failure::Refused { retry_after: Some(asked), .. } = failure {
-            sleep(pause.max(asked.min(MAX_RETRY_AFTER))).await;
+            // The server asks all nodes for the same pause.
+            let asked = asked.min(MAX_RETRY_AFTER).mul_f64(1.0 + jitter::fraction());
+            sleep(pause.max(asked)).await;
             return Ok(());
         }
         tokio::select! {
@@ -320,12 +319,16 @@ impl Watch {
                 self.follow_events(events).await
             }
             None if !self.pages => {
+                self.listing = true;
                 let request = self.resource.stream(&self.relist_from);
                 let mut events = self.open(client, request).await.map_err(no_streaming)?;
                 self.follow_list(&mut events).await?;
                 self.follow_events(events).await
             }
-            None => self.list_pages(client).await,
+            None => {
+                self.listing = true;
+                self.list_pages(client).await
+            }
         }
     }
 
@@ -350,9 +353,9 @@ impl Watch {
     ) -> Result<Response<Body>, Failure> {
         let mut request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
         request.headers_mut().insert(ACCEPT, self.negotiation.accept());
-        let answer = match timeout(RESPONSE_TIMEOUT, client.send(request.map(Body::from))).await {
+        let answer = match timeout(REQUEST_TIMEOUT, client.send(request.map(Body::from))).await {
             Err(_) => {
-                let reason = format!("no answer within {} s", RESPONSE_TIMEOUT.as_secs());
+                let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
                 return Err(Failure::Unreachable(reason));
             }
             Ok(Err(error)) => return Err(Failure::unreachable(&error)),
@@ -382,11 +385,13 @@ impl Watch {
                 answer => answer?,
             };
             let content_type = ContentType::of(answer.headers());
-            let body =
-                timeout(PAGE_TIMEOUT, Limited::new(answer.into_body(), MAX_PAGE_BYTES).collect());
+            let body = timeout(
+                REQUEST_TIMEOUT,
+                Limited::new(answer.into_body(), MAX_PAGE_BYTES).collect(),
+            );
             let body = match body.await {
                 Err(_) => {
-                    let reason = format!("no whole list within {} s", PAGE_TIMEOUT.as_secs());
+                    let reason = format!("no whole list within {} s", REQUEST_TIMEOUT.as_secs());
                     return Err(Failure::Unreachable(reason).into());
                 }
                 Ok(Err(error)) => return Err(Failure::broken(&*error).into()),
@@ -406,7 +411,7 @@ impl Watch {
         };
         self.deliver_list(list).await?;
         self.version = Some(version);
-        self.pages = false;
+        (self.listing, self.pages) = (false, false);
         self.settled();
         Ok(())
     }
@@ -433,7 +438,7 @@ impl Watch {
         };
         self.deliver_list(list).await?;
         self.version = Some(version);
-        self.pages = false;
+        (self.listing, self.pages) = (false, false);
         self.settled();
         Ok(())
     }
@@ -552,7 +557,7 @@ async fn refusal(answer: Response<Body>) -> Failure {
     let retry_after = answer.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let body =
-        timeout(RESPONSE_TIMEOUT, Limited::new(answer.into_body(), MAX_REFUSAL_BYTES).collect());
+        timeout(REQUEST_TIMEOUT, Limited::new(answer.into_body(), MAX_REFUSAL_BYTES).collect());
     let body = match body.await {
         Ok(Ok(body)) => body.to_bytes(),
         _ => Default::default(),

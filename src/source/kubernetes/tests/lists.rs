@@ -4,7 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use shunt_core::model::{Change, Family, Listed};
 
-use super::script::{Answer, Log, Script, added, bookmark, deleted, end, object, service, slice};
+use super::script::{
+    Answer, Log, Script, added, bookmark, deleted, end, error, object, service, slice,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_streamed_list_is_delivered_at_its_end_and_events_as_they_come() {
@@ -113,12 +115,13 @@ async fn half_a_list_is_no_list() {
     let events = [added(service("a", 1)), added(service("b", 2)), end(3)];
     let whole: usize = events.iter().map(|event| event.len() + 1).sum();
     for bytes in [events[0].len() + 1, events[0].len() + 20, whole - 1] {
-        let answers = vec![Answer::cut(&events, bytes), Answer::watch(&events)];
+        let whole = Answer::page("3", "", &[service("a", 1), service("b", 2)]);
+        let answers = vec![Answer::cut(&events, bytes), whole, Answer::watch(&[])];
         let script = Script::new([("services", answers)]);
         let told = script.run(Duration::from_secs(60)).await;
-        let lists: Vec<&String> = told.iter().filter(|told| told.contains("a")).collect();
-        assert_eq!(lists.len(), 1, "{told:?}");
-        assert_eq!(script.course("services"), ["stream", "stream"]);
+        let lists: Vec<&String> = told.iter().filter(|told| told.contains("+a")).collect();
+        assert_eq!(lists, ["+a, +b, services=a b"], "{told:?}");
+        assert_eq!(script.course("services"), ["stream", "page", "3"]);
     }
     // A page that expired while the list was read.
     let answers = vec![
@@ -334,6 +337,44 @@ async fn streaming_is_tried_again_on_each_relist() {
         ]
     );
     assert_eq!(told.last().unwrap(), "+b, services=b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_stream_means_pages_for_this_list_only() {
+    let item = || added(service("a", 1));
+    let whole = [item(), end(5)];
+    let failures: [fn(&[String]) -> Answer; 7] = [
+        |list| Answer::cut(list, 20),
+        |list| Answer::ending(&list[..1]),
+        |list| Answer::watch(&[list[0].clone(), error(500)]),
+        |_| Answer::watch(&["<html>".to_owned()]),
+        |_| Answer::status(405),
+        |_| Answer::status(500),
+        |_| Answer::status(501),
+    ];
+    for (number, failure) in failures.into_iter().enumerate() {
+        let answers = vec![
+            failure(&whole),
+            Answer::page("5", "", &[service("a", 1)]),
+            Answer::status(410),
+            failure(&whole),
+            // The next attempt begins with a stream again.
+            Answer::status(500),
+            Answer::watch(&[added(service("b", 8)), end(9)]),
+        ];
+        let script = Script::new([("services", answers)]);
+        let told = script.run(Duration::from_secs(60)).await;
+        let course = script.course("services");
+        assert_eq!(course, ["stream", "page", "5", "stream", "page", "stream"], "{number}");
+        assert_eq!(told.last().unwrap(), "+b, services=b", "{number}");
+    }
+    // Pages would fail alike.
+    for failure in [401, 403, 429] {
+        let answers = vec![Answer::status(failure), Answer::watch(&whole)];
+        let script = Script::new([("services", answers)]);
+        script.run(Duration::from_secs(60)).await;
+        assert_eq!(script.course("services"), ["stream", "stream"], "{failure}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

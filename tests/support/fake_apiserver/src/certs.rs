@@ -77,7 +77,7 @@ impl Authority {
     }
 
     /// TLS as a server with a certificate of this authority, which also knows its clients.
-    pub(crate) fn acceptor(&self) -> Result<TlsAcceptor> {
+    pub(crate) fn acceptor(&self, http2: bool) -> Result<TlsAcceptor> {
         let Identity { certificate, key } = self.server()?;
         let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
@@ -92,7 +92,8 @@ impl Authority {
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)
             .with_single_cert(vec![certificate], key)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let protocols = http2.then(|| b"h2".to_vec()).into_iter();
+        config.alpn_protocols = protocols.chain([b"http/1.1".to_vec()]).collect();
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }

@@ -3,6 +3,7 @@
 mod access;
 mod body;
 mod event;
+mod event_message;
 mod list;
 mod misbehaviour;
 mod options;
@@ -56,15 +57,20 @@ pub struct Standin {
 impl Standin {
     /// Starts one that speaks TLS, without objects, and that does everything right.
     pub fn start() -> Result<Self> {
-        Self::with(Some(Authority::new()?))
+        Self::with(Some(Authority::new()?), true)
+    }
+
+    /// The same without HTTP/2.
+    pub fn start_http1() -> Result<Self> {
+        Self::with(Some(Authority::new()?), false)
     }
 
     /// The same without TLS.
     pub fn start_plain() -> Result<Self> {
-        Self::with(None)
+        Self::with(None, false)
     }
 
-    fn with(authority: Option<Authority>) -> Result<Self> {
+    fn with(authority: Option<Authority>, http2: bool) -> Result<Self> {
         let settings = Settings {
             tokens: vec![TOKEN.to_owned()],
             streaming_lists: StreamingLists::Served,
@@ -74,7 +80,7 @@ impl Standin {
             bookmarks: None,
             twice: false,
         };
-        let tls = authority.as_ref().map(Authority::acceptor).transpose()?;
+        let tls = authority.as_ref().map(|authority| authority.acceptor(http2)).transpose()?;
         let shared = Arc::new(Shared::new(Role::deployed()?, settings, tls));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
@@ -108,7 +114,7 @@ impl Standin {
     /// Gets a new authority and a new certificate. Connections that are open stay.
     pub fn rotate_authority(&self) -> Result<()> {
         let authority = Authority::new()?;
-        self.shared.set_tls(Some(authority.acceptor()?));
+        self.shared.set_tls(Some(authority.acceptor(true)?));
         *self.lock_authority() = Some(authority);
         Ok(())
     }

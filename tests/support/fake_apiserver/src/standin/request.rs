@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hyper::Method;
-use hyper::header::AUTHORIZATION;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 
 use crate::object::{Key, Kind};
 
@@ -60,6 +60,8 @@ pub struct Request {
     pub query: BTreeMap<String, String>,
     /// The bearer token.
     pub token: Option<String>,
+    /// The media type of the body; empty if there is none.
+    pub content_type: String,
     /// Whether the connection had a client certificate of our authority.
     pub certificate: bool,
     /// What the path is about; none if it is about no resource.
@@ -137,6 +139,9 @@ impl Request {
         let authorization = request.headers().get(AUTHORIZATION);
         let token = authorization.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let token = token.map(str::to_owned);
+        let content_type = request.headers().get(CONTENT_TYPE);
+        let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let content_type = content_type.to_owned();
         let target = Target::of(&path);
         let kind = target.as_ref().and_then(Target::kind);
         let of_one = target.as_ref().is_some_and(|target| !target.name.is_empty());
@@ -151,7 +156,7 @@ impl Request {
             (&Method::DELETE, false) => Verb::DeleteCollection,
             _ => Verb::Other,
         };
-        Self { verb, kind, path, query, token, certificate, target }
+        Self { verb, kind, path, query, token, content_type, certificate, target }
     }
 
     /// A parameter that is true unless it is `0` or `false`, if it is given.
