@@ -256,7 +256,7 @@ fn shunt(size: Size) -> Result<Subject> {
     };
     let addresses = vec![lab.node.ipv4[0].into()];
     dataplane.apply(Change::InterfaceAddresses(lab.node.ips().collect()));
-    dataplane.apply(Change::Node(Node {
+    dataplane.apply(Change::node(Node {
         name: "node-1".into(),
         addresses,
         pod_cidrs: Vec::new(),

@@ -173,7 +173,7 @@ mod tests {
         let mut changes =
             vec![Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/16".parse().unwrap()])];
         if has_node {
-            changes.push(Change::Node(Node {
+            changes.push(Change::node(Node {
                 name: "node-1".into(),
                 addresses: Vec::new(),
                 pod_cidrs: Vec::new(),

@@ -289,6 +289,8 @@ impl Delta {
 
     /// Updates the record after the commit.
     pub(super) fn enter(self, record: &mut KernelRecord) {
+        // At a start, this is much memory, and the record needs some.
+        drop((self.additions, self.deletions));
         record.strays.clear();
         record.reserve(
             self.frontends.len().saturating_sub(record.frontend_count()),

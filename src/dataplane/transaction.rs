@@ -181,6 +181,9 @@ impl Prepared {
 
     /// Updates the record after the commit.
     pub(super) fn enter(self, current: &mut Current, policy: &mut OwnershipPolicy) -> SyncReport {
+        let (messages, bytes) = (self.batch.messages(), self.batch.bytes().len());
+        // At a start, this is much memory, and the record needs some.
+        drop(self.batch);
         current.advance();
         current.moved_affinity.clear();
         let record = &mut current.record;
@@ -201,8 +204,8 @@ impl Prepared {
         self.delta.enter(record);
         SyncReport {
             generation: current.generation,
-            messages: self.batch.messages(),
-            bytes: self.batch.bytes().len(),
+            messages,
+            bytes,
             added,
             deleted,
             repaired: self.repaired,

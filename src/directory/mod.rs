@@ -44,6 +44,9 @@ pub struct Directory(Arc<Mutex<Contents>>);
 #[derive(Debug, Default)]
 struct Contents {
     store: Store,
+    /// The first sync, which is the last change of most Services.
+    first: Option<LastChange>,
+    /// The last changes of Services after the first sync.
     last_changes: HashMap<ObjectName, LastChange>,
     /// The number of applied syncs.
     revision: u64,
@@ -161,10 +164,10 @@ impl Contents {
                 name == wanted || both.is_some_and(|(one, other)| may_conflict(one, other))
             }
         };
-        let changed = self.last_changes.iter();
-        let last_changes = changed
-            .filter(|(name, _)| wanted(name, self.store.service(name)))
-            .map(|(name, last)| (name.clone(), *last));
+        let services = self.store.services();
+        let last_changes = services
+            .filter(|service| wanted(&service.name, Some(service)))
+            .filter_map(|service| Some((service.name.clone(), self.last_change(&service.name)?)));
         Excerpt {
             revision: self.revision,
             last_changes: last_changes.collect(),
@@ -178,6 +181,11 @@ impl Contents {
         for change in changes {
             self.store.apply(change, &mut dirty);
         }
+        self.revision += 1;
+        if self.first.is_none() {
+            self.first = Some(last);
+            return;
+        }
         for name in dirty.services {
             if self.store.service(&name).is_some() {
                 self.last_changes.insert(name, last);
@@ -185,6 +193,9 @@ impl Contents {
                 self.last_changes.remove(&name);
             }
         }
-        self.revision += 1;
+    }
+
+    fn last_change(&self, service: &ObjectName) -> Option<LastChange> {
+        self.last_changes.get(service).copied().or(self.first)
     }
 }

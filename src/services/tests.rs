@@ -74,7 +74,7 @@ fn cluster() -> (Store, Desired) {
     let (mut store, mut dirty) = (Store::new(), Dirty::default());
     let other = Ignored::OtherProxy("mesh".into());
     for change in [
-        Change::Node(node),
+        Change::node(node),
         Change::Service(Arc::new(service)),
         Change::Slice(Arc::new(slice)),
         Change::ServiceIgnored(ObjectName::new("shop", "other"), other),

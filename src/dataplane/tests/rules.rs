@@ -31,7 +31,7 @@ fn contexts() -> Vec<NodeContext> {
         zone: None,
         eligible: true,
     };
-    store.apply(Change::Node(node), &mut dirty);
+    store.apply(Change::node(node), &mut dirty);
     let cidrs = ["10.96.0.0/12", "fd00:96::/108"];
     let cidrs = cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect();
     store.apply(Change::ServiceCidr("default".into(), cidrs), &mut dirty);

@@ -521,7 +521,8 @@ impl Watch {
     async fn deliver_list(&mut self, list: List) -> Result<(), ReceiverGone> {
         self.listed = true;
         let names: HashSet<ObjectName> = list.0.keys().cloned().collect();
-        let mut changes: Vec<Change> = list.0.into_values().collect();
+        let mut changes: Vec<Change> = Vec::with_capacity(list.0.len() + 1);
+        changes.extend(list.0.into_values());
         changes.extend(self.decoder.listed(names));
         self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await
     }

@@ -28,7 +28,7 @@ pub fn node(raw: &raw::Node<'_>, names: &mut Names) -> Converted {
         zone: zone.map(|zone| names.get(zone)),
         eligible: !doomed,
     };
-    findings.finish(key, Some(Change::Node(node)))
+    findings.finish(key, Some(Change::node(node)))
 }
 
 fn addresses(raw: &raw::Node<'_>, findings: &mut Diagnostics) -> Vec<IpAddr> {

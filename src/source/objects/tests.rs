@@ -369,7 +369,7 @@ fn convert_node(yaml: &str) -> (Node, Vec<String>) {
     let converted = node(&typed(&parse(yaml)[0]).unwrap(), &mut Names::new());
     let messages = messages(&converted);
     match converted.change {
-        Some(Change::Node(node)) => (node, messages),
+        Some(Change::Node(node)) => (*node, messages),
         other => panic!("{other:?}"),
     }
 }

@@ -14,7 +14,7 @@ use shunt_testbed::Netns;
 
 fn cluster() -> Vec<Change> {
     let mut changes = vec![
-        Change::Node(Node {
+        Change::node(Node {
             name: NODE.into(),
             addresses: vec![ip("192.0.2.1"), ip("2001:db8::1")],
             pod_cidrs: vec!["10.244.0.0/24".parse().expect("a prefix")],

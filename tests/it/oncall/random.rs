@@ -366,7 +366,7 @@ impl Objects {
             ..Options::default()
         };
         let mut changes = vec![
-            Change::Node(Node {
+            Change::node(Node {
                 name: NODE.into(),
                 addresses: lab.node.ips().collect(),
                 pod_cidrs: pods,

@@ -23,8 +23,9 @@ pub enum Change {
     Slice(Arc<EndpointSlice>),
     /// An EndpointSlice is deleted, or shunt no longer uses it.
     SliceGone(ObjectName),
-    /// The current state of the agent's Node.
-    Node(Node),
+    /// The current state of the agent's Node. Boxed, as the largest: a list has thousands of other
+    /// changes.
+    Node(Box<Node>),
     /// The agent's Node is deleted. Its last state stays in effect.
     NodeGone,
     /// A ServiceCIDR is new or has changed: its name and prefixes.
@@ -44,6 +45,12 @@ impl Change {
     #[must_use]
     pub fn service(service: impl Into<Arc<Service>>) -> Change {
         Change::Service(service.into())
+    }
+
+    /// Returns the change for the current state of the agent's Node.
+    #[must_use]
+    pub fn node(node: impl Into<Box<Node>>) -> Change {
+        Change::Node(node.into())
     }
 
     /// Returns the change for a new or changed EndpointSlice.
@@ -125,7 +132,7 @@ impl Store {
             Change::Slice(slice) => return self.apply_slice(slice, dirty),
             Change::SliceGone(name) => return self.drop_slice(&name, dirty),
             Change::Listed(listed) => return self.drop_others(&listed, dirty),
-            Change::Node(node) => self.set_node(node),
+            Change::Node(node) => self.set_node(*node),
             Change::NodeGone => std::mem::take(&mut self.node_exists),
             Change::ServiceCidr(name, nets) => {
                 let changed = self.service_cidrs.get(&name) != Some(&nets);
@@ -330,7 +337,7 @@ impl Store {
     /// their content, with their EndpointSlices.
     #[must_use]
     pub fn excerpt(&self, wanted: impl Fn(&ObjectName, Option<&Service>) -> bool) -> Vec<Change> {
-        let mut changes: Vec<Change> = self.node.iter().cloned().map(Change::Node).collect();
+        let mut changes: Vec<Change> = self.node.iter().cloned().map(Change::node).collect();
         if !self.node_exists {
             changes.push(Change::NodeGone);
         }
@@ -421,7 +428,7 @@ mod tests {
             Change::ServiceIgnored(a.clone(), Ignored::Headless),
             Change::ServiceIgnored(b.clone(), Ignored::ExternalName),
             Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/16".parse().unwrap()]),
-            Change::Node(node(&["192.0.2.1"], &[], None)),
+            Change::node(node(&["192.0.2.1"], &[], None)),
             Change::NodeGone,
             Change::InterfaceAddresses(["192.0.2.1".parse().unwrap()].into()),
             Change::Synced,
@@ -458,7 +465,7 @@ mod tests {
         store.apply(Change::NodeGone, &mut dirty);
         assert!(dirty.is_empty());
         assert_eq!(store.last_known_node(), None);
-        store.apply(Change::Node(whole.clone()), &mut dirty);
+        store.apply(Change::node(whole.clone()), &mut dirty);
         assert_eq!(store.node(), Some(&whole));
 
         let mut dirty = Dirty::default();
@@ -470,7 +477,7 @@ mod tests {
         let mut dirty = Dirty::default();
         store.apply(Change::NodeGone, &mut dirty);
         assert!(dirty.is_empty());
-        store.apply(Change::Node(whole.clone()), &mut dirty);
+        store.apply(Change::node(whole.clone()), &mut dirty);
         assert!(dirty.node_context, "its eligibility changes");
         assert_eq!(store.node(), Some(&whole));
     }
@@ -479,7 +486,7 @@ mod tests {
     fn node_registered_again_keeps_what_it_has_not_got_yet() {
         let (mut store, mut dirty) = (Store::new(), Dirty::default());
         let whole = node(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"], Some("a"));
-        store.apply(Change::Node(whole), &mut dirty);
+        store.apply(Change::node(whole), &mut dirty);
         for (written, known) in [
             (node(&[], &[], None), node(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"], None)),
             (
@@ -488,7 +495,7 @@ mod tests {
             ),
         ] {
             store.apply(Change::NodeGone, &mut dirty);
-            store.apply(Change::Node(written), &mut dirty);
+            store.apply(Change::node(written), &mut dirty);
             assert_eq!(store.node(), Some(&known));
         }
     }

@@ -25,7 +25,7 @@ pub fn change() -> impl Strategy<Value = Change> {
         10 => n().prop_map(|n| Change::ServiceGone(name(n))),
         60 => random_slice(),
         10 => (n(), family()).prop_map(|(n, family)| Change::SliceGone(slice(n, family, &[]).name)),
-        6 => node().prop_map(Change::Node),
+        6 => node().prop_map(Change::node),
         1 => Just(Change::NodeGone),
         3 => (select(vec!["kubernetes", "more"]), subsequence(nets(), 1..3))
             .prop_map(|(name, nets)| Change::ServiceCidr(name.into(), nets)),
