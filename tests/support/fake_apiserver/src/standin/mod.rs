@@ -2,6 +2,7 @@
 
 mod access;
 mod body;
+mod encoding;
 mod event;
 mod list;
 mod misbehaviour;
@@ -73,6 +74,7 @@ impl Standin {
             service_fields: true,
             bookmarks: None,
             twice: false,
+            protobuf: true,
         };
         let tls = authority.as_ref().map(Authority::acceptor).transpose()?;
         let shared = Arc::new(Shared::new(Role::deployed()?, settings, tls));
@@ -183,9 +185,10 @@ impl Standin {
         self.order(kind, What::Say(Bytes::from(bytes.into())))
     }
 
-    /// Sends an event of this type about this object, whatever the truth is.
+    /// Sends an event of this type about this object, whatever the truth is, in the encoding of each
+    /// watch.
     pub fn say_event(&self, kind: Kind, event: &str, object: &Value) -> Result<()> {
-        self.say(kind, format!("{}\n", json!({"type": event, "object": object})))
+        self.order(kind, What::Event(json!({"type": event, "object": object})))
     }
 
     /// Sends a bookmark in all open watches of a kind.

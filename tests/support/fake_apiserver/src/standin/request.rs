@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hyper::Method;
-use hyper::header::AUTHORIZATION;
+use hyper::header::{ACCEPT, AUTHORIZATION};
 
 use crate::object::{Key, Kind};
 
@@ -58,6 +58,8 @@ pub struct Request {
     pub path: String,
     /// The parameters.
     pub query: BTreeMap<String, String>,
+    /// The content types that the client accepts.
+    pub accept: String,
     /// The bearer token.
     pub token: Option<String>,
     /// Whether the connection had a client certificate of our authority.
@@ -137,6 +139,8 @@ impl Request {
         let authorization = request.headers().get(AUTHORIZATION);
         let token = authorization.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let token = token.map(str::to_owned);
+        let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+        let accept = accept.unwrap_or_default().to_owned();
         let target = Target::of(&path);
         let kind = target.as_ref().and_then(Target::kind);
         let of_one = target.as_ref().is_some_and(|target| !target.name.is_empty());
@@ -151,7 +155,7 @@ impl Request {
             (&Method::DELETE, false) => Verb::DeleteCollection,
             _ => Verb::Other,
         };
-        Self { verb, kind, path, query, token, certificate, target }
+        Self { verb, kind, path, query, accept, token, certificate, target }
     }
 
     /// A parameter that is true unless it is `0` or `false`, if it is given.
