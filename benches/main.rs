@@ -17,6 +17,7 @@ mod agent;
 mod change;
 mod cluster;
 mod cold;
+mod decode;
 mod latency;
 mod memory;
 mod nft;
@@ -34,13 +35,14 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 8] = [
+const SECTIONS: [(&str, Measure); 9] = [
     ("cold", cold::measure),
     ("change", change::measure),
     ("rollout", rollout::measure),
     ("agent", agent::measure),
     ("affinity", affinity::measure),
     ("memory", memory::measure),
+    ("decode", decode::measure),
     ("path", path::measure),
     ("nft", nft::measure),
 ];

@@ -5,6 +5,7 @@
 //!
 //! Pure. Must not know: files, the command line, or users of the values.
 
+mod content_types;
 mod defaults;
 mod duration;
 mod effective;

@@ -5,14 +5,15 @@ use ipnet::IpNet;
 use super::*;
 use crate::source::kubernetes::ContentType;
 
-const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+pub(super) const HEAD: &str =
+    "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
 fn of_file(rest: &str) -> Result<Loaded, Invalid> {
     let text = format!("{HEAD}{rest}");
     load(Some((Path::new("config.conf"), text.as_bytes())), &Flags::default())
 }
 
-fn good(rest: &str) -> Config {
+pub(super) fn good(rest: &str) -> Config {
     let Loaded { config, full, problems } = of_file(rest).unwrap();
     assert_eq!(texts(&problems), [""; 0], "{rest}");
     assert_round_trip(&config, &full);
@@ -38,7 +39,7 @@ fn flags(given: &[(&str, &str)]) -> Flags {
     flags
 }
 
-fn texts(problems: &[Diagnostic]) -> Vec<String> {
+pub(super) fn texts(problems: &[Diagnostic]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
@@ -108,46 +109,6 @@ fn every_address() -> NodePortAddresses {
 /// With mode nftables.
 fn nftables_defaults() -> Config {
     Config { node_port_addresses: NodePortAddresses::Primary, ..defaults() }
-}
-
-#[test]
-fn content_types_are_protobuf_unless_json_is_written() {
-    use ContentType::{Json, Protobuf};
-    let protobuf = "application/vnd.kubernetes.protobuf";
-    for (written, sent, accepted) in [
-        ("contentType: ''".to_owned(), Protobuf, Protobuf),
-        (format!("contentType: {protobuf}"), Protobuf, Protobuf),
-        ("contentType: application/json".to_owned(), Json, Json),
-        ("contentType: application/json; charset=utf-8".to_owned(), Json, Json),
-        (
-            format!("contentType: application/json, acceptContentTypes: '{protobuf}, */*'"),
-            Json,
-            Protobuf,
-        ),
-        ("acceptContentTypes: application/json".to_owned(), Protobuf, Json),
-        (format!("acceptContentTypes: 'application/json,{protobuf}'"), Protobuf, Json),
-        (format!("acceptContentTypes: '{protobuf},application/json'"), Protobuf, Protobuf),
-    ] {
-        let config = good(&format!("clientConnection: {{{written}}}"));
-        assert_eq!(config.content_types, ContentTypes { sent, accepted }, "{written}");
-    }
-    let text = format!(
-        "{HEAD}clientConnection:\n  contentType: application/yaml\n  \
-         acceptContentTypes: application/cbor,application/json\n"
-    );
-    let file = (Path::new("f"), text.as_bytes());
-    let Loaded { config, problems, .. } = load(Some(file), &Flags::default()).unwrap();
-    assert_eq!(config.content_types, ContentTypes { sent: Protobuf, accepted: Json });
-    let expected = [
-        "clientConnection.contentType = application/yaml: shunt does not speak this content type \
-         (protobuf is used); write application/vnd.kubernetes.protobuf or application/json",
-        "clientConnection.acceptContentTypes = application/cbor: shunt does not speak this content \
-         type (it is ignored)",
-    ];
-    for (problem, expected) in texts(&problems).iter().zip(expected) {
-        assert!(problem.contains(expected), "{problem}\n{expected}");
-    }
-    assert_eq!(problems.len(), 2);
 }
 
 #[test]

@@ -23,6 +23,8 @@ fn folders(target: &str) -> &'static [&'static str] {
         }
         "configuration" => &["tests/fixtures"],
         "objects" => &["tests/fixtures/api"],
+        "protobuf" => &["tests/fixtures/api/protobuf", "tests/fixtures/api/protobuf/objects"],
+        "encodings" => &["tests/fixtures/api/protobuf/objects"],
         _ => &["tests/fixtures/netlink"],
     }
 }
@@ -147,6 +149,16 @@ fn any_answer_of_the_api_server() {
 }
 
 #[test]
-fn any_answer_of_the_kernel() {
+fn any_answer_of_the_api_server_in_protobuf() {
     check(TARGETS[3]);
+}
+
+#[test]
+fn any_object_in_both_encodings() {
+    check(TARGETS[4]);
+}
+
+#[test]
+fn any_answer_of_the_kernel() {
+    check(TARGETS[5]);
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use serde_json::json;
 use shunt_fake_apiserver::{
     Answer, Api, Case, Fault, Key, Kind, Request, StreamingLists, Verb, standin_only,
 };
@@ -151,11 +152,12 @@ fn a_watch_that_ends_with_410_begins_anew(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let agent = world.start()?;
     let standin = world.standin()?;
-    let gone = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"apiVersion\":\"v1\",\
-        \"metadata\":{},\"status\":\"Failure\",\"message\":\"too old resource version: 1 (2)\",\
-        \"reason\":\"Expired\",\"code\":410}}\n";
+    let gone = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": "too old resource version: 1 (2)", "reason": "Expired", "code": 410,
+    });
     for kind in [Kind::Service, Kind::EndpointSlice] {
-        standin.say(kind, gone)?;
+        standin.say_event(kind, "ERROR", &gone)?;
         agent.wait_for_log(&["resource version expired for", kind.plural(), "relisting"])?;
         let begins = |request: &Request| request.kind == Some(kind) && request.starts_list();
         standin.wait_for_requests(2, begins)?;
@@ -241,6 +243,8 @@ fn half_a_list_is_none(api: Api) -> Result<()> {
 
 fn garbage_in_a_watch_does_no_harm(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
+    // The garbage is lines.
+    world.standin()?.configure(|settings| settings.protobuf = false);
     let agent = world.start()?;
     let (standin, generation) = (world.standin()?, world.generation()?);
     let garbage = [
@@ -269,10 +273,12 @@ fn garbage_in_a_watch_does_no_harm(api: Api) -> Result<()> {
 
 fn half_a_line_does_no_harm(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
+    // The garbage is lines.
+    world.standin()?.configure(|settings| settings.protobuf = false);
     let _agent = world.start()?;
     let (standin, generation) = (world.standin()?, world.generation()?);
     let web = standin.get(&Key::new(Kind::Service, "web")).context("no Service")?;
-    let line = serde_json::json!({"type": "DELETED", "object": web}).to_string();
+    let line = json!({"type": "DELETED", "object": web}).to_string();
     for (length, end) in [(1, true), (50, false), (line.len() - 1, true), (line.len(), false)] {
         let before = standin.requests().len();
         standin.say(Kind::Service, &line.as_bytes()[..length])?;
@@ -362,9 +368,11 @@ fn errors_in_a_watch_do_no_harm(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let agent = world.start()?;
     let (standin, generation) = (world.standin()?, world.generation()?);
-    let error = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"status\":\"Failure\",\
-        \"message\":\"etcdserver: leader changed\",\"reason\":\"InternalError\",\"code\":500}}\n";
-    standin.say(Kind::EndpointSlice, error)?;
+    let error = json!({
+        "kind": "Status", "status": "Failure", "message": "etcdserver: leader changed",
+        "reason": "InternalError", "code": 500,
+    });
+    standin.say_event(Kind::EndpointSlice, "ERROR", &error)?;
     agent.wait_for_log(&["WARN", "leader changed", "500"])?;
     let again = |request: &Request| request.kind == Some(Kind::EndpointSlice);
     standin.wait_for_requests(2, again)?;

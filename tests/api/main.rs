@@ -6,6 +6,7 @@
 mod access;
 mod changes;
 mod check;
+mod encodings;
 mod events;
 mod faults;
 mod kubeadm;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         ("faults", faults::cases()),
         ("status", status::cases()),
         ("quarantine", quarantine::cases()),
+        ("encodings", encodings::cases()),
         ("access", access::cases()),
         ("check", check::cases()),
     ])

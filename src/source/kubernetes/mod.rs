@@ -58,7 +58,7 @@ pub use content_type::{ContentType, ContentTypes};
 use decoder::Decoder;
 pub use dial::Dialer;
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) use fuzz::fuzz;
+pub(crate) use fuzz::{fuzz, fuzz_both, fuzz_protobuf};
 pub use inspect::{Inspection, Refused, inspect};
 pub use protobuf::envelope;
 pub use requests::{ObservedRequest, RequestObserver};

@@ -9,7 +9,7 @@ use super::{endpoint_slice, node, service, service_cidr};
 use crate::spanned_yaml::{self, FieldPath, typed};
 
 /// A converted object, with the metadata that only sources need.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub struct Received {
     /// The object for the model.
     pub converted: Converted,
@@ -82,6 +82,19 @@ pub fn from_protobuf(
             Received::new(service_cidr(&raw, names), &raw.metadata)
         }
     })
+}
+
+/// Returns the raw form of a protobuf message as JSON; none if the message is not valid.
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) fn json_of_protobuf(kind: Kind, message: Bytes) -> Option<String> {
+    use serde_json::to_string;
+    let json = match kind {
+        Kind::Service => to_string(&messages::Service::decode(message).ok()?.raw()),
+        Kind::EndpointSlice => to_string(&messages::EndpointSlice::decode(message).ok()?.raw()),
+        Kind::Node => to_string(&messages::Node::decode(message).ok()?.raw()),
+        Kind::ServiceCidr => to_string(&messages::ServiceCidr::decode(message).ok()?.raw()),
+    };
+    json.ok()
 }
 
 impl Received {

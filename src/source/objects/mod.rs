@@ -22,6 +22,8 @@ use shunt_core::model::{Change, Ignored, ObjectName};
 
 use crate::spanned_yaml::{Diagnostic, Severity};
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use encoded::json_of_protobuf;
 pub use encoded::{Identity, Received, from_json, from_protobuf, mistyped};
 pub(crate) use messages::Bare;
 pub use names::Names;

@@ -10,6 +10,7 @@ pub use super::text::{Addresses, Text, Time};
 
 /// The `metadata` of an object, with the labels and annotations that shunt uses.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub struct Metadata<'a> {
     /// The name, unique per kind and namespace.
@@ -35,6 +36,7 @@ pub struct Metadata<'a> {
 
 /// The labels that shunt uses.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Labels<'a> {
     /// The name of an EndpointSlice's Service.
@@ -53,6 +55,7 @@ pub struct Labels<'a> {
 
 /// The annotations that shunt uses.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Annotations<'a> {
     /// The time of the change of a Pod or Service that changed the EndpointSlice, RFC 3339.
@@ -65,6 +68,7 @@ pub struct Annotations<'a> {
 
 /// A Service of `v1`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Service<'a> {
     /// Name, labels and age of the Service.
@@ -80,6 +84,7 @@ pub struct Service<'a> {
 
 /// The `spec` of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub struct ServiceSpec<'a> {
     /// `ClusterIP` (also if empty), `NodePort`, `LoadBalancer` or `ExternalName`, which shunt
@@ -120,6 +125,7 @@ pub struct ServiceSpec<'a> {
 
 /// An entry of a Service's `spec.ports`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub struct ServicePort<'a> {
     /// The name, by which EndpointSlices refer to the service port; empty for a single port.
@@ -137,6 +143,7 @@ pub struct ServicePort<'a> {
 
 /// A Service's `spec.sessionAffinityConfig`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default)]
 pub struct SessionAffinityConfig {
     /// The options for `ClientIP`, the only kind of session affinity.
@@ -146,6 +153,7 @@ pub struct SessionAffinityConfig {
 
 /// A Service's `spec.sessionAffinityConfig.clientIP`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClientIpConfig {
     /// The time that a client keeps its backend; `None` for the default.
@@ -154,6 +162,7 @@ pub struct ClientIpConfig {
 
 /// The `status` of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub struct ServiceStatus<'a> {
     /// The state of the load balancer.
@@ -163,6 +172,7 @@ pub struct ServiceStatus<'a> {
 
 /// A Service's `status.loadBalancer`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct LoadBalancerStatus<'a> {
     /// The entry points of the load balancer.
@@ -172,6 +182,7 @@ pub struct LoadBalancerStatus<'a> {
 
 /// An entry of a Service's `status.loadBalancer.ingress`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub struct Ingress<'a> {
     /// The VIP; empty if the load balancer has a host name.
@@ -184,6 +195,7 @@ pub struct Ingress<'a> {
 
 /// An EndpointSlice of `discovery.k8s.io/v1`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub struct EndpointSlice<'a> {
     /// Name and labels; a label names the Service.
@@ -202,6 +214,7 @@ pub struct EndpointSlice<'a> {
 
 /// An entry of an EndpointSlice's `endpoints`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub struct Endpoint<'a> {
     /// The addresses.
@@ -220,6 +233,7 @@ pub struct Endpoint<'a> {
 
 /// The `conditions` of an endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default)]
 pub struct Conditions {
     /// True if new connections may go to the endpoint; `None` means true.
@@ -232,6 +246,7 @@ pub struct Conditions {
 
 /// The `hints` of an endpoint.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub struct Hints<'a> {
     /// The zones whose nodes prefer the endpoint.
@@ -244,6 +259,7 @@ pub struct Hints<'a> {
 
 /// A zone or node of an endpoint's hints.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Hint<'a> {
     /// The name of the zone or node.
@@ -253,6 +269,7 @@ pub struct Hint<'a> {
 
 /// An entry of an EndpointSlice's `ports`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct EndpointPort<'a> {
     /// The name of the service port that the port belongs to.
@@ -267,6 +284,7 @@ pub struct EndpointPort<'a> {
 
 /// A Node of `v1`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Node<'a> {
     /// Name, zone and deletion time of the Node.
@@ -282,6 +300,7 @@ pub struct Node<'a> {
 
 /// The `spec` of a Node.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct NodeSpec<'a> {
     /// The first pod prefix; shunt reads it only if `podCIDRs` is empty.
@@ -297,6 +316,7 @@ pub struct NodeSpec<'a> {
 
 /// An entry of a Node's `spec.taints`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct Taint<'a> {
     /// The key, which identifies the taint.
@@ -306,6 +326,7 @@ pub struct Taint<'a> {
 
 /// The `status` of a Node.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct NodeStatus<'a> {
     /// The addresses of all types; earlier ones of a type take precedence.
@@ -315,6 +336,7 @@ pub struct NodeStatus<'a> {
 
 /// An entry of a Node's `status.addresses`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct NodeAddress<'a> {
     /// The type of the address: shunt uses `InternalIP`, then `ExternalIP`, and ignores others.
@@ -327,6 +349,7 @@ pub struct NodeAddress<'a> {
 
 /// A ServiceCIDR of `networking.k8s.io/v1` or `v1beta1`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct ServiceCidr<'a> {
     /// The name of the ServiceCIDR.
@@ -339,6 +362,7 @@ pub struct ServiceCidr<'a> {
 
 /// The `spec` of a ServiceCIDR.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 pub struct ServiceCidrSpec<'a> {
     /// The prefixes from which the API server allocates ClusterIPs.

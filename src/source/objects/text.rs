@@ -148,3 +148,36 @@ impl<'de: 'a, 'a> Deserialize<'de> for Addresses<'a> {
         deserializer.deserialize_seq(AddressesVisitor)
     }
 }
+
+#[cfg(any(test, feature = "fuzz"))]
+mod write {
+    //! Writes the texts as JSON, for comparisons of the encodings.
+
+    use serde::{Serialize, Serializer};
+
+    use super::{Addresses, Text, Time};
+
+    impl Serialize for Text<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_str(self)
+        }
+    }
+
+    impl Serialize for Time<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            match self {
+                Time::Text(text) => text.serialize(serializer),
+                Time::Seconds(seconds) => match jiff::Timestamp::from_second(*seconds) {
+                    Ok(time) => serializer.collect_str(&time),
+                    Err(_) => seconds.to_string().serialize(serializer),
+                },
+            }
+        }
+    }
+
+    impl Serialize for Addresses<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_seq(&self.first)
+        }
+    }
+}

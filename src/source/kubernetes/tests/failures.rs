@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::script::{Answer, Log, Script, added, bookmark, deleted, end, error, service};
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_where_it_was() {
+pub(super) async fn a_watch_goes_on_where_it_was() {
     let event = added(service("b", 4));
     let answers = vec![
         Answer::ending(&[added(service("a", 1)), end(2)]),
@@ -22,7 +22,7 @@ async fn a_watch_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_too_old_means_a_new_list() {
+pub(super) async fn a_version_that_is_too_old_means_a_new_list() {
     for gone in [Answer::status(410), Answer::watch(&[error(410)])] {
         let answers = vec![
             Answer::ending(&[added(service("a", 1)), added(service("b", 2)), end(2)]),
@@ -37,7 +37,7 @@ async fn a_version_that_is_too_old_means_a_new_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_asked_to_wait_waits() {
+pub(super) async fn who_is_asked_to_wait_waits() {
     let answers = vec![
         Answer::ending(&[end(2)]),
         Answer::retry_after(429, "7"),
@@ -75,7 +75,7 @@ async fn nodes_that_have_to_wait_for_the_same_time_come_back_one_after_the_other
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_told_once_and_pauses_grow() {
+pub(super) async fn an_outage_is_told_once_and_pauses_grow() {
     let log = Log::collect();
     let outage = || {
         let mut answers = vec![Answer::ending(&[end(2)])];
@@ -100,7 +100,7 @@ async fn an_outage_is_told_once_and_pauses_grow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pauses_begin_anew_after_a_success() {
+pub(super) async fn pauses_begin_anew_after_a_success() {
     let mut answers = vec![Answer::ending(&[end(2)])];
     answers.extend((0..7).map(|_| Answer::status(500)));
     answers.push(Answer::ending(&[bookmark(3)]));
@@ -114,7 +114,7 @@ async fn pauses_begin_anew_after_a_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_in_a_watch_is_asked_for_again_and_in_the_end_listed() {
+pub(super) async fn garbage_in_a_watch_is_asked_for_again_and_in_the_end_listed() {
     let log = Log::collect();
     for garbage in ["<html>", "{\"type\":\"ADDED\"", r#"{"type":"SURPRISE","object":{}}"#, "\u{0}"]
     {
@@ -142,7 +142,7 @@ async fn garbage_in_a_watch_is_asked_for_again_and_in_the_end_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_watch_is_opened_anew() {
+pub(super) async fn a_silent_watch_is_opened_anew() {
     // Without bookmarks silence is no sign; with them it is one.
     for (events, expected) in
         [(vec![end(2)], ["stream", "2"]), (vec![end(2), bookmark(3)], ["stream", "stream"])]
@@ -157,7 +157,7 @@ async fn a_silent_watch_is_opened_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_answer_is_an_answer_after_a_while() {
+pub(super) async fn no_answer_is_an_answer_after_a_while() {
     let log = Log::collect();
     // A busy server queues a request for a minute.
     let late = Answer::watch(&[end(2)]).after(Duration::from_secs(61));
@@ -170,7 +170,7 @@ async fn no_answer_is_an_answer_after_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_not_known_any_more_reads_its_credentials_again() {
+pub(super) async fn who_is_not_known_any_more_reads_its_credentials_again() {
     let log = Log::collect();
     let answers =
         vec![Answer::ending(&[end(2)]), Answer::status(401), Answer::watch(&[bookmark(3)])];
@@ -182,7 +182,7 @@ async fn who_is_not_known_any_more_reads_its_credentials_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ends_each_watch_at_once_is_not_asked_all_the_time() {
+pub(super) async fn a_server_that_ends_each_watch_at_once_is_not_asked_all_the_time() {
     let log = Log::collect();
     let answers = (0..1000).map(|_| Answer::ending(&[])).collect();
     let script = Script::new([("services", answers)]);

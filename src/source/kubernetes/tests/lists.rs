@@ -9,7 +9,7 @@ use super::script::{
 };
 
 #[tokio::test(start_paused = true)]
-async fn a_streamed_list_is_delivered_at_its_end_and_events_as_they_come() {
+pub(super) async fn a_streamed_list_is_delivered_at_its_end_and_events_as_they_come() {
     let events = [
         added(service("a", 3)),
         added(service("b", 2)),
@@ -27,7 +27,7 @@ async fn a_streamed_list_is_delivered_at_its_end_and_events_as_they_come() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_what_concerns_us_is_asked_for() {
+pub(super) async fn only_what_concerns_us_is_asked_for() {
     let script = Script::new([]);
     assert_eq!(script.run(Duration::from_secs(10)).await.len(), 5);
     for (resource, path, label, field) in [
@@ -62,7 +62,7 @@ async fn only_what_concerns_us_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_refuses_to_stream_is_asked_for_pages() {
+pub(super) async fn a_server_that_refuses_to_stream_is_asked_for_pages() {
     for code in [400, 422] {
         // 400 may also be about the selector; that is tried first.
         let refusals = if code == 400 { 2 } else { 1 };
@@ -83,7 +83,7 @@ async fn a_server_that_refuses_to_stream_is_asked_for_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_know_streaming_is_asked_for_pages() {
+pub(super) async fn a_server_that_does_not_know_streaming_is_asked_for_pages() {
     // It sends what there is, and no word about having done so.
     let answers = vec![
         Answer::watch(&[added(service("a", 1))]),
@@ -97,7 +97,7 @@ async fn a_server_that_does_not_know_streaming_is_asked_for_pages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_know_the_selector_is_asked_for_more() {
+pub(super) async fn a_server_that_does_not_know_the_selector_is_asked_for_more() {
     let headless = object("default/h", 2, r#","spec":{"clusterIP":"None","ports":[{"port":80}]}"#);
     let answers = vec![
         Answer::status(400),
@@ -111,7 +111,7 @@ async fn a_server_that_does_not_know_the_selector_is_asked_for_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn half_a_list_is_no_list() {
+pub(super) async fn half_a_list_is_no_list() {
     let events = [added(service("a", 1)), added(service("b", 2)), end(3)];
     let whole: usize = events.iter().map(|event| event.len() + 1).sum();
     for bytes in [events[0].len() + 1, events[0].len() + 20, whole - 1] {
@@ -154,7 +154,7 @@ async fn half_a_list_is_no_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_wrong_costs_only_itself_and_is_told_once_per_version() {
+pub(super) async fn an_object_that_is_wrong_costs_only_itself_and_is_told_once_per_version() {
     let odd = |version| object("default/odd", version, r#","spec":{"ports":[{"port":"http"}]}"#);
     let nameless = r#"{"metadata":{},"spec":{}}"#.to_owned();
     let first = [added(odd(1)), added(service("a", 2)), added(nameless), end(5), added(odd(6))];
@@ -174,7 +174,7 @@ async fn an_object_that_is_wrong_costs_only_itself_and_is_told_once_per_version(
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_our_node_counts_and_it_may_be_absent() {
+pub(super) async fn only_our_node_counts_and_it_may_be_absent() {
     let script = Script::new([]);
     let told = script.run(Duration::from_secs(1)).await;
     assert!(told.contains(&"-node".to_owned()), "{told:?}");
@@ -189,7 +189,7 @@ async fn only_our_node_counts_and_it_may_be_absent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn programming_does_not_wait_for_long_for_what_we_may_not_read() {
+pub(super) async fn programming_does_not_wait_for_long_for_what_we_may_not_read() {
     let log = Log::collect();
     let refusals = || (0..100).map(|_| Answer::status(403)).collect();
     let script = Script::new([("nodes", refusals())]);
@@ -206,7 +206,7 @@ async fn programming_does_not_wait_for_long_for_what_we_may_not_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn service_cidrs_may_come_with_an_upgrade() {
+pub(super) async fn service_cidrs_may_come_with_an_upgrade() {
     let v1beta1 =
         vec![Answer::status(404), Answer::watch(&[added(object("kubernetes", 1, "")), end(2)])];
     let script = Script::new([("servicecidrs", v1beta1)]);
@@ -230,7 +230,7 @@ async fn service_cidrs_may_come_with_an_upgrade() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_role_without_service_cidrs_delays_nothing() {
+pub(super) async fn a_role_without_service_cidrs_delays_nothing() {
     let log = Log::collect();
     let cidr = || added(object("kubernetes", 1, ""));
     let mut answers: Vec<Answer> = (0..4).map(|_| Answer::status(403)).collect();
@@ -275,7 +275,7 @@ async fn a_role_without_service_cidrs_delays_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn triggers_of_events_are_delivered_and_those_of_lists_are_not() {
+pub(super) async fn triggers_of_events_are_delivered_and_those_of_lists_are_not() {
     let future = "2100-01-01T00:00:00.5Z";
     let events = [
         added(slice("listed", 1, future)),
@@ -310,7 +310,7 @@ fn lists(script: &Script) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streaming_is_tried_again_on_each_relist() {
+pub(super) async fn streaming_is_tried_again_on_each_relist() {
     let pause = || Answer::watch(&[added(service("a", 1))]);
     let answers = vec![
         // A pause of ten seconds, and a list instead.
@@ -378,7 +378,7 @@ async fn a_failed_stream_means_pages_for_this_list_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_server_cannot_list_is_listed_from_the_store() {
+pub(super) async fn what_the_server_cannot_list_is_listed_from_the_store() {
     for refusal in [|| Answer::status(410), Answer::too_new] {
         let answers = vec![
             Answer::ending(&[end(7)]),
@@ -414,7 +414,7 @@ async fn what_the_server_cannot_list_is_listed_from_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_a_cache_is_asked_for_pages_again() {
+pub(super) async fn a_server_without_a_cache_is_asked_for_pages_again() {
     let answers = vec![
         Answer::status(422),
         Answer::page("5", "next", &[service("a", 1)]),

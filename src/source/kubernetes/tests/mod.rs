@@ -2,5 +2,7 @@
 
 mod failures;
 mod lists;
+mod model;
+mod protobuf;
 mod script;
 mod secrets;

@@ -1,7 +1,7 @@
 //! A server that follows a script, and what the source makes of it. Time is tokio's paused clock: a
 //! pause of minutes takes no time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
@@ -14,6 +14,7 @@ use hyper::body::{Body, Bytes, Frame};
 use hyper::{Request, Response};
 use kube::Client;
 use shunt_core::model::{Change, ChangeBatch, Listed};
+use shunt_fake_apiserver::{Kind, protobuf};
 use tokio::time::{Duration, Instant};
 use tower::service_fn;
 
@@ -31,18 +32,40 @@ enum Then {
     Hang,
 }
 
+thread_local! {
+    static SPEAKS_PROTOBUF: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, the scripts of this thread answer in protobuf.
+pub(super) struct Protobuf;
+
+impl Protobuf {
+    pub(super) fn spoken() -> Protobuf {
+        SPEAKS_PROTOBUF.set(true);
+        Protobuf
+    }
+}
+
+impl Drop for Protobuf {
+    fn drop(&mut self) {
+        SPEAKS_PROTOBUF.set(false);
+    }
+}
+
 /// The answer to one request.
 pub(super) struct Answer {
     status: u16,
     retry_after: Option<&'static str>,
     text: String,
+    /// The body in place of the text, whatever was asked for.
+    protobuf: Option<Vec<u8>>,
     then: Then,
     after: Duration,
 }
 
 impl Answer {
     fn new(status: u16, text: String, then: Then) -> Answer {
-        Answer { status, retry_after: None, text, then, after: Duration::ZERO }
+        Answer { status, retry_after: None, text, protobuf: None, then, after: Duration::ZERO }
     }
 
     /// A watch with these events, which then stays open.
@@ -72,6 +95,27 @@ impl Answer {
     /// HTTP 200 with this body.
     pub(super) fn body(text: &str) -> Answer {
         Answer::new(200, text.to_owned(), Then::End)
+    }
+
+    /// HTTP 200 with this body, which is said to be protobuf and does not end.
+    pub(super) fn protobuf(body: Vec<u8>) -> Answer {
+        Answer { protobuf: Some(body), ..Answer::new(200, String::new(), Then::Hang) }
+    }
+
+    /// Returns the body in protobuf if it can be: garbage cannot.
+    fn in_protobuf(&self, kind: Kind, is_watch: bool) -> Option<Vec<u8>> {
+        let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
+        if !is_watch || self.status != 200 {
+            return Some(protobuf::body(kind, &parse(&self.text)?));
+        }
+        let mut frames = Vec::new();
+        let (whole, part) = self.text.rsplit_once('\n').unwrap_or(("", &self.text));
+        for line in whole.lines() {
+            frames.extend(protobuf::frame(kind, &parse(line)?));
+        }
+        // Half a line becomes the half of a frame that never ends.
+        frames.extend(part.bytes().take(3).map(|_| 0));
+        Some(frames)
     }
 
     /// A refusal.
@@ -155,8 +199,10 @@ pub(super) fn error(code: u16) -> String {
 /// The server: what it answers to requests for each resource, and what it was asked.
 #[derive(Default)]
 pub(super) struct Script {
+    protobuf: bool,
     answers: Mutex<HashMap<&'static str, VecDeque<Answer>>>,
     requests: Mutex<Vec<(Instant, String)>>,
+    accepted: Mutex<Vec<(&'static str, String)>>,
     clients: Mutex<usize>,
     restarts: Mutex<Vec<&'static str>>,
 }
@@ -176,7 +222,8 @@ impl Script {
         for (_, own) in answers.iter_mut().filter(|(_, own)| own.is_empty()) {
             own.push_back(Answer::watch(&[end(1)]));
         }
-        Arc::new(Script { answers: Mutex::new(answers), ..Script::default() })
+        let protobuf = SPEAKS_PROTOBUF.get();
+        Arc::new(Script { protobuf, answers: Mutex::new(answers), ..Script::default() })
     }
 
     /// What was asked of a resource, and when.
@@ -206,6 +253,13 @@ impl Script {
         self.requests(resource).iter().map(step).collect()
     }
 
+    /// What was accepted as the answer to each request for a resource.
+    pub(super) fn accepted(&self, resource: &str) -> Vec<String> {
+        let accepted = self.accepted.lock().unwrap();
+        let of_resource = accepted.iter().filter(|(plural, _)| *plural == resource);
+        of_resource.map(|(_, accept)| accept.clone()).collect()
+    }
+
     /// How many clients were made.
     pub(super) fn clients(&self) -> usize {
         *self.clients.lock().unwrap()
@@ -221,6 +275,11 @@ impl Script {
         let script = self.clone();
         let service = service_fn(move |request: Request<kube::client::Body>| {
             let answer = script.answer(&request);
+            let (resource, accept) = (resource(&request), accept(&request));
+            script.accepted.lock().unwrap().push((resource.plural(), accept.clone()));
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let asked =
+                script.protobuf && accept.starts_with("application/vnd.kubernetes.protobuf");
             async move {
                 let Some(answer) = answer else { return std::future::pending().await };
                 tokio::time::sleep(answer.after).await;
@@ -228,7 +287,16 @@ impl Script {
                 if let Some(seconds) = answer.retry_after {
                     response = response.header("Retry-After", seconds);
                 }
-                let body = Told { text: Some(answer.text.into()), then: answer.then };
+                let encoded = asked.then(|| answer.in_protobuf(resource, is_watch)).flatten();
+                let bytes = match answer.protobuf.or(encoded) {
+                    Some(protobuf) => {
+                        let content_type = "application/vnd.kubernetes.protobuf";
+                        response = response.header("Content-Type", content_type);
+                        protobuf.into()
+                    }
+                    None => answer.text.into(),
+                };
+                let body = Told { text: Some(bytes), then: answer.then };
                 Ok::<_, Infallible>(response.body(body).unwrap())
             }
         });
@@ -274,6 +342,15 @@ impl Script {
         });
         let _ = tokio::time::timeout(time, run).await;
     }
+}
+
+fn resource(request: &Request<kube::client::Body>) -> Kind {
+    let plural = request.uri().path().rsplit('/').next().unwrap();
+    Kind::ALL.into_iter().find(|kind| kind.plural() == plural).unwrap()
+}
+
+fn accept(request: &Request<kube::client::Body>) -> String {
+    request.headers()["Accept"].to_str().unwrap().to_owned()
 }
 
 /// What was delivered: `+a` is there, `-a` is gone, `=a b` is a whole list.

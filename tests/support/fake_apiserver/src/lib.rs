@@ -21,6 +21,7 @@ mod kubeconfig;
 mod kubernetes;
 mod object;
 mod program;
+pub mod protobuf;
 mod proxy;
 mod role;
 mod runtime;

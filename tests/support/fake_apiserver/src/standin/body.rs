@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Frame};
-use serde_json::Value;
 use tokio::sync::mpsc;
 
 /// The connection is broken off here.
@@ -46,11 +45,6 @@ impl Sender {
         bytes.truncate(*left);
         self.sender.send(Ok(bytes)).await.ok()?;
         self.fail().await
-    }
-
-    /// Sends a value as a line.
-    pub(super) async fn line(&mut self, value: &Value) -> Option<()> {
-        self.send(Bytes::from(format!("{value}\n"))).await
     }
 
     /// Breaks off.

@@ -13,8 +13,10 @@ pub enum Answer {
     Status(u16),
     /// This HTTP status with `Retry-After` in seconds.
     RetryAfter(u16, u32),
-    /// HTTP 200 with this as the whole body.
+    /// HTTP 200 with this as the whole body, which says that it is JSON.
     Body(Vec<u8>),
+    /// HTTP 200 with this as the whole body, which says that it is protobuf.
+    Protobuf(Vec<u8>),
     /// Nothing, on a connection that stays open.
     Silence,
     /// The right one, that much later.
@@ -112,4 +114,6 @@ pub struct Settings {
     pub bookmarks: Option<Duration>,
     /// Whether every event of a watch is sent twice.
     pub twice: bool,
+    /// Whether it speaks protobuf; without, the answer is JSON whatever the client accepts.
+    pub protobuf: bool,
 }

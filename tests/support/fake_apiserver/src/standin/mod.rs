@@ -2,6 +2,7 @@
 
 mod access;
 mod body;
+mod encoding;
 mod event;
 mod event_message;
 mod list;
@@ -79,6 +80,7 @@ impl Standin {
             service_fields: true,
             bookmarks: None,
             twice: false,
+            protobuf: true,
         };
         let tls = authority.as_ref().map(|authority| authority.acceptor(http2)).transpose()?;
         let shared = Arc::new(Shared::new(Role::deployed()?, settings, tls));
@@ -189,9 +191,10 @@ impl Standin {
         self.order(kind, What::Say(Bytes::from(bytes.into())))
     }
 
-    /// Sends an event of this type about this object, whatever the truth is.
+    /// Sends an event of this type about this object, whatever the truth is, in the encoding of each
+    /// watch.
     pub fn say_event(&self, kind: Kind, event: &str, object: &Value) -> Result<()> {
-        self.say(kind, format!("{}\n", json!({"type": event, "object": object})))
+        self.order(kind, What::Event(json!({"type": event, "object": object})))
     }
 
     /// Sends a bookmark in all open watches of a kind.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hyper::Method;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 
 use crate::object::{Key, Kind};
 
@@ -58,6 +58,8 @@ pub struct Request {
     pub path: String,
     /// The parameters.
     pub query: BTreeMap<String, String>,
+    /// The content types that the client accepts.
+    pub accept: String,
     /// The bearer token.
     pub token: Option<String>,
     /// The media type of the body; empty if there is none.
@@ -142,6 +144,8 @@ impl Request {
         let content_type = request.headers().get(CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
         let content_type = content_type.to_owned();
+        let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+        let accept = accept.unwrap_or_default().to_owned();
         let target = Target::of(&path);
         let kind = target.as_ref().and_then(Target::kind);
         let of_one = target.as_ref().is_some_and(|target| !target.name.is_empty());
@@ -156,7 +160,7 @@ impl Request {
             (&Method::DELETE, false) => Verb::DeleteCollection,
             _ => Verb::Other,
         };
-        Self { verb, kind, path, query, token, content_type, certificate, target }
+        Self { verb, kind, path, query, accept, token, content_type, certificate, target }
     }
 
     /// A parameter that is true unless it is `0` or `false`, if it is given.

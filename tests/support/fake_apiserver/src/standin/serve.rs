@@ -18,6 +18,7 @@ use crate::object::{Key, Kind};
 
 use super::access::authorize;
 use super::body::{AnyBody, Broken, stream, whole};
+use super::encoding::Encoding;
 use super::event;
 use super::event_message;
 use super::list::list;
@@ -87,39 +88,51 @@ async fn respond(
     if is_faulty {
         shared.record(request.clone());
     }
+    let encoding = Encoding::negotiate(&request.accept, shared.settings().protobuf);
+    let (kind, is_watch) = (request.kind, request.verb == Verb::Watch);
     let mut limit = None;
     match fault {
         None => {}
-        Some(Answer::Status(code)) => return Ok(refuse(&Refusal::of(code))),
+        Some(Answer::Status(code)) => return Ok(refuse(&Refusal::of(code), encoding)),
         Some(Answer::RetryAfter(code, seconds)) => {
-            let mut response = refuse(&Refusal::of(code));
+            let mut response = refuse(&Refusal::of(code), encoding);
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
             return Ok(response);
         }
-        Some(Answer::Body(body)) => return Ok(json_response(StatusCode::OK, whole(body))),
+        Some(Answer::Body(body)) => {
+            return Ok(response(StatusCode::OK, Encoding::Json.content_type(false), whole(body)));
+        }
+        Some(Answer::Protobuf(body)) => {
+            let content_type = Encoding::Protobuf.content_type(is_watch);
+            return Ok(response(StatusCode::OK, content_type, whole(body)));
+        }
         Some(Answer::Silence) => return std::future::pending().await,
         Some(Answer::Late(delay)) => tokio::time::sleep(delay).await,
         Some(Answer::CutAfter(bytes)) => limit = Some(bytes),
     }
-    let answer = answer(&request, &content, shared, limit);
+    let answer = answer(&request, &content, shared, encoding, limit);
     if !is_faulty {
         shared.record(request);
     }
     match answer {
         Ok(Content::Value(code, value)) => {
-            let text = value.to_string();
+            // Without a kind it is no object of the API.
+            let encoding = kind.map_or(Encoding::Json, |_| encoding);
+            let bytes = encoding.body(kind, &value);
             let body = match limit {
-                None => whole(text),
+                None => whole(bytes),
                 Some(_) => {
                     let (mut sender, body) = stream(limit);
-                    tokio::spawn(async move { sender.send(text.into()).await });
+                    tokio::spawn(async move { sender.send(bytes).await });
                     body
                 }
             };
-            Ok(json_response(code, body))
+            Ok(response(code, encoding.content_type(false), body))
         }
-        Ok(Content::Stream(body)) => Ok(json_response(StatusCode::OK, body)),
-        Err(refusal) => Ok(refuse(&refusal)),
+        Ok(Content::Stream(body)) => {
+            Ok(response(StatusCode::OK, encoding.content_type(true), body))
+        }
+        Err(refusal) => Ok(refuse(&refusal, encoding)),
     }
 }
 
@@ -133,6 +146,7 @@ fn answer(
     request: &Request,
     content: &[u8],
     shared: &Arc<Shared>,
+    encoding: Encoding,
     limit: Option<usize>,
 ) -> Result<Content, Refusal> {
     let settings = shared.settings();
@@ -160,7 +174,7 @@ fn answer(
                 let store = shared.store();
                 return ok(list(&store, kind, namespace, &options, &selector, settings.cache)?);
             }
-            let watch = Watch::new(kind, namespace, &options, selector, shared);
+            let watch = Watch::new(kind, encoding, namespace, &options, selector, shared);
             let (sender, body) = stream(limit);
             let shared = Arc::clone(shared);
             tokio::spawn(async move { watch.run(&shared, sender).await });
@@ -207,14 +221,15 @@ fn version() -> Value {
     json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0"})
 }
 
-fn refuse(refusal: &Refusal) -> Response<AnyBody> {
+fn refuse(refusal: &Refusal, encoding: Encoding) -> Response<AnyBody> {
     let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    json_response(code, whole(refusal.object().to_string()))
+    let body = whole(encoding.body(None, &refusal.object()));
+    response(code, encoding.content_type(false), body)
 }
 
-fn json_response(code: StatusCode, body: AnyBody) -> Response<AnyBody> {
+fn response(code: StatusCode, content_type: &'static str, body: AnyBody) -> Response<AnyBody> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }

@@ -28,8 +28,16 @@ impl Refusal {
                 "MethodNotAllowed",
                 "the server does not allow this method on the requested resource",
             ),
+            406 => {
+                ("NotAcceptable", "only the following media types are accepted: application/json")
+            }
             409 => ("AlreadyExists", "already exists"),
             410 => ("Expired", "The resourceVersion for the provided watch is too old."),
+            415 => (
+                "UnsupportedMediaType",
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json",
+            ),
             422 => ("Invalid", "ListOptions.meta.k8s.io \"\" is invalid"),
             429 => ("TooManyRequests", "storage is (re)initializing"),
             503 => ("ServiceUnavailable", "the server is currently unable to handle the request"),

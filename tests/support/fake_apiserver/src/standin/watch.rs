@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::object::Kind;
 
 use super::body::Sender;
+use super::encoding::Encoding;
 use super::options::Options;
 use super::selector::Selector;
 use super::shared::Shared;
@@ -29,6 +30,8 @@ pub(super) struct Order {
 pub(super) enum What {
     /// Send these bytes.
     Say(Bytes),
+    /// Send this event.
+    Event(Value),
     /// Send a bookmark.
     Bookmark,
     /// End in good order.
@@ -59,6 +62,7 @@ impl Drop for Open {
 /// A watch that has been found to be in order. It is open from here on, not only when it runs.
 pub(super) struct Watch {
     kind: Kind,
+    encoding: Encoding,
     namespace: String,
     selector: Selector,
     /// The revision that the client has; none if it starts with all objects.
@@ -74,6 +78,7 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(
         kind: Kind,
+        encoding: Encoding,
         namespace: &str,
         options: &Options,
         selector: Selector,
@@ -82,6 +87,7 @@ impl Watch {
         let asked = options.revision.filter(|&revision| revision != 0);
         Self {
             kind,
+            encoding,
             namespace: namespace.to_owned(),
             selector,
             from: asked.filter(|_| !options.is_streaming_list),
@@ -100,7 +106,7 @@ impl Watch {
             Some(revision) => {
                 let known = shared.store().check(revision);
                 if let Err(compacted) = known {
-                    sender.line(&compacted.refuse(revision).event()).await?;
+                    self.send(&mut sender, &compacted.refuse(revision).event()).await?;
                     return None;
                 }
                 revision
@@ -126,12 +132,17 @@ impl Watch {
                     self.obey(order.ok()?, shared, &mut position, &mut sender).await?;
                 }
                 () = sleep_until(bookmark) => {
-                    sender.line(&self.bookmark(position, false)).await?;
+                    self.send(&mut sender, &self.bookmark(position, false)).await?;
                 }
                 () = sleep_until(end) => return None,
                 () = sender.closed() => return None,
             }
         }
+    }
+
+    /// Sends an event.
+    async fn send(&self, sender: &mut Sender, event: &Value) -> Option<()> {
+        sender.send(self.encoding.event(self.kind, event)).await
     }
 
     async fn obey(
@@ -147,7 +158,8 @@ impl Watch {
         self.catch_up(shared, order.revision, position, sender).await?;
         match order.what {
             What::Say(bytes) => sender.send(bytes).await,
-            What::Bookmark => sender.line(&self.bookmark(*position, false)).await,
+            What::Event(event) => self.send(sender, &event).await,
+            What::Bookmark => self.send(sender, &self.bookmark(*position, false)).await,
             What::End => None,
             What::Break => sender.fail().await,
         }
@@ -161,11 +173,11 @@ impl Watch {
         };
         for (key, object) in &objects {
             if self.is_in_scope(&key.namespace) && self.selector.matches(object) {
-                sender.line(&json!({"type": "ADDED", "object": **object})).await?;
+                self.send(sender, &json!({"type": "ADDED", "object": **object})).await?;
             }
         }
         if self.streaming_list && self.bookmarks {
-            sender.line(&self.bookmark(revision, true)).await?;
+            self.send(sender, &self.bookmark(revision, true)).await?;
         }
         Some(revision)
     }
@@ -182,7 +194,7 @@ impl Watch {
         *position = revision.max(*position);
         let times = if shared.settings().twice { 2 } else { 1 };
         for event in events.iter().flat_map(|event| std::iter::repeat_n(event, times)) {
-            sender.line(event).await?;
+            self.send(sender, event).await?;
         }
         Some(())
     }

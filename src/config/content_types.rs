@@ -1,0 +1,81 @@
+//! The content types of requests to the API server and of its answers.
+
+use super::effective::{Check, text};
+use super::raw::Configuration;
+use crate::source::kubernetes::{ContentType, ContentTypes};
+use crate::spanned_yaml::{At, Severity};
+
+/// Recognises the content types. kube-proxy may speak more of them, so an unknown one is a warning:
+/// its effect is that of the default.
+pub(super) fn content_types(full: &Configuration, check: &mut Check<'_>) -> ContentTypes {
+    let at = At::top("clientConnection");
+    let known = "write application/vnd.kubernetes.protobuf or application/json";
+    let mut unknown = |field: &'static str, value: &str, effect: &str| {
+        let reason = format!("shunt does not speak this content type ({effect}); {known}");
+        check.add(Severity::Warning, at.field(field), Some(&value), reason);
+    };
+    let written = full.client_connection.content_type.as_deref().unwrap_or_default();
+    let sent = ContentType::parse(written).unwrap_or_else(|| {
+        unknown("contentType", written, "protobuf is used");
+        ContentType::Protobuf
+    });
+    let mut accepted = None;
+    let list = text(&full.client_connection.accept_content_types).unwrap_or_default();
+    for written in list.split(',').map(str::trim).filter(|written| !written.is_empty()) {
+        match ContentType::parse(written) {
+            Some(content_type) => accepted = accepted.or(Some(content_type)),
+            None if written.starts_with("*/*") => {}
+            None => unknown("acceptContentTypes", written, "it is ignored"),
+        }
+    }
+    ContentTypes { sent, accepted: accepted.unwrap_or(sent) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::tests::{HEAD, good, texts};
+    use super::super::{Flags, Loaded, load};
+    use super::*;
+
+    #[test]
+    fn content_types_are_protobuf_unless_json_is_written() {
+        use ContentType::{Json, Protobuf};
+        let protobuf = "application/vnd.kubernetes.protobuf";
+        for (written, sent, accepted) in [
+            ("contentType: ''".to_owned(), Protobuf, Protobuf),
+            (format!("contentType: {protobuf}"), Protobuf, Protobuf),
+            ("contentType: application/json".to_owned(), Json, Json),
+            ("contentType: application/json; charset=utf-8".to_owned(), Json, Json),
+            (
+                format!("contentType: application/json, acceptContentTypes: '{protobuf}, */*'"),
+                Json,
+                Protobuf,
+            ),
+            ("acceptContentTypes: application/json".to_owned(), Protobuf, Json),
+            (format!("acceptContentTypes: 'application/json,{protobuf}'"), Protobuf, Json),
+            (format!("acceptContentTypes: '{protobuf},application/json'"), Protobuf, Protobuf),
+        ] {
+            let config = good(&format!("clientConnection: {{{written}}}"));
+            assert_eq!(config.content_types, ContentTypes { sent, accepted }, "{written}");
+        }
+        let text = format!(
+            "{HEAD}clientConnection:\n  contentType: application/yaml\n  \
+             acceptContentTypes: application/cbor,application/json\n"
+        );
+        let file = (Path::new("f"), text.as_bytes());
+        let Loaded { config, problems, .. } = load(Some(file), &Flags::default()).unwrap();
+        assert_eq!(config.content_types, ContentTypes { sent: Protobuf, accepted: Json });
+        let expected = [
+            "clientConnection.contentType = application/yaml: shunt does not speak this content type \
+             (protobuf is used); write application/vnd.kubernetes.protobuf or application/json",
+            "clientConnection.acceptContentTypes = application/cbor: shunt does not speak this content \
+             type (it is ignored)",
+        ];
+        for (problem, expected) in texts(&problems).iter().zip(expected) {
+            assert!(problem.contains(expected), "{problem}\n{expected}");
+        }
+        assert_eq!(problems.len(), 2);
+    }
+}
