@@ -200,11 +200,12 @@ impl Figures {
         });
         let seen = seen?.with_context(|| format!("no packet shows a change\n{}", running.log()))?;
         running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
+        let processor = cpu_time(running.pid())?.saturating_sub(before);
         let idle = sent.elapsed().mul_f64(self.idle);
         self.sent.push(seen);
         // A packet may be faster than the answer to the writer.
         self.answered.push(seen.saturating_sub(answered?));
-        self.of_change.push((cpu_time(running.pid())? - before).saturating_sub(idle));
+        self.of_change.push(processor.saturating_sub(idle));
         Ok(())
     }
 
