@@ -24,6 +24,8 @@ pub(crate) enum Unit {
     Percent,
     #[serde(rename = "1/s")]
     PerSecond,
+    #[serde(rename = "Gbit/s")]
+    GigabitsPerSecond,
     #[serde(rename = "count")]
     Count,
 }
@@ -72,6 +74,7 @@ impl fmt::Display for Value {
             Unit::Ratio => f.write_str(&ratio_text(number)),
             Unit::Percent => write!(f, "{number:.2} %"),
             Unit::PerSecond => write!(f, "{number:.0} /s"),
+            Unit::GigabitsPerSecond => write!(f, "{number:.2} Gbit/s"),
             Unit::Count => write!(f, "{number}"),
         }
     }
