@@ -15,6 +15,7 @@
 
 mod affinity;
 mod agent;
+mod beside;
 mod change;
 mod cluster;
 mod cold;
@@ -35,13 +36,14 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 8] = [
+const SECTIONS: [(&str, Measure); 9] = [
     ("cold", cold::measure),
     ("change", change::measure),
     ("rollout", rollout::measure),
     ("agent", agent::measure),
     ("affinity", affinity::measure),
     ("memory", memory::measure),
+    ("beside", beside::measure),
     ("path", path::measure),
     ("nft", nft::measure),
 ];
