@@ -15,8 +15,8 @@ use nix::sys::socket::{
 use nix::unistd::Pid;
 use shunt_testbed::Netns;
 
-/// The port of the server.
-pub(super) const TARGET: u16 = 8080;
+/// The port of the server: not one of those of [`crate::beside`].
+pub(super) const TARGET: u16 = 8090;
 /// A packet without an answer by then is lost.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const PROGRAMMED_TIMEOUT: Duration = Duration::from_secs(600);

@@ -13,14 +13,15 @@ use shunt_core::model::{
     Change, Endpoint, EndpointPort, EndpointSlice, Node, ObjectName, Protocol, Service, ServicePort,
 };
 use shunt_core::plan::{DetectLocal, Options};
-use shunt_fake_apiserver::{Gate, Kind, Kubeconfig, Kubernetes, Program, TOKEN};
-use shunt_testbed::{Scratch, Topology};
+use shunt_fake_apiserver::{Client, Kind};
+use shunt_testbed::Topology;
 
 use super::flows::{
     ANSWER_TIMEOUT, TARGET, bulk, connected, first_answer, pin, rate, round_trips, serve,
     wait_until_answered,
 };
 use super::{MEASURED, Round, Size};
+use crate::beside::{self, Cluster, SERVING_POD, Site};
 use crate::cluster::{self, load};
 use crate::memory::{fill, post};
 
@@ -157,7 +158,7 @@ fn frontends(lab: &Topology) -> (Vec<SocketAddrV4>, SocketAddrV4) {
 pub(super) fn shunt((services, endpoints): Size) -> Result<Subject> {
     let lab = Topology::new()?;
     let options = Options {
-        detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/16".parse::<IpNet>()?]),
+        detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/14".parse::<IpNet>()?]),
         ..Options::default()
     };
     let mut dataplane = lab.node.run(|| Ok(Dataplane::open(options, "node-1", Ownership::Own)?))?;
@@ -219,32 +220,25 @@ fn measured(n: u16, pod: Ipv4Addr) -> (Service, EndpointSlice) {
 /// The real ones, both with the same API server. What they wrote stays when they end; they and the API
 /// server would only take time.
 pub(super) fn kube_proxies(assets: &Path, (services, endpoints): Size) -> Result<Vec<Subject>> {
-    let kubernetes = Kubernetes::start(assets)?;
-    let labs = [Topology::new()?, Topology::new()?];
-    let node = json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"},
-        "status": {"addresses": [{"type": "InternalIP", "address": labs[0].node.ipv4[0]}]},
-    });
-    kubernetes.put(&node.to_string())?;
-    for n in 0..MEASURED {
-        post_measured(&kubernetes, n, labs[0].pod2.ipv4[0])?;
-    }
-    fill(kubernetes.admin(), services - u32::from(MEASURED), endpoints)?;
-    let names = ["kube-proxy, nftables", "kube-proxy, iptables"];
+    let size = (services - u32::from(MEASURED), endpoints);
+    let cluster = Cluster::filled_by(assets, size, |admin| {
+        (0..MEASURED).try_for_each(|n| post_measured(admin, n))?;
+        fill(admin, size.0, size.1)
+    })?;
     thread::scope(|scope| {
-        let both = names.into_iter().zip(labs).map(|(name, lab)| {
-            let kubernetes = &kubernetes;
-            scope.spawn(move || kube_proxy(kubernetes, name, lab))
+        let both = [beside::Subject::Nftables, beside::Subject::Iptables];
+        let both = both.map(|mode| {
+            let cluster = &cluster;
+            scope.spawn(move || kube_proxy(mode, cluster))
         });
-        let both: Vec<_> = both.collect();
         let join = |one: thread::ScopedJoinHandle<'_, _>| {
             one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        both.into_iter().map(join).collect()
+        both.map(join).into_iter().collect()
     })
 }
 
-fn post_measured(kubernetes: &Kubernetes, n: u16, pod: Ipv4Addr) -> Result<()> {
+fn post_measured(admin: &Client, n: u16) -> Result<()> {
     let ports = [("tcp", "TCP"), ("udp", "UDP")];
     let mut service = json!({
         "apiVersion": "v1", "kind": "Service",
@@ -273,37 +267,18 @@ fn post_measured(kubernetes: &Kubernetes, n: u16, pod: Ipv4Addr) -> Result<()> {
             "name": name, "protocol": protocol, "port": TARGET,
         })),
         "endpoints": [{
-            "addresses": [pod], "conditions": {"ready": true}, "nodeName": "node-1",
+            "addresses": [SERVING_POD], "conditions": {"ready": true}, "nodeName": "node-1",
         }],
     });
-    post(kubernetes.admin(), Kind::Service, &service)?;
-    post(kubernetes.admin(), Kind::EndpointSlice, &slice)
+    post(admin, Kind::Service, &service)?;
+    post(admin, Kind::EndpointSlice, &slice)
 }
 
-/// Runs kube-proxy in the mode that its name ends with, until its rules are there.
-fn kube_proxy(kubernetes: &Kubernetes, name: &'static str, lab: Topology) -> Result<Subject> {
-    let mode = name.rsplit(' ').next().unwrap_or_default();
-    let gate = Gate::open(&lab.node, kubernetes.connector())?;
-    let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?
-        .authority(&kubernetes.authority().pem())?
-        .token_file(TOKEN)?;
-    let folder = Scratch::new()?;
-    let file = folder.path().join("config.yaml");
-    std::fs::write(
-        &file,
-        format!(
-            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-             mode: {mode}\nconntrack: {{maxPerCore: 0, min: 0}}\n\
-             clientConnection: {{kubeconfig: {:?}}}\n\
-             detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16\n",
-            kubeconfig.path()
-        ),
-    )?;
-    let arguments =
-        [format!("--config={}", file.display()), "--hostname-override=node-1".to_owned()];
-    let program = kubernetes.assets().join("kube-proxy");
-    let program = Program::start(&lab.node, &program, &arguments, folder.path())?;
-    let frontends = frontends(&lab);
-    let subject = Subject::new(name, lab, frontends, None);
-    subject.with_context(|| format!("kube-proxy says:\n{}", program.log().unwrap_or_default()))
+/// Runs kube-proxy until its rules are there.
+fn kube_proxy(mode: beside::Subject, cluster: &Cluster) -> Result<Subject> {
+    let site = Site::new(mode, cluster)?;
+    let running = site.start()?;
+    let frontends = frontends(&site.lab);
+    let subject = Subject::new(mode.name(), site.lab, frontends, None);
+    subject.with_context(|| format!("kube-proxy says:\n{}", running.log()))
 }
