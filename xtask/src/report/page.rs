@@ -97,13 +97,11 @@ impl<'a> Cells<'a> {
         all
     }
 
+    /// How often: once for all, or of each figure.
     fn n(&self) -> String {
-        let mut all: Vec<String> = Vec::new();
-        for row in &self.rows {
-            let n = times(row.n);
-            if all.last() != Some(&n) {
-                all.push(n);
-            }
+        let mut all: Vec<String> = self.rows.iter().map(|row| times(row.n)).collect();
+        if all.iter().all(|n| *n == all[0]) {
+            all.truncate(1);
         }
         all.join("; ")
     }
@@ -180,8 +178,20 @@ const SUMMARY: [(&str, &str, &str); 8] = [
     ("first packet, median", "path", "new TCP connection of a pod, SYN to SYN-ACK: p50"),
     ("new connections a second", "path", "new TCP connections a second, one processor"),
 ];
-/// The pictures in README.md.
-const SHOWN: [&str; 3] = ["change", "cpu", "first-packet"];
+/// The pictures in README.md, with what they show.
+const SHOWN: [(&str, &str); 3] = [
+    (
+        "change",
+        "shunt sends the changed elements to the kernel as soon as it hears of them. kube-proxy hands a \
+         text to `nft` or `iptables-restore`.",
+    ),
+    ("cpu", "Each node of a cluster spends this time on each change."),
+    (
+        "first-packet",
+        "Only the first packet of a connection meets rules for Services. In iptables mode, these are \
+         more with each Service.",
+    ),
+];
 
 /// The figures in README.md: of the largest size of each.
 pub(crate) fn summary(figures: &Figures) -> Result<String> {
@@ -202,9 +212,10 @@ pub(crate) fn summary(figures: &Figures) -> Result<String> {
     }
     let mut text =
         format!("| | | {} |\n| --- | --- | ---: | ---: | ---: |\n{table}", names.join(" | "));
-    for plot in PLOTS.iter().filter(|plot| SHOWN.contains(&plot.name)) {
-        if let Some(alternative) = plot.alternative(figures) {
-            write!(text, "\n![{alternative}](docs/plots/{}.svg)\n", plot.name)?;
+    for (name, words) in SHOWN {
+        let plot = PLOTS.iter().find(|plot| plot.name == name);
+        if let Some(alternative) = plot.and_then(|plot| plot.alternative(figures)) {
+            write!(text, "\n{words}\n\n![{alternative}](docs/plots/{name}.svg)\n")?;
         }
     }
     Ok(text)
@@ -281,8 +292,9 @@ mod tests {
         for (words, ..) in SUMMARY {
             assert!(text.contains(&format!("| {words} |")), "{words}: {text}");
         }
-        for name in SHOWN {
+        for (name, words) in SHOWN {
             assert!(text.contains(&format!("](docs/plots/{name}.svg)")), "{name}: {text}");
+            assert!(text.contains(words), "{words}: {text}");
         }
         let mut some = rows();
         some.retain(|row| row.section != "churn" && row.subject != "kube-proxy iptables");

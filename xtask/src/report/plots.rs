@@ -1,8 +1,6 @@
 //! Which pictures there are, and the rows that each is drawn from. A picture that lacks a row is left
 //! out: what it would show is not what its title says.
 
-use std::fmt::Write as _;
-
 use super::figures::{Figures, Row, Run, grouped, times};
 use super::svg::{
     self, Bar, DIRECT, Frame, Group, IPTABLES, Line, NFTABLES, Panel, SHUNT, Subject, TRACKED,
@@ -15,7 +13,7 @@ pub(crate) struct Plot {
     pub(crate) section: &'static str,
     pub(crate) title: &'static str,
     better: &'static str,
-    /// What `n` counts, and what a figure is of them.
+    /// Words for the number of measurements, which stands for `{}`.
     counted: &'static str,
     subjects: &'static [Subject],
     form: Form,
@@ -44,7 +42,7 @@ pub(crate) const PLOTS: [Plot; 8] = [
         section: "beside",
         title: "One endpoint changes: from the write to the API server until packets go there",
         better: LESS,
-        counted: "median",
+        counted: "median of {}",
         subjects: BESIDE,
         form: Form::Bars,
         whats: &[("one endpoint: write sent to packets", "")],
@@ -54,7 +52,7 @@ pub(crate) const PLOTS: [Plot; 8] = [
         section: "beside",
         title: "Cold start: from the start of the process until all Services work",
         better: LESS,
-        counted: "median",
+        counted: "median of {}",
         subjects: BESIDE,
         form: Form::Bars,
         whats: &[("cold start: process to packets", "")],
@@ -64,7 +62,7 @@ pub(crate) const PLOTS: [Plot; 8] = [
         section: "beside",
         title: "Memory of the process",
         better: LESS,
-        counted: "median",
+        counted: "median of {}",
         subjects: BESIDE,
         form: Form::Bars,
         whats: &[("memory when settled", "when settled"), ("largest memory", "largest so far")],
@@ -74,7 +72,7 @@ pub(crate) const PLOTS: [Plot; 8] = [
         section: "beside",
         title: "Processor time for one changed endpoint, child processes included",
         better: LESS,
-        counted: "median",
+        counted: "median of {}",
         subjects: BESIDE,
         form: Form::Bars,
         whats: &[("one endpoint: processor time", "")],
@@ -84,7 +82,7 @@ pub(crate) const PLOTS: [Plot; 8] = [
         section: "shape",
         title: "Cold start with 250 011 endpoints, until all Services work",
         better: LESS,
-        counted: "median",
+        counted: "median of {}",
         subjects: BESIDE,
         form: Form::Bars,
         whats: &[("cold start: process to packets", "")],
@@ -94,7 +92,7 @@ pub(crate) const PLOTS: [Plot; 8] = [
         section: "path",
         title: "First packet of a connection through a Service: from SYN to SYN-ACK",
         better: LESS,
-        counted: "new connections",
+        counted: "{} new connections",
         subjects: PATH,
         form: Form::Lines,
         whats: &[
@@ -107,7 +105,7 @@ pub(crate) const PLOTS: [Plot; 8] = [
         section: "path",
         title: "New TCP connections a second: one client, one server, one processor",
         better: MORE,
-        counted: "median of rounds of 200 connections",
+        counted: "median of {} rounds of 200 connections",
         subjects: PATH,
         form: Form::Lines,
         whats: &[("new TCP connections a second, one processor", "")],
@@ -117,7 +115,7 @@ pub(crate) const PLOTS: [Plot; 8] = [
         section: "churn",
         title: "NetworkProgrammingLatency while 100 pods a second are replaced",
         better: LESS,
-        counted: "slices",
+        counted: "{} slices",
         subjects: BESIDE,
         form: Form::Bars,
         whats: &[
@@ -244,28 +242,25 @@ impl Plot {
 
     /// How often each subject was measured.
     fn measured(&self, rows: &[&Row]) -> String {
-        let of = |n: usize| {
-            if n == 1 { "measured once".to_owned() } else { format!("n = {}", times(n)) }
-        };
-        let first = rows.first().map_or(0, |row| row.n);
-        if rows.iter().all(|row| row.n == 1) {
-            return "Each measured once.".to_owned();
-        }
-        if rows.iter().all(|row| row.n == first) {
-            return format!("{} ({}).", of(first), self.counted);
-        }
-        let mut text = String::new();
-        for subject in self.subjects {
+        let of = |subject: &Subject| {
             let mut all: Vec<usize> =
                 rows.iter().filter(|row| row.subject == subject.name).map(|row| row.n).collect();
             all.sort_unstable();
             all.dedup();
-            let all: Vec<String> = all.into_iter().map(of).collect();
-            let comma = if text.is_empty() { "" } else { "; " };
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{comma}{}: {}", subject.name, all.join(" and "));
+            let words = |n: usize| match n {
+                1 => "once".to_owned(),
+                _ => self.counted.replace("{}", &times(n)),
+            };
+            all.into_iter().map(words).collect::<Vec<_>>().join(" and ")
+        };
+        let each: Vec<(&str, String)> = self.subjects.iter().map(|s| (s.name, of(s))).collect();
+        let Some((_, first)) = each.first() else { return String::new() };
+        if each.iter().all(|(_, words)| words == first) {
+            return format!("Measured: {first}.");
         }
-        format!("{text} ({}).", self.counted)
+        let each: Vec<String> =
+            each.iter().map(|(name, words)| format!("{name} {words}")).collect();
+        format!("Measured: {}.", each.join("; "))
     }
 
     /// Alternative text for readers who do not see it.
@@ -349,7 +344,7 @@ pub(crate) mod tests {
             let document = roxmltree::Document::parse(&svg).unwrap();
             let words: Vec<&str> = document.descendants().filter_map(|node| node.text()).collect();
             let shows = |text: &str| words.iter().any(|word| word.contains(text));
-            for text in ["2 x \"A & B\" <C>", "2026-01-02", "n = 200", plot.title, plot.better] {
+            for text in ["2 x \"A & B\" <C>", "2026-01-02", "Measured: ", plot.title, plot.better] {
                 assert!(shows(text), "{} lacks {text}", plot.name);
             }
             let (_, rows) = plot.rows(&figures).unwrap();
@@ -359,6 +354,7 @@ pub(crate) mod tests {
                     assert!(shows(text), "{} lacks {text}: {row:?}", plot.name);
                 }
             }
+            assert!(shows(&plot.counted.replace("{}", "200")), "{} lacks n", plot.name);
             // Wider ones would leave the picture.
             assert!(plot.title.chars().count() <= 78, "{}", plot.title);
             for (_, heading) in plot.whats {
@@ -432,6 +428,6 @@ pub(crate) mod tests {
             row.n = if row.subject == SHUNT.name { 20 } else { 1 };
         }
         let svg = PLOTS[0].draw(&figures(rows)).unwrap();
-        assert!(svg.contains("shunt: n = 20; kube-proxy nftables: measured once"), "{svg}");
+        assert!(svg.contains("Measured: shunt median of 20; kube-proxy nftables once;"), "{svg}");
     }
 }
