@@ -38,14 +38,17 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 9] = [
+const SECTIONS: [(&str, Measure); 12] = [
     ("cold", cold::measure),
     ("change", change::measure),
     ("rollout", rollout::measure),
     ("agent", agent::measure),
     ("affinity", affinity::measure),
     ("memory", memory::measure),
+    ("ready", beside::ready::measure),
     ("beside", beside::measure),
+    ("shape", beside::shape::measure),
+    ("churn", beside::churn::measure),
     ("path", path::measure),
     ("node", node::measure),
 ];

@@ -27,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const CALM: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Connections at a time while a real server is filled.
-const FILLERS: usize = 32;
+const WRITERS: u32 = 16;
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
     for size in if sizes.is_empty() { &[(10_000, 10)] } else { sizes } {
@@ -128,21 +128,31 @@ impl Figures {
     }
 }
 
-/// Makes all objects, over several connections: each object is a request.
+/// Makes all objects.
 pub(crate) fn fill(admin: &Client, services: u32, endpoints: u32) -> Result<()> {
+    write_all(admin, services, |n| vec![objects::service(n), objects::slice(n, endpoints)])
+}
+
+/// Makes the objects of all numbers below a number, over several connections.
+pub(crate) fn write_all(
+    admin: &Client,
+    numbers: u32,
+    objects: impl Fn(u32) -> Vec<Value> + Sync,
+) -> Result<()> {
+    let objects = &objects;
     thread::scope(|scope| {
-        let fillers: Vec<_> = (0..FILLERS)
-            .map(|first| {
-                scope.spawn(move || {
-                    (first as u32..services).step_by(FILLERS).try_for_each(|n| {
-                        post(admin, Kind::Service, &objects::service(n))?;
-                        post(admin, Kind::EndpointSlice, &objects::slice(n, endpoints))
-                    })
-                })
-            })
-            .collect();
-        fillers.into_iter().try_for_each(|filler| {
-            filler.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let write = |first: u32| -> Result<()> {
+            let mut connection = admin.connection()?;
+            for object in (first..numbers).step_by(WRITERS as usize).flat_map(objects) {
+                let key = Key::of(&object)?;
+                let reply = connection.call(Method::POST, &key.collection(), Some(&object))?;
+                ensure!(reply.status == 201, "{key} is not taken: {reply:?}");
+            }
+            Ok(())
+        };
+        let writers: Vec<_> = (0..WRITERS).map(|first| scope.spawn(move || write(first))).collect();
+        writers.into_iter().try_for_each(|writer| {
+            writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     })
 }

@@ -68,7 +68,7 @@ impl Stat {
 }
 
 /// The processes that a process has started and that still run.
-fn children(pid: i32) -> Result<Vec<i32>> {
+pub(crate) fn children(pid: i32) -> Result<Vec<i32>> {
     let processes = fs::read_dir("/proc")?.flatten();
     let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     Ok(processes.filter(|&child| Stat::of(child).is_some_and(|stat| stat.parent == pid)).collect())

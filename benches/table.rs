@@ -54,6 +54,10 @@ impl Value {
         Value { number: share * 100.0, unit: Unit::Percent }
     }
 
+    pub(crate) fn per_second(rate: f64) -> Value {
+        Value { number: rate, unit: Unit::PerSecond }
+    }
+
     pub(crate) fn count(count: u64) -> Value {
         Value { number: count as f64, unit: Unit::Count }
     }
@@ -101,9 +105,15 @@ impl Figure {
     }
 
     /// A figure of a measurement that was given up at this value.
-    #[allow(dead_code, reason = "for sections with a limit")]
     pub(crate) fn more_than(subject: &str, value: Value, n: usize) -> Figure {
         Figure { is_lower_bound: true, ..Figure::new(subject, value, n) }
+    }
+
+    /// Returns the ratio to another figure, unless one of them has another unit or is a limit.
+    fn ratio(&self, other: &Figure) -> Option<String> {
+        let comparable = self.value.unit == other.value.unit && other.value.number > 0.0;
+        let exact = !self.is_lower_bound && !other.is_lower_bound;
+        (comparable && exact).then(|| ratio_text(self.value.number / other.value.number))
     }
 
     fn text(&self) -> String {
@@ -167,32 +177,27 @@ impl Table {
         Repeated { table: self, n }
     }
 
-    /// Adds figures of the same thing, the first of them that of shunt: a line for each of the
-    /// others, beside it.
+    /// Adds figures of the same thing. If the first is that of shunt, there is a line for each of the
+    /// others beside it; otherwise the others stand alone.
     pub(crate) fn figures(&mut self, what: &str, size: Size, figures: &[Figure]) {
         for figure in figures {
             self.record(what, size, figure);
         }
-        match figures {
-            [] => {}
-            [only] => self.line(what, size, &only.text(), "", "", "", &times_text(only.n)),
-            [ours, others @ ..] => {
-                for other in others {
-                    let same_unit = ours.value.unit == other.value.unit;
-                    let exact = !ours.is_lower_bound && !other.is_lower_bound;
-                    let ratio = if same_unit && exact && other.value.number > 0.0 {
-                        ratio_text(ours.value.number / other.value.number)
-                    } else {
-                        String::new()
-                    };
-                    let n = match (times_text(ours.n), times_text(other.n)) {
-                        (ours, others) if ours == others => ours,
-                        (ours, others) => format!("{ours}; {others}"),
-                    };
-                    let texts = (ours.text(), other.text());
-                    self.line(what, size, &texts.0, &other.subject, &texts.1, &ratio, &n);
-                }
-            }
+        let (ours, others) = match figures {
+            [ours, others @ ..] if ours.subject == SHUNT => (Some(ours), others),
+            others => (None, others),
+        };
+        let text = ours.map(Figure::text).unwrap_or_default();
+        if let (Some(ours), []) = (ours, others) {
+            self.line(what, size, &text, "", "", "", &times_text(ours.n));
+        }
+        for other in others {
+            let ratio = ours.and_then(|ours| ours.ratio(other)).unwrap_or_default();
+            let n = match (ours.map(|ours| times_text(ours.n)), times_text(other.n)) {
+                (Some(ours), others) if ours != others => format!("{ours}; {others}"),
+                (_, others) => others,
+            };
+            self.line(what, size, &text, &other.subject, &other.text(), &ratio, &n);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Result, ensure};
 use hyper::Method;
 use serde_json::{Value, json};
-use shunt_fake_apiserver::{Client, Key, Kind, Kubernetes};
+use shunt_fake_apiserver::{Client, Connection, Key, Kind, Kubernetes};
 
 use crate::Size;
 use crate::memory::{fill, post};
@@ -86,8 +86,8 @@ pub(crate) struct Cluster {
     pub(crate) kubernetes: Kubernetes,
     /// Services, and endpoints of each, besides the markers.
     pub(crate) size: Size,
-    /// Which of [`SERVERS`] the last marker leads to.
-    last: AtomicUsize,
+    /// Which of [`SERVERS`] each marker leads to.
+    servers: [AtomicUsize; Marker::ALL.len()],
 }
 
 impl Cluster {
@@ -117,27 +117,37 @@ impl Cluster {
         fill(kubernetes.admin())?;
         mark(Marker::Middle)?;
         mark(Marker::Last)?;
-        Ok(Cluster { kubernetes, size, last: AtomicUsize::new(0) })
+        Ok(Cluster { kubernetes, size, servers: Default::default() })
     }
 
-    /// The port of the server that connections to a marker reach.
+    /// The port of the server that connections to a marker should reach.
     pub(crate) fn server_behind(&self, marker: Marker) -> u16 {
-        let is_last = marker == Marker::Last;
-        SERVERS[if is_last { self.last.load(Ordering::Relaxed) } else { 0 }]
+        SERVERS[self.servers[marker as usize].load(Ordering::Relaxed)]
     }
 
-    /// The slice whose only endpoint is the other server, for the last marker: to be written with
-    /// [`Cluster::replace`]. From now on that server is the one that connections should reach.
-    pub(crate) fn next_slice(&self) -> Value {
-        let other = 1 - self.last.fetch_xor(1, Ordering::Relaxed);
-        Marker::Last.slice(self.size.0, SERVERS[other])
+    /// A slice whose only endpoint is the other server of a marker, to be written with [`replace`].
+    /// From now on connections should reach that server.
+    pub(crate) fn next_slice(&self, marker: Marker) -> Value {
+        let other = 1 - self.servers[marker as usize].fetch_xor(1, Ordering::Relaxed);
+        marker.slice(self.size.0, SERVERS[other])
     }
 
     /// Replaces an object. Returns when the API server has answered.
     pub(crate) fn replace(&self, object: &Value) -> Result<()> {
-        let key = Key::of(object)?;
-        let reply = self.kubernetes.admin().call(Method::PUT, &key.path(), Some(object))?;
-        ensure!(reply.status == 200, "{key} cannot be replaced: {reply:?}");
-        Ok(())
+        replace(&mut self.kubernetes.admin().connection()?, object)
     }
+
+    /// The lists that a start needs, from the cache of the API server.
+    pub(crate) fn lists() -> [String; 2] {
+        [Kind::Service, Kind::EndpointSlice]
+            .map(|kind| format!("{}?resourceVersion=0", kind.path()))
+    }
+}
+
+/// Replaces an object by a connection that is open. Returns when the API server has answered.
+pub(crate) fn replace(connection: &mut Connection<'_>, object: &Value) -> Result<()> {
+    let key = Key::of(object)?;
+    let reply = connection.call(Method::PUT, &key.path(), Some(object))?;
+    ensure!(reply.status == 200, "{key} cannot be replaced: {reply:?}");
+    Ok(())
 }

@@ -6,6 +6,9 @@
 //! and the last of all. Each subject is measured in the same way, by its process and its packets.
 
 mod api;
+pub(crate) mod churn;
+pub(crate) mod ready;
+pub(crate) mod shape;
 mod site;
 
 use std::path::PathBuf;
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use shunt_fake_apiserver::Kubernetes;
 
-pub(crate) use self::api::{Cluster, Marker, SERVING_POD};
+pub(crate) use self::api::{Cluster, Marker, SERVING_POD, replace};
 pub(crate) use self::site::{Running, Site, Subject};
 use crate::Size;
 use crate::cluster::median;
@@ -154,10 +157,11 @@ impl Figures {
 
     /// Replaces an endpoint while nothing else happens.
     fn change(&mut self, cluster: &Cluster, site: &Site<'_>, running: &Running) -> Result<()> {
-        let slice = cluster.next_slice();
+        let slice = cluster.next_slice(Marker::Last);
+        let mut connection = cluster.kubernetes.admin().connection()?;
         let (before, sent) = (cpu_time(running.pid())?, Instant::now());
         let (seen, answered) = thread::scope(|scope| {
-            let write = scope.spawn(|| cluster.replace(&slice).map(|()| sent.elapsed()));
+            let write = scope.spawn(|| replace(&mut connection, &slice).map(|()| sent.elapsed()));
             let seen = site.wait_for(&[Marker::Last], sent, PROGRAMMED_TIMEOUT);
             (seen, write.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
@@ -174,7 +178,7 @@ impl Figures {
     /// Kills the process, replaces an endpoint, and starts it again over its rules.
     fn restart(&mut self, cluster: &Cluster, site: &Site<'_>, running: Running) -> Result<Running> {
         drop(running);
-        cluster.replace(&cluster.next_slice())?;
+        cluster.replace(&cluster.next_slice(Marker::Last))?;
         let running = site.start()?;
         self.restarts.push(site.wait_until_programmed(&running, PROGRAMMED_TIMEOUT)?);
         running.wait_until_calm(PROGRAMMED_TIMEOUT)?;

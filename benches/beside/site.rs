@@ -1,18 +1,20 @@
 //! A testbed for each of those that are compared, and the process that programs its node.
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::{SocketAddrV4, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::libc;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
-use shunt_fake_apiserver::{Gate, Kubeconfig, Program, TOKEN};
+use nix::unistd::Pid;
+use shunt_fake_apiserver::{Client, Gate, Kubeconfig, Program, TOKEN};
 use shunt_testbed::{Agent, Echo, Scratch, Topology};
 
 use super::api::{CLUSTER_CIDR, Cluster, MARKER_PORT, Marker, SERVERS};
-use crate::process::share;
+use crate::process::{children, share};
 use crate::table::SHUNT;
 
 /// How long a connection of a witness may take: longer than any that succeeds.
@@ -64,7 +66,7 @@ pub(crate) struct Site<'a> {
     pub(crate) subject: Subject,
     pub(crate) lab: Topology,
     cluster: &'a Cluster,
-    _gate: Gate,
+    gate: Gate,
     kubeconfig: Kubeconfig,
     folder: Scratch,
     _servers: Vec<Echo>,
@@ -81,7 +83,17 @@ impl<'a> Site<'a> {
             .authority(&cluster.kubernetes.authority().pem())?
             .token_file(TOKEN)?;
         let folder = Scratch::new()?;
-        Ok(Site { subject, lab, cluster, _gate: gate, kubeconfig, folder, _servers: servers })
+        Ok(Site { subject, lab, cluster, gate, kubeconfig, folder, _servers: servers })
+    }
+
+    /// A client on the node, with the rights and the way to the API server that the process has.
+    pub(crate) fn client(&self) -> Result<Client> {
+        let (node, address) = (self.lab.node.ns.clone(), self.gate.address());
+        let connect = move || {
+            let connected = node.run(|| Ok(TcpStream::connect(address)));
+            connected.unwrap_or_else(|error| Err(io::Error::other(error)))
+        };
+        Client::new(connect, Some(&self.cluster.kubernetes.authority().pem()), TOKEN)
     }
 
     /// Starts the process and waits for nothing.
@@ -180,6 +192,20 @@ impl Running {
             Process::Shunt(agent) => agent.pid(),
             Process::KubeProxy(program) => program.pid(),
         }
+    }
+
+    /// Kills it, and the programs that it started, and waits for their end.
+    pub(crate) fn stop(self) -> Result<()> {
+        let children = children(self.pid())?;
+        drop(self.process);
+        for child in children {
+            let pid = Pid::from_raw(child);
+            // It may have ended; in the kernel it may still be at work.
+            while kill(pid, Signal::SIGKILL).is_ok() {
+                thread::sleep(LONGEST_PAUSE);
+            }
+        }
+        Ok(())
     }
 
     /// The end of what it has logged.
