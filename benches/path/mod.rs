@@ -93,7 +93,7 @@ fn measure_size(table: &mut Table, size: Size) -> Result<()> {
             }
         }
         for (percent, figures) in figures {
-            table.figures(&format!("{words}: p{percent}"), size, &figures);
+            table.figures(&format!("{words}: {percent} %"), size, &figures);
         }
     }
     for (what, unit, number) in RATES {

@@ -48,16 +48,23 @@ impl Documents {
 }
 
 /// Brings the rows of a run, which are in this file, into the documents. Sections that the run did not
-/// have keep their figures.
+/// have keep their figures. The file may also be the one that the repository keeps.
 pub(crate) fn write(file: &Path) -> Result<()> {
     let text =
         fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let rows: Vec<Row> = serde_json::from_str(&text)
-        .with_context(|| format!("{}: not what bench --write-json writes", file.display()))?;
-    ensure!(!rows.is_empty(), "{}: no row: no section was measured", file.display());
     let root = repository();
-    let mut figures = known(&root)?;
-    figures.replace(rows, &Run { machine: machine(), date: date()? });
+    let figures = match Figures::parse(&text) {
+        Ok(figures) => figures,
+        Err(_) => {
+            let rows: Vec<Row> = serde_json::from_str(&text).with_context(|| {
+                format!("{}: not what bench --write-json writes", file.display())
+            })?;
+            ensure!(!rows.is_empty(), "{}: no row: no section was measured", file.display());
+            let mut figures = known(&root)?;
+            figures.replace(rows, &Run { machine: machine(), date: date()? });
+            figures
+        }
+    };
     let (page, readme) = (read(&root, PAGE)?, read(&root, README)?);
     let documents = Documents::of(&figures, &page, &readme)?;
     fs::create_dir_all(root.join(PLOT_FOLDER)).context(PLOT_FOLDER)?;

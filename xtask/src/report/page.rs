@@ -175,7 +175,7 @@ const SUMMARY: [(&str, &str, &str); 8] = [
     ("processor time for it", "beside", "one endpoint: processor time"),
     ("memory, settled", "beside", "memory when settled"),
     ("NetworkProgrammingLatency, p99", "churn", "trigger time to rules, from buckets: 99 %"),
-    ("first packet, median", "path", "new TCP connection of a pod, SYN to SYN-ACK: p50"),
+    ("first packet, median", "path", "new TCP connection of a pod, SYN to SYN-ACK: 50 %"),
     ("new connections a second", "path", "new TCP connections a second, one processor"),
 ];
 /// The pictures in README.md, with what they show.

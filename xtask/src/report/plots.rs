@@ -96,8 +96,8 @@ pub(crate) const PLOTS: [Plot; 8] = [
         subjects: PATH,
         form: Form::Lines,
         whats: &[
-            ("new TCP connection of a pod, SYN to SYN-ACK: p50", "median"),
-            ("new TCP connection of a pod, SYN to SYN-ACK: p99", "99th percentile"),
+            ("new TCP connection of a pod, SYN to SYN-ACK: 50 %", "median"),
+            ("new TCP connection of a pod, SYN to SYN-ACK: 99 %", "99th percentile"),
         ],
     },
     Plot {
