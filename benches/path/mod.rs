@@ -1,7 +1,7 @@
-//! Connections of a pod through its node: how long the first answer of a new one takes, how many a
-//! second one processor opens, and what an established one is like. Beside shunt: no rules at all,
-//! connection tracking without rules that any packet meets, and the real kube-proxy in its nftables and
-//! iptables modes.
+//! Connections of a pod through its node: the time of the first answer, new connections a second on one
+//! processor, round trips and bulk transfers of established ones. Beside shunt: the real kube-proxy in
+//! its nftables and iptables modes, no rules at all, and connection tracking without rules that any
+//! packet meets.
 //!
 //! Each has a small cluster of its own in the same process. They are measured in turns, round after
 //! round, so that whatever else the machine does hits all alike. Client and server are on one
@@ -39,13 +39,13 @@ const TIMES: [&str; 6] = [
 
 type OfRound = fn(&Round) -> f64;
 
-/// What is not a time, with the unit and how a round has it.
+/// Figures of a round that are not times, with their units.
 const RATES: [(&str, Unit, OfRound); 2] = [
     ("new TCP connections a second, one processor", Unit::PerSecond, |round| round.rate),
     ("bulk transfer, one TCP stream, one processor", Unit::GigabitsPerSecond, |round| round.bulk),
 ];
 
-/// What one round shows.
+/// The measurements of one round.
 struct Round {
     /// In the order of [`TIMES`].
     times: [Vec<Duration>; TIMES.len()],

@@ -1,4 +1,4 @@
-//! Figures of the benchmarks: what `--write-json` of the bench writes, and what the repository keeps.
+//! Figures of the benchmarks: the rows of one run, and the file that the repository keeps.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The section whose rows say how long the other sections took: their names are in `what`.
 pub(crate) const DURATIONS: &str = "durations";
 
-/// What a figure is in.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
     #[serde(rename = "s")]

@@ -47,7 +47,7 @@ impl Documents {
     }
 }
 
-/// Brings the rows of a run, which are in this file, into the documents. Sections that the run did not
+/// Writes the documents with the rows of a run, which are in this file. Sections that the run did not
 /// have keep their figures. The file may also be the one that the repository keeps.
 pub(crate) fn write(file: &Path) -> Result<()> {
     let text =
@@ -130,7 +130,7 @@ fn times_of(cpus: usize) -> String {
     if cpus == 1 { "1".to_owned() } else { times(cpus) }
 }
 
-/// What a program says of its version, if it is there.
+/// The first line that a program prints of its version, if the program is there.
 fn version(mut program: Command) -> Option<String> {
     let output = program.arg("--version").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -12,7 +12,7 @@ use super::plots::{PLOTS, services};
 const BEGIN: &str = "<!-- figures: ";
 const BEGIN_END: &str = " -->";
 const END: &str = "<!-- end of figures -->";
-/// What stands where no run had the section.
+/// The content of a part whose section no run had.
 const NOTHING: &str = "Not measured yet.";
 /// More subjects than this make no columns of a table.
 const MOST_COLUMNS: usize = 5;

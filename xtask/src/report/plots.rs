@@ -1,5 +1,5 @@
-//! Which pictures there are, and the rows that each is drawn from. A picture that lacks a row is left
-//! out: what it would show is not what its title says.
+//! The pictures, and the rows that each is drawn from. A picture that lacks a row is left out: it would
+//! not show what its title says.
 
 use super::figures::{Figures, Row, Run, grouped, times};
 use super::svg::{
@@ -17,7 +17,7 @@ pub(crate) struct Plot {
     counted: &'static str,
     subjects: &'static [Subject],
     form: Form,
-    /// What is measured, as rows have it, with a heading.
+    /// The field `what` of the rows, each with a heading.
     whats: &'static [(&'static str, &'static str)],
 }
 

@@ -17,7 +17,7 @@ const HEAD: f64 = 66.0;
 /// The height of what is below the axis, with the footer.
 const FOOT: f64 = 46.0;
 
-/// Who is compared, in the order in which pictures show them.
+/// A program or setting that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
