@@ -17,9 +17,11 @@ use jiff::Timestamp;
 use serde_json::{Value as Json, json};
 use shunt_testbed::{METRICS_PORT, http_get};
 
-use super::{Cluster, Marker, PROGRAMMED_TIMEOUT, Running, Site, Subject, assets, replace};
+use super::{
+    Cluster, Marker, PROGRAMMED_TIMEOUT, Running, Site, Subject, assets, compare, replace,
+};
 use crate::process::cpu_time;
-use crate::table::{Figure, Table, Value};
+use crate::table::{Table, Value};
 use crate::{Size, objects};
 
 const SIZES: [Size; 1] = [(1_000, 10)];
@@ -49,11 +51,7 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
         all.push((subject, figures.with_context(|| subject.name())?));
     }
     let mut row = |what: &str, pick: &dyn Fn(&Figures) -> (Value, usize)| {
-        let figure = |(subject, figures): &(Subject, Figures)| {
-            let (value, n) = pick(figures);
-            Figure::new(subject.name(), value, n)
-        };
-        table.figures(what, cluster.size, &all.iter().map(figure).collect::<Vec<_>>());
+        compare(table, what, cluster.size, &all, pick);
     };
     for percent in [50, 99] {
         row(&format!("trigger time to packets: {percent} %"), &|figures| {

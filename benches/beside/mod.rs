@@ -58,11 +58,7 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
         all.push((subject, figures));
     }
     let mut row = |what: &str, pick: &dyn Fn(&Figures) -> (Value, usize)| {
-        let figure = |(subject, figures): &(Subject, Figures)| {
-            let (value, n) = pick(figures);
-            Figure::new(subject.name(), value, n)
-        };
-        table.figures(what, cluster.size, &all.iter().map(figure).collect::<Vec<_>>());
+        compare(table, what, cluster.size, &all, pick);
     };
     let time = |times: &[Duration]| (Value::time(median(times.to_vec())), times.len());
     let bytes = |bytes: &[u64]| (Value::bytes(middle(bytes)), bytes.len());
@@ -77,6 +73,21 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
     row("largest memory with child processes, sampled", &|figures| bytes(&figures.largest_of_all));
     row("idle for 30 s, of a core", &|figures| (Value::percent(figures.idle), 1));
     Ok(())
+}
+
+/// Adds a row with a figure of each of those that are compared, and how often it was measured.
+fn compare<F>(
+    table: &mut Table,
+    what: &str,
+    size: Size,
+    all: &[(Subject, F)],
+    pick: &dyn Fn(&F) -> (Value, usize),
+) {
+    let figure = |(subject, figures): &(Subject, F)| {
+        let (value, n) = pick(figures);
+        Figure::new(subject.name(), value, n)
+    };
+    table.figures(what, size, &all.iter().map(figure).collect::<Vec<_>>());
 }
 
 /// The median.
