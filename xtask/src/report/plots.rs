@@ -202,6 +202,9 @@ impl Plot {
             }
         }
         let least = if self.form == Form::Lines { 2 } else { 1 };
+        if complete.0.len() == 1 && least > 1 {
+            missing = format!("only {}; lines need two sizes", services(complete.0[0]));
+        }
         if complete.0.len() < least { Err(self.lacks(&missing)) } else { Ok(complete) }
     }
 
@@ -406,6 +409,18 @@ pub(crate) mod tests {
         let plot = PLOTS.iter().find(|plot| plot.name == "connections").unwrap();
         let svg = plot.draw(&figures(rows)).unwrap();
         assert!(!svg.contains("5000 Services") && svg.contains("10 000 Services"));
+    }
+
+    #[test]
+    fn lines_of_a_single_size_are_left_out() {
+        let mut rows = rows();
+        rows.retain(|row| row.services != 5_000 && row.services != 10_000);
+        let plot = PLOTS.iter().find(|plot| plot.name == "connections").unwrap();
+        let reason = plot.draw(&figures(rows)).unwrap_err();
+        assert!(
+            reason.ends_with("only 100 Services of 2 endpoints; lines need two sizes"),
+            "{reason}"
+        );
     }
 
     #[test]
