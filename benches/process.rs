@@ -85,7 +85,7 @@ pub(crate) fn share(pid: i32, time: Duration) -> Result<f64> {
 /// A thread that looks again and again how much memory a process and its children use together.
 pub(crate) struct FamilySampler {
     over: Arc<AtomicBool>,
-    thread: JoinHandle<u64>,
+    thread: Option<JoinHandle<u64>>,
 }
 
 impl FamilySampler {
@@ -105,12 +105,19 @@ impl FamilySampler {
             }
             most
         })?;
-        Ok(FamilySampler { over, thread })
+        Ok(FamilySampler { over, thread: Some(thread) })
     }
 
     /// The most bytes seen at one time.
-    pub(crate) fn stop(self) -> u64 {
+    pub(crate) fn stop(mut self) -> u64 {
         self.over.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let most = self.thread.take().map(JoinHandle::join).transpose();
+        most.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).unwrap_or_default()
+    }
+}
+
+impl Drop for FamilySampler {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 }

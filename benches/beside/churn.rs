@@ -109,7 +109,8 @@ impl Figures {
             anyhow::Ok((seen, writes))
         })?;
         let elapsed = started.elapsed().as_secs_f64();
-        let share = (cpu_time(running.pid())? - processor).as_secs_f64() / elapsed;
+        let processor = cpu_time(running.pid())?.saturating_sub(processor);
+        let share = processor.as_secs_f64() / elapsed;
         // What it has not programmed yet counts, too.
         running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
         let mut buckets = buckets(&site)?;

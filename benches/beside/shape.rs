@@ -1,7 +1,8 @@
-//! The cluster of kubernetes/kubernetes#135639: 5 006 Services with 250 011 endpoints, for which
-//! kube-proxy in its nftables mode took 2 to 20 minutes.
+//! The cluster of kubernetes/kubernetes#135639: 5 006 Services with 250 011 endpoints. The kube-proxy
+//! of that issue took 2 to 20 minutes for it in its nftables mode, with a chain for each endpoint.
+//! That of Kubernetes 1.36 writes no such chains.
 //!
-//! The issue says no more. Here 5 000 Services have 50 endpoints each, all different; the markers,
+//! The issue names these two numbers only. Here 5 000 Services have 50 endpoints each, all different; the markers,
 //! the API server's own Service and two more are the rest. A size as argument stands for the 5 000.
 
 use std::path::Path;
