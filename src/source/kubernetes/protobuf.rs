@@ -190,3 +190,23 @@ fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, Failure> 
 fn failed(what: &str, error: &DecodeError) -> Failure {
     Failure::Encoding(format!("{what}: {error}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use shunt_fake_apiserver::protobuf;
+
+    use super::*;
+
+    #[test]
+    fn envelope_is_that_of_the_server_and_opens_again() {
+        let cause = Cause { reason: "a".to_owned(), ..Cause::default() };
+        let ours = envelope("v1", "Status", &cause);
+        let theirs = protobuf::envelope("v1", "Status", cause.encode_to_vec());
+        // The server writes empty fields, too.
+        assert!(theirs.starts_with(&ours), "{ours:?} {theirs:?}");
+        for bytes in [ours, theirs] {
+            assert_eq!(open(bytes.into()), Ok(Bytes::from(cause.encode_to_vec())));
+        }
+        assert!(open(Bytes::from_static(b"{}")).is_err());
+    }
+}
