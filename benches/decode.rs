@@ -4,11 +4,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use shunt::source::objects::{Kind, Names, from_json, from_protobuf};
 use shunt_fake_apiserver::protobuf;
 
-use super::table::{Table, ratio_text, time};
+use super::table::{Figure, SHUNT, Table, Value};
 use super::{Size, objects};
 
 /// How often each decoding is timed.
@@ -27,10 +26,11 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
     compare(table, "object of a slice event", (1, EVENT_ENDPOINTS), &event);
 }
 
-fn compare(table: &mut Table, what: &str, size: Size, list: &[(Kind, Value)]) {
+fn compare(table: &mut Table, what: &str, size: Size, list: &[(Kind, serde_json::Value)]) {
     let json: Vec<(Kind, String)> = list.iter().map(|(kind, o)| (*kind, o.to_string())).collect();
-    let encode =
-        |(kind, object): &(Kind, Value)| (*kind, protobuf::object(fake(*kind), object).into());
+    let encode = |(kind, object): &(Kind, serde_json::Value)| {
+        (*kind, protobuf::object(fake(*kind), object).into())
+    };
     let messages: Vec<(Kind, prost::bytes::Bytes)> = list.iter().map(encode).collect();
     let of_json = Cost::of(json.iter().map(|(_, text)| text.len()).sum(), |names| {
         for (kind, text) in &json {
@@ -42,17 +42,15 @@ fn compare(table: &mut Table, what: &str, size: Size, list: &[(Kind, Value)]) {
             black_box(from_protobuf(*kind, message.clone(), names).expect("an object"));
         }
     });
-    let mut row = |unit: &str, ours: String, other: String, ratio: f64| {
-        table.row(&format!("{what}: {unit}"), size, &ours, "JSON", &other, &ratio_text(ratio));
+    let mut row = |unit: &str, n: usize, ours: Value, other: Value| {
+        let figures = [Figure::new(SHUNT, ours, n), Figure::new("JSON", other, n)];
+        table.figures(&format!("{what}: {unit}"), size, &figures);
     };
-    let mut count = |unit: &str, ours: u64, other: u64| {
-        row(unit, ours.to_string(), other.to_string(), ours as f64 / other as f64);
-    };
-    count("bytes received", of_protobuf.bytes, of_json.bytes);
-    count("allocations", of_protobuf.allocations, of_json.allocations);
-    count("bytes allocated", of_protobuf.allocated, of_json.allocated);
-    let (ours, other) = (of_protobuf.time, of_json.time);
-    row("CPU time", time(ours), time(other), ours.as_secs_f64() / other.as_secs_f64());
+    row("bytes received", 1, Value::bytes(of_protobuf.bytes), Value::bytes(of_json.bytes));
+    let (ours, other) = (of_protobuf.allocations, of_json.allocations);
+    row("allocations", 1, Value::count(ours), Value::count(other));
+    row("bytes allocated", 1, Value::bytes(of_protobuf.allocated), Value::bytes(of_json.allocated));
+    row("CPU time", RUNS, Value::time(of_protobuf.time), Value::time(of_json.time));
 }
 
 /// What the decoding of some objects costs.
