@@ -122,6 +122,11 @@ impl Dataplane {
         self
     }
 
+    /// Prepares for the application of these changes.
+    pub(super) fn expect(&mut self, changes: &[Change]) {
+        self.store.expect(changes);
+    }
+
     /// Applies a change, which the next sync programs. Returns false if the store had it already.
     pub fn apply(&mut self, change: Change) -> bool {
         self.store.apply(change, &mut self.dirty)

@@ -137,6 +137,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
                     "received changes"
                 );
                 let mut is_news = false;
+                self.dataplane.expect(&batch.changes);
                 for change in &batch.changes {
                     is_news |= self.dataplane.apply(change.clone());
                 }

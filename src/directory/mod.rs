@@ -178,6 +178,7 @@ impl Contents {
     fn apply(&mut self, Programmed { changes, received, took }: Programmed) {
         let last = LastChange { received, committed_after: took.as_secs_f64() };
         let mut dirty = Dirty::default();
+        self.store.expect(&changes);
         for change in changes {
             self.store.apply(change, &mut dirty);
         }

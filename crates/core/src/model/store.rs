@@ -115,6 +115,24 @@ impl Store {
         Store::default()
     }
 
+    /// Reserves capacity for the objects of the first lists, exactly: maps that grow leave holes in
+    /// the heap of about their own size.
+    pub fn expect(&mut self, changes: &[Change]) {
+        if !self.services.is_empty() && !self.slices.is_empty() {
+            return;
+        }
+        let count =
+            |is_meant: fn(&Change) -> bool| changes.iter().filter(|it| is_meant(it)).count();
+        if self.services.is_empty() {
+            self.services.reserve_exact(count(|change| matches!(change, Change::Service(_))));
+        }
+        if self.slices.is_empty() {
+            let slices = count(|change| matches!(change, Change::Slice(_)));
+            self.slices.reserve_exact(slices);
+            self.slices_of.reserve_exact(slices);
+        }
+    }
+
     /// Applies one change and adds the Services to plan again to `dirty`. Returns false, without a
     /// change of `dirty`, if the store has this state already.
     pub fn apply(&mut self, change: Change, dirty: &mut Dirty) -> bool {
