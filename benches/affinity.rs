@@ -34,12 +34,14 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
         let worst = |times: &[Duration]| times.iter().max().copied().unwrap_or_default();
         let what = format!("an endpoint of {CLIENTS} clients removed");
         let none = "an endpoint without clients removed";
-        table.times(&what, *size, median(figures.removal), none, median(figures.empty));
-        table.time(&format!("{what}: all swept"), *size, median(figures.sweep));
+        table.of(RUNS).times(&what, *size, median(figures.removal), none, median(figures.empty));
+        table.of(RUNS).time(&format!("{what}: all swept"), *size, median(figures.sweep));
         let what = "another Service during the sweep";
         let (ours, theirs) = (median(meanwhile.clone()), median(alone.clone()));
-        table.times(&format!("{what}: median"), *size, ours, calm, theirs);
-        table.times(&format!("{what}: worst"), *size, worst(&meanwhile), calm, worst(&alone));
+        let n = meanwhile.len();
+        table.of(n).times(&format!("{what}: median"), *size, ours, calm, theirs);
+        let (ours, theirs) = (worst(&meanwhile), worst(&alone));
+        table.of(n).times(&format!("{what}: worst"), *size, ours, calm, theirs);
     }
 }
 

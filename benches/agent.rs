@@ -15,7 +15,7 @@ use shunt_testbed::Netns;
 
 use super::Size;
 use super::process::share;
-use super::table::{Table, ratio_text};
+use super::table::{Table, Value};
 
 const CHANGES: u32 = 200;
 const DAMAGES: u32 = 9;
@@ -45,11 +45,11 @@ fn measure_size(table: &mut Table, size: Size) {
     let started = Instant::now();
     let status = agent(&once, manifests.path(), &["--once"]).wait().expect("an end");
     assert!(status.success(), "shunt run --once: {status}");
-    table.time("shunt run --once, files read, empty kernel", size, started.elapsed());
+    table.of(1).time("shunt run --once, files read, empty kernel", size, started.elapsed());
     let started = Instant::now();
     let status = agent(&once, manifests.path(), &["--once"]).wait().expect("an end");
     assert!(status.success(), "shunt run --once: {status}");
-    table.time("shunt run --once, nothing to write", size, started.elapsed());
+    table.of(1).time("shunt run --once, nothing to write", size, started.elapsed());
 
     let ns = Netns::new().expect("a namespace");
     let mut generation = ns.nft_generation().expect("a generation");
@@ -84,14 +84,18 @@ fn measure_size(table: &mut Table, size: Size) {
     let mut times = times.expect("measurements");
     times.sort_unstable();
     for (name, at) in [("median", times.len() / 2), ("99 %", times.len() * 99 / 100)] {
-        table.time(&format!("one endpoint, file event to kernel: {name}"), size, times[at]);
+        table.of(times.len()).time(
+            &format!("one endpoint, file event to kernel: {name}"),
+            size,
+            times[at],
+        );
     }
 
     let mut times = repairs(manifests.path(), services);
     times.sort_unstable();
     for (name, at) in [("median", times.len() / 2), ("worst", times.len() - 1)] {
         let what = format!("damage by others, until repaired: {name}");
-        table.time(&what, size, times[at]);
+        table.of(times.len()).time(&what, size, times[at]);
     }
     storm(table, size, manifests.path());
 }
@@ -156,25 +160,18 @@ fn storm(table: &mut Table, size: Size, manifests: &Path) {
     running.kill().expect("a process");
     running.wait().expect("an end");
     let (calm, busy, mut changes, mut repairs) = figures.expect("measurements");
-    let percent = |share: f64| format!("{:.2} %", share * 100.0);
-    table.row(
-        "foreign commits: idle, of a core",
-        size,
-        &percent(busy),
-        "without them",
-        &percent(calm),
-        &ratio_text(busy / calm),
-    );
+    let (what, calm) = ("foreign commits: idle, of a core", Value::percent(calm));
+    table.of(1).beside(what, size, Value::percent(busy), "without them", calm);
     changes.sort_unstable();
     repairs.sort_unstable();
     let half = |times: &[Duration]| times[times.len() / 2];
     let last = |times: &[Duration]| times[times.len() - 1];
     let what = "foreign commits: file event to kernel";
-    table.time(&format!("{what}: median"), size, half(&changes));
-    table.time(&format!("{what}: worst of {}", changes.len()), size, last(&changes));
+    table.of(changes.len()).time(&format!("{what}: median"), size, half(&changes));
+    table.of(changes.len()).time(&format!("{what}: worst"), size, last(&changes));
     let what = "foreign commits: damage until repaired";
-    table.time(&format!("{what}: median"), size, half(&repairs));
-    table.time(&format!("{what}: worst of {}", repairs.len()), size, last(&repairs));
+    table.of(repairs.len()).time(&format!("{what}: median"), size, half(&repairs));
+    table.of(repairs.len()).time(&format!("{what}: worst"), size, last(&repairs));
 }
 
 /// A process that commits, and that knows how many commits are its own.

@@ -11,7 +11,7 @@ use shunt_testbed::Netns;
 
 use super::Size;
 use super::cluster::{load, median, open, service, slice};
-use super::table::Table;
+use super::table::{Table, Value};
 
 const CHANGES: u32 = 200;
 const AT_ONCE: u32 = 1_000;
@@ -51,7 +51,8 @@ fn one_by_one(table: &mut Table, size: Size, dataplane: &mut Dataplane) {
     }
     for (what, times) in [("one endpoint more", added), ("one endpoint replaced", moved)] {
         let kernel = "the commit alone";
-        table.times(what, size, median(times.total), kernel, median(times.commit));
+        let (n, total) = (times.total.len(), median(times.total));
+        table.of(n).times(what, size, total, kernel, median(times.commit));
     }
 }
 
@@ -73,8 +74,9 @@ fn fewer(table: &mut Table, size: Size, dataplane: &mut Dataplane) {
     ] {
         let worst = times.total.iter().max().copied().unwrap_or_default();
         let kernel = "the commit alone";
-        table.times(&what, size, median(times.total), kernel, median(times.commit));
-        table.time(&format!("{what}: worst of {CHANGES}"), size, worst);
+        let (n, total) = (times.total.len(), median(times.total));
+        table.of(n).times(&what, size, total, kernel, median(times.commit));
+        table.of(n).time(&format!("{what}: worst"), size, worst);
     }
 }
 
@@ -111,7 +113,8 @@ fn in_many_slices(table: &mut Table, endpoints: u32) {
         let what = format!("one endpoint {what}, {} slices: our part", slices.len());
         let commit = median(times.commit.clone());
         let own = times.total.iter().zip(&times.commit).map(|(total, commit)| *total - *commit);
-        table.times(&what, size, median(own.collect()), "the commit", commit);
+        let n = times.total.len();
+        table.of(n).times(&what, size, median(own.collect()), "the commit", commit);
     }
 }
 
@@ -183,12 +186,7 @@ fn at_once(table: &mut Table, size: Size, dataplane: Dataplane) {
         done += synced.recv().expect("a commit");
         transactions += 1;
     }
-    table.row(
-        &format!("{AT_ONCE} Services change at once"),
-        size,
-        &super::table::time(started.elapsed()),
-        "transactions",
-        &transactions.to_string(),
-        "",
-    );
+    let (what, took) = (format!("{AT_ONCE} Services change at once"), started.elapsed());
+    let transactions = Value::count(transactions);
+    table.of(1).beside(&what, size, Value::time(took), "transactions", transactions);
 }

@@ -20,10 +20,10 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
         (0..RUNS).for_each(|_| figures.measure(*size));
         let floor = median(figures.floor);
         let kernel = "the kernel, the same bytes again";
-        table.times("cold start", *size, median(figures.total), kernel, floor);
+        table.of(RUNS).times("cold start", *size, median(figures.total), kernel, floor);
         let plan = "  of it planning, comparing, encoding";
-        table.times(plan, *size, median(figures.plan), kernel, floor);
-        table.times(
+        table.of(RUNS).times(plan, *size, median(figures.plan), kernel, floor);
+        table.of(RUNS).times(
             "restart: read and compare, write nothing",
             *size,
             median(figures.restart),

@@ -33,7 +33,7 @@ use shunt_testbed::{Netns, Scratch, Topology};
 use super::Size;
 use super::cluster::{self, load};
 use super::memory::{fill, post};
-use super::table::{Table, ratio_text, time};
+use super::table::Table;
 
 /// kube-proxy needs minutes for 10 000 Services of ten endpoints, and packets meet one anyway.
 const SIZES: [Size; 2] = [(100, 2), (10_000, 2)];
@@ -78,7 +78,7 @@ fn measure_size(table: &mut Table, size: Size) -> Result<()> {
         Err(reason) => {
             let absent = "kube-proxy: not measured, see above";
             println!("kube-proxy beside shunt: not measured: {reason}");
-            table.row("a pod's connections", size, "", absent, "", "");
+            table.not_measured("a pod's connections", size, absent);
         }
     }
     // The first round is not counted.
@@ -102,9 +102,8 @@ fn measure_size(table: &mut Table, size: Size) -> Result<()> {
             let what = format!("{words}: {percent} %");
             for other in others {
                 let theirs = quantile(&other.times[sort], percent);
-                let ratio = own.as_secs_f64() / theirs.as_secs_f64();
-                let (own, theirs) = (time(own), time(theirs));
-                table.row(&what, size, &own, other.name, &theirs, &ratio_text(ratio));
+                let n = ours.times[sort].len();
+                table.of(n).times(&what, size, own, other.name, theirs);
             }
         }
     }

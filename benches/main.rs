@@ -1,9 +1,10 @@
 //! Everything that is measured, in one run and one table: the agent beside what cannot be avoided.
 //!
 //! `cargo xtask bench`, or `cargo bench`; then sections and sizes as arguments, as in
-//! `cargo xtask bench -- cold change 1000x10`, and `--write FILE` for a table in Markdown. Needs root:
-//! a user namespace may not raise a socket's buffer far enough for the larger sizes. Every figure is
-//! a median unless it says otherwise; compare the ratios, machines are noisy.
+//! `cargo xtask bench -- cold change 1000x10`, `--write FILE` for a table in Markdown, and
+//! `--write-json FILE` for all figures with their units. Needs root: a user namespace may not raise a
+//! socket's buffer far enough for the larger sizes. Every figure is a median of `n` measurements unless
+//! it says otherwise; compare the ratios, machines are noisy.
 
 #![allow(
     clippy::print_stdout,
@@ -14,6 +15,7 @@
 
 mod affinity;
 mod agent;
+mod beside;
 mod change;
 mod cluster;
 mod cold;
@@ -34,13 +36,17 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 8] = [
+const SECTIONS: [(&str, Measure); 12] = [
     ("cold", cold::measure),
     ("change", change::measure),
     ("rollout", rollout::measure),
     ("agent", agent::measure),
     ("affinity", affinity::measure),
     ("memory", memory::measure),
+    ("ready", beside::ready::measure),
+    ("beside", beside::measure),
+    ("shape", beside::shape::measure),
+    ("churn", beside::churn::measure),
     ("path", path::measure),
     ("nft", nft::measure),
 ];
@@ -48,7 +54,7 @@ const SECTIONS: [(&str, Measure); 8] = [
 fn main() {
     let mut sizes: Vec<Size> = Vec::new();
     let mut sections: Vec<String> = Vec::new();
-    let mut file = None;
+    let (mut file, mut json) = (None, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let size =
@@ -57,6 +63,7 @@ fn main() {
             // From cargo.
             ("--bench", _) => {}
             ("--write", _) => file = Some(arguments.next().expect("a file after --write")),
+            ("--write-json", _) => json = Some(arguments.next().expect("a file after it")),
             (_, Some(size)) => sizes.push(size),
             (section, None) => {
                 let known = SECTIONS.map(|(name, _)| name);
@@ -68,10 +75,14 @@ fn main() {
     let mut table = Table::begin();
     for (name, measure) in SECTIONS {
         if sections.is_empty() || sections.iter().any(|section| section == name) {
+            table.begin_section(name);
             measure(&mut table, &sizes);
         }
     }
     if let Some(file) = file {
         std::fs::write(&file, table.markdown()).expect("a file for the table");
+    }
+    if let Some(file) = json {
+        std::fs::write(&file, table.json()).expect("a file for the figures");
     }
 }

@@ -15,13 +15,11 @@ use shunt_fake_apiserver::{Client, Gate, Key, Kind, Kubeconfig, Kubernetes, Stan
 use shunt_testbed::{Agent, Topology};
 
 use super::process::{Memory, memory, share};
-use super::table::{Table, ratio_text};
+use super::table::{self, Table};
 use super::{Size, objects};
 
-/// What 10 000 Services with 10 endpoints each may take.
-const MOST_MEMORY: u64 = 120_000_000;
-/// Of a core, while nothing happens.
-const MOST_CPU: f64 = 0.01;
+/// The share of a core that an agent with nothing to do stays below.
+const CALM_SHARE: f64 = 0.01;
 
 /// How long an agent with nothing to do is watched.
 const IDLE: Duration = Duration::from_secs(10);
@@ -29,7 +27,7 @@ const IDLE: Duration = Duration::from_secs(10);
 const CALM: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Connections at a time while a real server is filled.
-const FILLERS: usize = 32;
+const WRITERS: u32 = 16;
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
     for size in if sizes.is_empty() { &[(10_000, 10)] } else { sizes } {
@@ -85,27 +83,20 @@ fn follow(
     node()?;
     let empty = Figures::of(&lab, &kubeconfig)?;
     fill()?;
-    let objects = 2 * size.0;
     // The kernel holds nothing at first, and then everything.
     for start in ["cold", "restarted"] {
         let Figures { memory, ready, idle } = Figures::of(&lab, &kubeconfig)?;
-        table.time(&format!("{start}, {server}: ready after"), size, ready);
-        let mut bytes = |what: &str, ours: u64, beside: &str, other: u64| {
-            let what = format!("{start}, {server}: {what}");
-            let ratio = ratio_text(ours as f64 / other as f64);
-            table.row(&what, size, &megabytes(ours), beside, &megabytes(other), &ratio);
-        };
+        let what = |what: &str| format!("{start}, {server}: {what}");
+        table.of(1).time(&what("ready after"), size, ready);
         let resident = memory.resident;
-        bytes("memory when settled", resident, "at the most", MOST_MEMORY);
-        bytes("largest memory", memory.peak, "the program's own file", memory.of_files);
+        table.of(1).value(&what("memory when settled"), size, table::Value::bytes(resident));
+        let (peak, files) =
+            (table::Value::bytes(memory.peak), table::Value::bytes(memory.of_files));
+        table.of(1).beside(&what("largest memory"), size, peak, "the program's own file", files);
         let objects_only = resident.saturating_sub(empty.memory.resident);
         let per_endpoint = objects_only / (u64::from(size.0) * u64::from(size.1)).max(1);
-        let what = format!("{start}, {server}: memory per endpoint");
-        let beside = format!("{objects} objects");
-        table.row(&what, size, &format!("{per_endpoint} B"), &beside, "", "");
-        let what = format!("{start}, {server}: idle, of a core");
-        let (ours, most) = (format!("{:.2} %", idle * 100.0), format!("{:.0} %", MOST_CPU * 100.0));
-        table.row(&what, size, &ours, "at the most", &most, &ratio_text(idle / MOST_CPU));
+        table.of(1).value(&what("memory per endpoint"), size, table::Value::bytes(per_endpoint));
+        table.of(1).value(&what("idle, of a core"), size, table::Value::percent(idle));
     }
     Ok(())
 }
@@ -127,7 +118,7 @@ impl Figures {
             .arg("--cluster-cidr=10.244.0.0/14")
             .start()?;
         let ready = started.elapsed();
-        while share(agent.pid(), CALM)? >= MOST_CPU {
+        while share(agent.pid(), CALM)? >= CALM_SHARE {
             ensure!(started.elapsed() < PATIENCE, "the agent does not become calm");
         }
         let idle = share(agent.pid(), IDLE)?;
@@ -137,25 +128,31 @@ impl Figures {
     }
 }
 
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
+/// Makes all objects.
+pub(crate) fn fill(admin: &Client, services: u32, endpoints: u32) -> Result<()> {
+    write_all(admin, services, |n| vec![objects::service(n), objects::slice(n, endpoints)])
 }
 
-/// Makes all objects, over several connections: each object is a request.
-pub(crate) fn fill(admin: &Client, services: u32, endpoints: u32) -> Result<()> {
+/// Makes the objects of all numbers below a number, over several connections.
+pub(crate) fn write_all(
+    admin: &Client,
+    numbers: u32,
+    objects: impl Fn(u32) -> Vec<Value> + Sync,
+) -> Result<()> {
+    let objects = &objects;
     thread::scope(|scope| {
-        let fillers: Vec<_> = (0..FILLERS)
-            .map(|first| {
-                scope.spawn(move || {
-                    (first as u32..services).step_by(FILLERS).try_for_each(|n| {
-                        post(admin, Kind::Service, &objects::service(n))?;
-                        post(admin, Kind::EndpointSlice, &objects::slice(n, endpoints))
-                    })
-                })
-            })
-            .collect();
-        fillers.into_iter().try_for_each(|filler| {
-            filler.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let write = |first: u32| -> Result<()> {
+            let mut connection = admin.connection()?;
+            for object in (first..numbers).step_by(WRITERS as usize).flat_map(objects) {
+                let key = Key::of(&object)?;
+                let reply = connection.call(Method::POST, &key.collection(), Some(&object))?;
+                ensure!(reply.status == 201, "{key} is not taken: {reply:?}");
+            }
+            Ok(())
+        };
+        let writers: Vec<_> = (0..WRITERS).map(|first| scope.spawn(move || write(first))).collect();
+        writers.into_iter().try_for_each(|writer| {
+            writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     })
 }

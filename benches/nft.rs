@@ -37,8 +37,8 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
             theirs.1.push(change);
         }
         let beside = "nft -f, kube-proxy's layout";
-        table.times("cold start", *size, median(ours.0), beside, median(theirs.0));
-        table.times("one endpoint more", *size, median(ours.1), beside, median(theirs.1));
+        table.of(runs).times("cold start", *size, median(ours.0), beside, median(theirs.0));
+        table.of(runs).times("one endpoint more", *size, median(ours.1), beside, median(theirs.1));
     }
 }
 

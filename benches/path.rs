@@ -9,7 +9,7 @@ use shunt_testbed::Netns;
 
 use super::Size;
 use super::cluster::{median, open, service, slice};
-use super::table::{Table, ratio_text, time};
+use super::table::Table;
 
 const SIZES: [u32; 3] = [1, 1_000, 10_000];
 const ENDPOINTS: u32 = 10;
@@ -41,11 +41,10 @@ fn from_the_node(table: &mut Table) {
     for (services, times) in SIZES.iter().zip(times) {
         let ours = median(times) / FLOWS;
         let size = (*services, ENDPOINTS);
-        table.times("a new UDP flow of the node", size, ours, "without a Service", direct);
+        let what = "a new UDP flow of the node";
+        table.of(ROUNDS).times(what, size, ours, "without a Service", direct);
         let one = *one.get_or_insert(ours);
-        let ratio = ratio_text(ours.as_secs_f64() / one.as_secs_f64());
-        let beside = "where it is the only Service";
-        table.row("a new UDP flow of the node", size, &time(ours), beside, &time(one), &ratio);
+        table.of(ROUNDS).times(what, size, ours, "where it is the only Service", one);
     }
 }
 

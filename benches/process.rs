@@ -1,7 +1,9 @@
 //! What the kernel tells about a process.
 
 use std::fs;
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -27,22 +29,88 @@ pub(crate) fn memory(pid: i32) -> Result<Memory> {
     Ok(Memory { resident: field("VmRSS")?, of_files: field("RssFile")?, peak: field("VmHWM")? })
 }
 
-/// How long all threads of a process that there are now have been on a processor: the first number
-/// of `schedstat`, in nanoseconds. Finer than the ticks in `stat`.
-fn cpu_time(pid: i32) -> Result<Duration> {
+/// How long a process and all its children, also those that ended, have been on a processor. Of
+/// threads that run it is the first number of `schedstat`, in nanoseconds; of children that ended it
+/// is in ticks of 10 ms.
+pub(crate) fn cpu_time(pid: i32) -> Result<Duration> {
+    let stat = Stat::of(pid).with_context(|| format!("no process {pid}"))?;
+    let ended = Duration::from_millis(10) * u32::try_from(stat.ticks_of_ended_children)?;
+    let running = children(pid)?.into_iter().map(time_of_threads).sum::<Duration>();
+    Ok(time_of_threads(pid) + running + ended)
+}
+
+fn time_of_threads(pid: i32) -> Duration {
     let mut total = 0;
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may have just ended.
-        let Ok(stat) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+    // A process, or one of its threads, may have just ended.
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let Ok(stat) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
         let nanoseconds = stat.split_whitespace().next().and_then(|number| number.parse().ok());
         total += nanoseconds.unwrap_or(0_u64);
     }
-    Ok(Duration::from_nanos(total))
+    Duration::from_nanos(total)
 }
 
-/// The share of a core that a process uses for some time.
+/// The fields of `/proc/PID/stat` that matter here.
+struct Stat {
+    parent: i32,
+    ticks_of_ended_children: u64,
+}
+
+impl Stat {
+    fn of(pid: i32) -> Option<Stat> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // Behind the name, which may contain anything: from the third field on.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        let parent = i32::try_from(number(4)?).ok()?;
+        Some(Stat { parent, ticks_of_ended_children: number(16)? + number(17)? })
+    }
+}
+
+/// The processes that a process has started and that still run.
+pub(crate) fn children(pid: i32) -> Result<Vec<i32>> {
+    let processes = fs::read_dir("/proc")?.flatten();
+    let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    Ok(processes.filter(|&child| Stat::of(child).is_some_and(|stat| stat.parent == pid)).collect())
+}
+
+/// The share of a core that a process and its children use for some time.
 pub(crate) fn share(pid: i32, time: Duration) -> Result<f64> {
     let (before, started) = (cpu_time(pid)?, Instant::now());
     thread::sleep(time);
-    Ok((cpu_time(pid)? - before).as_secs_f64() / started.elapsed().as_secs_f64())
+    let used = cpu_time(pid)?.saturating_sub(before);
+    Ok(used.as_secs_f64() / started.elapsed().as_secs_f64())
+}
+
+/// A thread that looks again and again how much memory a process and its children use together.
+pub(crate) struct FamilySampler {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<u64>,
+}
+
+impl FamilySampler {
+    const PERIOD: Duration = Duration::from_millis(20);
+
+    pub(crate) fn start(pid: i32) -> Result<FamilySampler> {
+        let over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&over);
+        let thread = thread::Builder::new().name("memory".into()).spawn(move || {
+            let mut most = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let children = children(pid).unwrap_or_default();
+                let all = children.into_iter().chain([pid]);
+                let resident = all.filter_map(|pid| Some(memory(pid).ok()?.resident)).sum();
+                most = u64::max(most, resident);
+                thread::sleep(Self::PERIOD);
+            }
+            most
+        })?;
+        Ok(FamilySampler { over, thread })
+    }
+
+    /// The most bytes seen at one time.
+    pub(crate) fn stop(self) -> u64 {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
 }

@@ -28,7 +28,7 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
             [("median", updates / 2), ("99 %", updates * 99 / 100), ("worst", updates - 1)]
         {
             let what = format!("rolling restart, {updates} slice updates: {name}");
-            table.time(&what, *size, times[at]);
+            table.of(updates).time(&what, *size, times[at]);
         }
     }
 }

@@ -31,8 +31,8 @@ type Connect = Box<dyn Fn() -> io::Result<TcpStream> + Send + Sync>;
 /// A client of an API server, which speaks HTTP/1.1 on a connection for each request.
 pub struct Client {
     connect: Connect,
-    tls: Option<TlsConnector>,
-    token: String,
+    pub(crate) tls: Option<TlsConnector>,
+    pub(crate) token: String,
     runtime: Runtime,
 }
 
@@ -43,6 +43,13 @@ pub struct Reply {
     pub status: u16,
     /// The body; a string if it is no JSON.
     pub body: Value,
+}
+
+impl Reply {
+    pub(crate) fn new(status: u16, body: &[u8]) -> Self {
+        let text = || Value::String(String::from_utf8_lossy(body).into_owned());
+        Self { status, body: serde_json::from_slice(body).unwrap_or_else(|_| text()) }
+    }
 }
 
 impl Client {
@@ -86,9 +93,7 @@ impl Client {
             let response = self.send(method.clone(), path, content_type, body).await?;
             let status = response.status().as_u16();
             let bytes = response.into_body().collect().await?.to_bytes();
-            let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
-            let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| text());
-            anyhow::Ok(Reply { status, body })
+            anyhow::Ok(Reply::new(status, &bytes))
         };
         let answer = self.runtime.wait(PATIENCE, answer);
         answer.with_context(|| format!("{method} {path}"))
@@ -102,6 +107,13 @@ impl Client {
         Ok(Watching { client: self, body: response.into_body(), line: Vec::new() })
     }
 
+    pub(crate) async fn connect_tcp(&self) -> Result<tokio::net::TcpStream> {
+        let connection = (self.connect)()?;
+        connection.set_nonblocking(true)?;
+        connection.set_nodelay(true)?;
+        Ok(tokio::net::TcpStream::from_std(connection)?)
+    }
+
     async fn send(
         &self,
         method: Method,
@@ -109,9 +121,7 @@ impl Client {
         content_type: &str,
         body: Option<&Value>,
     ) -> Result<Response<Incoming>> {
-        let connection = (self.connect)()?;
-        connection.set_nonblocking(true)?;
-        let connection = tokio::net::TcpStream::from_std(connection)?;
+        let connection = self.connect_tcp().await?;
         let mut sender = match &self.tls {
             None => converse(connection).await?,
             Some(tls) => {
@@ -132,7 +142,7 @@ impl Client {
 }
 
 /// Begins HTTP on a connection, which ends with its request.
-async fn converse(
+pub(crate) async fn converse(
     connection: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<SendRequest<Full<Bytes>>> {
     let (sender, connection) = http1::handshake(TokioIo::new(connection)).await?;

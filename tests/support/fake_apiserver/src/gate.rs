@@ -215,6 +215,9 @@ async fn relay(
     };
     let server = tokio::task::spawn_blocking(move || connect()).await??;
     server.set_nonblocking(true)?;
+    // What one side sends at once goes on at once.
+    server.set_nodelay(true)?;
+    client.set_nodelay(true)?;
     let (mut client, mut server) = (client, TcpStream::from_std(server)?);
     let (mut up, mut down) = (vec![0; 16 * 1024], vec![0; 16 * 1024]);
     loop {

@@ -16,6 +16,7 @@
 
 mod certs;
 mod client;
+mod connection;
 mod gate;
 mod kubeconfig;
 mod kubernetes;
@@ -29,6 +30,7 @@ mod suite;
 
 pub use certs::{Authority, Identity};
 pub use client::{Client, Reply, Watching};
+pub use connection::Connection;
 pub use gate::Gate;
 pub use kubeconfig::Kubeconfig;
 pub use kubernetes::Kubernetes;

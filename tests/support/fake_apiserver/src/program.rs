@@ -13,6 +13,7 @@ use shunt_testbed::Netns;
 /// A program that runs until it is dropped.
 pub struct Program {
     log: PathBuf,
+    pid: u32,
     /// Dropped to end it.
     stop: Option<Sender<()>>,
     supervisor: Option<JoinHandle<()>>,
@@ -37,14 +38,20 @@ impl Program {
         let supervisor = thread::Builder::new().name(name).spawn(move || {
             match command.spawn() {
                 Ok(child) => {
-                    let _ = started.send(Ok(()));
+                    let _ = started.send(Ok(child.id()));
                     supervise(child, &stopped);
                 }
                 Err(error) => drop(started.send(Err(error))),
             };
         })?;
-        start.recv()?.with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Self { log, stop: Some(stop), supervisor: Some(supervisor) })
+        let pid = start.recv()?;
+        let pid = pid.with_context(|| format!("cannot start {}", program.display()))?;
+        Ok(Self { log, pid, stop: Some(stop), supervisor: Some(supervisor) })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> i32 {
+        self.pid as i32
     }
 
     /// Whether it has ended by itself.

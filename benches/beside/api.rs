@@ -1,0 +1,153 @@
+//! One kube-apiserver for all that are compared, with the objects of a cluster.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Result, ensure};
+use hyper::Method;
+use serde_json::{Value, json};
+use shunt_fake_apiserver::{Client, Connection, Key, Kind, Kubernetes};
+
+use crate::Size;
+use crate::memory::{fill, post};
+
+/// The addresses of pods: those of the testbed and those of the usual slices.
+pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/14";
+
+/// The pod of the testbed that serves the markers.
+const SERVING_POD: &str = "10.244.0.12";
+
+/// The ports of the two servers that a marker can lead to.
+pub(crate) const SERVERS: [u16; 2] = [8080, 8081];
+
+/// The port of each marker.
+pub(crate) const MARKER_PORT: u16 = 80;
+
+/// A Service with a real server behind it, among all those whose endpoints do not exist: a packet
+/// shows that it is programmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marker {
+    /// Made before all others; its name comes first.
+    First,
+    /// Its name is in the middle of the others.
+    Middle,
+    /// Made after all others; its name comes last.
+    Last,
+}
+
+impl Marker {
+    pub(crate) const ALL: [Marker; 3] = [Marker::First, Marker::Middle, Marker::Last];
+
+    pub(crate) fn address(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 96, 0, 101 + self as u8)
+    }
+
+    fn name(self, services: u32) -> String {
+        match self {
+            Marker::First => "a-marker".to_owned(),
+            Marker::Middle => format!("service-{:05}-marker", services / 2),
+            Marker::Last => "zz-marker".to_owned(),
+        }
+    }
+
+    fn service(self, services: u32) -> Value {
+        let (name, ip) = (self.name(services), self.address());
+        json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                "clusterIP": ip, "clusterIPs": [ip],
+                "ports": [{"name": "http", "protocol": "TCP", "port": MARKER_PORT}],
+            },
+        })
+    }
+
+    /// The slice that leads to one of the servers.
+    fn slice(self, services: u32, server: u16) -> Value {
+        let name = self.name(services);
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": format!("{name}-x7k2p"), "namespace": "default",
+                "labels": {"kubernetes.io/service-name": name},
+            },
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "protocol": "TCP", "port": server}],
+            "endpoints": [{
+                "addresses": [SERVING_POD], "conditions": {"ready": true}, "nodeName": "node-1",
+            }],
+        })
+    }
+}
+
+/// The API server of a cluster, and nothing that acts on its objects.
+pub(crate) struct Cluster {
+    pub(crate) kubernetes: Kubernetes,
+    /// Services, and endpoints of each, besides the markers.
+    pub(crate) size: Size,
+    /// Which of [`SERVERS`] each marker leads to.
+    servers: [AtomicUsize; Marker::ALL.len()],
+}
+
+impl Cluster {
+    /// Starts an API server and makes the objects of a cluster of this size.
+    pub(crate) fn start(assets: &Path, size: Size) -> Result<Cluster> {
+        Cluster::filled_by(assets, size, |admin| fill(admin, size.0, size.1))
+    }
+
+    /// The same with other Services than the usual ones. `size` is what the rows say.
+    pub(crate) fn filled_by(
+        assets: &Path,
+        size: Size,
+        fill: impl FnOnce(&Client) -> Result<()>,
+    ) -> Result<Cluster> {
+        let kubernetes = Kubernetes::start(assets)?;
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-1"},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.10"}]},
+        });
+        kubernetes.put(&node.to_string())?;
+        let mark = |marker: Marker| {
+            post(kubernetes.admin(), Kind::Service, &marker.service(size.0))?;
+            let slice = marker.slice(size.0, SERVERS[0]);
+            post(kubernetes.admin(), Kind::EndpointSlice, &slice)
+        };
+        mark(Marker::First)?;
+        fill(kubernetes.admin())?;
+        mark(Marker::Middle)?;
+        mark(Marker::Last)?;
+        Ok(Cluster { kubernetes, size, servers: Default::default() })
+    }
+
+    /// The port of the server that connections to a marker should reach.
+    pub(crate) fn server_behind(&self, marker: Marker) -> u16 {
+        SERVERS[self.servers[marker as usize].load(Ordering::Relaxed)]
+    }
+
+    /// A slice whose only endpoint is the other server of a marker, to be written with [`replace`].
+    /// From now on connections should reach that server.
+    pub(crate) fn next_slice(&self, marker: Marker) -> Value {
+        let other = 1 - self.servers[marker as usize].fetch_xor(1, Ordering::Relaxed);
+        marker.slice(self.size.0, SERVERS[other])
+    }
+
+    /// Replaces an object. Returns when the API server has answered.
+    pub(crate) fn replace(&self, object: &Value) -> Result<()> {
+        replace(&mut self.kubernetes.admin().connection()?, object)
+    }
+
+    /// The lists that a start needs, from the cache of the API server.
+    pub(crate) fn lists() -> [String; 2] {
+        [Kind::Service, Kind::EndpointSlice]
+            .map(|kind| format!("{}?resourceVersion=0", kind.path()))
+    }
+}
+
+/// Replaces an object by a connection that is open. Returns when the API server has answered.
+pub(crate) fn replace(connection: &mut Connection<'_>, object: &Value) -> Result<()> {
+    let key = Key::of(object)?;
+    let reply = connection.call(Method::PUT, &key.path(), Some(object))?;
+    ensure!(reply.status == 200, "{key} cannot be replaced: {reply:?}");
+    Ok(())
+}

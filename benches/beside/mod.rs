@@ -1,0 +1,198 @@
+//! shunt beside the real kube-proxy, in its nftables and its iptables mode, with a real
+//! kube-apiserver. `KUBEBUILDER_ASSETS` names the folder with kube-apiserver, etcd and kube-proxy.
+//!
+//! All follow one API server, each on a node of its own and one after the other. What a node does is
+//! seen from outside: a pod connects to marker Services, whose names and ages are the first, a middle
+//! and the last of all. Each subject is measured in the same way, by its process and its packets.
+
+mod api;
+pub(crate) mod churn;
+pub(crate) mod ready;
+pub(crate) mod shape;
+mod site;
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use shunt_fake_apiserver::Kubernetes;
+
+pub(crate) use self::api::{Cluster, Marker, replace};
+pub(crate) use self::site::{Running, Site, Subject};
+use crate::Size;
+use crate::cluster::median;
+use crate::process::{FamilySampler, cpu_time, memory, share};
+use crate::table::{Figure, Table, Value};
+
+const SIZES: [Size; 1] = [(10_000, 10)];
+const PROGRAMMED_TIMEOUT: Duration = Duration::from_secs(600);
+/// The period of kube-proxy's syncs without a change, `syncPeriod`.
+const IDLE: Duration = Duration::from_secs(30);
+
+pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
+    for size in if sizes.is_empty() { &SIZES[..] } else { sizes } {
+        if let Some(assets) = assets(table, *size) {
+            let cluster = Cluster::start(&assets, *size).expect("a cluster");
+            measure_all(table, &cluster).expect("figures beside kube-proxy");
+        }
+    }
+}
+
+/// The folder with the programs of Kubernetes. Without it there is a line that says so.
+pub(crate) fn assets(table: &mut Table, size: Size) -> Option<PathBuf> {
+    match Kubernetes::installed_with(&["kube-proxy"]) {
+        Ok(assets) => Some(assets),
+        Err(reason) => {
+            println!("beside kube-proxy: not measured: {reason}");
+            table.not_measured("beside kube-proxy", size, "not measured");
+            None
+        }
+    }
+}
+
+fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
+    let mut all = Vec::new();
+    for subject in Subject::ALL {
+        let figures = Figures::of(subject, cluster).with_context(|| subject.name())?;
+        all.push((subject, figures));
+    }
+    let mut row = |what: &str, pick: &dyn Fn(&Figures) -> (Value, usize)| {
+        compare(table, what, cluster.size, &all, pick);
+    };
+    let time = |times: &[Duration]| (Value::time(median(times.to_vec())), times.len());
+    let bytes = |bytes: &[u64]| (Value::bytes(middle(bytes)), bytes.len());
+    row("cold start: process to packets", &|figures| time(&figures.cold));
+    row("cold start: processor time", &|figures| time(&figures.processor));
+    row("restart over its rules, a change meanwhile", &|figures| time(&figures.restarts));
+    row("one endpoint: write sent to packets", &|figures| time(&figures.sent));
+    row("one endpoint: write answered to packets", &|figures| time(&figures.answered));
+    row("one endpoint: processor time", &|figures| time(&figures.of_change));
+    row("memory when settled", &|figures| bytes(&figures.settled));
+    row("largest memory", &|figures| bytes(&figures.largest));
+    row("largest memory with child processes, sampled", &|figures| bytes(&figures.largest_of_all));
+    row("idle for 30 s, of a core", &|figures| (Value::percent(figures.idle), 1));
+    Ok(())
+}
+
+/// Adds a row with a figure of each of those that are compared, and how often it was measured.
+fn compare<F>(
+    table: &mut Table,
+    what: &str,
+    size: Size,
+    all: &[(Subject, F)],
+    pick: &dyn Fn(&F) -> (Value, usize),
+) {
+    let figure = |(subject, figures): &(Subject, F)| {
+        let (value, n) = pick(figures);
+        Figure::new(subject.name(), value, n)
+    };
+    table.figures(what, size, &all.iter().map(figure).collect::<Vec<_>>());
+}
+
+/// The median.
+fn middle(figures: &[u64]) -> u64 {
+    let mut figures = figures.to_vec();
+    figures.sort_unstable();
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
+
+/// How often something is measured: what takes kube-proxy seconds takes shunt milliseconds.
+struct Repetitions {
+    starts: usize,
+    changes: usize,
+}
+
+impl Repetitions {
+    fn of(subject: Subject) -> Repetitions {
+        match subject {
+            Subject::Shunt => Repetitions { starts: 5, changes: 20 },
+            Subject::Nftables | Subject::Iptables => Repetitions { starts: 3, changes: 5 },
+        }
+    }
+}
+
+#[derive(Default)]
+struct Figures {
+    cold: Vec<Duration>,
+    /// Processor time from the start until nothing is left to do.
+    processor: Vec<Duration>,
+    /// Bytes of memory: when there is nothing to do, the largest so far, and the largest that was
+    /// seen together with child processes.
+    settled: Vec<u64>,
+    largest: Vec<u64>,
+    largest_of_all: Vec<u64>,
+    /// The share of a core that is used without any change.
+    idle: f64,
+    /// From sending an endpoint to the API server to the first packet, and from its answer.
+    sent: Vec<Duration>,
+    answered: Vec<Duration>,
+    /// Processor time of a change, without that of idling.
+    of_change: Vec<Duration>,
+    restarts: Vec<Duration>,
+}
+
+impl Figures {
+    fn of(subject: Subject, cluster: &Cluster) -> Result<Figures> {
+        let mut figures = Figures::default();
+        let repetitions = Repetitions::of(subject);
+        for _ in 1..repetitions.starts {
+            let site = Site::new(subject, cluster)?;
+            figures.start(&site)?;
+        }
+        let site = Site::new(subject, cluster)?;
+        let mut running = figures.start(&site)?;
+        figures.idle = share(running.pid(), IDLE)?;
+        for _ in 0..repetitions.changes {
+            figures.change(cluster, &site, &running)?;
+        }
+        for _ in 0..repetitions.starts {
+            running = figures.restart(cluster, &site, running)?;
+        }
+        Ok(figures)
+    }
+
+    /// Starts the process on a node whose kernel holds nothing.
+    fn start(&mut self, site: &Site<'_>) -> Result<Running> {
+        let running = site.start()?;
+        let sampler = FamilySampler::start(running.pid())?;
+        self.cold.push(site.wait_until_programmed(&running, PROGRAMMED_TIMEOUT)?);
+        running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
+        self.largest_of_all.push(sampler.stop());
+        self.processor.push(cpu_time(running.pid())?);
+        let memory = memory(running.pid())?;
+        self.settled.push(memory.resident);
+        self.largest.push(memory.peak);
+        Ok(running)
+    }
+
+    /// Replaces an endpoint while nothing else happens.
+    fn change(&mut self, cluster: &Cluster, site: &Site<'_>, running: &Running) -> Result<()> {
+        let slice = cluster.next_slice(Marker::Last);
+        let mut connection = cluster.kubernetes.admin().connection()?;
+        let (before, sent) = (cpu_time(running.pid())?, Instant::now());
+        let (seen, answered) = thread::scope(|scope| {
+            let write = scope.spawn(|| replace(&mut connection, &slice).map(|()| sent.elapsed()));
+            let seen = site.wait_for(&[Marker::Last], sent, PROGRAMMED_TIMEOUT);
+            (seen, write.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        let seen = seen?.with_context(|| format!("no packet shows a change\n{}", running.log()))?;
+        running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
+        let idle = sent.elapsed().mul_f64(self.idle);
+        self.sent.push(seen);
+        // A packet may be faster than the answer to the writer.
+        self.answered.push(seen.saturating_sub(answered?));
+        self.of_change.push((cpu_time(running.pid())? - before).saturating_sub(idle));
+        Ok(())
+    }
+
+    /// Kills the process, replaces an endpoint, and starts it again over its rules.
+    fn restart(&mut self, cluster: &Cluster, site: &Site<'_>, running: Running) -> Result<Running> {
+        drop(running);
+        cluster.replace(&cluster.next_slice(Marker::Last))?;
+        let running = site.start()?;
+        self.restarts.push(site.wait_until_programmed(&running, PROGRAMMED_TIMEOUT)?);
+        running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
+        Ok(running)
+    }
+}
