@@ -10,6 +10,9 @@ use super::Size;
 /// The name of what is measured in most figures.
 pub(crate) const SHUNT: &str = "shunt";
 
+/// The section of rows that say how long the others took.
+const DURATIONS: &str = "durations";
+
 /// What a figure is in.
 #[allow(dead_code, reason = "not every unit has a section that measures in it")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -24,6 +27,8 @@ pub(crate) enum Unit {
     Percent,
     #[serde(rename = "1/s")]
     PerSecond,
+    #[serde(rename = "Gbit/s")]
+    GigabitsPerSecond,
     #[serde(rename = "count")]
     Count,
 }
@@ -76,6 +81,7 @@ impl fmt::Display for Value {
             Unit::Ratio => f.write_str(&ratio_text(number)),
             Unit::Percent => write!(f, "{number:.2} %"),
             Unit::PerSecond => write!(f, "{number:.0} /s"),
+            Unit::GigabitsPerSecond => write!(f, "{number:.2} Gbit/s"),
             Unit::Count => write!(f, "{number}"),
         }
     }
@@ -151,6 +157,18 @@ impl Table {
     /// The rows that follow belong to this section.
     pub(crate) fn begin_section(&mut self, name: &'static str) {
         self.section = name;
+    }
+
+    /// Records how long a section took. Only programs see it.
+    pub(crate) fn record_duration(&mut self, section: &'static str, took: Duration) {
+        let outer = std::mem::replace(&mut self.section, DURATIONS);
+        self.record(section, (0, 0), &Figure::new(SHUNT, Value::time(took), 1));
+        self.section = outer;
+    }
+
+    /// Deletes the figures of the present section, which failed.
+    pub(crate) fn forget_section(&mut self) {
+        self.rows.retain(|row| row.section != self.section);
     }
 
     /// Returns what adds rows whose figures were measured so often. A median, a percentile or the

@@ -16,7 +16,7 @@ use crate::memory::{fill, post};
 pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/14";
 
 /// The pod of the testbed that serves the markers.
-const SERVING_POD: &str = "10.244.0.12";
+pub(crate) const SERVING_POD: &str = "10.244.0.12";
 
 /// The ports of the two servers that a marker can lead to.
 pub(crate) const SERVERS: [u16; 2] = [8080, 8081];

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use shunt_fake_apiserver::Kubernetes;
 
-pub(crate) use self::api::{Cluster, Marker, replace};
+pub(crate) use self::api::{Cluster, Marker, SERVING_POD, replace};
 pub(crate) use self::site::{Running, Site, Subject};
 use crate::Size;
 use crate::cluster::median;

@@ -19,6 +19,7 @@ mod packages;
 mod privilege;
 mod programs;
 mod release;
+mod report;
 mod style;
 mod suite;
 mod tidy;
@@ -68,8 +69,15 @@ enum Task {
     },
     /// Run the benchmarks: as root, or in a user namespace
     Bench {
-        /// Sections of the table (cold, change, rollout, agent, memory, path, nft), sizes (1000x10),
-        /// and `--write FILE` for a table in Markdown
+        /// Bring the figures into docs/benchmarks.md, docs/plots and README.md; sections that were not
+        /// run keep theirs
+        #[arg(long)]
+        docs: bool,
+        /// Do that with the figures of an earlier run, a file of `--write-json`, instead of a run
+        #[arg(long, value_name = "FILE", requires = "docs")]
+        from: Option<PathBuf>,
+        /// Sections (cold, change, path; an unknown name prints all), sizes (1000x10), `--write FILE`
+        /// for a table in Markdown and `--write-json FILE` for figures with their units
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -106,7 +114,9 @@ fn main() -> ExitCode {
         }
         Task::Tidy => tidy::run(),
         Task::Soak { minutes, seed } => suite::soak(&installer, *minutes, *seed),
-        Task::Bench { args } => suite::bench(&installer, args),
+        Task::Bench { docs: true, from: Some(file), .. } => report::write(file),
+        Task::Bench { docs: true, args, .. } => suite::bench_for_docs(&installer, args),
+        Task::Bench { args, .. } => suite::bench(&installer, args),
         Task::Demo { agent: None } => demo::prepare(&installer),
         Task::Demo { agent: Some(agent) } => demo::run(agent),
         Task::Image(arguments) => image::run(&installer, arguments),
@@ -121,5 +131,30 @@ fn main() -> ExitCode {
             eprintln!("cargo xtask: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bench(words: &[&str]) -> (bool, Option<PathBuf>, Vec<String>) {
+        let cli = Cli::try_parse_from([&["xtask", "bench"], words].concat()).unwrap();
+        match cli.task {
+            Task::Bench { docs, from, args } => (docs, from, args),
+            _ => unreachable!("another task"),
+        }
+    }
+
+    #[test]
+    fn words_for_the_benchmarks_are_kept_from_those_for_the_task() {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        assert_eq!(bench(&["--docs"]), (true, None, Vec::new()));
+        let sections = ["path", "1000x10", "--write", "table.md"];
+        assert_eq!(bench(&[&["--docs"], &sections[..]].concat()), (true, None, words(&sections)));
+        assert_eq!(bench(&["--write", "table.md"]), (false, None, words(&["--write", "table.md"])));
+        let from = Some(PathBuf::from("rows.json"));
+        assert_eq!(bench(&["--docs", "--from", "rows.json"]), (true, from, Vec::new()));
+        assert!(Cli::try_parse_from(["xtask", "bench", "--from", "rows.json"]).is_err());
     }
 }

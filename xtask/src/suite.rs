@@ -8,9 +8,10 @@ use std::process::{self, Command};
 
 use anyhow::{Context as _, Result};
 
-use crate::command::{cargo, run};
+use crate::command::{cargo, repository, run};
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
+use crate::report;
 use crate::style::Style;
 
 /// The variable that test programs know; see `record_not_run` of `tests/support/testbed`.
@@ -67,6 +68,24 @@ pub(crate) fn soak(installer: &Installer, minutes: u64, seed: Option<u64>) -> Re
 pub(crate) fn bench(installer: &Installer, args: &[String]) -> Result<()> {
     let subcommand = ["bench", "--package", "shunt", "--bench", "bench", "--"];
     run_programs(installer, &subcommand, args)
+}
+
+/// Run the benchmarks and bring their figures into the documents: also those of a run in which a
+/// section failed.
+pub(crate) fn bench_for_docs(installer: &Installer, args: &[String]) -> Result<()> {
+    let file = repository().join("target/benchmarks.json");
+    match fs::remove_file(&file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(error).context(format!("cannot delete {}", file.display()));
+        }
+        _ => {}
+    }
+    let written = ["--write-json".to_owned(), file.display().to_string()];
+    let outcome = bench(installer, &[args, &written].concat());
+    if outcome.is_err() && !file.exists() {
+        return outcome;
+    }
+    report::write(&file).and(outcome)
 }
 
 /// True if the arguments name packages, which `--workspace` would overrule.
