@@ -11,7 +11,7 @@ use super::settings::{Effective, Unusable, load};
 use super::sources::runtime;
 use super::{Failure, logging, netns, oneshot};
 use crate::check::{Api, Inputs, Settings, check as run_checks};
-use crate::source::kubernetes::{Access, AccessError, ContentType, Dialer, inspect};
+use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
 use crate::source::manifests::{self, Locations};
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
@@ -109,7 +109,7 @@ fn objects(
         kubeconfig: effective.config.kubeconfig.clone(),
         master: effective.config.master.clone(),
         dialer,
-        content_type: ContentType::default(),
+        content_types: effective.config.content_types,
     };
     let (server, host) = match access.server().and_then(|server| Ok((server, access.host()?))) {
         Ok(found) => found,

@@ -19,7 +19,7 @@ use crate::directory::Directory;
 use crate::events::{Notices, publish};
 use crate::metrics::Metrics;
 use crate::source::kubernetes::{
-    Access, AccessError, ContentType, Dialer, ObservedRequest, RequestObserver, Source,
+    Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
 };
 use crate::source::manifests::{self, Locations, Watcher};
 use crate::source::objects::Kind;
@@ -67,7 +67,7 @@ impl Objects {
             kubeconfig: config.kubeconfig.clone(),
             master: config.master.clone(),
             dialer: dialer.cloned(),
-            content_type: ContentType::default(),
+            content_types: config.content_types,
         };
         // Its problems fail the command before anything is started.
         access.check()?;

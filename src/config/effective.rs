@@ -14,6 +14,7 @@ use super::defaults::Mode;
 use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, NodePortAddresses};
 use crate::conntrack::sysctl;
+use crate::source::kubernetes::{ContentType, ContentTypes};
 use crate::spanned_yaml::{At, Diagnostic, Severity, parse_ip_sloppy, parse_net};
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
@@ -36,6 +37,7 @@ pub(super) fn effective(
     Config {
         hostname_override: hostname(full, &mut check),
         kubeconfig: text(&full.client_connection.kubeconfig).map(Into::into),
+        content_types: content_types(full, &mut check),
         master: None,
         bind_address: bind_address.filter(|address| !address.is_unspecified()),
         healthz_bind_address: listen_address(At::top("healthzBindAddress"), healthz, &mut check),
@@ -117,6 +119,32 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
         }
         Some(mode) => check.error(At::top("mode"), mode, "unknown mode; write nftables"),
     }
+}
+
+/// Recognises the content types. kube-proxy may speak more of them, so an unknown one is a warning:
+/// its effect is that of the default.
+fn content_types(full: &Configuration, check: &mut Check<'_>) -> ContentTypes {
+    let at = At::top("clientConnection");
+    let known = "write application/vnd.kubernetes.protobuf or application/json";
+    let mut unknown = |field: &'static str, value: &str, effect: &str| {
+        let reason = format!("shunt does not speak this content type ({effect}); {known}");
+        check.add(Severity::Warning, at.field(field), Some(&value), reason);
+    };
+    let written = full.client_connection.content_type.as_deref().unwrap_or_default();
+    let sent = ContentType::parse(written).unwrap_or_else(|| {
+        unknown("contentType", written, "protobuf is used");
+        ContentType::Protobuf
+    });
+    let mut accepted = None;
+    let list = text(&full.client_connection.accept_content_types).unwrap_or_default();
+    for written in list.split(',').map(str::trim).filter(|written| !written.is_empty()) {
+        match ContentType::parse(written) {
+            Some(content_type) => accepted = accepted.or(Some(content_type)),
+            None if written.starts_with("*/*") => {}
+            None => unknown("acceptContentTypes", written, "it is ignored"),
+        }
+    }
+    ContentTypes { sent, accepted: accepted.unwrap_or(sent) }
 }
 
 /// Validates both bits, wherever they were written. kube-proxy always validates that of iptables,

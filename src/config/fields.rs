@@ -38,8 +38,14 @@ pub const FIELDS: [Field; 62] = [
     honoured("kind", "`KubeProxyConfiguration`"),
     idle("featureGates", "there are no feature gates"),
     honoured("clientConnection.kubeconfig", "default: the Pod's service account"),
-    idle("clientConnection.acceptContentTypes", "shunt speaks JSON"),
-    idle("clientConnection.contentType", "shunt speaks JSON"),
+    honoured(
+        "clientConnection.acceptContentTypes",
+        "the first known type is preferred, JSON is always accepted; default: `contentType`",
+    ),
+    honoured(
+        "clientConnection.contentType",
+        "`application/vnd.kubernetes.protobuf` (default) or `application/json`",
+    ),
     idle("clientConnection.qps", "a node makes few requests"),
     idle("clientConnection.burst", "a node makes few requests"),
     honoured("logging.format", "`text` or `json`"),

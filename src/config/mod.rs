@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::conntrack::sysctl;
+use crate::source::kubernetes::ContentTypes;
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use flags::Draft;
@@ -46,6 +47,8 @@ pub struct Config {
     pub hostname_override: Option<String>,
     /// `clientConnection.kubeconfig`; without one, the Pod's service account.
     pub kubeconfig: Option<PathBuf>,
+    /// `clientConnection.contentType` and `acceptContentTypes`: protobuf or JSON.
+    pub content_types: ContentTypes,
     /// `--master`: the address of the Kubernetes API, which overrides that of the kubeconfig.
     pub master: Option<String>,
     /// `bindAddress`: the node's primary address, which overrides that of the Node.

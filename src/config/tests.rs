@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 
 use super::*;
+use crate::source::kubernetes::ContentType;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
@@ -81,6 +82,7 @@ fn defaults() -> Config {
     Config {
         hostname_override: None,
         kubeconfig: None,
+        content_types: ContentTypes::default(),
         master: None,
         bind_address: None,
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
@@ -106,6 +108,46 @@ fn every_address() -> NodePortAddresses {
 /// With mode nftables.
 fn nftables_defaults() -> Config {
     Config { node_port_addresses: NodePortAddresses::Primary, ..defaults() }
+}
+
+#[test]
+fn content_types_are_protobuf_unless_json_is_written() {
+    use ContentType::{Json, Protobuf};
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    for (written, sent, accepted) in [
+        ("contentType: ''".to_owned(), Protobuf, Protobuf),
+        (format!("contentType: {protobuf}"), Protobuf, Protobuf),
+        ("contentType: application/json".to_owned(), Json, Json),
+        ("contentType: application/json; charset=utf-8".to_owned(), Json, Json),
+        (
+            format!("contentType: application/json, acceptContentTypes: '{protobuf}, */*'"),
+            Json,
+            Protobuf,
+        ),
+        ("acceptContentTypes: application/json".to_owned(), Protobuf, Json),
+        (format!("acceptContentTypes: 'application/json,{protobuf}'"), Protobuf, Json),
+        (format!("acceptContentTypes: '{protobuf},application/json'"), Protobuf, Protobuf),
+    ] {
+        let config = good(&format!("clientConnection: {{{written}}}"));
+        assert_eq!(config.content_types, ContentTypes { sent, accepted }, "{written}");
+    }
+    let text = format!(
+        "{HEAD}clientConnection:\n  contentType: application/yaml\n  \
+         acceptContentTypes: application/cbor,application/json\n"
+    );
+    let file = (Path::new("f"), text.as_bytes());
+    let Loaded { config, problems, .. } = load(Some(file), &Flags::default()).unwrap();
+    assert_eq!(config.content_types, ContentTypes { sent: Protobuf, accepted: Json });
+    let expected = [
+        "clientConnection.contentType = application/yaml: shunt does not speak this content type \
+         (protobuf is used); write application/vnd.kubernetes.protobuf or application/json",
+        "clientConnection.acceptContentTypes = application/cbor: shunt does not speak this content \
+         type (it is ignored)",
+    ];
+    for (problem, expected) in texts(&problems).iter().zip(expected) {
+        assert!(problem.contains(expected), "{problem}\n{expected}");
+    }
+    assert_eq!(problems.len(), 2);
 }
 
 #[test]
@@ -415,12 +457,14 @@ fn flags_alone() {
         ("ipvs-sync-period", "5m"),
         ("iptables-masquerade-bit", "7"),
         ("conntrack-max-per-core", "1"),
+        ("kube-api-content-type", "application/json"),
         ("master", "https://192.0.2.1"),
         ("v", "2"),
         ("v", "3"),
     ]);
     let expected = Config {
         hostname_override: Some("node-1".into()),
+        content_types: ContentTypes { sent: ContentType::Json, accepted: ContentType::Json },
         master: Some("https://192.0.2.1".into()),
         healthz_bind_address: None,
         metrics_bind_address: Some("[::1]:10249".parse().unwrap()),

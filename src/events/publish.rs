@@ -45,7 +45,7 @@ pub async fn publish(
     let mut notices = notices.0.lock().await;
     let mut limit = Limit::new(Instant::now());
     let mut forbidden = false;
-    let mut content_type = connection.content_type();
+    let mut content_type = connection.content_types().sent;
     while let Some(mut notice) = notices.recv().await {
         match limit.decide(&notice, Instant::now()) {
             Decision::Drop => continue,
@@ -260,6 +260,7 @@ mod tests {
 
     use super::*;
     use crate::events::Recorder;
+    use crate::source::kubernetes::ContentTypes;
 
     #[test]
     fn an_event_is_what_the_api_takes() {
@@ -356,8 +357,9 @@ mod tests {
             let client = kube::Client::new(service, "default");
             let connection = Connection::new(move || Ok(client.clone())).unwrap();
             let is_json = self.is_json_configured;
-            let content_type = if is_json { ContentType::Json } else { ContentType::Protobuf };
-            Arc::new(connection.with_content_type(content_type))
+            let sent = if is_json { ContentType::Json } else { ContentType::Protobuf };
+            let content_types = ContentTypes { sent, ..ContentTypes::default() };
+            Arc::new(connection.with_content_types(content_types))
         }
 
         fn answer(

@@ -18,13 +18,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "Features to enable and disable.",
     ),
     Flag::new(
-        "kube-api-content-type",
-        "TYPE",
-        "clientConnection.contentType",
-        |draft, value| text(&mut draft.configuration.client_connection.content_type, value),
-        "The content type of requests to the Kubernetes API.",
-    ),
-    Flag::new(
         "kube-api-burst",
         "COUNT",
         "clientConnection.burst",

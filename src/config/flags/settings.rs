@@ -23,6 +23,14 @@ pub(super) const FLAGS: &[Flag] = &[
         "The kubeconfig for the Kubernetes API.",
     ),
     Flag::new(
+        "kube-api-content-type",
+        "TYPE",
+        "clientConnection.contentType",
+        |draft, value| text(&mut draft.configuration.client_connection.content_type, value),
+        "The content type for the Kubernetes API: application/vnd.kubernetes.protobuf or \
+         application/json.",
+    ),
+    Flag::new(
         "master",
         "URL",
         "",

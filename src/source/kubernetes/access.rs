@@ -9,7 +9,7 @@ use kube::config::InClusterError;
 
 use super::proxy::Proxy;
 use super::token::{Token, TokenError};
-use super::{ContentType, Dialer, kubeconfig};
+use super::{ContentTypes, Dialer, kubeconfig};
 use crate::spanned_yaml::Diagnostic;
 
 /// The settings of the access to the API server.
@@ -21,8 +21,8 @@ pub struct Access {
     pub master: Option<String>,
     /// Connects from another network namespace, which is tried before the agent's own.
     pub dialer: Option<Dialer>,
-    /// The encodings that the agent accepts.
-    pub content_type: ContentType,
+    /// The content types of requests and answers.
+    pub content_types: ContentTypes,
 }
 
 /// An error of the settings: retries would not help.

@@ -21,7 +21,7 @@ use super::requests::{ObserverLayer, RequestObserver};
 use super::server_name::server_name;
 use super::token::Token;
 use super::tunnel::Tunnel;
-use super::{Access, AccessError, ContentType};
+use super::{Access, AccessError, ContentTypes};
 
 /// The timeout of a request, and of the body of its answer. A server that is busy queues a request
 /// and answers within 60 s, its `--request-timeout`. This timeout also covers the connect, so it is
@@ -120,7 +120,7 @@ where
 /// certificates, keys or addresses may have changed.
 pub struct Connection {
     make: Box<dyn Fn() -> Result<Client, AccessError> + Send + Sync>,
-    content_type: ContentType,
+    content_types: ContentTypes,
     current: Mutex<(u64, Client)>,
 }
 
@@ -131,13 +131,14 @@ impl Connection {
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
     pub fn open(access: Access, observer: RequestObserver) -> Result<Connection, AccessError> {
-        let content_type = access.content_type;
+        let content_types = access.content_types;
         let connection = Connection::new(move || client(&access, &observer))?;
-        Ok(connection.with_content_type(content_type))
+        Ok(Connection { content_types, ..connection })
     }
 
-    pub(crate) fn with_content_type(self, content_type: ContentType) -> Connection {
-        Connection { content_type, ..self }
+    #[cfg(test)]
+    pub(crate) fn with_content_types(self, content_types: ContentTypes) -> Connection {
+        Connection { content_types, ..self }
     }
 
     pub(crate) fn new(
@@ -146,15 +147,15 @@ impl Connection {
         let client = make()?;
         Ok(Connection {
             make: Box::new(make),
-            content_type: ContentType::default(),
+            content_types: ContentTypes::default(),
             current: Mutex::new((0, client)),
         })
     }
 
-    /// Returns the encodings that the agent accepts.
+    /// Returns the configured content types of requests and answers.
     #[must_use]
-    pub fn content_type(&self) -> ContentType {
-        self.content_type
+    pub fn content_types(&self) -> ContentTypes {
+        self.content_types
     }
 
     /// Returns the client and its number.

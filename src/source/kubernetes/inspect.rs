@@ -13,7 +13,7 @@ use shunt_core::model::{Change, ObjectName};
 use tokio::time::timeout;
 
 use super::client::{Connection, REQUEST_TIMEOUT};
-use super::encoding::Encoding;
+use super::content_type::ContentType;
 use super::failure::{Failure, rule};
 use super::messages::{Object, Page, status};
 use super::{Access, AccessError};
@@ -119,9 +119,9 @@ impl Inspection {
     ) -> Result<(), Failure> {
         let query = query(kind, node_name);
         let answer = get(client, &format!("{path}?{query}")).await?;
-        let encoding = Encoding::of(answer.headers());
+        let content_type = ContentType::of(answer.headers());
         let body = read(answer).await?;
-        let page = Page::decode(encoding, &body)?;
+        let page = Page::decode(content_type, &body)?;
         for item in &page.items {
             self.take(kind, item, node_name);
         }
@@ -164,9 +164,9 @@ async fn get(client: &Client, uri: &str) -> Result<hyper::Response<Body>, Failur
         return Ok(answer);
     }
     let code = answer.status().as_u16();
-    let encoding = Encoding::of(answer.headers());
+    let content_type = ContentType::of(answer.headers());
     let body = read(answer).await?;
-    let mut status = status(encoding, &body);
+    let mut status = status(content_type, &body);
     status.code = code;
     Err(Failure::from_status(&status, None))
 }

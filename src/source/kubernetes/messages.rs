@@ -6,7 +6,7 @@ use kube::client::Body;
 use kube::core::Status;
 use prost::bytes::Bytes;
 
-use super::encoding::Encoding;
+use super::content_type::ContentType;
 use super::failure::Failure;
 use super::frames::Frames;
 use super::lines::Lines;
@@ -80,19 +80,19 @@ pub(super) struct Page<'a> {
 
 impl Page<'_> {
     /// Decodes a page.
-    pub(super) fn decode(encoding: Encoding, body: &Bytes) -> Result<Page<'_>, Failure> {
-        match encoding {
-            Encoding::Json => json::page(body),
-            Encoding::Protobuf => protobuf::page(body.clone()),
+    pub(super) fn decode(content_type: ContentType, body: &Bytes) -> Result<Page<'_>, Failure> {
+        match content_type {
+            ContentType::Json => json::page(body),
+            ContentType::Protobuf => protobuf::page(body.clone()),
         }
     }
 }
 
 /// Decodes the body of a rejection. A body that is not a Status becomes its message.
-pub(super) fn status(encoding: Encoding, body: &Bytes) -> Status {
-    let status = match encoding {
-        Encoding::Json => json::status(body),
-        Encoding::Protobuf => protobuf::status(body.clone()),
+pub(super) fn status(content_type: ContentType, body: &Bytes) -> Status {
+    let status = match content_type {
+        ContentType::Json => json::status(body),
+        ContentType::Protobuf => protobuf::status(body.clone()),
     };
     status.unwrap_or_else(|| Status::failure(&String::from_utf8_lossy(body), ""))
 }
@@ -105,9 +105,9 @@ pub(super) enum Events {
 
 impl Events {
     pub(super) fn new(answer: Response<Body>) -> Events {
-        match Encoding::of(answer.headers()) {
-            Encoding::Json => Events::Json(Lines::new(answer.into_body())),
-            Encoding::Protobuf => Events::Protobuf(Frames::new(answer.into_body())),
+        match ContentType::of(answer.headers()) {
+            ContentType::Json => Events::Json(Lines::new(answer.into_body())),
+            ContentType::Protobuf => Events::Protobuf(Frames::new(answer.into_body())),
         }
     }
 

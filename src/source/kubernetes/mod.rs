@@ -15,9 +15,9 @@ mod access;
 mod api_status;
 mod backoff;
 mod client;
+mod content_type;
 mod decoder;
 mod dial;
-mod encoding;
 mod failure;
 mod frames;
 #[cfg(any(test, feature = "fuzz"))]
@@ -54,9 +54,9 @@ pub use access::{Access, AccessError};
 pub use api_status::ApiStatus;
 pub use client::Connection;
 pub(crate) use client::REQUEST_TIMEOUT;
+pub use content_type::{ContentType, ContentTypes};
 use decoder::Decoder;
 pub use dial::Dialer;
-pub use encoding::ContentType;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use fuzz::fuzz;
 pub use inspect::{Inspection, Refused, inspect};

@@ -22,8 +22,8 @@ use super::Listing;
 use super::api_status::ApiStatus;
 use super::backoff::Backoff;
 use super::client::{Connection, REQUEST_TIMEOUT};
+use super::content_type::{ContentType, Negotiation};
 use super::decoder::{Decoded, Decoder};
-use super::encoding::{Encoding, Negotiation};
 use super::failure::Failure;
 use super::messages::{Event, Events, Object, Page, status};
 use super::resource::{RelistFrom, Request, Resource};
@@ -61,7 +61,7 @@ pub(super) struct Watch {
     resource: Resource,
     connection: Arc<Connection>,
     api_status: Arc<ApiStatus>,
-    encoding: Negotiation,
+    negotiation: Negotiation,
     decoder: Decoder,
     batches: mpsc::Sender<Listing>,
     backoff: Backoff,
@@ -125,7 +125,7 @@ impl Watch {
     ) -> Watch {
         Watch {
             resource,
-            encoding: Negotiation::new(connection.content_type()),
+            negotiation: Negotiation::new(connection.content_types().accepted),
             connection,
             api_status,
             decoder,
@@ -175,7 +175,7 @@ impl Watch {
         let in_stream = listing && !in_pages;
         match &failure {
             Failure::Encoding(_) | Failure::Refused { code: 406 | 415, .. }
-                if self.encoding.fall_back() =>
+                if self.negotiation.fall_back() =>
             {
                 self.api_status.lost(kind, &failure, true);
                 self.pages = in_pages;
@@ -352,7 +352,7 @@ impl Watch {
         request: Result<Request, kube::core::request::Error>,
     ) -> Result<Response<Body>, Failure> {
         let mut request = request.map_err(|error| Failure::Unreachable(error.to_string()))?;
-        request.headers_mut().insert(ACCEPT, self.encoding.accept());
+        request.headers_mut().insert(ACCEPT, self.negotiation.accept());
         let answer = match timeout(REQUEST_TIMEOUT, client.send(request.map(Body::from))).await {
             Err(_) => {
                 let reason = format!("no answer within {} s", REQUEST_TIMEOUT.as_secs());
@@ -384,7 +384,7 @@ impl Watch {
                 }
                 answer => answer?,
             };
-            let encoding = Encoding::of(answer.headers());
+            let content_type = ContentType::of(answer.headers());
             let body = timeout(
                 REQUEST_TIMEOUT,
                 Limited::new(answer.into_body(), MAX_PAGE_BYTES).collect(),
@@ -397,7 +397,7 @@ impl Watch {
                 Ok(Err(error)) => return Err(Failure::broken(&*error).into()),
                 Ok(Ok(body)) => body.to_bytes(),
             };
-            let page = Page::decode(encoding, &body)?;
+            let page = Page::decode(content_type, &body)?;
             for item in &page.items {
                 self.put(&mut list, item);
             }
@@ -553,7 +553,7 @@ fn no_streaming(failure: Failure) -> Failure {
 /// Returns the failure in an answer other than success.
 async fn refusal(answer: Response<Body>) -> Failure {
     let code = answer.status().as_u16();
-    let encoding = Encoding::of(answer.headers());
+    let content_type = ContentType::of(answer.headers());
     let retry_after = answer.headers().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let body =
@@ -562,7 +562,7 @@ async fn refusal(answer: Response<Body>) -> Failure {
         Ok(Ok(body)) => body.to_bytes(),
         _ => Default::default(),
     };
-    let mut status = status(encoding, &body);
+    let mut status = status(content_type, &body);
     status.code = code;
     Failure::from_status(&status, retry_after.map(Duration::from_secs))
 }
