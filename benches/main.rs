@@ -19,6 +19,7 @@ mod beside;
 mod change;
 mod cluster;
 mod cold;
+mod fleet;
 mod memory;
 mod node;
 mod objects;
@@ -38,7 +39,7 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 12] = [
+const SECTIONS: [(&str, Measure); 13] = [
     ("cold", cold::measure),
     ("change", change::measure),
     ("rollout", rollout::measure),
@@ -49,6 +50,7 @@ const SECTIONS: [(&str, Measure); 12] = [
     ("beside", beside::measure),
     ("shape", beside::shape::measure),
     ("churn", beside::churn::measure),
+    ("fleet", fleet::measure),
     ("path", path::measure),
     ("node", node::measure),
 ];

@@ -150,6 +150,11 @@ impl Kubernetes {
         &self.netns
     }
 
+    /// The port on which the server listens.
+    pub fn port(&self) -> u16 {
+        API_PORT
+    }
+
     /// The URL of the server in its network namespace.
     pub fn url(&self) -> String {
         format!("https://127.0.0.1:{API_PORT}")
