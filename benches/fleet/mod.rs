@@ -35,7 +35,7 @@ const FLEETS: [usize; 3] = [50, 100, 200];
 /// Numbers of kube-proxy processes.
 const PROXIES: [usize; 2] = [6, 12];
 const CHANGES_PER_SECOND: u32 = 50;
-const SECONDS: u32 = 12;
+const SECONDS: u32 = 10;
 const TIMEOUT: Duration = Duration::from_secs(180);
 
 const JSON: &str = "shunt, JSON";

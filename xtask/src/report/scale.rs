@@ -16,6 +16,9 @@ const NODES: [u32; 2] = [1_000, 5_000];
 /// Changes a second of a cluster with the last number of nodes.
 const RATES: [u32; 3] = [1, 10, 100];
 
+/// A line with a larger deviation is not continued.
+const MAX_DEVIATION: f64 = 0.25;
+
 /// What follows a line: when, and what is measured.
 const LINES: [(&str, &str); 4] =
     [("start", PROCESSOR), ("start", BYTES), ("change", PROCESSOR), ("change", BYTES)];
@@ -51,22 +54,35 @@ struct Line {
     /// The cost without clients.
     alone: f64,
     per_client: f64,
-    /// The largest distance of a measured cost from the line, as a share of the clients' cost there.
+    /// The largest distance of a measured cost from the line, as a share of the clients' cost there;
+    /// or the spread of the cost without clients, as a share of the clients' cost of the largest fleet.
     deviation: f64,
 }
 
 impl Line {
-    /// Fits a line by least squares. It goes through the cost without clients.
-    fn fit(alone: f64, points: &[(f64, f64)]) -> Option<Self> {
+    /// Fits a line by least squares. It goes through the mean of the costs without clients.
+    fn fit(alone: &[f64], points: &[(f64, f64)]) -> Option<Self> {
+        // A start without clients is not measured: it costs nothing.
+        let mean = alone.iter().sum::<f64>() / alone.len().max(1) as f64;
         let weight: f64 = points.iter().map(|(clients, _)| clients * clients).sum();
-        let moment: f64 = points.iter().map(|(clients, cost)| clients * (cost - alone)).sum();
+        let moment: f64 = points.iter().map(|(clients, cost)| clients * (cost - mean)).sum();
         let per_client = moment / weight;
         let distance = |(clients, cost): &(f64, f64)| {
             let expected = per_client * clients;
-            ((cost - alone - expected) / expected).abs()
+            ((cost - mean - expected) / expected).abs()
         };
-        let deviation = points.iter().map(distance).fold(0.0, f64::max);
-        (per_client > 0.0).then_some(Self { alone, per_client, deviation })
+        let distance = points.iter().map(distance).fold(0.0, f64::max);
+        let largest = points.iter().map(|(clients, _)| *clients).fold(0.0, f64::max);
+        let [lowest, highest] = [f64::min, f64::max]
+            .map(|choose| alone.iter().copied().reduce(choose).unwrap_or_default());
+        let spread = (highest - lowest) / (per_client * largest);
+        let deviation = distance.max(spread);
+        (per_client > 0.0).then_some(Self { alone: mean, per_client, deviation })
+    }
+
+    /// Returns the text of a cost, unless the line is too uncertain to be continued.
+    fn text(self, clients: u32, text: impl FnOnce(f64) -> String) -> String {
+        if self.deviation > MAX_DEVIATION { "noise".to_owned() } else { text(self.at(clients)) }
     }
 
     fn at(self, clients: u32) -> f64 {
@@ -107,16 +123,13 @@ impl<'a> Fleet<'a> {
     /// The line of a subject, with its unit.
     fn line(&self, when: &str, what: &str, subject: &str) -> Option<(Line, Unit)> {
         let costs = |point: &Point<'_>| (f64::from(point.clients), point.row.value);
-        let alone: Vec<(f64, f64)> =
-            self.find(when, what).filter(|point| point.clients == 0).map(costs).collect();
-        // A start without clients costs nothing.
-        let sum: f64 = alone.iter().map(|(_, cost)| cost).sum();
-        let alone = if alone.is_empty() { 0.0 } else { sum / alone.len() as f64 };
+        let alone = self.find(when, what).filter(|point| point.clients == 0);
+        let alone: Vec<f64> = alone.map(|point| point.row.value).collect();
         let is_its = |point: &&Point<'_>| point.clients > 0 && point.row.subject == subject;
         let points: Vec<&Point<'_>> = self.find(when, what).filter(is_its).collect();
         let unit = points.first()?.row.unit;
         let points: Vec<(f64, f64)> = points.into_iter().map(costs).collect();
-        Some((Line::fit(alone, &points)?, unit))
+        Some((Line::fit(&alone, &points)?, unit))
     }
 
     fn heading(&self) -> String {
@@ -131,34 +144,28 @@ impl<'a> Fleet<'a> {
         let heads: Vec<String> = numbers.iter().map(|number| format!("{number} clients")).collect();
         writeln!(text, "| measured | client | {} |", heads.join(" | "))?;
         writeln!(text, "| --- | --- |{}", " ---: |".repeat(numbers.len()))?;
-        let mut seen: Vec<(&str, &str)> = Vec::new();
-        for point in &self.points {
-            let kind = (point.when, point.what);
-            if seen.contains(&kind) {
-                continue;
+        let mut kinds: Vec<(&str, &str)> = Vec::new();
+        for when in ["start", "change"] {
+            for point in self.points.iter().filter(|point| point.when == when) {
+                if !kinds.contains(&(when, point.what)) {
+                    kinds.push((when, point.what));
+                }
             }
-            seen.push(kind);
+        }
+        for (when, what) in kinds {
             for subject in &self.subjects {
-                let cell = |number: &u32| {
-                    let of_it = |point: &&Point<'_>| {
-                        point.clients == *number
-                            && (point.row.subject == *subject || point.clients == 0)
-                    };
-                    let texts: Vec<String> =
-                        self.find(kind.0, kind.1).filter(of_it).map(|p| p.row.text()).collect();
-                    texts.join("; ")
+                let is_its = |point: &&Point<'_>| point.row.subject == *subject;
+                if !self.find(when, what).any(|point| is_its(&point)) {
+                    continue;
+                }
+                let cell = |clients: &u32| {
+                    // Without clients, the cost is the same for all subjects.
+                    let points = self.find(when, what).filter(|point| point.clients == *clients);
+                    let points = points.filter(|point| is_its(point) || *clients == 0);
+                    points.map(|point| point.row.text()).collect::<Vec<_>>().join("; ")
                 };
                 let cells: Vec<String> = numbers.iter().map(cell).collect();
-                let is_known = self.find(kind.0, kind.1).any(|p| p.row.subject == *subject);
-                if is_known {
-                    writeln!(
-                        text,
-                        "| {}: {} | {subject} | {} |",
-                        kind.0,
-                        kind.1,
-                        cells.join(" | ")
-                    )?;
-                }
+                writeln!(text, "| {when}: {what} | {subject} | {} |", cells.join(" | "))?;
             }
         }
         Ok(text)
@@ -175,7 +182,7 @@ impl<'a> Fleet<'a> {
                 let Some((line, unit)) = self.line(when, what, subject) else { continue };
                 let each = unit.text(line.per_client);
                 let deviation = Unit::Percent.text(line.deviation * 100.0);
-                let cells = NODES.map(|nodes| unit.text(line.at(nodes))).join(" | ");
+                let cells = NODES.map(|nodes| line.text(nodes, |cost| unit.text(cost))).join(" | ");
                 writeln!(text, "| {when}: {what} | {subject} | {each} | {deviation} | {cells} |")?;
             }
         }
@@ -194,16 +201,21 @@ impl<'a> Fleet<'a> {
         writeln!(text, "| --- | --- |{}", " ---: |".repeat(RATES.len()))?;
         for subject in &self.subjects {
             if let Some((line, _)) = self.line("change", PROCESSOR, subject) {
-                let cores = |rate: u32| Unit::Ratio.text(line.at(nodes) * f64::from(rate));
+                let cores =
+                    |rate: u32| line.text(nodes, |cost| Unit::Ratio.text(cost * f64::from(rate)));
                 let cells = RATES.map(cores).join(" | ");
                 writeln!(text, "| cores of the server | {subject} | {cells} |")?;
             }
         }
         for subject in &self.subjects {
             if let Some((line, _)) = self.line("change", BYTES, subject) {
-                let gigabits = |rate: u32| line.at(nodes) * f64::from(rate) * 8.0 / 1e9;
-                let cells = RATES.map(|rate| Unit::GigabitsPerSecond.text(gigabits(rate)));
-                writeln!(text, "| sent by the server | {subject} | {} |", cells.join(" | "))?;
+                let gigabits = |rate: u32| {
+                    let text =
+                        |bytes| Unit::GigabitsPerSecond.text(bytes * f64::from(rate) * 8.0 / 1e9);
+                    line.text(nodes, text)
+                };
+                let cells = RATES.map(gigabits).join(" | ");
+                writeln!(text, "| sent by the server | {subject} | {cells} |")?;
             }
         }
         Ok(text)
@@ -273,8 +285,9 @@ mod tests {
 
     #[test]
     fn line_goes_through_the_cost_without_clients() {
-        let line = Line::fit(3.0, &[(50.0, 103.0), (100.0, 203.0)]).unwrap();
-        assert_eq!(line, Line { alone: 3.0, per_client: 2.0, deviation: 0.0 });
+        let line = Line::fit(&[2.0, 4.0], &[(50.0, 103.0), (100.0, 203.0)]).unwrap();
+        // The costs without clients differ by 2, and 100 clients cost 200.
+        assert_eq!(line, Line { alone: 3.0, per_client: 2.0, deviation: 0.01 });
         assert_eq!(line.at(0), 3.0);
         assert_eq!(line.at(5_000), 10_003.0);
     }
@@ -282,15 +295,15 @@ mod tests {
     #[test]
     fn deviation_is_that_of_the_point_farthest_from_the_line() {
         // Least squares: (1 * 1 + 2 * 4) / (1 + 4) = 1.8.
-        let line = Line::fit(0.0, &[(1.0, 1.0), (2.0, 4.0)]).unwrap();
+        let line = Line::fit(&[], &[(1.0, 1.0), (2.0, 4.0)]).unwrap();
         assert!((line.per_client - 1.8).abs() < 1e-9, "{line:?}");
         assert!((line.deviation - 0.8 / 1.8).abs() < 1e-9, "{line:?}");
     }
 
     #[test]
     fn cost_that_does_not_grow_has_no_line() {
-        assert_eq!(Line::fit(5.0, &[(50.0, 5.0), (100.0, 4.0)]), None);
-        assert_eq!(Line::fit(0.0, &[]), None);
+        assert_eq!(Line::fit(&[5.0], &[(50.0, 5.0), (100.0, 4.0)]), None);
+        assert_eq!(Line::fit(&[], &[]), None);
     }
 
     #[test]
@@ -318,6 +331,18 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn uncertain_line_is_not_continued() {
+        // The costs without clients differ by 0.2 ms, and 4 clients of kube-proxy cost 0.12 ms.
+        let figures = figures();
+        let text = part(&figures, "fleet extrapolated").unwrap();
+        let line = "| change: processor time of the server | kube-proxy | 30.0 µs | 167 % | noise | noise |";
+        assert!(text.contains(line), "{text}");
+        let text = part(&figures, "fleet rates").unwrap();
+        let line = "| cores of the server | kube-proxy | noise | noise | noise |";
+        assert!(text.contains(line), "{text}");
     }
 
     #[test]
