@@ -31,9 +31,9 @@ use crate::table::{Figure, SHUNT, Table, Value};
 
 const SIZES: [Size; 1] = [(1_000, 10)];
 /// Numbers of clients.
-const FLEETS: [usize; 3] = [50, 100, 200];
+const FLEETS: [usize; 3] = [40, 80, 160];
 /// Numbers of kube-proxy processes.
-const PROXIES: [usize; 2] = [6, 12];
+const PROXIES: [usize; 2] = [12, 24];
 const CHANGES_PER_SECOND: u32 = 50;
 const SECONDS: u32 = 10;
 const TIMEOUT: Duration = Duration::from_secs(180);

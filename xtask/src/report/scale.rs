@@ -16,6 +16,8 @@ const NODES: [u32; 2] = [1_000, 5_000];
 /// Changes a second of a cluster with the last number of nodes.
 const RATES: [u32; 3] = [1, 10, 100];
 
+/// The figure of a cost that is too uncertain.
+const NOISE: &str = "noise";
 /// A line with a larger deviation is not continued.
 const MAX_DEVIATION: f64 = 0.25;
 
@@ -56,12 +58,13 @@ struct Line {
     per_client: f64,
     /// The largest distance of a measured cost from the line, as a share of the clients' cost there;
     /// or the spread of the cost without clients, as a share of the clients' cost of the largest fleet.
+    /// Infinite if the measured costs do not grow.
     deviation: f64,
 }
 
 impl Line {
     /// Fits a line by least squares. It goes through the mean of the costs without clients.
-    fn fit(alone: &[f64], points: &[(f64, f64)]) -> Option<Self> {
+    fn fit(alone: &[f64], points: &[(f64, f64)]) -> Self {
         // A start without clients is not measured: it costs nothing.
         let mean = alone.iter().sum::<f64>() / alone.len().max(1) as f64;
         let weight: f64 = points.iter().map(|(clients, _)| clients * clients).sum();
@@ -76,13 +79,13 @@ impl Line {
         let [lowest, highest] = [f64::min, f64::max]
             .map(|choose| alone.iter().copied().reduce(choose).unwrap_or_default());
         let spread = (highest - lowest) / (per_client * largest);
-        let deviation = distance.max(spread);
-        (per_client > 0.0).then_some(Self { alone: mean, per_client, deviation })
+        let deviation = if per_client > 0.0 { distance.max(spread) } else { f64::INFINITY };
+        Self { alone: mean, per_client, deviation }
     }
 
     /// Returns the text of a cost, unless the line is too uncertain to be continued.
     fn text(self, clients: u32, text: impl FnOnce(f64) -> String) -> String {
-        if self.deviation > MAX_DEVIATION { "noise".to_owned() } else { text(self.at(clients)) }
+        if self.deviation > MAX_DEVIATION { NOISE.to_owned() } else { text(self.at(clients)) }
     }
 
     fn at(self, clients: u32) -> f64 {
@@ -129,7 +132,7 @@ impl<'a> Fleet<'a> {
         let points: Vec<&Point<'_>> = self.find(when, what).filter(is_its).collect();
         let unit = points.first()?.row.unit;
         let points: Vec<(f64, f64)> = points.into_iter().map(costs).collect();
-        Some((Line::fit(&alone, &points)?, unit))
+        Some((Line::fit(&alone, &points), unit))
     }
 
     fn heading(&self) -> String {
@@ -180,8 +183,11 @@ impl<'a> Fleet<'a> {
         for (when, what) in LINES {
             for subject in &self.subjects {
                 let Some((line, unit)) = self.line(when, what, subject) else { continue };
-                let each = unit.text(line.per_client);
-                let deviation = Unit::Percent.text(line.deviation * 100.0);
+                let (each, deviation) = if line.deviation.is_finite() {
+                    (unit.text(line.per_client), Unit::Percent.text(line.deviation * 100.0))
+                } else {
+                    (NOISE.to_owned(), NOISE.to_owned())
+                };
                 let cells = NODES.map(|nodes| line.text(nodes, |cost| unit.text(cost))).join(" | ");
                 writeln!(text, "| {when}: {what} | {subject} | {each} | {deviation} | {cells} |")?;
             }
@@ -285,7 +291,7 @@ mod tests {
 
     #[test]
     fn line_goes_through_the_cost_without_clients() {
-        let line = Line::fit(&[2.0, 4.0], &[(50.0, 103.0), (100.0, 203.0)]).unwrap();
+        let line = Line::fit(&[2.0, 4.0], &[(50.0, 103.0), (100.0, 203.0)]);
         // The costs without clients differ by 2, and 100 clients cost 200.
         assert_eq!(line, Line { alone: 3.0, per_client: 2.0, deviation: 0.01 });
         assert_eq!(line.at(0), 3.0);
@@ -295,15 +301,22 @@ mod tests {
     #[test]
     fn deviation_is_that_of_the_point_farthest_from_the_line() {
         // Least squares: (1 * 1 + 2 * 4) / (1 + 4) = 1.8.
-        let line = Line::fit(&[], &[(1.0, 1.0), (2.0, 4.0)]).unwrap();
+        let line = Line::fit(&[], &[(1.0, 1.0), (2.0, 4.0)]);
         assert!((line.per_client - 1.8).abs() < 1e-9, "{line:?}");
         assert!((line.deviation - 0.8 / 1.8).abs() < 1e-9, "{line:?}");
     }
 
     #[test]
-    fn cost_that_does_not_grow_has_no_line() {
-        assert_eq!(Line::fit(&[5.0], &[(50.0, 5.0), (100.0, 4.0)]), None);
-        assert_eq!(Line::fit(&[], &[]), None);
+    fn cost_that_does_not_grow_is_noise() {
+        let mut figures = figures();
+        for row in &mut figures.rows {
+            if row.subject == "kube-proxy" && row.unit == Unit::Seconds {
+                row.value = 0.001;
+            }
+        }
+        let text = part(&figures, "fleet extrapolated").unwrap();
+        let words = "| change: processor time of the server | kube-proxy |";
+        assert!(text.contains(&format!("{words} noise | noise | noise | noise |")), "{text}");
     }
 
     #[test]
