@@ -1,6 +1,6 @@
 //! What a kube-apiserver has used: processor time, and bytes that it has sent.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -18,6 +18,9 @@ const CALM_TIMEOUT: Duration = Duration::from_secs(120);
 pub(super) struct Server<'a> {
     cluster: &'a Cluster,
     pid: i32,
+    /// The addresses from which the server is connected to itself: it lists all Services from time to
+    /// time.
+    own: HashSet<String>,
 }
 
 /// All that the server has used at a time.
@@ -37,8 +40,13 @@ pub(super) struct Usage {
 }
 
 impl<'a> Server<'a> {
+    /// A server that has no clients yet.
     pub(super) fn new(cluster: &'a Cluster) -> Result<Server<'a>> {
-        Ok(Server { cluster, pid: cluster.kubernetes.pid()? })
+        let pid = cluster.kubernetes.pid()?;
+        let mut server = Server { cluster, pid, own: HashSet::new() };
+        server.wait_until_calm()?;
+        server.own = server.sent()?.into_keys().collect();
+        Ok(server)
     }
 
     pub(super) fn wait_until_calm(&self) -> Result<()> {
@@ -83,7 +91,7 @@ impl<'a> Server<'a> {
         Ok(Usage { processor: processor(before, &after), sent })
     }
 
-    /// Bytes that clients have acknowledged, of each open connection.
+    /// Bytes that clients have acknowledged, of each open connection that is not the server's own.
     fn sent(&self) -> Result<HashMap<String, u64>> {
         let port = self.cluster.kubernetes.port();
         let filter = format!("sport = :{port}");
@@ -97,10 +105,15 @@ impl<'a> Server<'a> {
             // A new connection has none.
             Some((client, acknowledged.map_or(Some(0), |bytes| bytes.parse().ok())?))
         };
-        lines
-            .lines()
-            .map(|line| connection(line).with_context(|| format!("not understood: {line}")))
-            .collect()
+        let mut sent = HashMap::new();
+        for line in lines.lines() {
+            let (client, bytes) =
+                connection(line).with_context(|| format!("ss prints {line:?}"))?;
+            if !self.own.contains(&client) {
+                sent.insert(client, bytes);
+            }
+        }
+        Ok(sent)
     }
 }
 
