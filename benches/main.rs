@@ -20,6 +20,7 @@ mod change;
 mod cluster;
 mod cold;
 mod decode;
+mod fleet;
 mod memory;
 mod node;
 mod objects;
@@ -39,7 +40,7 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 13] = [
+const SECTIONS: [(&str, Measure); 14] = [
     ("cold", cold::measure),
     ("change", change::measure),
     ("rollout", rollout::measure),
@@ -51,6 +52,7 @@ const SECTIONS: [(&str, Measure); 13] = [
     ("beside", beside::measure),
     ("shape", beside::shape::measure),
     ("churn", beside::churn::measure),
+    ("fleet", fleet::measure),
     ("path", path::measure),
     ("node", node::measure),
 ];

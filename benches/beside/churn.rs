@@ -33,7 +33,7 @@ const WRITERS: u32 = 4;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1_500);
 
 const METRIC: &str = "kubeproxy_network_programming_duration_seconds_bucket";
-const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+pub(crate) const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
     for size in if sizes.is_empty() { &SIZES[..] } else { sizes } {
@@ -139,7 +139,7 @@ fn replace_pods(cluster: &Cluster, first: u32, writer: u32, started: Instant) ->
 }
 
 /// The slice that changes with a replacement: Services come in turns, and so do their endpoints.
-fn slice_after((services, endpoints): Size, replacement: u32) -> Json {
+pub(crate) fn slice_after((services, endpoints): Size, replacement: u32) -> Json {
     let (n, round) = (replacement % services, replacement / services);
     let mut slice = objects::slice(n, endpoints);
     for e in 0..endpoints {

@@ -69,8 +69,8 @@ enum Task {
     },
     /// Run the benchmarks: as root, or in a user namespace
     Bench {
-        /// Bring the figures into docs/benchmarks.md, docs/plots and README.md; sections that were not
-        /// run keep theirs
+        /// Bring the figures into docs/benchmarks.md, docs/scale.md, docs/plots and README.md; sections
+        /// that were not run keep theirs
         #[arg(long)]
         docs: bool,
         /// Do that with the figures of an earlier run, a file of `--write-json`, instead of a run

@@ -1,9 +1,11 @@
 //! The benchmarks' figures in the documents: `docs/benchmarks.json`, the tables in
-//! `docs/benchmarks.md` and README.md, and the pictures in `docs/plots`. All are made from the first.
+//! `docs/benchmarks.md`, `docs/scale.md` and README.md, and the pictures in `docs/plots`. All are made
+//! from the first.
 
 mod figures;
 mod page;
 mod plots;
+mod scale;
 mod svg;
 
 use std::fs;
@@ -19,6 +21,7 @@ use crate::command::{command, repository};
 
 const FIGURES: &str = "docs/benchmarks.json";
 const PAGE: &str = "docs/benchmarks.md";
+const SCALE: &str = "docs/scale.md";
 const README: &str = "README.md";
 const PLOT_FOLDER: &str = "docs/plots";
 
@@ -31,11 +34,14 @@ struct Documents {
 }
 
 impl Documents {
-    fn of(figures: &Figures, page: &str, readme: &str) -> Result<Self> {
+    fn of(figures: &Figures, page: &str, scale: &str, readme: &str) -> Result<Self> {
         let page = page::fill(page, |name| page::section(figures, name)).context(PAGE)?;
+        let scale = page::fill(scale, |name| scale::part(figures, name)).context(SCALE)?;
         let readme = page::fill(readme, |_| page::summary(figures)).context(README)?;
-        let mut documents =
-            Self { files: vec![(PAGE.into(), page), (README.into(), readme)], missing: Vec::new() };
+        let mut documents = Self {
+            files: vec![(PAGE.into(), page), (SCALE.into(), scale), (README.into(), readme)],
+            missing: Vec::new(),
+        };
         for plot in &PLOTS {
             let path = Path::new(PLOT_FOLDER).join(format!("{}.svg", plot.name));
             match plot.draw(figures) {
@@ -65,8 +71,9 @@ pub(crate) fn write(file: &Path) -> Result<()> {
             figures
         }
     };
-    let (page, readme) = (read(&root, PAGE)?, read(&root, README)?);
-    let documents = Documents::of(&figures, &page, &readme)?;
+    let (page, scale) = (read(&root, PAGE)?, read(&root, SCALE)?);
+    let readme = read(&root, README)?;
+    let documents = Documents::of(&figures, &page, &scale, &readme)?;
     fs::create_dir_all(root.join(PLOT_FOLDER)).context(PLOT_FOLDER)?;
     let json = (PathBuf::from(FIGURES), figures.json()?);
     for (path, content) in documents.files.iter().chain([&json]) {
@@ -84,7 +91,8 @@ pub(crate) fn write(file: &Path) -> Result<()> {
             _ => {}
         }
     }
-    let places = page::sections(&page);
+    let mut places = page::sections(&page);
+    places.extend(page::sections(&scale));
     if let Some(row) = figures.rows.iter().find(|row| !places.contains(row.section.as_str())) {
         let section = &row.section;
         bail!("{PAGE} has no place for the figures of section {section}: add one, with a text");
@@ -153,8 +161,9 @@ mod tests {
     fn committed_documents_are_what_the_committed_figures_make() {
         let root = repository();
         let documents = || {
-            let (page, readme) = (read(&root, PAGE)?, read(&root, README)?);
-            Documents::of(&known(&root)?, &page, &readme)
+            let (page, scale) = (read(&root, PAGE)?, read(&root, SCALE)?);
+            let readme = read(&root, README)?;
+            Documents::of(&known(&root)?, &page, &scale, &readme)
         };
         let documents = documents().unwrap();
         for (path, content) in &documents.files {
@@ -181,7 +190,10 @@ mod tests {
         }
         let readme = read(&root, README).unwrap();
         assert_eq!(page::sections(&readme), BTreeSet::from(["summary"]));
-        let documents = Documents::of(&figures(rows()), &page, &readme).unwrap();
+        let scale = read(&root, SCALE).unwrap();
+        let parts = BTreeSet::from(["fleet", "fleet extrapolated", "fleet rates"]);
+        assert_eq!(page::sections(&scale), parts);
+        let documents = Documents::of(&figures(rows()), &page, &scale, &readme).unwrap();
         assert!(documents.missing.is_empty());
         let content = |name: &str| {
             let file = documents.files.iter().find(|(path, _)| path == Path::new(name));

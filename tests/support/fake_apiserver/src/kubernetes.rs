@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use hyper::Method;
 use serde_json::Value;
 use shunt_testbed::{Netns, Scratch};
@@ -137,6 +137,27 @@ impl Kubernetes {
             self.done(Method::DELETE, path, None)?;
         }
         Ok(())
+    }
+
+    /// The process of kube-apiserver.
+    pub fn pid(&self) -> Result<i32> {
+        let server = self.server()?;
+        Ok(server.as_ref().context("kube-apiserver does not run")?.pid())
+    }
+
+    /// The network namespace of the programs, in which the server listens on a loopback address.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// The port on which the server listens.
+    pub fn port(&self) -> u16 {
+        API_PORT
+    }
+
+    /// The URL of the server in its network namespace.
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{API_PORT}")
     }
 
     /// The folder with the programs.

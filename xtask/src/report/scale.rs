@@ -1,0 +1,382 @@
+//! The parts of `docs/scale.md`: the measured cost of fleets of clients, and larger fleets that follow
+//! from it.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::figures::{Figures, Row, Run, Unit, grouped};
+
+pub(crate) const SECTION: &str = "fleet";
+const NOTHING: &str = "Not measured yet.";
+
+/// Numbers of nodes that were not measured.
+const NODES: [u32; 2] = [1_000, 5_000];
+/// Changes a second of a cluster with the last number of nodes.
+const RATES: [u32; 3] = [1, 10, 100];
+
+/// The figure of a cost that is too uncertain.
+const NOISE: &str = "noise";
+/// A line with a larger deviation is not continued.
+const MAX_DEVIATION: f64 = 0.25;
+
+/// What follows a line: when, and what is measured.
+const LINES: [(&str, &str); 4] =
+    [("start", PROCESSOR), ("start", BYTES), ("change", PROCESSOR), ("change", BYTES)];
+const PROCESSOR: &str = "processor time of the server";
+const BYTES: &str = "bytes sent";
+
+type Size = (u32, u32);
+
+/// A figure of a fleet.
+struct Point<'a> {
+    /// `start` or `change`.
+    when: &'a str,
+    what: &'a str,
+    clients: u32,
+    row: &'a Row,
+}
+
+impl<'a> Point<'a> {
+    /// Splits the words of a row, such as `start, 50 clients: bytes sent`.
+    fn of(row: &'a Row) -> Result<Self> {
+        let words = || {
+            let (head, what) = row.what.split_once(" clients: ")?;
+            let (when, clients) = head.split_once(", ")?;
+            Some(Self { when, what, clients: clients.parse().ok()?, row })
+        };
+        words().with_context(|| format!("section {SECTION}: row {:?} has other words", row.what))
+    }
+}
+
+/// A cost that grows with the number of clients.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Line {
+    /// The cost without clients.
+    alone: f64,
+    per_client: f64,
+    /// The largest distance of a measured cost from the line, as a share of the clients' cost there;
+    /// or the spread of the cost without clients, as a share of the clients' cost of the largest fleet.
+    /// Infinite if the measured costs do not grow.
+    deviation: f64,
+}
+
+impl Line {
+    /// Fits a line by least squares. It goes through the mean of the costs without clients.
+    fn fit(alone: &[f64], points: &[(f64, f64)]) -> Self {
+        // A start without clients is not measured: it costs nothing.
+        let mean = alone.iter().sum::<f64>() / alone.len().max(1) as f64;
+        let weight: f64 = points.iter().map(|(clients, _)| clients * clients).sum();
+        let moment: f64 = points.iter().map(|(clients, cost)| clients * (cost - mean)).sum();
+        let per_client = moment / weight;
+        let distance = |(clients, cost): &(f64, f64)| {
+            let expected = per_client * clients;
+            ((cost - mean - expected) / expected).abs()
+        };
+        let distance = points.iter().map(distance).fold(0.0, f64::max);
+        let largest = points.iter().map(|(clients, _)| *clients).fold(0.0, f64::max);
+        let [lowest, highest] = [f64::min, f64::max]
+            .map(|choose| alone.iter().copied().reduce(choose).unwrap_or_default());
+        let spread = (highest - lowest) / (per_client * largest);
+        let deviation = if per_client > 0.0 { distance.max(spread) } else { f64::INFINITY };
+        Self { alone: mean, per_client, deviation }
+    }
+
+    /// Returns the text of a cost, unless the line is too uncertain to be continued.
+    fn text(self, clients: u32, text: impl FnOnce(f64) -> String) -> String {
+        if self.deviation > MAX_DEVIATION { NOISE.to_owned() } else { text(self.at(clients)) }
+    }
+
+    fn at(self, clients: u32) -> f64 {
+        self.alone + self.per_client * f64::from(clients)
+    }
+}
+
+/// All figures of fleets with one size of the cluster.
+struct Fleet<'a> {
+    size: Size,
+    points: Vec<Point<'a>>,
+    subjects: Vec<&'a str>,
+}
+
+impl<'a> Fleet<'a> {
+    fn all(figures: &'a Figures) -> Result<Vec<Self>> {
+        let mut all: Vec<Self> = Vec::new();
+        for row in figures.section(SECTION) {
+            let point = Point::of(row)?;
+            let at = all.iter().position(|fleet| fleet.size == row.size());
+            let at = at.unwrap_or_else(|| {
+                all.push(Self { size: row.size(), points: Vec::new(), subjects: Vec::new() });
+                all.len() - 1
+            });
+            let fleet = &mut all[at];
+            if !fleet.subjects.contains(&row.subject.as_str()) {
+                fleet.subjects.push(&row.subject);
+            }
+            fleet.points.push(point);
+        }
+        Ok(all)
+    }
+
+    fn find(&self, when: &str, what: &str) -> impl Iterator<Item = &Point<'a>> {
+        self.points.iter().filter(move |point| point.when == when && point.what == what)
+    }
+
+    /// The line of a subject, with its unit.
+    fn line(&self, when: &str, what: &str, subject: &str) -> Option<(Line, Unit)> {
+        let costs = |point: &Point<'_>| (f64::from(point.clients), point.row.value);
+        let alone = self.find(when, what).filter(|point| point.clients == 0);
+        let alone: Vec<f64> = alone.map(|point| point.row.value).collect();
+        let is_its = |point: &&Point<'_>| point.clients > 0 && point.row.subject == subject;
+        let points: Vec<&Point<'_>> = self.find(when, what).filter(is_its).collect();
+        let unit = points.first()?.row.unit;
+        let points: Vec<(f64, f64)> = points.into_iter().map(costs).collect();
+        Some((Line::fit(&alone, &points), unit))
+    }
+
+    fn heading(&self) -> String {
+        let (services, endpoints) = self.size;
+        let services = grouped(services.into());
+        format!("{services} Services with {endpoints} endpoints each:\n\n")
+    }
+
+    fn measured(&self) -> Result<String> {
+        let mut text = self.heading();
+        let numbers: BTreeSet<u32> = self.points.iter().map(|point| point.clients).collect();
+        let heads: Vec<String> = numbers.iter().map(|number| format!("{number} clients")).collect();
+        writeln!(text, "| measured | client | {} |", heads.join(" | "))?;
+        writeln!(text, "| --- | --- |{}", " ---: |".repeat(numbers.len()))?;
+        let mut kinds: Vec<(&str, &str)> = Vec::new();
+        for when in ["start", "change"] {
+            for point in self.points.iter().filter(|point| point.when == when) {
+                if !kinds.contains(&(when, point.what)) {
+                    kinds.push((when, point.what));
+                }
+            }
+        }
+        for (when, what) in kinds {
+            for subject in &self.subjects {
+                let is_its = |point: &&Point<'_>| point.row.subject == *subject;
+                if !self.find(when, what).any(|point| is_its(&point)) {
+                    continue;
+                }
+                let cell = |clients: &u32| {
+                    // Without clients, the cost is the same for all subjects.
+                    let points = self.find(when, what).filter(|point| point.clients == *clients);
+                    let points = points.filter(|point| is_its(point) || *clients == 0);
+                    points.map(|point| point.row.text()).collect::<Vec<_>>().join("; ")
+                };
+                let cells: Vec<String> = numbers.iter().map(cell).collect();
+                writeln!(text, "| {when}: {what} | {subject} | {} |", cells.join(" | "))?;
+            }
+        }
+        Ok(text)
+    }
+
+    fn extrapolated(&self) -> Result<String> {
+        let mut text = self.heading();
+        let heads = NODES.map(|nodes| format!("**extrapolated:** {} nodes", grouped(nodes.into())));
+        let head = "measured: each client | measured: largest deviation";
+        writeln!(text, "| | client | {head} | {} |", heads.join(" | "))?;
+        writeln!(text, "| --- | --- | ---: | ---: |{}", " ---: |".repeat(NODES.len()))?;
+        for (when, what) in LINES {
+            for subject in &self.subjects {
+                let Some((line, unit)) = self.line(when, what, subject) else { continue };
+                let (each, deviation) = if line.deviation.is_finite() {
+                    (unit.text(line.per_client), Unit::Percent.text(line.deviation * 100.0))
+                } else {
+                    (NOISE.to_owned(), NOISE.to_owned())
+                };
+                let cells = NODES.map(|nodes| line.text(nodes, |cost| unit.text(cost))).join(" | ");
+                writeln!(text, "| {when}: {what} | {subject} | {each} | {deviation} | {cells} |")?;
+            }
+        }
+        Ok(text)
+    }
+
+    fn rates(&self) -> Result<String> {
+        let mut text = self.heading();
+        let nodes = NODES[NODES.len() - 1];
+        let heads = RATES.map(|rate| {
+            let changes = if rate == 1 { "change" } else { "changes" };
+            format!("**extrapolated:** {rate} {changes} a second")
+        });
+        let of = grouped(nodes.into());
+        writeln!(text, "| {of} nodes | client | {} |", heads.join(" | "))?;
+        writeln!(text, "| --- | --- |{}", " ---: |".repeat(RATES.len()))?;
+        // The processor time of a change depends on the threads of the clients, which differ:
+        // docs/scale.md.
+        let comparable = self.subjects.iter().filter(|subject| !subject.starts_with("kube-proxy"));
+        for subject in comparable {
+            if let Some((line, _)) = self.line("change", PROCESSOR, subject) {
+                let cores =
+                    |rate: u32| line.text(nodes, |cost| Unit::Ratio.text(cost * f64::from(rate)));
+                let cells = RATES.map(cores).join(" | ");
+                writeln!(text, "| cores of the server | {subject} | {cells} |")?;
+            }
+        }
+        for subject in &self.subjects {
+            if let Some((line, _)) = self.line("change", BYTES, subject) {
+                let gigabits = |rate: u32| {
+                    let text =
+                        |bytes| Unit::GigabitsPerSecond.text(bytes * f64::from(rate) * 8.0 / 1e9);
+                    line.text(nodes, text)
+                };
+                let cells = RATES.map(gigabits).join(" | ");
+                writeln!(text, "| sent by the server | {subject} | {cells} |")?;
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// Makes a part of the page from its name.
+pub(crate) fn part(figures: &Figures, name: &str) -> Result<String> {
+    let render = match name {
+        "fleet" => Fleet::measured,
+        "fleet extrapolated" => Fleet::extrapolated,
+        "fleet rates" => Fleet::rates,
+        _ => bail!("a part {name:?}: fleet, fleet extrapolated and fleet rates are known"),
+    };
+    let fleets = Fleet::all(figures)?;
+    if fleets.is_empty() {
+        return Ok(NOTHING.to_owned());
+    }
+    let mut parts = fleets.iter().map(render).collect::<Result<Vec<_>>>()?;
+    if let Some(Run { machine, date }) = figures.runs.get(SECTION) {
+        parts.push(format!("{date}: {machine}."));
+    }
+    Ok(parts.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(what: &str, subject: &str, unit: Unit, value: f64) -> Row {
+        Row {
+            section: SECTION.to_owned(),
+            what: what.to_owned(),
+            services: 1_000,
+            endpoints: 10,
+            subject: subject.to_owned(),
+            value,
+            unit,
+            n: 1,
+            more_than: false,
+        }
+    }
+
+    fn figures() -> Figures {
+        let mut rows = Vec::new();
+        for value in [0.0019, 0.0021] {
+            let what = "change, 0 clients: processor time of the server";
+            rows.push(row(what, "shunt", Unit::Seconds, value));
+        }
+        rows.push(row("change, 0 clients: bytes sent", "shunt", Unit::Bytes, 0.0));
+        for (subject, clients, factor) in [
+            ("shunt", 50, 1.0),
+            ("shunt", 100, 1.0),
+            ("shunt, JSON", 100, 2.0),
+            ("kube-proxy", 4, 1.5),
+        ] {
+            let each = factor * f64::from(clients);
+            let what = |when: &str, what: &str| format!("{when}, {clients} clients: {what}");
+            rows.push(row(&what("start", PROCESSOR), subject, Unit::Seconds, 0.02 * each));
+            rows.push(row(&what("start", BYTES), subject, Unit::Bytes, 2e6 * each));
+            let change = 0.002 + 20e-6 * each;
+            rows.push(row(&what("change", PROCESSOR), subject, Unit::Seconds, change));
+            rows.push(row(&what("change", BYTES), subject, Unit::Bytes, 2e3 * each));
+        }
+        Figures { rows, ..Figures::default() }
+    }
+
+    #[test]
+    fn line_goes_through_the_cost_without_clients() {
+        let line = Line::fit(&[2.0, 4.0], &[(50.0, 103.0), (100.0, 203.0)]);
+        // The costs without clients differ by 2, and 100 clients cost 200.
+        assert_eq!(line, Line { alone: 3.0, per_client: 2.0, deviation: 0.01 });
+        assert_eq!(line.at(0), 3.0);
+        assert_eq!(line.at(5_000), 10_003.0);
+    }
+
+    #[test]
+    fn deviation_is_that_of_the_point_farthest_from_the_line() {
+        // Least squares: (1 * 1 + 2 * 4) / (1 + 4) = 1.8.
+        let line = Line::fit(&[], &[(1.0, 1.0), (2.0, 4.0)]);
+        assert!((line.per_client - 1.8).abs() < 1e-9, "{line:?}");
+        assert!((line.deviation - 0.8 / 1.8).abs() < 1e-9, "{line:?}");
+    }
+
+    #[test]
+    fn cost_that_does_not_grow_is_noise() {
+        let mut figures = figures();
+        for row in &mut figures.rows {
+            if row.subject == "kube-proxy" && row.unit == Unit::Seconds {
+                row.value = 0.001;
+            }
+        }
+        let text = part(&figures, "fleet extrapolated").unwrap();
+        let words = "| change: processor time of the server | kube-proxy |";
+        assert!(text.contains(&format!("{words} noise | noise | noise | noise |")), "{text}");
+    }
+
+    #[test]
+    fn measured_figures_are_in_a_column_of_their_number_of_clients() {
+        let text = part(&figures(), "fleet").unwrap();
+        for line in [
+            "1000 Services with 10 endpoints each:",
+            "| measured | client | 0 clients | 4 clients | 50 clients | 100 clients |",
+            "| start: bytes sent | shunt |  |  | 100 MB | 200 MB |",
+            "| start: bytes sent | kube-proxy |  | 12.0 MB |  |  |",
+            "| change: processor time of the server | shunt, JSON | 1.90 ms; 2.10 ms |  |  | 6.00 ms |",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn extrapolated_figures_follow_the_line_and_are_called_so() {
+        let text = part(&figures(), "fleet extrapolated").unwrap();
+        for line in [
+            "| **extrapolated:** 1000 nodes | **extrapolated:** 5000 nodes |",
+            "| start: processor time of the server | shunt | 20.0 ms | 0.0000 % | 20.0 s | 100 s |",
+            "| change: processor time of the server | shunt, JSON | 40.0 µs | ",
+            "| 42.0 ms | 202 ms |",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn uncertain_line_is_not_continued() {
+        // The costs without clients differ by 0.2 ms, and 4 clients of kube-proxy cost 0.12 ms.
+        let figures = figures();
+        let text = part(&figures, "fleet extrapolated").unwrap();
+        let line = "| change: processor time of the server | kube-proxy | 30.0 µs | 167 % | noise | noise |";
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
+    fn rates_are_the_cost_of_a_change_times_changes() {
+        let text = part(&figures(), "fleet rates").unwrap();
+        assert!(!text.contains("| cores of the server | kube-proxy"), "{text}");
+        for line in [
+            "| cores of the server | shunt | 0.10 | 1.02 | 10.2 |",
+            "| sent by the server | shunt | 0.0800 Gbit/s | 0.80 Gbit/s | 8.00 Gbit/s |",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn rows_with_other_words_and_unknown_parts_are_errors() {
+        assert_eq!(part(&Figures::default(), "fleet").unwrap(), NOTHING);
+        let rows = vec![row("fifty clients", "shunt", Unit::Bytes, 1.0)];
+        let figures = Figures { rows, ..Figures::default() };
+        let error = part(&figures, "fleet").unwrap_err();
+        assert!(error.to_string().contains("fifty clients"), "{error}");
+        assert!(part(&figures, "other").is_err());
+    }
+}
