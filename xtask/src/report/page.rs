@@ -174,7 +174,7 @@ const SUMMARY: [(&str, &str, &str); 8] = [
     ("one endpoint: API write to packets", "beside", "one endpoint: write sent to packets"),
     ("processor time for it", "beside", "one endpoint: processor time"),
     ("memory, settled", "beside", "memory when settled"),
-    ("NetworkProgrammingLatency, p99", "churn", "trigger time to rules, from buckets: 99 %"),
+    ("NetworkProgrammingLatency, p99", "churn", "trigger time to packets: 99 %"),
     ("first packet, median", "path", "new TCP connection of a pod, SYN to SYN-ACK: 50 %"),
     ("new connections a second", "path", "new TCP connections a second, one processor"),
 ];
@@ -199,12 +199,18 @@ pub(crate) fn summary(figures: &Figures) -> Result<String> {
     let mut table = String::new();
     for (words, section, what) in SUMMARY {
         let rows: Vec<&Row> = figures.section(section).filter(|row| row.what == what).collect();
-        let Some(size) = rows.iter().map(|row| row.size()).max() else { continue };
-        let of = |name: &&str| {
-            let row = rows.iter().find(|row| row.size() == size && row.subject == **name);
-            row.map(|row| row.text())
+        let mut sizes: Vec<(u32, u32)> = rows.iter().map(|row| row.size()).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        // A mode of kube-proxy that does not end at the largest size has figures of a smaller one.
+        let complete = |size: (u32, u32)| -> Option<((u32, u32), Vec<String>)> {
+            let of = |name: &&str| {
+                let row = rows.iter().find(|row| row.size() == size && row.subject == **name);
+                row.map(|row| row.text())
+            };
+            Some((size, names.iter().map(of).collect::<Option<_>>()?))
         };
-        let Some(cells) = names.iter().map(of).collect::<Option<Vec<_>>>() else { continue };
+        let Some((size, cells)) = sizes.into_iter().rev().find_map(complete) else { continue };
         writeln!(table, "| {words} | {} | {} |", services(size), cells.join(" | "))?;
     }
     if table.is_empty() {

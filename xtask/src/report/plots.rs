@@ -119,8 +119,8 @@ pub(crate) const PLOTS: [Plot; 8] = [
         subjects: BESIDE,
         form: Form::Bars,
         whats: &[
-            ("trigger time to rules, from buckets: 50 %", "median"),
-            ("trigger time to rules, from buckets: 99 %", "99th percentile"),
+            ("trigger time to packets: 50 %", "median"),
+            ("trigger time to packets: 99 %", "99th percentile"),
         ],
     },
 ];
