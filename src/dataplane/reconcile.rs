@@ -358,6 +358,7 @@ impl Dataplane {
         let mut prepared = prepare(current, &mut *self.kernel)?;
         if !prepared.too_small.is_empty() {
             // The sets of a new table are large enough. The affinity entries move over.
+            self.stats.full = true;
             for family in std::mem::take(&mut prepared.too_small) {
                 tracing::info!(%family, "the sets of the table are too small, replacing the table");
                 let narrowed = &prepared.stale.narrowed;

@@ -44,7 +44,7 @@ pub struct Directory(Arc<Mutex<Contents>>);
 #[derive(Debug, Default)]
 struct Contents {
     store: Store,
-    /// The first sync, which is the last change of most Services.
+    /// The first sync, which is the last change of most Services. Its last batch counts.
     first: Option<LastChange>,
     /// The last changes of Services after the first sync.
     last_changes: HashMap<ObjectName, LastChange>,
@@ -178,12 +178,13 @@ impl Contents {
     fn apply(&mut self, Programmed { changes, received, took }: Programmed) {
         let last = LastChange { received, committed_after: took.as_secs_f64() };
         let mut dirty = Dirty::default();
+        let was_synced = self.store.is_synced();
         self.store.expect(&changes);
         for change in changes {
             self.store.apply(change, &mut dirty);
         }
         self.revision += 1;
-        if self.first.is_none() {
+        if !was_synced {
             self.first = Some(last);
             return;
         }
@@ -198,5 +199,41 @@ impl Contents {
 
     fn last_change(&self, service: &ObjectName) -> Option<LastChange> {
         self.last_changes.get(service).copied().or(self.first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use shunt_core::model::Change;
+    use shunt_fake_nftables::service;
+
+    use super::*;
+
+    #[test]
+    fn the_first_sync_is_remembered_once_and_later_ones_by_service() {
+        let mut contents = Contents::default();
+        let mut sync = |changes: Vec<Change>, seconds| {
+            let received = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            contents.apply(Programmed { changes, received, took: Duration::ZERO });
+            let excerpt = contents.excerpt(&Selection::All);
+            let of = |(name, last): &(ObjectName, LastChange)| {
+                let since = last.received.duration_since(SystemTime::UNIX_EPOCH);
+                (name.name.to_string(), since.unwrap_or_default().as_secs())
+            };
+            let times: Vec<(String, u64)> = excerpt.last_changes.iter().map(of).collect();
+            (times, contents.last_changes.len())
+        };
+        let of = |n: u16, seconds| (service(n).name.name.to_string(), seconds);
+        // The batches of one sync: the addresses of before, and the lists.
+        sync(vec![Change::InterfaceAddresses(BTreeSet::new())], 1);
+        sync(vec![Change::service(service(1)), Change::service(service(2))], 2);
+        assert_eq!(sync(vec![Change::Synced], 3), (vec![of(1, 3), of(2, 3)], 0));
+        let mut changed = service(2);
+        changed.affinity_seconds = Some(5);
+        assert_eq!(sync(vec![Change::service(changed)], 9), (vec![of(1, 3), of(2, 9)], 1));
+        let gone = Change::ServiceGone(service(2).name);
+        assert_eq!(sync(vec![gone], 12), (vec![of(1, 3)], 0));
     }
 }

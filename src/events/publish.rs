@@ -46,7 +46,18 @@ pub async fn publish(
     let mut limit = Limit::new(Instant::now());
     let mut forbidden = false;
     let mut content_type = connection.content_types().sent;
+    let is_sent_by_others = |notice: &Notice| {
+        let is = notice.scope == Scope::Cluster && !is_writer(&node_name, &nodes(), notice);
+        if is {
+            tracing::debug!(reason = notice.reason, "other nodes send this Event");
+        }
+        is
+    };
     while let Some(mut notice) = notices.recv().await {
+        // The limits are for what this node sends.
+        if is_sent_by_others(&notice) {
+            continue;
+        }
         match limit.decide(&notice, Instant::now()) {
             Decision::Drop => continue,
             Decision::Send => {}
@@ -55,8 +66,8 @@ pub async fn publish(
         if notice.regarding != Regarding::Node {
             tokio::time::sleep(MIN_DELAY + MAX_DELAY.mul_f64(jitter::fraction())).await;
         }
-        if notice.scope == Scope::Cluster && !is_writer(&node_name, &nodes(), &notice) {
-            tracing::debug!(reason = notice.reason, "other nodes send this Event");
+        // At a start, the nodes become known meanwhile.
+        if is_sent_by_others(&notice) {
             continue;
         }
         let time = SystemTime::now();

@@ -18,6 +18,7 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::Connection;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::Body;
+use tokio::time::timeout;
 use tower::{BoxError, Service};
 
 use super::failure::innermost;
@@ -26,6 +27,9 @@ use super::failure::innermost;
 const PING_AFTER: Duration = Duration::from_secs(20);
 /// … and closes the connection without an answer within this time (client-go: 15 s).
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection may take until HTTP/2 is negotiated: TCP, a proxy, and TLS, which gets 10 s
+/// in client-go. All requests wait for it.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 /// HTTP/2: the bytes that the server may send before the agent has read them, in one answer and in
 /// all. A list arrives with at most one window per round trip: 20 MB/s at 100 ms. A decoder that is
 /// slower than the network buffers a whole window, so larger ones (client-go: 4 MiB and 1 GiB) cost
@@ -87,14 +91,17 @@ where
         let connected = if is_plain { Connected::Http1 } else { Connected::default() };
         let connected = Shared(Arc::new(Mutex::new(connected)));
         let mut builder = legacy::Client::builder(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).pool_timer(TokioTimer::new());
-        let http1 = builder.build(connector.clone());
-        let http2 = builder
-            .http2_only(true)
+        builder
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            // Another server of the same address may negotiate HTTP/2 later.
             .http2_keep_alive_interval(PING_AFTER)
             .http2_keep_alive_timeout(PING_TIMEOUT)
             .http2_initial_stream_window_size(STREAM_WINDOW)
-            .http2_initial_connection_window_size(CONNECTION_WINDOW)
+            .http2_initial_connection_window_size(CONNECTION_WINDOW);
+        let http1 = builder.build(connector.clone());
+        let http2 = builder
+            .http2_only(true)
             .build(Http2Only { inner: connector, connected: connected.clone() });
         Http { http2, http1, connected }
     }
@@ -177,7 +184,13 @@ where
             if connected.is_http1() {
                 return no_http2();
             }
-            match connecting.await.map_err(Into::into) {
+            let connecting = match timeout(HANDSHAKE_TIMEOUT, connecting).await {
+                Ok(connecting) => connecting.map_err(Into::into),
+                Err(_) => {
+                    Err(format!("no connection within {} s", HANDSHAKE_TIMEOUT.as_secs()).into())
+                }
+            };
+            match connecting {
                 Ok(connection) if connection.connected().is_negotiated_h2() => {
                     *connected.lock() = Connected::Http2;
                     Ok(connection)

@@ -12,6 +12,7 @@ use prost::{DecodeError, Message};
 use super::failure::Failure;
 use super::messages::{Event, Object, Page};
 use crate::source::objects;
+use crate::spanned_yaml::excerpt;
 
 /// What each envelope begins with.
 const MAGIC: &[u8] = b"k8s\0";
@@ -112,7 +113,10 @@ pub(super) fn event(frame: Bytes) -> Result<Event<'static>, Failure> {
             Event::bookmark(&bare.metadata())
         }
         b"ERROR" => Err(Failure::from_status(&decode_status(object)?, None)),
-        other => Err(Failure::Encoding(format!("an event of type {:?}", other.escape_ascii()))),
+        other => {
+            let other = excerpt(&String::from_utf8_lossy(other));
+            Err(Failure::Encoding(format!("an event of type {other}")))
+        }
     }
 }
 
@@ -156,8 +160,8 @@ fn open(mut bytes: Bytes) -> Result<Bytes, Failure> {
     }
     let unknown: Unknown = decode("an object", bytes.split_off(MAGIC.len()))?;
     if !unknown.content_encoding.is_empty() {
-        let encoding = unknown.content_encoding;
-        return Err(Failure::Encoding(format!("an object with contentEncoding {encoding:?}")));
+        let encoding = excerpt(&unknown.content_encoding);
+        return Err(Failure::Encoding(format!("an object with contentEncoding {encoding}")));
     }
     Ok(unknown.raw)
 }

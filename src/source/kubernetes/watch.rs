@@ -238,6 +238,8 @@ impl Watch {
             }
             // Pages would fail alike.
             Failure::Refused { code: 401 | 403 | 429, .. } | Failure::Unreachable(_) => {
+                // A server that refuses a page for now still does not stream.
+                self.pages = in_pages && matches!(failure, Failure::Refused { .. });
                 self.api_status.lost(kind, &failure, true);
             }
             Failure::Absent

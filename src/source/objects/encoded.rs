@@ -122,14 +122,17 @@ impl Identity {
     /// Reads the metadata of any object in protobuf, which need not be valid beyond it.
     ///
     /// # Errors
-    /// If the metadata has no name, or is not valid.
+    /// If the metadata is not valid.
     pub fn from_protobuf(message: Bytes) -> Result<Identity, DecodeError> {
         let mut bare = messages::Bare::default();
         let merged = bare.merge(message);
         let metadata = bare.metadata();
         match merged {
-            // The metadata is the first field.
-            Err(error) if metadata.name.is_empty() => Err(error),
+            // The metadata is the first field, and its fields are in order: the namespace is between
+            // these two.
+            Err(error) if metadata.name.is_empty() || metadata.resource_version.is_empty() => {
+                Err(error)
+            }
             _ => Ok(Identity {
                 name: metadata.name.to_string(),
                 namespace: metadata.namespace.to_string(),
