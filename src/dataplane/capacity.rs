@@ -59,5 +59,7 @@ mod tests {
         assert_eq!(too_small(&sizes, &counts).count(), 0);
         counts[Set::Endpoints as usize] += 1;
         assert_eq!(too_small(&sizes, &counts).collect::<Vec<_>>(), [Set::Endpoints]);
+        // Tables of an earlier agent have no sizes.
+        assert_eq!(too_small(&Sizes::default(), &counts).count(), 0);
     }
 }

@@ -71,23 +71,3 @@ fn a_table_whose_sets_are_too_small_is_replaced_in_one_transaction() -> Result<(
     assert!(report.added < 20, "{report:?}");
     Ok(())
 }
-
-#[test]
-fn a_table_with_sets_that_have_no_size_stays_as_it_is() -> Result<()> {
-    let ns = Netns::new()?;
-    dataplane(&ns, services(0..3))?.sync()?;
-    // As an older agent leaves it: nft cannot change a size, so the table is written anew.
-    let text = ns.output("nft", &["--stateless", "list", "ruleset"])?;
-    let without: String = text
-        .lines()
-        .filter(|line| !line.trim().starts_with("size 512"))
-        .fold(String::new(), |text, line| text + line + "\n");
-    ensure!(without.len() < text.len(), "no set has a size of 512:\n{text}");
-    ns.nft(&format!("flush ruleset\n{without}"))?;
-    assert_eq!(size(&ns, "endpoints")?, None);
-    let mut next = dataplane(&ns, services(0..300))?;
-    let report = next.sync()?.context("nothing was written")?;
-    assert_eq!(size(&ns, "endpoints")?, None);
-    assert!(report.added < 300 * 20, "{report:?}");
-    Ok(())
-}
