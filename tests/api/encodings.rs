@@ -195,7 +195,8 @@ fn protobuf_is_requested_and_json_accepted(api: Api) -> Result<()> {
     world.assert_web(&["pod-1", "pod-2", "pod-3"]);
     world.mark()?;
     for kind in KINDS {
-        assert_eq!(accepted(&world, kind)?, [PROTOBUF], "{kind}");
+        world.standin()?.wait_for_watch(kind)?;
+        assert_eq!(accepted(&world, kind)?, [PROTOBUF; 2], "{kind}");
     }
     assert_eq!(agent.log().matches("decode").count(), 0, "{}", agent.log());
     Ok(())
@@ -207,7 +208,8 @@ fn configured_json_is_requested(api: Api) -> Result<()> {
     let _agent = agent.start()?;
     world.assert_web(&["pod-1", "pod-2", "pod-3"]);
     for kind in KINDS {
-        assert_eq!(accepted(&world, kind)?, ["application/json"], "{kind}");
+        world.standin()?.wait_for_watch(kind)?;
+        assert_eq!(accepted(&world, kind)?, ["application/json"; 2], "{kind}");
     }
     world.mark()
 }
@@ -218,7 +220,8 @@ fn server_without_protobuf_is_followed(api: Api) -> Result<()> {
     let agent = world.start()?;
     world.assert_web(&["pod-1", "pod-2", "pod-3"]);
     world.mark()?;
-    assert_eq!(accepted(&world, Kind::Service)?, [PROTOBUF]);
+    world.standin()?.wait_for_watch(Kind::Service)?;
+    assert_eq!(accepted(&world, Kind::Service)?, [PROTOBUF; 2]);
     assert_eq!(agent.log().matches("WARN").count(), 0, "{}", agent.log());
     Ok(())
 }
@@ -239,7 +242,7 @@ fn garbage_in_protobuf_is_followed_by_json(api: Api) -> Result<()> {
         standin.say(kind, bytes)?;
         let after = |request: &Request| request.kind == Some(kind);
         standin.wait_until(|requests| requests.iter().skip(before).any(after))?;
-        assert_eq!(accepted(&world, kind)?, [PROTOBUF, "application/json"], "{kind}");
+        assert_eq!(accepted(&world, kind)?, [PROTOBUF, PROTOBUF, "application/json"], "{kind}");
     }
     agent.wait_for_log(&[
         "WARN",
@@ -254,17 +257,14 @@ fn garbage_in_protobuf_is_followed_by_json(api: Api) -> Result<()> {
     let standin = world.standin()?;
     standin.say(Kind::Service, [0, 0, 1, 0, 10])?;
     standin.break_watches(Kind::Service)?;
-    standin.wait_for_requests(2, |request| request.kind == Some(Kind::Service))?;
-    assert_eq!(accepted(&world, Kind::Service)?, [PROTOBUF, PROTOBUF]);
+    standin.wait_for_requests(3, |request| request.kind == Some(Kind::Service))?;
+    assert_eq!(accepted(&world, Kind::Service)?, [PROTOBUF; 3]);
     world.mark()
 }
 
 fn garbage_in_place_of_pages_is_followed_by_json(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let standin = world.standin()?;
-    standin.configure(|settings| {
-        settings.streaming_lists = shunt_fake_apiserver::StreamingLists::Refused(422);
-    });
     for body in [&b""[..], b"k8s\0", b"k8s\0\xff", b"{\"kind\":\"ServiceList\"}"] {
         let garbage = Fault::new(Answer::Protobuf(body.to_vec())).on(Verb::List);
         standin.misbehave(garbage.of(Kind::Service).times(1));

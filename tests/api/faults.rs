@@ -4,18 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
-use shunt_fake_apiserver::{
-    Answer, Api, Case, Fault, Key, Kind, Request, StreamingLists, Verb, standin_only,
-};
-use shunt_testbed::Agent;
+use shunt_fake_apiserver::{Answer, Api, Case, Fault, Key, Kind, Request, Verb, standin_only};
 
 use crate::status;
 use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
     standin_only![
-        a_server_that_ignores_streaming_lists_is_asked_for_pages,
-        servers_that_refuse_streaming_lists_are_asked_for_pages,
         a_slow_start_is_waited_for,
         too_many_requests_are_repeated_later,
         missing_rights_are_named,
@@ -46,41 +41,6 @@ fn lists(world: &World) -> Result<usize> {
     Ok(requests.iter().filter(|request| request.starts_list()).count())
 }
 
-/// An agent that follows a server which is asked for pages.
-fn start_with_pages(world: &World) -> Result<Agent> {
-    use_pages(world)?;
-    world.start()
-}
-
-fn use_pages(world: &World) -> Result<()> {
-    let refused = StreamingLists::Refused(422);
-    world.standin()?.configure(|settings| settings.streaming_lists = refused);
-    Ok(())
-}
-
-fn a_server_that_ignores_streaming_lists_is_asked_for_pages(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    world.standin()?.configure(|settings| settings.streaming_lists = StreamingLists::Ignored);
-    let _agent = world.start()?;
-    world.assert_web(&ALL);
-    world.mark()
-}
-
-fn servers_that_refuse_streaming_lists_are_asked_for_pages(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    for code in [400, 422] {
-        let refused = StreamingLists::Refused(code);
-        world.standin()?.configure(|settings| settings.streaming_lists = refused);
-        let agent = world.start()?;
-        world.assert_web(&ALL);
-        world.mark()?;
-        let log = agent.log();
-        let mut warnings = log.lines().filter(|line| line.contains("WARN"));
-        assert!(!warnings.any(|line| line.contains("API server")), "nothing is wrong:\n{log}");
-    }
-    Ok(())
-}
-
 fn a_slow_start_is_waited_for(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     world.standin()?.misbehave(Fault::new(Answer::Status(503)).times(8));
@@ -98,7 +58,8 @@ fn too_many_requests_are_repeated_later(api: Api) -> Result<()> {
     let agent = world.start()?;
     agent.wait_for_log(&["WARN", "re)initializing", "429"])?;
     world.assert_web(&ALL);
-    let requests = standin.requests().into_iter().filter(is_service).count();
+    let lists = |request: &Request| is_service(request) && request.starts_list();
+    let requests = standin.requests().into_iter().filter(lists).count();
     assert_eq!(requests, 3, "none before its time");
     world.mark()
 }
@@ -177,7 +138,7 @@ fn a_list_that_expires_between_pages_is_asked_for_as_a_whole(api: Api) -> Result
     // The first page is right, the second is refused.
     standin.misbehave(of_lists(Answer::Late(Duration::ZERO)));
     standin.misbehave(of_lists(Answer::Status(410)));
-    let agent = start_with_pages(&world)?;
+    let agent = world.start()?;
     world.assert_web(&ALL);
     assert_eq!(agent.log().matches("relisting").count(), 0, "that is no outage");
     let of_services = |request: &&Request| request.verb == Verb::List && is_service(request);
@@ -194,7 +155,6 @@ fn lists_that_are_none_change_nothing(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     world.start()?.stop()?;
     let generation = world.generation()?;
-    use_pages(&world)?;
     let bodies: [&[u8]; 7] = [
         b"",
         b"<html>login, please</html>",
@@ -224,17 +184,11 @@ fn half_a_list_is_none(api: Api) -> Result<()> {
     world.start()?.stop()?;
     let generation = world.generation()?;
     let standin = world.standin()?;
-    for pages in [false, true] {
-        if pages {
-            use_pages(&world)?;
-        }
-        for bytes in [0, 1, 10, 500, 1_500] {
-            let verb = if pages { Verb::List } else { Verb::Watch };
-            let cut = Fault::new(Answer::CutAfter(bytes)).on(verb).of(Kind::EndpointSlice);
-            standin.misbehave(cut.times(1));
-            world.start()?.stop()?;
-            assert_eq!(world.generation()?, generation, "cut after {bytes} bytes");
-        }
+    for bytes in [0, 1, 10, 500, 1_500] {
+        let cut = Fault::new(Answer::CutAfter(bytes)).on(Verb::List).of(Kind::EndpointSlice);
+        standin.misbehave(cut.times(1));
+        world.start()?.stop()?;
+        assert_eq!(world.generation()?, generation, "cut after {bytes} bytes");
     }
     let _agent = world.start()?;
     world.assert_web(&ALL);

@@ -124,9 +124,14 @@ fn answers_that_are_cut_anywhere_do_no_harm(api: Api) -> Result<()> {
     world.start()?.stop()?;
     let generation = world.generation()?;
     change(&world)?;
+    // The list of Services never gets through as a whole.
+    world.api.put(format!(
+        "{{apiVersion: v1, kind: Service, metadata: {{name: long, annotations: {{x: {}}}}}, \
+         spec: {{clusterIP: 10.96.0.40, ports: [{{port: 80}}]}}}}\n",
+        "x".repeat(20_000)
+    ))?;
     // Within the handshake, behind it, in headers, in objects.
-    // Not so late that the lists get through, which are short in protobuf.
-    for bytes in [1, 700, 1_500, 2_000, 2_500] {
+    for bytes in [1, 700, 1_500, 2_500, 5_000, 10_000, 20_000] {
         let accepted = world.gate.accepted();
         world.gate.cut_after(bytes)?;
         let agent = world.agent()?.spawn()?;

@@ -1,6 +1,6 @@
 //! What an API server lists becomes rules.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde_json::json;
 use shunt_fake_apiserver::{Api, Case, Kind, Verb, both, standin_only};
 use shunt_testbed::Protocol;
@@ -96,13 +96,8 @@ fn a_restarted_agent_writes_nothing(api: Api) -> Result<()> {
 fn ten_thousand_objects_come_in_pages(api: Api) -> Result<()> {
     const SERVICES: usize = 10_000;
     let world = World::with_web(api)?;
-    // Streamed lists have no pages.
-    let refused = shunt_fake_apiserver::StreamingLists::Refused(422);
-    world.standin()?.configure(|settings| {
-        settings.streaming_lists = refused;
-        // What is in the cache comes at once.
-        settings.cache = false;
-    });
+    // What is in the cache comes at once.
+    world.standin()?.configure(|settings| settings.cache = false);
     let ip = |number: usize| format!("10.96.{}.{}", 100 + number / 250, 1 + number % 250);
     for number in 0..SERVICES {
         world.standin()?.put_object(json!({
@@ -135,22 +130,23 @@ fn ten_thousand_objects_come_in_pages(api: Api) -> Result<()> {
 fn only_what_matters_is_asked_for(api: Api) -> Result<()> {
     let world = World::with_web(api)?;
     let agent = world.start()?;
-    let requests = world.standin()?.requests();
-    let selectors = |kind: Kind| {
-        let mut of_kind = requests.iter().filter(move |request| request.kind == Some(kind));
-        let selectors = of_kind.next().map(|request| {
-            (request.parameter("labelSelector"), request.parameter("fieldSelector"))
-        });
-        assert!(of_kind.next().is_none(), "one request for {kind} is enough: {requests:#?}");
-        selectors
-    };
-    assert_eq!(
-        selectors(Kind::Service),
-        Some(("!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None"))
-    );
-    assert_eq!(selectors(Kind::EndpointSlice), Some(("!service.kubernetes.io/headless", "")));
-    assert_eq!(selectors(Kind::Node), Some(("", "metadata.name=node-1")));
-    assert_eq!(selectors(Kind::ServiceCidr), Some(("", "")));
+    let standin = world.standin()?;
+    for (kind, label, field) in [
+        (Kind::Service, "!service.kubernetes.io/service-proxy-name", "spec.clusterIP!=None"),
+        (Kind::EndpointSlice, "!service.kubernetes.io/headless", ""),
+        (Kind::Node, "", "metadata.name=node-1"),
+        (Kind::ServiceCidr, "", ""),
+    ] {
+        standin.wait_for_watch(kind)?;
+        let mut requests = standin.requests();
+        requests.retain(|request| request.kind == Some(kind));
+        let [list, watch] = &requests[..] else { bail!("of {kind}: {requests:#?}") };
+        assert_eq!((list.verb, watch.verb), (Verb::List, Verb::Watch));
+        for request in [list, watch] {
+            assert_eq!(request.parameter("labelSelector"), label, "{request:?}");
+            assert_eq!(request.parameter("fieldSelector"), field, "{request:?}");
+        }
+    }
     agent.stop()
 }
 

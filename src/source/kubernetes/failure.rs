@@ -24,8 +24,6 @@ pub(super) enum Failure {
     Expired,
     /// The server is behind the known resource version.
     TooNew,
-    /// The server does not stream lists.
-    NoStreaming,
     /// The server does not have this resource.
     Absent,
     /// The server rejects the request.
@@ -99,7 +97,6 @@ impl Failure {
             Failure::TooNew => {
                 format!("the API server does not have the known version of {kind} objects yet")
             }
-            Failure::NoStreaming => "the API server does not stream lists".to_owned(),
             Failure::Absent => format!("the API server has no {kind} objects"),
             Failure::Refused { code: 401, message, .. } => {
                 format!("the API server rejects the agent's credentials: {message} (401)")

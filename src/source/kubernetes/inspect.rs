@@ -15,7 +15,8 @@ use tokio::time::timeout;
 use super::client::{Connection, REQUEST_TIMEOUT};
 use super::content_type::ContentType;
 use super::failure::{Failure, rule};
-use super::messages::{Object, Page, status};
+use super::messages::{Object, status};
+use super::page::Page;
 use super::{Access, AccessError};
 use crate::source::objects::{Kind, Names};
 
@@ -119,14 +120,12 @@ impl Inspection {
     ) -> Result<(), Failure> {
         let query = query(kind, node_name);
         let answer = get(client, &format!("{path}?{query}")).await?;
-        let content_type = ContentType::of(answer.headers());
-        let body = read(answer).await?;
-        let page = Page::decode(content_type, &body)?;
-        for item in &page.items {
-            self.take(kind, item, node_name);
+        let mut page = Page::new(answer);
+        while let Some(item) = page.next().await? {
+            self.take(kind, &item, node_name);
         }
         // The role may permit lists only. An answer means yes, whatever the watch would send.
-        let version = &page.version;
+        let version = page.end()?.version;
         let watch = format!("watch=true&timeoutSeconds=1&resourceVersion={version}");
         let query = query.split('&').filter(|part| !part.starts_with("limit="));
         let query: Vec<&str> = query.chain([watch.as_str()]).collect();

@@ -1,11 +1,11 @@
-//! The JSON of answers: events of watches, pages of lists, rejections.
+//! The JSON of answers: events of watches, rejections.
 
 use kube::core::Status;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::failure::Failure;
-use super::messages::{Event, Object, Page};
+use super::messages::{Event, Object};
 use crate::source::objects::raw;
 use crate::spanned_yaml::excerpt;
 
@@ -15,22 +15,6 @@ struct WatchEvent<'a> {
     type_: &'a str,
     #[serde(borrow)]
     object: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct List<'a> {
-    #[serde(default)]
-    metadata: ListMeta,
-    #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct ListMeta {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    next: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -55,22 +39,6 @@ pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
         "ERROR" => Err(Failure::from_status(&serde_json::from_str(json).map_err(failed)?, None)),
         other => Err(Failure::Garbage(format!("an event of type {}", excerpt(other)))),
     }
-}
-
-/// Parses a page of a list.
-pub(super) fn page(body: &[u8]) -> Result<Page<'_>, Failure> {
-    let List { metadata, items } =
-        serde_json::from_slice(body).map_err(|error| garbage(&error, body))?;
-    if metadata.resource_version.is_empty() {
-        let what = String::from_utf8_lossy(body);
-        return Err(Failure::Garbage(format!("no list: {}", excerpt(&what))));
-    }
-    let items = items.unwrap_or_default();
-    Ok(Page {
-        version: metadata.resource_version,
-        next: metadata.next.filter(|next| !next.is_empty()),
-        items: items.into_iter().map(|item| Object::Json(item.get())).collect(),
-    })
 }
 
 /// Parses the body of a rejection.

@@ -1,10 +1,10 @@
-//! Answers of the API server, whatever their encoding: events of watches, pages of lists,
-//! rejections.
+//! Answers of the API server, whatever their encoding: events of watches, rejections.
 
 use hyper::Response;
 use kube::client::Body;
 use kube::core::Status;
 use prost::bytes::Bytes;
+use serde::de::IgnoredAny;
 
 use super::content_type::ContentType;
 use super::failure::Failure;
@@ -31,6 +31,14 @@ impl Object<'_> {
         }
     }
 
+    /// Returns true if the text is not JSON. Then its neighbours are in doubt, too.
+    pub(super) fn is_malformed(&self) -> bool {
+        match self {
+            Object::Json(json) => serde_json::from_str::<IgnoredAny>(json).is_err(),
+            Object::Protobuf(_) => false,
+        }
+    }
+
     /// Returns the failure of an event with this object.
     pub(super) fn invalid(&self, reason: String) -> Failure {
         match self {
@@ -42,17 +50,12 @@ impl Object<'_> {
 
 /// An event of a watch.
 pub(super) enum Event<'a> {
-    /// An object was created or modified, or is part of a streamed list.
+    /// An object was created or modified.
     Current(Object<'a>),
     /// An object was deleted.
     Gone(Object<'a>),
     /// Everything up to this version has been sent.
-    Bookmark {
-        /// The version.
-        version: String,
-        /// The bookmark ends a streamed list.
-        ends_list: bool,
-    },
+    Bookmark(String),
 }
 
 impl Event<'_> {
@@ -61,30 +64,7 @@ impl Event<'_> {
         if metadata.resource_version.is_empty() {
             return Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned()));
         }
-        Ok(Event::Bookmark {
-            version: metadata.resource_version.to_string(),
-            ends_list: metadata.annotations.initial_events_end.is_some(),
-        })
-    }
-}
-
-/// A page of a list.
-pub(super) struct Page<'a> {
-    /// The version of the list.
-    pub(super) version: String,
-    /// The token for the next page; none after the last one.
-    pub(super) next: Option<String>,
-    /// The objects.
-    pub(super) items: Vec<Object<'a>>,
-}
-
-impl Page<'_> {
-    /// Decodes a page.
-    pub(super) fn decode(content_type: ContentType, body: &Bytes) -> Result<Page<'_>, Failure> {
-        match content_type {
-            ContentType::Json => json::page(body),
-            ContentType::Protobuf => protobuf::page(body.clone()),
-        }
+        Ok(Event::Bookmark(metadata.resource_version.to_string()))
     }
 }
 

@@ -28,6 +28,7 @@ mod json;
 mod kubeconfig;
 mod lines;
 mod messages;
+mod page;
 mod protobuf;
 mod proxy;
 mod requests;

@@ -1,4 +1,4 @@
-//! The protobuf of answers: events of watches, pages of lists, rejections, and the envelope around
+//! The protobuf of answers: events of watches, rejections, and the envelope around
 //! each object of an answer or a request.
 //!
 //! The numbers of fields are those of `generated.proto` in `k8s.io/apimachinery`. Whatever cannot
@@ -10,12 +10,12 @@ use prost::bytes::Bytes;
 use prost::{DecodeError, Message};
 
 use super::failure::Failure;
-use super::messages::{Event, Object, Page};
+use super::messages::{Event, Object};
 use crate::source::objects;
 use crate::spanned_yaml::excerpt;
 
 /// What each envelope begins with.
-const MAGIC: &[u8] = b"k8s\0";
+pub(super) const MAGIC: &[u8] = b"k8s\0";
 
 /// `runtime.Unknown`: an object and its type.
 #[derive(Message)]
@@ -51,23 +51,6 @@ struct WatchEvent {
 struct RawExtension {
     #[prost(bytes = "bytes", tag = "1")]
     raw: Bytes,
-}
-
-/// A list of objects of any kind. Each item is decoded on its own.
-#[derive(Message)]
-struct List {
-    #[prost(message, required, tag = "1")]
-    metadata: ListMeta,
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    items: Vec<Bytes>,
-}
-
-#[derive(Message)]
-struct ListMeta {
-    #[prost(string, tag = "2")]
-    resource_version: String,
-    #[prost(string, tag = "3")]
-    next: String,
 }
 
 /// `meta.v1.Status`.
@@ -120,19 +103,6 @@ pub(super) fn event(frame: Bytes) -> Result<Event<'static>, Failure> {
     }
 }
 
-/// Decodes a page of a list.
-pub(super) fn page(body: Bytes) -> Result<Page<'static>, Failure> {
-    let List { metadata, items } = decode("a list", open(body)?)?;
-    if metadata.resource_version.is_empty() {
-        return Err(Failure::Encoding("a list without a resourceVersion".to_owned()));
-    }
-    Ok(Page {
-        version: metadata.resource_version,
-        next: Some(metadata.next).filter(|next| !next.is_empty()),
-        items: items.into_iter().map(Object::Protobuf).collect(),
-    })
-}
-
 /// Decodes the body of a rejection.
 pub(super) fn status(body: Bytes) -> Option<Status> {
     open(body).and_then(decode_status).ok()
@@ -155,15 +125,24 @@ pub fn envelope(api_version: &str, kind: &str, object: &impl Message) -> Vec<u8>
 /// Returns the object in an envelope.
 fn open(mut bytes: Bytes) -> Result<Bytes, Failure> {
     if !bytes.starts_with(MAGIC) {
-        let start = bytes.get(..MAGIC.len()).unwrap_or(&bytes).escape_ascii();
-        return Err(Failure::Encoding(format!("an object that begins with \"{start}\"")));
+        return Err(not_an_object(&bytes));
     }
     let unknown: Unknown = decode("an object", bytes.split_off(MAGIC.len()))?;
     if !unknown.content_encoding.is_empty() {
-        let encoding = excerpt(&unknown.content_encoding);
-        return Err(Failure::Encoding(format!("an object with contentEncoding {encoding}")));
+        return Err(unknown_encoding(&unknown.content_encoding));
     }
     Ok(unknown.raw)
+}
+
+/// Returns the failure for bytes that do not begin with [`MAGIC`].
+pub(super) fn not_an_object(bytes: &[u8]) -> Failure {
+    let start = bytes.get(..MAGIC.len()).unwrap_or(bytes).escape_ascii();
+    Failure::Encoding(format!("an object that begins with \"{start}\""))
+}
+
+/// Returns the failure for an envelope whose object is encoded once more.
+pub(super) fn unknown_encoding(encoding: &str) -> Failure {
+    Failure::Encoding(format!("an object with contentEncoding {}", excerpt(encoding)))
 }
 
 fn decode_status(message: Bytes) -> Result<Status, Failure> {
@@ -187,7 +166,7 @@ impl Cause {
     }
 }
 
-fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, Failure> {
+pub(super) fn decode<M: Message + Default>(what: &str, bytes: Bytes) -> Result<M, Failure> {
     M::decode(bytes).map_err(|error| failed(what, &error))
 }
 

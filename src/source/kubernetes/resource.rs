@@ -110,26 +110,14 @@ impl Resource {
 
     /// Returns the request for the changes since a version.
     pub(super) fn watch(&self, since: &str) -> Result<Request, kube::core::request::Error> {
-        self.builder().watch(&self.watch_parameters(false), since)
-    }
-
-    /// Returns the request for a streamed list, not older than a version, and the changes after it.
-    pub(super) fn stream(&self, from: &RelistFrom) -> Result<Request, kube::core::request::Error> {
-        let version = match from {
-            RelistFrom::Since(version) => version,
-            RelistFrom::Cache | RelistFrom::Store => "",
-        };
-        self.builder().watch(&self.watch_parameters(true), version)
-    }
-
-    fn watch_parameters(&self, send_initial_events: bool) -> WatchParams {
-        WatchParams {
+        let parameters = WatchParams {
             label_selector: self.labels.map(str::to_owned),
             field_selector: self.fields.clone(),
             timeout: Some(WATCH_SECONDS + (f64::from(SPREAD) * jitter::fraction()) as u32),
             bookmarks: true,
-            send_initial_events,
-        }
+            send_initial_events: false,
+        };
+        self.builder().watch(&parameters, since)
     }
 
     fn builder(&self) -> Builder {

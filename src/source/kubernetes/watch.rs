@@ -1,8 +1,7 @@
 //! Lists and watches one kind of objects, without end.
 //!
 //! `kube::runtime::watcher` does not fit. One invalid object makes it reject a whole list. It
-//! neither falls back from streamed lists to pages, nor recovers from a watch that is rejected with
-//! 410, nor returns `Retry-After`.
+//! neither recovers from a watch that is rejected with 410, nor returns `Retry-After`.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
@@ -16,7 +15,7 @@ use kube::Client;
 use kube::client::Body;
 use shunt_core::model::{Change, ChangeBatch, ObjectName};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 
 use super::Listing;
 use super::api_status::ApiStatus;
@@ -25,19 +24,14 @@ use super::client::{Connection, REQUEST_TIMEOUT};
 use super::content_type::{ContentType, Negotiation};
 use super::decoder::{Decoded, Decoder};
 use super::failure::Failure;
-use super::messages::{Event, Events, Object, Page, status};
+use super::messages::{Event, Events, Object, status};
+use super::page::{ListMetadata, Page};
 use super::resource::{RelistFrom, Request, Resource};
 use crate::jitter;
 use crate::source::objects::Kind;
 
-/// The size limit of a page.
-const MAX_PAGE_BYTES: usize = 256 << 20;
 /// The size limit of the body of a rejection.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
-/// The timeouts of a streamed list, for a pause and as a whole. Servers before Kubernetes 1.27 may
-/// never end such a list; after a timeout, the agent requests this list in pages.
-const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-const STREAM_TIMEOUT: Duration = Duration::from_secs(120);
 /// A watch that lasts for this long counts as working.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a watch may be silent. A live server sends a bookmark each minute; to a server without
@@ -72,10 +66,6 @@ pub(super) struct Watch {
     version: Option<String>,
     /// The minimum version of the next list.
     relist_from: RelistFrom,
-    /// A list is incomplete.
-    listing: bool,
-    /// Requests the incomplete list in pages: its stream failed. Each relist begins with a stream.
-    pages: bool,
     /// The server divides lists from its cache into pages, so it has no watch cache.
     paginated: bool,
     /// The server sends bookmarks, so it is not silent for long.
@@ -134,8 +124,6 @@ impl Watch {
             relist: Backoff::default(),
             version: None,
             relist_from: RelistFrom::Cache,
-            listing: false,
-            pages: false,
             paginated: false,
             bookmarks: false,
             forbidden: false,
@@ -170,20 +158,15 @@ impl Watch {
     /// Reacts to a failure and pauses before the next attempt.
     async fn recover(&mut self, failure: Failure) -> Result<(), ReceiverGone> {
         let kind = self.resource.kind;
-        let listing = std::mem::take(&mut self.listing);
-        let in_pages = std::mem::take(&mut self.pages);
-        let in_stream = listing && !in_pages;
         match &failure {
             Failure::Encoding(_) | Failure::Refused { code: 406 | 415, .. }
                 if self.negotiation.fall_back() =>
             {
                 self.api_status.lost(kind, &failure, true);
-                self.pages = in_pages;
                 return Ok(());
             }
             Failure::Ended | Failure::Silent | Failure::Broken(_) => {
                 let lasting = self.backoff.failures() >= SHORT_LIVED;
-                self.pages = in_stream;
                 if lasting {
                     self.count_as_stuck();
                 }
@@ -196,17 +179,11 @@ impl Watch {
                     self.list_anew(RelistFrom::Store);
                 }
             }
-            Failure::NoStreaming => {
-                tracing::debug!(%kind, "the API server does not stream this list; requesting pages");
-                self.pages = true;
-                return Ok(());
-            }
             Failure::Expired | Failure::TooNew if self.version.is_none() => {
                 // The current version of the store is never too old, nor too new.
                 let first = self.relist_from != RelistFrom::Store;
                 self.list_anew(RelistFrom::Store);
                 if first {
-                    self.pages = in_pages;
                     return Ok(());
                 }
                 if self.relist.failures() >= SHORT_LIVED {
@@ -232,14 +209,8 @@ impl Watch {
                 return self.do_without(&failure).await;
             }
             Failure::Refused { code: 400, .. } if self.resource.widen() => return Ok(()),
-            Failure::Refused { code: 400, .. } if in_stream => {
-                self.pages = true;
-                return Ok(());
-            }
-            // Pages would fail alike.
+            // These say nothing about the known version.
             Failure::Refused { code: 401 | 403 | 429, .. } | Failure::Unreachable(_) => {
-                // A server that refuses a page for now still does not stream.
-                self.pages = in_pages && matches!(failure, Failure::Refused { .. });
                 self.api_status.lost(kind, &failure, true);
             }
             Failure::Absent
@@ -247,7 +218,6 @@ impl Watch {
             | Failure::Garbage(_)
             | Failure::Encoding(_) => {
                 self.api_status.lost(kind, &failure, true);
-                self.pages = in_stream;
                 self.count_as_stuck();
             }
         }
@@ -320,17 +290,7 @@ impl Watch {
                 let events = self.open(client, request).await?;
                 self.follow_events(events).await
             }
-            None if !self.pages => {
-                self.listing = true;
-                let request = self.resource.stream(&self.relist_from);
-                let mut events = self.open(client, request).await.map_err(no_streaming)?;
-                self.follow_list(&mut events).await?;
-                self.follow_events(events).await
-            }
-            None => {
-                self.listing = true;
-                self.list_pages(client).await
-            }
+            None => self.list(client).await,
         }
     }
 
@@ -371,7 +331,7 @@ impl Watch {
 
     /// Requests a list page by page. The server reads pages of a known version from the store; then
     /// a whole list, which its cache has, is cheaper.
-    async fn list_pages(&mut self, client: &Client) -> Result<(), End> {
+    async fn list(&mut self, client: &Client) -> Result<(), End> {
         let mut limit = self.paginated || !matches!(self.relist_from, RelistFrom::Since(_));
         let mut list = List::default();
         let mut next: Option<String> = None;
@@ -386,61 +346,19 @@ impl Watch {
                 }
                 answer => answer?,
             };
-            let content_type = ContentType::of(answer.headers());
-            let body = timeout(
-                REQUEST_TIMEOUT,
-                Limited::new(answer.into_body(), MAX_PAGE_BYTES).collect(),
-            );
-            let body = match body.await {
-                Err(_) => {
-                    let reason = format!("no whole list within {} s", REQUEST_TIMEOUT.as_secs());
-                    return Err(Failure::Unreachable(reason).into());
-                }
-                Ok(Err(error)) => return Err(Failure::broken(&*error).into()),
-                Ok(Ok(body)) => body.to_bytes(),
-            };
-            let page = Page::decode(content_type, &body)?;
-            for item in &page.items {
-                self.put(&mut list, item);
+            let mut page = Page::new(answer);
+            while let Some(item) = page.next().await? {
+                self.put(&mut list, &item)?;
             }
-            match page.next {
-                Some(token) => {
-                    self.paginated |= self.relist_from == RelistFrom::Cache;
-                    next = Some(token);
-                }
-                None => break page.version,
+            let ListMetadata { version, next: token } = page.end()?;
+            if token.is_none() {
+                break version;
             }
+            self.paginated |= self.relist_from == RelistFrom::Cache;
+            next = token;
         };
         self.deliver_list(list).await?;
         self.version = Some(version);
-        (self.listing, self.pages) = (false, false);
-        self.settled();
-        Ok(())
-    }
-
-    /// Reads the list at the beginning of a watch that streams it.
-    async fn follow_list(&mut self, events: &mut Events) -> Result<(), End> {
-        let deadline = tokio::time::Instant::now() + STREAM_TIMEOUT;
-        let mut list = List::default();
-        let version = loop {
-            let pause = (tokio::time::Instant::now() + STREAM_IDLE_TIMEOUT).min(deadline);
-            let Ok(event) = timeout_at(pause, events.next()).await else {
-                return Err(Failure::NoStreaming.into());
-            };
-            match event.map_err(no_streaming)?.ok_or(Failure::Ended)? {
-                Event::Current(object) => self.put(&mut list, &object),
-                Event::Gone(object) => {
-                    let gone =
-                        self.decoder.take_gone(&object).map_err(|reason| object.invalid(reason))?;
-                    gone.map(|gone| list.0.remove(&gone.name));
-                }
-                Event::Bookmark { version, ends_list: true } => break version,
-                Event::Bookmark { .. } => {}
-            }
-        };
-        self.deliver_list(list).await?;
-        self.version = Some(version);
-        (self.listing, self.pages) = (false, false);
         self.settled();
         Ok(())
     }
@@ -467,7 +385,7 @@ impl Watch {
                 Event::Gone(object) => {
                     self.decoder.take_gone(&object).map_err(|reason| object.invalid(reason))?
                 }
-                Event::Bookmark { version, .. } => {
+                Event::Bookmark(version) => {
                     self.is_news(&version)?;
                     self.version = Some(version);
                     self.bookmarks = true;
@@ -509,14 +427,16 @@ impl Watch {
     }
 
     /// Adds an object to a list. Ignores an object without valid metadata, with a warning.
-    fn put(&mut self, list: &mut List, object: &Object<'_>) {
+    fn put(&mut self, list: &mut List, object: &Object<'_>) -> Result<(), Failure> {
         match self.decoder.take(object) {
             Ok(Some(decoded)) => {
                 list.0.insert(decoded.name, decoded.change);
             }
             Ok(None) => {}
+            Err(reason) if object.is_malformed() => return Err(object.invalid(reason)),
             Err(reason) => tracing::warn!("ignoring an object from the API server: {reason}"),
         }
+        Ok(())
     }
 
     /// Delivers a complete list.
@@ -541,15 +461,6 @@ impl Watch {
         self.backoff.reset();
         self.stuck = 0;
         self.api_status.well(self.resource.kind);
-    }
-}
-
-/// Recognises the rejection by a server without streamed lists, for which the parameters are
-/// invalid.
-fn no_streaming(failure: Failure) -> Failure {
-    match failure {
-        Failure::Refused { code: 405 | 422 | 501, .. } => Failure::NoStreaming,
-        other => other,
     }
 }
 

@@ -61,9 +61,6 @@ pub struct Annotations<'a> {
     /// The time of the change of a Pod or Service that changed the EndpointSlice, RFC 3339.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub last_change_trigger_time: Option<Text<'a>>,
-    /// The mark of the bookmark that ends a streamed list.
-    #[serde(rename = "k8s.io/initial-events-end")]
-    pub initial_events_end: Option<Text<'a>>,
 }
 
 /// A Service of `v1`.
@@ -390,7 +387,6 @@ impl<'a> Annotations<'a> {
             "endpoints.kubernetes.io/last-change-trigger-time" => {
                 Some(&mut self.last_change_trigger_time)
             }
-            "k8s.io/initial-events-end" => Some(&mut self.initial_events_end),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use shunt_fake_apiserver::Kind;
 use shunt_fake_apiserver::protobuf::frame;
 
-use super::script::{Answer, Log, Protobuf, Script, added, end, object, service};
+use super::script::{Answer, Log, Protobuf, Script, added, object, service};
 use super::{failures, lists};
 
 /// Runs tests with a server that speaks protobuf.
@@ -20,17 +20,15 @@ macro_rules! in_protobuf {
 }
 
 in_protobuf![
-    lists::a_streamed_list_is_delivered_at_its_end_and_events_as_they_come,
+    lists::a_list_is_delivered_at_its_end_and_events_as_they_come,
     lists::only_what_concerns_us_is_asked_for,
-    lists::a_server_that_refuses_to_stream_is_asked_for_pages,
-    lists::a_server_that_does_not_know_streaming_is_asked_for_pages,
+    lists::a_list_may_come_in_pages,
     lists::a_server_that_does_not_know_the_selector_is_asked_for_more,
     lists::only_our_node_counts_and_it_may_be_absent,
     lists::programming_does_not_wait_for_long_for_what_we_may_not_read,
     lists::service_cidrs_may_come_with_an_upgrade,
     lists::a_role_without_service_cidrs_delays_nothing,
     lists::triggers_of_events_are_delivered_and_those_of_lists_are_not,
-    lists::streaming_is_tried_again_on_each_relist,
     lists::what_the_server_cannot_list_is_listed_from_the_store,
     lists::a_server_without_a_cache_is_asked_for_pages_again,
     failures::a_watch_goes_on_where_it_was,
@@ -74,13 +72,13 @@ async fn garbage_in_a_watch_is_requested_as_json_at_once() {
         let script = Script::new([(
             "services",
             vec![
-                Answer::ending(&[added(service("a", 3)), end(7)]),
+                Answer::list(7, &[service("a", 3)]),
                 Answer::protobuf(body),
                 Answer::watch(&[added(service("b", 8))]),
             ],
         )]);
         let told = script.run(Duration::from_secs(30)).await;
-        assert_eq!(script.course("services"), ["stream", "7", "7"], "{expected}");
+        assert_eq!(script.course("services"), ["list", "7", "7"], "{expected}");
         assert_eq!(script.accepted("services"), [PROTOBUF, PROTOBUF, JSON], "{expected}");
         assert!(told.contains(&"+b".to_owned()), "{expected}: {told:?}");
         let expected = expected.replace("\\\"", "\"").replace("\\\\", "\\");
@@ -95,10 +93,10 @@ async fn garbage_in_place_of_a_list_is_requested_as_json_at_once() {
     for (body, _) in garbage().into_iter().take(5) {
         let script = Script::new([(
             "services",
-            vec![Answer::protobuf(body), Answer::watch(&[added(service("a", 3)), end(7)])],
+            vec![Answer::protobuf(body), Answer::list(7, &[service("a", 3)]), Answer::watch(&[])],
         )]);
         let told = script.run(Duration::from_secs(5)).await;
-        assert_eq!(script.accepted("services"), [PROTOBUF, JSON]);
+        assert_eq!(script.accepted("services"), [PROTOBUF, JSON, JSON]);
         assert!(told.contains(&"+a, services=a".to_owned()), "{told:?}");
         assert!(told.contains(&"synced".to_owned()), "{told:?}");
     }
@@ -107,10 +105,11 @@ async fn garbage_in_place_of_a_list_is_requested_as_json_at_once() {
 #[tokio::test(start_paused = true)]
 async fn rejected_content_type_is_followed_by_json() {
     for code in [406, 415] {
-        let list = Answer::watch(&[added(service("a", 3)), end(7)]);
-        let script = Script::new([("services", vec![Answer::status(code), list])]);
+        let list = Answer::list(7, &[service("a", 3)]);
+        let answers = vec![Answer::status(code), list, Answer::watch(&[])];
+        let script = Script::new([("services", answers)]);
         let told = script.run(Duration::from_secs(5)).await;
-        assert_eq!(script.accepted("services"), [PROTOBUF, JSON], "{code}");
+        assert_eq!(script.accepted("services"), [PROTOBUF, JSON, JSON], "{code}");
         assert!(told.contains(&"+a, services=a".to_owned()), "{told:?}");
         // JSON is the last choice: its rejection is like any other, with pauses.
         let always = (0..40).map(|_| Answer::status(code)).collect();
@@ -125,7 +124,7 @@ async fn rejected_content_type_is_followed_by_json() {
 #[tokio::test(start_paused = true)]
 async fn protobuf_is_requested_again_later() {
     let watches = (0..10).map(|_| Answer::watch(&[]));
-    let answers = [Answer::protobuf(vec![0xff; 4]), Answer::watch(&[end(7)])];
+    let answers = [Answer::protobuf(vec![0xff; 4]), Answer::list(7, &[])];
     let script = Script::new([("services", answers.into_iter().chain(watches).collect())]);
     // Watches that are silent are opened anew.
     script.run(Duration::from_secs(1000)).await;
@@ -141,19 +140,13 @@ async fn undecodable_object_costs_only_itself_and_is_logged_once_per_version() {
     let _speaks = Protobuf::spoken();
     // The fake server encodes it with a field of a wrong type.
     let odd = |version| object("default/odd", version, r#","spec":{"ports":[{"port":"http"}]}"#);
-    let events = [
-        added(odd(2)),
-        added(service("good", 3)),
-        added(odd(2)),
-        end(7),
-        added(odd(8)),
-        added(service("other", 9)),
-    ];
-    let script = Script::new([("services", vec![Answer::watch(&events)])]);
+    let list = Answer::list(7, &[odd(2), service("good", 3), odd(2)]);
+    let events = [added(odd(8)), added(service("other", 9))];
+    let script = Script::new([("services", vec![list, Answer::watch(&events)])]);
     let told = script.run(Duration::from_secs(60)).await;
     assert!(told.contains(&"+good, -odd, services=good odd".to_owned()), "{told:?}");
     assert!(told.contains(&"+other".to_owned()), "{told:?}");
-    assert_eq!(script.accepted("services"), [PROTOBUF]);
+    assert_eq!(script.accepted("services"), [PROTOBUF, PROTOBUF]);
     let lines = log.lines("Service default/odd");
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].contains("Service.spec: invalid wire type"), "{lines:?}");

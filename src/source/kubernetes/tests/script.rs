@@ -59,13 +59,16 @@ pub(super) struct Answer {
     text: String,
     /// The body in place of the text, whatever was asked for.
     protobuf: Option<Vec<u8>>,
+    /// The number of bytes that come; none for all.
+    cut: Option<usize>,
     then: Then,
     after: Duration,
 }
 
 impl Answer {
     fn new(status: u16, text: String, then: Then) -> Answer {
-        Answer { status, retry_after: None, text, protobuf: None, then, after: Duration::ZERO }
+        let after = Duration::ZERO;
+        Answer { status, retry_after: None, text, protobuf: None, cut: None, then, after }
     }
 
     /// A watch with these events, which then stays open.
@@ -81,6 +84,26 @@ impl Answer {
     /// The first bytes of a watch with these events.
     pub(super) fn cut(events: &[String], bytes: usize) -> Answer {
         Answer::new(200, lines(events)[..bytes].to_owned(), Then::Break)
+    }
+
+    /// A whole list.
+    pub(super) fn list(version: u32, items: &[String]) -> Answer {
+        Answer::page(&version.to_string(), "", items)
+    }
+
+    /// The number of bytes of the body as JSON.
+    pub(super) fn length(&self) -> usize {
+        self.text.len()
+    }
+
+    /// The first bytes of an answer, after which the connection breaks.
+    pub(super) fn broken(self, bytes: usize) -> Answer {
+        Answer { cut: Some(bytes), then: Then::Break, ..self }
+    }
+
+    /// The first bytes of an answer, after which nothing comes.
+    pub(super) fn silent(self, bytes: usize) -> Answer {
+        Answer { cut: Some(bytes), then: Then::Hang, ..self }
     }
 
     /// A page of a list; `next` leads to the next one.
@@ -185,13 +208,6 @@ pub(super) fn bookmark(version: u32) -> String {
     format!(r#"{{"type":"BOOKMARK","object":{}}}"#, object("", version, ""))
 }
 
-/// The end of a streamed list.
-pub(super) fn end(version: u32) -> String {
-    format!(
-        r#"{{"type":"BOOKMARK","object":{{"metadata":{{"resourceVersion":"{version}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}"#
-    )
-}
-
 pub(super) fn error(code: u16) -> String {
     format!(r#"{{"type":"ERROR","object":{}}}"#, status(code, "because"))
 }
@@ -210,7 +226,7 @@ pub(super) struct Script {
 const RESOURCES: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
 
 impl Script {
-    /// Resources without answers have a streamed list without objects.
+    /// Resources without answers have an empty list and a silent watch.
     pub(super) fn new(
         script: impl IntoIterator<Item = (&'static str, Vec<Answer>)>,
     ) -> Arc<Script> {
@@ -220,7 +236,7 @@ impl Script {
             answers.insert(resource, own.into());
         }
         for (_, own) in answers.iter_mut().filter(|(_, own)| own.is_empty()) {
-            own.push_back(Answer::watch(&[end(1)]));
+            own.extend([Answer::list(1, &[]), Answer::watch(&[])]);
         }
         let protobuf = SPEAKS_PROTOBUF.get();
         Arc::new(Script { protobuf, answers: Mutex::new(answers), ..Script::default() })
@@ -233,19 +249,17 @@ impl Script {
         requests.iter().filter(|(_, path)| of(path)).cloned().collect()
     }
 
-    /// The versions from which a resource was watched, and `list` or `page` for what came before.
+    /// The versions from which a resource was watched, and `list` for each page of a list.
     pub(super) fn course(&self, resource: &str) -> Vec<String> {
         let parameter = |path: &str, name: &str| {
             let start = path.find(&format!("&{name}="))? + name.len() + 2;
             Some(path[start..].split('&').next().unwrap().to_owned())
         };
         let step = |(_, path): &(Instant, String)| {
-            if path.contains("sendInitialEvents=true") {
-                "stream".to_owned()
-            } else if path.contains("watch=true") {
+            if path.contains("watch=true") {
                 parameter(path, "resourceVersion").unwrap()
             } else {
-                format!("page {}", parameter(path, "continue").unwrap_or_default())
+                format!("list {}", parameter(path, "continue").unwrap_or_default())
                     .trim()
                     .to_owned()
             }
@@ -288,14 +302,15 @@ impl Script {
                     response = response.header("Retry-After", seconds);
                 }
                 let encoded = asked.then(|| answer.in_protobuf(resource, is_watch)).flatten();
-                let bytes = match answer.protobuf.or(encoded) {
+                let mut bytes = match answer.protobuf.or(encoded) {
                     Some(protobuf) => {
                         let content_type = "application/vnd.kubernetes.protobuf";
                         response = response.header("Content-Type", content_type);
-                        protobuf.into()
+                        Bytes::from(protobuf)
                     }
                     None => answer.text.into(),
                 };
+                bytes.truncate(answer.cut.unwrap_or(usize::MAX));
                 let body = Told { text: Some(bytes), then: answer.then };
                 Ok::<_, Infallible>(response.body(body).unwrap())
             }

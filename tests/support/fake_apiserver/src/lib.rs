@@ -38,5 +38,5 @@ pub use kubernetes::Kubernetes;
 pub use object::{Key, Kind};
 pub use program::Program;
 pub use proxy::Proxy;
-pub use standin::{Answer, Fault, Request, Settings, Standin, StreamingLists, TOKEN, Verb};
+pub use standin::{Answer, Fault, Request, Settings, Standin, TOKEN, Verb};
 pub use suite::{Alone, Api, Case, Real, run, run_real};

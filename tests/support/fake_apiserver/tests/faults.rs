@@ -5,9 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use shunt_fake_apiserver::{
-    Answer, Client, Fault, Gate, Kind, Standin, StreamingLists, TOKEN, Verb, Watching,
-};
+use shunt_fake_apiserver::{Answer, Client, Fault, Gate, Kind, Standin, TOKEN, Verb, Watching};
 use shunt_testbed::Netns;
 
 const NODES: &str = "/api/v1/nodes";
@@ -102,27 +100,6 @@ fn watches_say_what_they_are_told_to() -> Result<()> {
     api.say(Kind::Node, "{\"type\":\"ADD")?;
     api.break_watches(Kind::Node)?;
     second.next_event().expect_err("broken off in a line");
-    Ok(())
-}
-
-#[test]
-fn streaming_lists_are_refused_or_ignored() -> Result<()> {
-    let api = Standin::start()?;
-    let client = client(&api)?;
-    put(&api, "a")?;
-    let path = format!(
-        "{NODES}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan\
-         &allowWatchBookmarks=true"
-    );
-    for code in [400, 422] {
-        api.configure(|settings| settings.streaming_lists = StreamingLists::Refused(code));
-        assert_eq!(client.get(&path)?.status, code);
-    }
-    api.configure(|settings| settings.streaming_lists = StreamingLists::Ignored);
-    let mut watch = client.watch(&path)?;
-    put(&api, "b")?;
-    assert_eq!(named(&mut watch)?, "\"ADDED\" \"a\"");
-    assert_eq!(named(&mut watch)?, "\"ADDED\" \"b\"", "no bookmark between");
     Ok(())
 }
 

@@ -84,26 +84,11 @@ impl Faults {
     }
 }
 
-/// How streaming lists (`sendInitialEvents`) are taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StreamingLists {
-    /// As Kubernetes 1.34 and later do.
-    #[default]
-    Served,
-    /// Refused with this status: 422 where the feature is switched off.
-    Refused(u16),
-    /// As by servers that do not know the parameter: an ordinary watch, without the bookmark that
-    /// ends the initial events.
-    Ignored,
-}
-
 /// How the stand-in is set up; see [`Standin::configure`](super::Standin::configure).
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The bearer tokens that are taken. A client certificate does as well.
     pub tokens: Vec<String>,
-    /// How streaming lists are taken.
-    pub streaming_lists: StreamingLists,
     /// Whether there are ServiceCIDRs; without, their path is not found, as before Kubernetes 1.31.
     pub service_cidrs: bool,
     /// Whether lists of version 0 come from a cache, which knows no pages.

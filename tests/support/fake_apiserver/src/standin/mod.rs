@@ -29,7 +29,7 @@ use crate::object::{Key, Kind, parse};
 use crate::role::Role;
 use crate::runtime::Runtime;
 
-pub use misbehaviour::{Answer, Fault, Settings, StreamingLists};
+pub use misbehaviour::{Answer, Fault, Settings};
 pub use request::{Request, Verb};
 
 use shared::Shared;
@@ -74,7 +74,6 @@ impl Standin {
     fn with(authority: Option<Authority>, http2: bool) -> Result<Self> {
         let settings = Settings {
             tokens: vec![TOKEN.to_owned()],
-            streaming_lists: StreamingLists::Served,
             service_cidrs: true,
             cache: true,
             service_fields: true,

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::misbehaviour::StreamingLists;
 use super::request::{Request, Verb};
 use super::status::Refusal;
 
@@ -29,7 +28,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    pub(super) fn read(request: &Request, streaming: StreamingLists) -> Result<Self, Refusal> {
+    pub(super) fn read(request: &Request) -> Result<Self, Refusal> {
         let number = |name: &str| match request.parameter(name) {
             "" => Ok(None),
             text => text.parse::<i64>().map(Some).map_err(|_| {
@@ -39,24 +38,19 @@ impl Options {
         let (limit, seconds) = (number("limit")?, number("timeoutSeconds")?);
         let initial = request.flag("sendInitialEvents");
         let errors = match request.verb {
-            Verb::Watch => watch_errors(request, initial, streaming),
+            Verb::Watch => watch_errors(request, initial),
             _ => list_errors(request, initial),
         };
         if !errors.is_empty() {
-            let mut refusal = Refusal::invalid("ListOptions.meta.k8s.io", "", &errors);
-            if let (StreamingLists::Refused(code), Some(_)) = (streaming, initial) {
-                refusal.code = code;
-            }
-            return Err(refusal);
+            return Err(Refusal::invalid("ListOptions.meta.k8s.io", "", &errors));
         }
-        let knows_initial = streaming != StreamingLists::Ignored;
         Ok(Self {
             revision: revision(request)?,
             is_exact: request.parameter("resourceVersionMatch") == EXACT,
             limit: limit.and_then(|limit| usize::try_from(limit).ok()).filter(|&limit| limit > 0),
             token: request.parameter("continue").to_owned(),
             timeout: seconds.map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0))),
-            is_streaming_list: knows_initial && initial == Some(true),
+            is_streaming_list: initial == Some(true),
             bookmarks: request.flag("allowWatchBookmarks") == Some(true),
         })
     }
@@ -88,25 +82,13 @@ fn list_errors(request: &Request, initial: Option<bool>) -> Vec<String> {
     errors
 }
 
-fn watch_errors(
-    request: &Request,
-    initial: Option<bool>,
-    streaming: StreamingLists,
-) -> Vec<String> {
+fn watch_errors(request: &Request, initial: Option<bool>) -> Vec<String> {
     let mut errors = Vec::new();
     let matching = request.parameter("resourceVersionMatch");
     let mut forbidden = |field: &str, why: &str| errors.push(format!("{field}: Forbidden: {why}"));
-    if streaming == StreamingLists::Ignored {
-        return errors;
-    }
     if initial.is_some() && matching != NOT_OLDER {
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         forbidden("resourceVersionMatch", why);
-    }
-    if initial.is_some() && matches!(streaming, StreamingLists::Refused(_)) {
-        let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is \
-                   enabled";
-        forbidden("sendInitialEvents", why);
     }
     if !matching.is_empty() && initial.is_none() {
         let why =

@@ -164,7 +164,7 @@ fn answer(
     let (Some(kind), Some(target)) = (kind, &request.target) else { return Err(Refusal::of(404)) };
     match request.verb {
         Verb::List | Verb::Watch => {
-            let options = Options::read(request, settings.streaming_lists)?;
+            let options = Options::read(request)?;
             let (labels, fields) =
                 (request.parameter("labelSelector"), request.parameter("fieldSelector"));
             let selector = Selector::parse(kind, labels, fields, settings.service_fields)
