@@ -221,6 +221,7 @@ fn state(snapshot: &Snapshot) -> State {
         endpoint_slices: snapshot.objects.endpoint_slices,
         frontends: snapshot.frontends,
         elements: sets.map(|set| (set.name(), elements(set))).collect(),
+        gone_endpoints: snapshot.gone_endpoints,
         frontend_conflicts: snapshot.conflicts.len(),
         quarantined_service_ports: snapshot.quarantined_service_ports,
         without_endpoints: snapshot.unserved.without_endpoints,

@@ -47,6 +47,7 @@ pub(super) fn effective(
         node_port_addresses: node_port_addresses(full, &mut check),
         masquerade_bit: masquerade_bit(written, full, &mut check),
         masquerade_all: full.nftables.masquerade_all,
+        reset_gone_endpoints: full.shunt.reset_gone_endpoints,
         sync_period,
         min_sync_period,
         conntrack: conntrack(full, &mut check),

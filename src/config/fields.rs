@@ -2,7 +2,7 @@
 
 use crate::spanned_yaml::{Diagnostic, FieldPath, Node, Segment, Severity, Value};
 
-/// A field of `KubeProxyConfiguration`.
+/// A field of `KubeProxyConfiguration`, or of its section `shunt`.
 #[derive(Debug)]
 pub struct Field {
     /// The path in the file, such as `conntrack.min`.
@@ -33,7 +33,7 @@ const NOT_IPVS: &str = "shunt programs nftables in every mode";
 const NOT_WINDOWS: &str = "Windows only";
 
 /// All fields, in the order of [`Configuration`](super::raw::Configuration).
-pub const FIELDS: [Field; 62] = [
+pub const FIELDS: [Field; 63] = [
     honoured("apiVersion", "`kubeproxy.config.k8s.io/v1alpha1`"),
     honoured("kind", "`KubeProxyConfiguration`"),
     idle("featureGates", "there are no feature gates"),
@@ -111,6 +111,10 @@ pub const FIELDS: [Field; 62] = [
     idle("configSyncPeriod", "shunt does not resync without a reason"),
     idle("portRange", "Kubernetes no longer uses it"),
     idle("windowsRunAsService", NOT_WINDOWS),
+    honoured(
+        "shunt.resetGoneEndpoints",
+        "shunt's own: see [Gone endpoints](#gone-endpoints); default: false",
+    ),
 ];
 
 /// Returns why a field has no effect; `None` if it has one, or is unknown. A section stands for its

@@ -68,6 +68,8 @@ pub struct Config {
     pub masquerade_bit: u8,
     /// `nftables.masqueradeAll`: masquerade all traffic to ClusterIPs.
     pub masquerade_all: bool,
+    /// `shunt.resetGoneEndpoints`: reset established connections to endpoints that are gone.
+    pub reset_gone_endpoints: bool,
     /// `nftables.syncPeriod`: a change that waits twice as long makes the agent unhealthy.
     pub sync_period: Duration,
     /// `nftables.minSyncPeriod`: the minimum time between two commits.

@@ -1,6 +1,7 @@
 //! `KubeProxyConfiguration` of `kubeproxy.config.k8s.io/v1alpha1`, as it is written.
 //!
-//! Has all fields of Kubernetes 1.36, so that a real file has no unknown field. An absent field,
+//! Has all fields of Kubernetes 1.36, so that a real file has no unknown field, and a section of
+//! shunt's own. An absent field,
 //! `null` and Go's zero value mean the default; kubeadm writes all fields with zero values.
 
 use std::collections::BTreeMap;
@@ -56,6 +57,8 @@ pub struct Configuration {
     pub port_range: Option<String>,
     #[serde(deserialize_with = "null_is_default")]
     pub windows_run_as_service: bool,
+    #[serde(deserialize_with = "null_is_default")]
+    pub shunt: Shunt,
 }
 
 /// `clientConnection`.
@@ -227,6 +230,16 @@ pub struct Conntrack {
     pub tcp_be_liberal: bool,
     pub udp_timeout: Option<GoDuration>,
     pub udp_stream_timeout: Option<GoDuration>,
+}
+
+/// `shunt`: the fields that `KubeProxyConfiguration` does not have. kube-proxy ignores them with a
+/// warning.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+#[allow(missing_docs, reason = "each field has the name and the meaning of the file's")]
+pub struct Shunt {
+    #[serde(deserialize_with = "null_is_default")]
+    pub reset_gone_endpoints: bool,
 }
 
 fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use foldhash::HashMap;
 use nfnetlink::nft::{ElementData, SetData, SetField, SetType, TableFamily, TypeOf, VerdictCode};
-use shunt_core::model::{Backend, Family, Protocol};
+use shunt_core::model::{Backend, Family, MAX_GONE, Protocol};
 use shunt_core::plan::{
     AFFINITY_SIZE, ChainName, Field, FrontendKey, Key, Set, SetValue, SourceRange, Value,
 };
@@ -251,11 +251,7 @@ pub(super) fn decode_value(family: Family, data: ElementData<'_>) -> Option<Valu
             ChainName::parse(chain).map(Value::Goto)
         }
         ElementData::Verdict(..) => None,
-        ElementData::Value(bytes) => {
-            let mut reader = Reader(bytes);
-            let backend = Backend { address: reader.address(family)?, port: reader.port()? };
-            reader.0.is_empty().then_some(Value::Backend(backend))
-        }
+        ElementData::Value(bytes) => decode_backend(family, bytes).map(Value::Backend),
     }
 }
 
@@ -323,10 +319,28 @@ pub(super) fn set_type(family: Family, set: Set) -> SetType {
         data,
         range_fields,
         learned: set.is_dynamic(),
+        expires: false,
         size: set.is_dynamic().then_some(AFFINITY_SIZE),
         counter: set.counts(),
         type_of,
     }
+}
+
+/// Returns the definition of the set of gone endpoints.
+pub(super) fn gone_set_type(family: Family) -> SetType {
+    let (key_type, key_length) = concatenate(family, &[Field::Destination, Field::Port]);
+    SetType { expires: true, size: Some(GONE_SIZE), ..SetType::of(key_type, key_length) }
+}
+
+/// The size of the set of gone endpoints. Expired elements count until the kernel removes them.
+const GONE_SIZE: u32 = 2 * MAX_GONE as u32;
+
+/// Decodes an element of the set of gone endpoints. Returns `None` for a key that shunt would not
+/// write.
+pub(super) fn decode_backend(family: Family, bytes: &[u8]) -> Option<Backend> {
+    let mut reader = Reader(bytes);
+    let backend = Backend { address: reader.address(family)?, port: reader.port()? };
+    reader.0.is_empty().then_some(backend)
 }
 
 #[cfg(test)]

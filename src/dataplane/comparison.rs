@@ -10,11 +10,12 @@ use nfnetlink::nft::{
 };
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
-    Chain, ChainName, Desired, Element, Field, FrontendKey, Key, LAYOUT_COMMENT, NodeContext,
-    Pools, Set, TABLE, Value, base_chains, base_text, element_text, on_demand_chain, rule_text,
+    Chain, ChainName, Desired, Element, Field, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
+    NodeContext, Pools, Set, TABLE, Value, base_chains, base_text, element_text, on_demand_chain,
+    rule_text,
 };
 
-use super::codec::{decode_key, decode_value, set_type, table_family};
+use super::codec::{decode_key, decode_value, gone_set_type, set_type, table_family};
 use super::listing::{list, retried};
 use super::reading::same_hook;
 use super::translate::expressions;
@@ -49,7 +50,8 @@ pub fn compare(kernel: &mut dyn Kernel, desired: &Desired) -> Result<Vec<Place>,
     let Some(node_context) = desired.node_context() else { return Ok(places) };
     for family in Family::ALL {
         let listed = retried(|| Listed::read(kernel, family))?;
-        let mut comparison = Comparison { family, places: Vec::new() };
+        let resets = node_context.options.reset_gone_endpoints;
+        let mut comparison = Comparison { family, resets, places: Vec::new() };
         let usable = comparison.table_and_sets(&listed);
         comparison.elements(&planned_elements(desired, family), listed.elements(kernel, &usable)?);
         comparison.chains(&planned_chains(desired, node_context, family), listed);
@@ -164,6 +166,8 @@ fn planned_chains(desired: &Desired, node_context: &NodeContext, family: Family)
 /// The differences of a table so far.
 struct Comparison {
     family: Family,
+    /// The plan allows set and chains for gone endpoints, whether or not there are any.
+    resets: bool,
     places: Vec<Place>,
 }
 
@@ -206,6 +210,11 @@ impl Comparison {
         }
         let foreign: BTreeSet<&String> =
             listed.sets.keys().filter(|name| Set::from_name(name).is_none()).collect();
+        let is_gone_set = |name: &str| {
+            let found = listed.sets.get(name).filter(|_| self.resets && name == GONE_ENDPOINTS);
+            found.is_some_and(|found| found.is(&gone_set_type(self.family)))
+        };
+        let foreign: Vec<&String> = foreign.into_iter().filter(|name| !is_gone_set(name)).collect();
         for name in foreign {
             self.at(format!("set {name}"), vec![Side::Kernel(format!("set {name}"))]);
         }
@@ -264,7 +273,8 @@ impl Comparison {
         for name in names {
             let rules = listed.rules.remove(&name).unwrap_or_default();
             // The agent keeps chains for a while that no frontend needs any more.
-            let kept = || ChainName::parse(&name).and_then(on_demand_chain);
+            let allowed = |name: &ChainName| self.resets || !name.is_for_gone_endpoints();
+            let kept = || ChainName::parse(&name).filter(allowed).and_then(on_demand_chain);
             let wanted = planned.iter().find(|chain| chain.name.to_string() == name);
             let wanted = wanted.cloned().or_else(kept);
             let mut lines = Vec::new();

@@ -18,6 +18,7 @@ mod diff;
 mod drift;
 mod event;
 mod fingerprint;
+mod gone;
 mod listing;
 mod live;
 mod lookups;

@@ -15,10 +15,13 @@ use nfnetlink::nft::{
 use nix::errno::Errno;
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{
-    ChainName, FrontendKey, Key, NodeContext, Pools, Set, SourceRange, base_chains, on_demand_chain,
+    ChainName, FrontendKey, GONE_ENDPOINTS, Key, NodeContext, Pools, Set, SourceRange, base_chains,
+    on_demand_chain,
 };
 
-use super::codec::{encode_backend, encode_key, encode_key_end, set_type, table_family};
+use super::codec::{
+    encode_backend, encode_key, encode_key_end, gone_set_type, set_type, table_family,
+};
 use super::ownership::OWNED;
 use super::translate::{base_chain, expressions};
 
@@ -166,12 +169,16 @@ fn whole_table(node_context: &NodeContext, family: Family, batch: &mut Batch, na
     for set in Set::ALL {
         batch.add_set(table, name, set.name(), &set_type(family, set));
     }
-    let on_demand = [
+    let mut on_demand = vec![
         ChainName::AffinityPostrouting,
         ChainName::AffinityInput,
         ChainName::AffinityTimeout(10_800),
         ChainName::Balancer { pools: Pools::Services, affinity: true, count: 1 },
     ];
+    if node_context.options.reset_gone_endpoints {
+        batch.add_set(table, name, GONE_ENDPOINTS, &gone_set_type(family));
+        on_demand.extend(ChainName::FOR_GONE_ENDPOINTS);
+    }
     let mut chains = base_chains(node_context, family);
     chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
     for chain in &chains {

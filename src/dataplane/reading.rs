@@ -5,16 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
-use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, Error, Kernel};
+use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, DumpedSet, Error, Kernel};
 use shunt_core::model::{ArrivalMap, Backend, Family};
 use shunt_core::plan::{
-    Chain, ChainName, Element, Frontend, FrontendKey, Key, LAYOUT_COMMENT, NodeContext, Outcome,
-    Pools, Set, SetMember, TABLE, Value, base_chains, on_demand_chain,
+    Chain, ChainName, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
+    NodeContext, Outcome, Pools, Set, SetMember, TABLE, Value, base_chains, on_demand_chain,
 };
 
 use super::capacity::Sizes;
-use super::codec::{decode_key, decode_value, encode_key, encode_key_end, set_type, table_family};
+use super::codec::{
+    decode_key, decode_value, encode_key, encode_key_end, gone_set_type, set_type, table_family,
+};
 use super::fingerprint::{Fingerprint, Hashes};
+use super::gone;
 use super::listing::{list, retried};
 use super::ownership::TableOwner;
 use super::record::{KernelRecord, Stray, TableState};
@@ -74,6 +77,8 @@ pub(super) fn read_structure(
 pub(super) struct Reading {
     pub(super) generation: u32,
     pub(super) record: KernelRecord,
+    /// The gone endpoints of each family.
+    pub(super) gone: [gone::Listing; 2],
     fingerprint: Fingerprint,
     /// The listing has an element more than once.
     repeated: bool,
@@ -91,6 +96,7 @@ impl Reading {
         let mut reading = Reading {
             generation,
             record: KernelRecord::default(),
+            gone: Default::default(),
             fingerprint: Fingerprint::default(),
             repeated: false,
             interrupted: false,
@@ -101,6 +107,9 @@ impl Reading {
             reading.record.set_table(family, state);
             if ours {
                 reading.read_elements(kernel, family, hashes)?;
+                if reading.record.has_gone_set(family) {
+                    reading.gone[family as usize] = gone::listed(kernel, family)?;
+                }
             }
         }
         Ok(reading)
@@ -123,8 +132,10 @@ fn read_table(
         return Ok(TableState::Absent);
     };
     let owner = TableOwner::of(table, found.flags, found.owner, kernel.port())?;
-    let sets = kernel.sets(table, TABLE)?;
-    let sets_fit = sets.len() == Set::ALL.len()
+    let (gone_sets, sets): (Vec<DumpedSet>, Vec<DumpedSet>) =
+        kernel.sets(table, TABLE)?.into_iter().partition(|set| set.name == GONE_ENDPOINTS);
+    let sets_fit = gone_sets.iter().all(|set| set.is(&gone_set_type(family)))
+        && sets.len() == Set::ALL.len()
         && sets.iter().all(|found| {
             Set::from_name(&found.name).is_some_and(|set| found.is(&set_type(family, set)))
         });
@@ -164,7 +175,7 @@ fn read_table(
             sizes[set as usize] = found.size;
         }
     }
-    Ok(TableState::Ours { chains, owner, sizes })
+    Ok(TableState::Ours { chains, owner, sizes, has_gone_set: !gone_sets.is_empty() })
 }
 
 /// Returns true if both are regular chains, or base chains at the same hook and priority.

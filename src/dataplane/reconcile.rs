@@ -11,6 +11,7 @@ use shunt_core::plan::{ChainName, Desired, Flows, FrontendKey, Options};
 use super::affinity::{Step, Sweep, kept};
 use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
+use super::gone::{Gone, is_about_gone};
 use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own, is_about_flags};
 use super::quarantine::Quarantine;
 use super::reading::{Reader, Reading};
@@ -43,6 +44,7 @@ pub struct Dataplane {
     drift: Drift,
     hashes: Hashes,
     sweep: Sweep,
+    gone: Gone,
     unused_chains: UnusedChains,
     /// Frontends whose flows need a sweep after the next successful sync.
     flows: Flows,
@@ -95,6 +97,7 @@ impl Dataplane {
         ownership: Ownership,
     ) -> Result<Dataplane, nft::Error> {
         kernel.generation()?;
+        let gone = Gone::new(options.reset_gone_endpoints);
         Ok(Dataplane {
             kernel,
             stopwatch: Box::new(SystemClocks::new()),
@@ -109,6 +112,7 @@ impl Dataplane {
             drift: Drift::default(),
             hashes: Hashes::default(),
             sweep: Sweep::default(),
+            gone,
             unused_chains: UnusedChains::default(),
             flows: Flows::default(),
             stats: CommitStats::default(),
@@ -129,6 +133,7 @@ impl Dataplane {
 
     /// Applies a change, which the next sync programs. Returns false if the store had it already.
     pub fn apply(&mut self, change: Change) -> bool {
+        self.gone.note(&self.store, &change);
         self.store.apply(change, &mut self.dirty)
     }
 
@@ -142,6 +147,7 @@ impl Dataplane {
     /// Changes the options or the name of the node. The next sync programs the difference in one
     /// transaction.
     pub fn configure(&mut self, options: Options, node_name: &str) {
+        self.gone.configure(options.reset_gone_endpoints, &self.store);
         self.desired.configure(options, node_name);
         self.dirty.node_context = true;
     }
@@ -241,7 +247,7 @@ impl Dataplane {
                 return Ok(Progress::ReadAgain(at));
             }
         }
-        match self.compare(lessons.isolated)? {
+        match self.compare(lessons.isolated, now)? {
             Some(prepared) => self.commit(prepared).map(Progress::Wrote),
             None => Ok(Progress::Unchanged),
         }
@@ -260,7 +266,7 @@ impl Dataplane {
         if self.state.current().is_none() && self.read(now)?.is_some() {
             return Ok(None);
         }
-        self.compare(false)
+        self.compare(false, now)
     }
 
     /// Commits a prepared transaction.
@@ -291,6 +297,7 @@ impl Dataplane {
         self.state.planned(touched);
         self.state.planned(self.quarantine.try_again(now));
         self.flows.merge(self.desired.take_flows());
+        self.gone.advance(now);
     }
 
     /// Reads the kernel's state for a comparison with the whole plan. Returns the time of a retry
@@ -307,6 +314,7 @@ impl Dataplane {
         };
         self.reader = Reader::default();
         let record = &mut reading.record;
+        self.gone.read(std::mem::take(&mut reading.gone), record, now);
         // Frontends that were removed while no agent ran: no flow may stay there.
         let gone = record.frontend_keys().filter(|key| self.desired.frontend(*key).is_none());
         gone.for_each(|key| self.flows.end(key));
@@ -336,13 +344,14 @@ impl Dataplane {
 
     /// Makes the transaction from the record to the plan. Returns `None` if there is nothing to
     /// write.
-    fn compare(&mut self, isolated: bool) -> Result<Option<Prepared>, Error> {
+    fn compare(&mut self, isolated: bool, now: Instant) -> Result<Option<Prepared>, Error> {
         let (Some(node_context), Some(current)) =
             (self.desired.node_context(), self.state.current_mut())
         else {
             return Ok(None);
         };
         self.drift.note_generation(&mut *self.kernel, current)?;
+        let gone = &self.gone;
         let mut prepare = |current: &Current, kernel: &mut dyn Kernel| {
             Prepared::new(Inputs {
                 kernel,
@@ -352,6 +361,7 @@ impl Dataplane {
                 quarantine: &self.quarantine,
                 policy: &self.policy,
                 sweep: &mut self.sweep,
+                gone: gone.wanted(now),
                 isolated,
             })
         };
@@ -381,6 +391,7 @@ impl Dataplane {
             current.settled();
         }
         self.quarantine.committed();
+        self.gone.settled();
     }
 
     /// Handles a refusal. Returns false if another attempt would not help.
@@ -425,6 +436,16 @@ impl Dataplane {
             self.stats.overtaken += 1;
             return true;
         }
+        // Services work without resets.
+        if refusals.iter().any(is_about_gone) && self.gone.give_up() {
+            let reasons: Vec<String> = refusals.iter().map(ToString::to_string).collect();
+            tracing::error!(
+                "connections to gone endpoints are not reset, the kernel refuses it: {}; turn \
+                 shunt.resetGoneEndpoints off",
+                reasons.join("; ")
+            );
+            return true;
+        }
         match blame(refusals, |family, chain| self.users(family, chain)) {
             Blame::Everything => false,
             Blame::SomeElement => !std::mem::replace(&mut lessons.isolated, true),
@@ -449,6 +470,12 @@ impl Dataplane {
         let compared = current.compared(&self.desired);
         let of_family = compared.frontends().iter().copied().filter(|key| key.family() == family);
         of_family.filter(uses).collect()
+    }
+
+    /// Returns the time of the next sync for gone endpoints.
+    #[must_use]
+    pub fn next_gone(&self) -> Option<Instant> {
+        self.gone.next()
     }
 
     /// Returns the time of the next [`Dataplane::check`] beside the periodic ones.

@@ -1,9 +1,10 @@
 //! The record of what the kernel holds.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use foldhash::{HashMap, HashSet};
-use shunt_core::model::{ArrivalMap, Family};
+use shunt_core::model::{ArrivalMap, Backend, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, PlanDelta, Set, SetMember,
 };
@@ -28,6 +29,8 @@ pub(super) enum TableState {
         owner: TableOwner,
         /// The sizes of its sets.
         sizes: Sizes,
+        /// True if the table has the set of gone endpoints.
+        has_gone_set: bool,
     },
 }
 
@@ -40,6 +43,8 @@ pub(super) struct KernelRecord {
     members: HashSet<SetMember>,
     /// The number of frontends that need each on-demand chain.
     users: HashMap<(Family, ChainName), usize>,
+    /// The gone endpoints of each family, and when they expire.
+    gone: [BTreeMap<Backend, Instant>; 2],
     pub(super) strays: BTreeSet<Stray>,
 }
 
@@ -72,6 +77,7 @@ impl KernelRecord {
     pub(super) fn forget_table(&mut self, family: Family) {
         self.set_table(family, TableState::Unusable);
         self.counts[family as usize] = Counts::default();
+        self.gone[family as usize].clear();
         self.frontends.retain(|key, _| key.family() != family);
         self.members.retain(|member| member.family() != family);
         self.users.retain(|(of, _), _| *of != family);
@@ -90,6 +96,27 @@ impl KernelRecord {
             TableState::Ours { sizes, .. } => Some(sizes),
             TableState::Absent | TableState::Unusable => None,
         }
+    }
+
+    /// Returns true if a table has the set of gone endpoints.
+    pub(super) fn has_gone_set(&self, family: Family) -> bool {
+        matches!(self.table(family), TableState::Ours { has_gone_set: true, .. })
+    }
+
+    /// Notes that the set of gone endpoints exists, or does not.
+    pub(super) fn set_gone_set(&mut self, family: Family, exists: bool) {
+        if let TableState::Ours { has_gone_set, .. } = &mut self.tables[family as usize] {
+            *has_gone_set = exists;
+        }
+    }
+
+    /// Returns the gone endpoints of a family. The kernel may have removed those whose time is over.
+    pub(super) fn gone(&self, family: Family) -> &BTreeMap<Backend, Instant> {
+        &self.gone[family as usize]
+    }
+
+    pub(super) fn gone_mut(&mut self, family: Family) -> &mut BTreeMap<Backend, Instant> {
+        &mut self.gone[family as usize]
     }
 
     /// Returns true if no other process can have modified the tables.
@@ -203,14 +230,18 @@ impl KernelRecord {
         self.frontends.keys().copied()
     }
 
-    /// Returns the on-demand chains of a family whose rules may differ.
+    /// Returns the on-demand chains of a family whose rules may differ, without those for gone
+    /// endpoints.
     pub(super) fn doubtful_chains(&self, family: Family) -> impl Iterator<Item = ChainName> {
         let chains = match self.table(family) {
             TableState::Ours { chains, .. } => Some(chains),
             TableState::Absent | TableState::Unusable => None,
         };
         let chains = chains.into_iter().flatten();
-        chains.filter(|(name, chain)| name.is_on_demand() && chain.is_none()).map(|(name, _)| *name)
+        let is_doubtful = |(name, chain): &(&ChainName, &Option<Chain>)| {
+            name.is_on_demand() && !name.is_for_gone_endpoints() && chain.is_none()
+        };
+        chains.filter(is_doubtful).map(|(name, _)| *name)
     }
 
     /// Returns the number of frontends.
@@ -218,7 +249,7 @@ impl KernelRecord {
         self.frontends.len()
     }
 
-    /// Returns the unused on-demand chains.
+    /// Returns the on-demand chains that no frontend uses.
     pub(super) fn unused_chains(&self) -> BTreeSet<(Family, ChainName)> {
         let mut unused = BTreeSet::new();
         for family in Family::ALL {
@@ -226,7 +257,7 @@ impl KernelRecord {
                 unused.extend(
                     chains
                         .keys()
-                        .filter(|name| name.is_on_demand())
+                        .filter(|name| name.is_on_demand() && !name.is_for_gone_endpoints())
                         .map(|name| (family, *name))
                         .filter(|place| !self.users.contains_key(place)),
                 );

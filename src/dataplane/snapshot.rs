@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub frontends: [usize; 2],
     /// The number of elements of each set, by family. Without [`Set::Affinity`], which rules fill.
     pub elements: [[usize; Set::ALL.len()]; 2],
+    /// The number of gone endpoints in the kernel, by family: connections to them are reset.
+    pub gone_endpoints: [usize; 2],
     /// A sweep of stale affinity entries is in progress or due.
     pub is_sweeping: bool,
     /// Whether load balancers may send traffic to the agent's Node; `None` if it does not exist.
@@ -103,6 +105,8 @@ impl Snapshot {
             },
             frontends: counts.map(|counts| counts.frontends),
             elements: counts.map(|counts| counts.elements),
+            gone_endpoints: Family::ALL
+                .map(|family| current.map_or(0, |known| known.record.gone(family).len())),
             is_sweeping,
             node_is_eligible: store.node().map(|node| node.eligible),
             node_context: desired.node_context().cloned(),

@@ -13,6 +13,7 @@ use super::affinity::{Found, Sweep, delete, ordered_with_affinity};
 use super::capacity::{self, Sizes, sizes_for};
 use super::codec::table_family;
 use super::diff::{Delta, Stale};
+use super::gone::{GoneDelta, Wanted};
 use super::ownership::{OWNED, OwnershipPolicy, TableOwner, create_table};
 use super::quarantine::{Quarantine, Suspect};
 use super::record::{KernelRecord, TableState};
@@ -45,6 +46,7 @@ pub(super) struct Inputs<'a> {
     pub(super) quarantine: &'a Quarantine,
     pub(super) policy: &'a OwnershipPolicy,
     pub(super) sweep: &'a mut Sweep,
+    pub(super) gone: Wanted<'a>,
     /// Puts every element in a message of its own, so that a refusal names just one.
     pub(super) isolated: bool,
 }
@@ -58,6 +60,7 @@ pub struct Prepared {
     /// The families whose table has a set that is too small for the plan.
     pub(super) too_small: Vec<Family>,
     taken_over: Vec<Family>,
+    gone: Vec<(Family, GoneDelta)>,
     repaired: usize,
     /// The affinity entries that may be stale.
     pub(super) stale: Stale,
@@ -86,6 +89,7 @@ impl Prepared {
         let mut created = Vec::new();
         let mut too_small = Vec::new();
         let mut taken_over = Vec::new();
+        let mut gone = Vec::new();
         for family in Family::ALL {
             let table = table_family(family);
             let counts = delta.counts_after(record, family);
@@ -136,11 +140,15 @@ impl Prepared {
             // Also chains that another process modified, without changes of their frontends.
             let on_demand: BTreeSet<ChainName> =
                 needed.chain(record.doubtful_chains(family)).collect();
+            let of_family = GoneDelta::between(record, family, &inputs.gone);
+            of_family.add_set(family, &mut batch);
             let wanted: Vec<Chain> = wanted
                 .into_iter()
                 .chain(on_demand.into_iter().filter_map(on_demand_chain))
+                .chain(of_family.chains.iter().cloned())
                 .filter(|chain| record.chain(family, chain.name) != Some(Some(chain)))
                 .collect();
+            gone.push((family, of_family));
             write_chains(family, &wanted, record, &mut batch);
             if taken_over.contains(&family) {
                 // After this message, the kernel adds no base chain (`__NFT_TABLE_F_UPDATE`).
@@ -152,6 +160,9 @@ impl Prepared {
         delta.continue_counters(inputs.kernel);
         for family in Family::ALL {
             delta.write(family, &mut batch);
+        }
+        for (family, gone) in &gone {
+            gone.write(*family, &mut batch);
         }
         let repaired = match &current.difference {
             Difference::Reread(planned) if !batch.is_empty() => {
@@ -168,6 +179,7 @@ impl Prepared {
             created,
             too_small,
             taken_over,
+            gone,
             repaired,
             stale,
             later,
@@ -192,7 +204,8 @@ impl Prepared {
                 policy.kernel_can = Some(true);
             }
             let chains = Default::default();
-            record.set_table(family, TableState::Ours { chains, owner, sizes });
+            record
+                .set_table(family, TableState::Ours { chains, owner, sizes, has_gone_set: false });
         }
         for family in self.taken_over {
             record.set_owner(family, TableOwner::Ours);
@@ -200,8 +213,13 @@ impl Prepared {
         for (family, chain) in self.chains {
             record.set_chain(family, chain.name, Some(chain));
         }
-        let (added, deleted) = self.delta.counts();
+        let (mut added, mut deleted) = self.delta.counts();
         self.delta.enter(record);
+        for (family, gone) in self.gone {
+            let (more, fewer) = gone.counts();
+            (added, deleted) = (added + more, deleted + fewer);
+            gone.enter(record, family);
+        }
         SyncReport {
             generation: current.generation,
             messages,

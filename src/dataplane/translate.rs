@@ -5,21 +5,28 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use nfnetlink::nft::{BaseChain, ChainKind, Expr, Hook, Register};
 use shunt_core::model::Family;
-use shunt_core::plan::{BaseHook, Field, Is, Rule, Set, Statement};
+use shunt_core::plan::{BaseHook, Field, GONE_ENDPOINTS, Is, Rule, Set, Statement};
 
 /// The first register, into which every statement loads its operand.
 const FIRST: Register = Register(0);
 /// `IPS_DST_NAT` of `nf_conntrack_common.h`.
 const IPS_DST_NAT: u32 = 1 << 5;
+/// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)`.
+const CT_ESTABLISHED: u32 = 1 << 1;
+/// `IP_CT_DIR_ORIGINAL`.
+const CT_ORIGINAL: u8 = 0;
 
 /// Returns the type, hook and priority of a base chain.
 pub(super) fn base_chain((hook, priority): (BaseHook, i32)) -> BaseChain {
     BaseChain {
-        kind: ChainKind::Nat,
+        kind: match hook {
+            BaseHook::FilterPrerouting | BaseHook::FilterOutput => ChainKind::Filter,
+            _ => ChainKind::Nat,
+        },
         hook: match hook {
-            BaseHook::Prerouting => Hook::Prerouting,
+            BaseHook::Prerouting | BaseHook::FilterPrerouting => Hook::Prerouting,
             BaseHook::Input => Hook::Input,
-            BaseHook::Output => Hook::Output,
+            BaseHook::Output | BaseHook::FilterOutput => Hook::Output,
             BaseHook::Postrouting => Hook::Postrouting,
         },
         priority,
@@ -56,6 +63,18 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
         Statement::Translated => {
             exprs.push(Expr::CtStatus(FIRST));
             exprs.extend(any_bit(IPS_DST_NAT));
+        }
+        Statement::EstablishedClient => {
+            exprs.push(Expr::CtState(FIRST));
+            exprs.extend(any_bit(CT_ESTABLISHED));
+            exprs.push(Expr::CtDirection(FIRST));
+            exprs.push(compare(Is::So, vec![CT_ORIGINAL]));
+        }
+        Statement::ToGoneEndpoint => {
+            let port = Register(FIRST.0 + field_registers(family, Field::Destination));
+            exprs.push(Expr::CtReplySource { v6, to: FIRST });
+            exprs.push(Expr::CtReplySourcePort(port));
+            exprs.push(Expr::InSet { set: GONE_ENDPOINTS.to_owned(), key: FIRST, negate: false });
         }
         Statement::Protocol(protocol) => {
             exprs.push(Expr::L4Proto(FIRST));
@@ -103,6 +122,7 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
         Statement::Goto(chain) => exprs.push(Expr::Goto(chain.to_string())),
         Statement::Masquerade => exprs.push(Expr::Masquerade),
         Statement::Reject => exprs.push(Expr::Reject { v6 }),
+        Statement::Reset => exprs.push(Expr::RejectWithReset),
         Statement::Drop => exprs.push(Expr::Drop),
     }
 }

@@ -111,6 +111,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             self.check_at,
             self.dataplane.next_check(),
             trial,
+            self.dataplane.next_gone().filter(|_| !self.due),
             self.dataplane.next_sweep(now),
         ];
         times.into_iter().flatten().min()
@@ -208,6 +209,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
     fn look_periodically(&mut self, now: Instant) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         self.due |= is_due(self.dataplane.next_trial());
+        self.due |= is_due(self.dataplane.next_gone());
         if is_due(self.check_at) || is_due(self.dataplane.next_check()) {
             // If the kernel does not answer, the next sync fails and reports it.
             self.due |= self.dataplane.check(now).unwrap_or(true);

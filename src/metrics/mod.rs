@@ -66,6 +66,8 @@ pub struct State {
     pub frontends: PerFamily,
     /// Elements in the kernel, with the name of the set or map.
     pub elements: Vec<(&'static str, PerFamily)>,
+    /// Gone endpoints to which connections are reset.
+    pub gone_endpoints: PerFamily,
     /// Frontends that a Service does not get, because another Service has them.
     pub frontend_conflicts: usize,
     /// Service ports with a frontend that the kernel refuses.

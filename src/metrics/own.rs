@@ -26,6 +26,7 @@ pub(super) struct Own {
     pub(super) event_to_kernel: Histogram,
     elements: Vector<Labels<2>, Gauge>,
     frontends: PerFamily<Gauge>,
+    gone_endpoints: PerFamily<Gauge>,
     services: Gauge,
     without_endpoints: PerFamily<Gauge>,
     endpoint_slices: Gauge,
@@ -88,6 +89,13 @@ impl Own {
                 families,
                 "frontends",
                 "Frontends, as committed: pairs of address and port, and node ports",
+                Gauge::default,
+            ),
+            gone_endpoints: PerFamily::register(
+                registry,
+                families,
+                "gone_endpoints",
+                "Endpoints that terminated, and whose established connections are reset",
                 Gauge::default,
             ),
             services: plain_gauge(registry, "services", "Services that the agent knows"),
@@ -165,6 +173,7 @@ impl Own {
         self.frontend_conflicts.set(gauge(state.frontend_conflicts));
         self.quarantined_service_ports.set(gauge(state.quarantined_service_ports));
         self.frontends.set(state.frontends);
+        self.gone_endpoints.set(state.gone_endpoints);
         self.without_endpoints.set(state.without_endpoints);
         for (map, counts) in &state.elements {
             for family in &self.families {

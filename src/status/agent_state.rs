@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::plan::{NodeContext, Options, Set};
+use shunt_core::plan::{GONE_ENDPOINTS, NodeContext, Options, Set};
 
 use super::{
-    Conflict, Counts, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync, SyncFailure,
-    Time, Trouble, UnboundPort, UnboundServer, Unserved,
+    Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
+    SyncFailure, Time, Trouble, UnboundPort, UnboundServer, Unserved,
 };
 use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
@@ -207,13 +207,15 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
 fn counts(snapshot: &Snapshot) -> Counts {
     let sets = Set::ALL.into_iter().filter(|set| *set != Set::Affinity);
     let elements = |set: Set| snapshot.elements.map(|elements| elements[set as usize]).into();
+    let gone: Families = snapshot.gone_endpoints.into();
+    let gone = (gone != Families::default()).then(|| (GONE_ENDPOINTS.to_owned(), gone));
     Counts {
         services: snapshot.objects.services,
         service_ports: snapshot.objects.service_ports,
         endpoint_slices: snapshot.objects.endpoint_slices,
         endpoints: snapshot.objects.endpoints,
         frontends: snapshot.frontends.into(),
-        elements: sets.map(|set| (set.name().to_owned(), elements(set))).collect(),
+        elements: sets.map(|set| (set.name().to_owned(), elements(set))).chain(gone).collect(),
     }
 }
 

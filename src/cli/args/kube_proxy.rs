@@ -139,6 +139,7 @@ fn argument(flag: &'static Flag) -> Arg {
             .help(format!("{} No effect: {reason}", flag.help))
             .help_heading(IDLE)
             .hide_short_help(true),
+        None if flag.is_own => argument.help(flag.help.trim_end_matches('.')),
         None => argument.help(flag.help.trim_end_matches('.')).help_heading(HONOURED),
     }
 }

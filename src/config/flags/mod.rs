@@ -8,7 +8,7 @@ use super::fields;
 use super::raw::{Configuration, GoDuration, VModule};
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
-/// A flag of kube-proxy.
+/// A flag of kube-proxy, or of shunt, that sets a field.
 #[derive(Debug)]
 pub struct Flag {
     /// Without dashes, as in `healthz-port`.
@@ -21,6 +21,8 @@ pub struct Flag {
     pub help: &'static str,
     /// True if the flag counts with a configuration file, too.
     pub beside_file: bool,
+    /// True if kube-proxy does not have the flag.
+    pub is_own: bool,
     /// True if commands without a configuration have the flag, too.
     pub is_logging: bool,
     /// Why it has no effect, if the field does not say so.
@@ -36,11 +38,25 @@ impl Flag {
         set: fn(&mut Draft, &str) -> Result<(), String>,
         help: &'static str,
     ) -> Flag {
-        Flag { name, value, field, help, beside_file: false, is_logging: false, reason: "", set }
+        Flag {
+            name,
+            value,
+            field,
+            help,
+            beside_file: false,
+            is_own: false,
+            is_logging: false,
+            reason: "",
+            set,
+        }
     }
 
     const fn beside_file(self) -> Flag {
         Flag { beside_file: true, ..self }
+    }
+
+    const fn own(self) -> Flag {
+        Flag { is_own: true, beside_file: true, ..self }
     }
 
     const fn logging(self) -> Flag {

@@ -225,4 +225,13 @@ pub(super) const FLAGS: &[Flag] = &[
         |draft, value| duration(&mut draft.configuration.conntrack.udp_stream_timeout, value),
         "Timeout of UDP flows with answers; 0s leaves it unchanged.",
     ),
+    Flag::new(
+        "reset-gone-endpoints",
+        "",
+        "shunt.resetGoneEndpoints",
+        |draft, value| switch(&mut draft.configuration.shunt.reset_gone_endpoints, value),
+        "Reset established TCP connections to an endpoint that was terminating and is gone from \
+         every EndpointSlice, so that clients reconnect at once.",
+    )
+    .own(),
 ];

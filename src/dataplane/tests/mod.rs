@@ -3,6 +3,7 @@
 mod counters;
 mod damage;
 mod failures;
+mod gone;
 mod pace;
 mod rules;
 mod world;

@@ -9,7 +9,7 @@ use shunt_core::model::{Change, ChangeBatch, Family};
 use shunt_core::plan::{Options, TABLE};
 use shunt_fake_nftables::{Call, Fault, Faulty, Listing, NODE, Namespace, Socket, service, slice};
 
-use crate::dataplane::command::{Backlog, Command, Commands, channel};
+use crate::dataplane::command::{Backlog, Command, Commands, Configure, channel};
 use crate::dataplane::stopwatch::Stopwatch;
 use crate::dataplane::worker::{Pace, Worker};
 use crate::dataplane::{Dataplane, Event, Ownership, Snapshot};
@@ -167,6 +167,13 @@ impl World {
 
     pub(super) fn send_batch(&self, batch: ChangeBatch) {
         self.commands.send(Command::Changes(batch)).expect("a receiver");
+    }
+
+    /// Sends other options.
+    pub(super) fn configure(&self, options: Options) {
+        let min_period = PACE.min_period;
+        let configure = Configure { options, node_name: NODE.to_owned(), min_period };
+        self.commands.send(Command::Configure(configure)).expect("a receiver");
     }
 
     /// Lets time pass; the worker does what its thread would do.

@@ -11,6 +11,7 @@ mod changes;
 mod conflicts;
 mod established;
 mod flows;
+mod gone;
 mod half_open;
 mod lifecycle;
 mod rescue;

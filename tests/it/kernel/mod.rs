@@ -3,6 +3,7 @@
 mod cluster;
 mod counted;
 mod faults;
+mod gone;
 mod growth;
 mod ownership;
 mod probe;

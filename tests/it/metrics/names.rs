@@ -32,6 +32,7 @@ fn everything(families: &[Family]) -> Metrics {
         endpoint_slices: 2,
         frontends: [3, 4],
         elements: vec![("service-ips", [5, 6])],
+        gone_endpoints: [12, 13],
         frontend_conflicts: 7,
         quarantined_service_ports: 1,
         without_endpoints: [12, 13],

@@ -71,7 +71,7 @@ impl Configured {
 pub(crate) struct ConfigFile(TempDir);
 
 impl ConfigFile {
-    fn new(settings: &str) -> Result<ConfigFile> {
+    pub(crate) fn new(settings: &str) -> Result<ConfigFile> {
         let file = ConfigFile(tempfile::tempdir()?);
         file.write(settings)?;
         Ok(file)

@@ -1,6 +1,6 @@
 //! A configuration that changes while the agent runs, and what else is asked of its process.
 
-mod configured;
+pub(crate) mod configured;
 mod fields;
 mod files;
 mod process;

@@ -63,6 +63,10 @@ pub(super) const BOOTS: [Boot; 4] = [
                     "established::",
                     "flows::a_flow_ends_with_its_service",
                     "flows::a_flow_leaves_an_endpoint_that_is_gone",
+                    "gone::connection_to_a_gone_endpoint_is_reset_at_its_next_packet",
+                    "gone::connection_to_a_gone_endpoint_of_another_node_is_reset",
+                    "gone::address_that_is_an_endpoint_again_works_at_once",
+                    "gone::restarted_agent_keeps_the_gone_endpoints_and_their_times",
                 ],
             },
             Run {

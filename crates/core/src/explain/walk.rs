@@ -428,6 +428,10 @@ impl<'a, T: Tables> Walker<'a, T> {
             Statement::Goto(target) => Step::Leave(self.go(*target, depth)?),
             // The chains of affinity only store; they are not walked.
             Statement::AffinityUpdate(_) | Statement::DispatchUntranslated(_) => Step::NextRule,
+            // A new connection goes to no gone endpoint.
+            Statement::EstablishedClient | Statement::ToGoneEndpoint | Statement::Reset => {
+                Step::NextRule
+            }
             Statement::Masquerade => {
                 self.masquerades = true;
                 Step::Leave(Flow::Continue)

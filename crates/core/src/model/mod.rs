@@ -4,18 +4,20 @@
 //! ([`Service`], [`EndpointSlice`], [`Node`]), the [`Store`] that holds them, and the selection of
 //! the [`endpoints`] that a service port may use.
 //!
-//! Must not know: the sources of objects (files, an API server), nf_tables, time, or I/O of any
+//! Must not know: the sources of objects (files, an API server), nf_tables, a clock, or I/O of any
 //! kind. Everything in here can be tested without root.
 
 mod batch;
 mod collections;
 mod endpoints;
+mod gone;
 mod objects;
 mod store;
 
 pub use batch::{ChangeBatch, ChangeCounts};
 pub use collections::{ArrivalMap, ArrivalSet};
 pub use endpoints::{Backend, Locality, Selection, missing, select};
+pub use gone::{GONE_FOR, GoneEndpoints, MAX_GONE, SETTLE};
 pub use objects::{
     Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName, Protocol,
     Service, ServicePort, TrafficPolicy,

@@ -338,6 +338,11 @@ impl Store {
         self.slices.get(name).map(|slice| &**slice)
     }
 
+    /// Returns all EndpointSlices, in the order of insertion.
+    pub fn all_slices(&self) -> impl Iterator<Item = &EndpointSlice> {
+        self.slices.values().map(|slice| &**slice)
+    }
+
     /// Returns the last known state of the agent's Node, even after its deletion.
     #[must_use]
     pub fn last_known_node(&self) -> Option<&Node> {

@@ -30,8 +30,8 @@ pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
-    BaseHook, Chain, ChainName, Is, LAYOUT_COMMENT, Rule, Statement, TABLE, base_chains,
-    on_demand_chain,
+    BaseHook, Chain, ChainName, GONE_ENDPOINTS, Is, LAYOUT_COMMENT, Rule, Statement, TABLE,
+    base_chains, on_demand_chain,
 };
 pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
 pub use text::{base_text, element_text, render, rule_text};

@@ -70,6 +70,10 @@ pub struct Options {
     pub node_port_addresses: NodePortAddresses,
     /// The primary address of the node in its family, whatever the Node says (`bindAddress`).
     pub node_address: Option<IpAddr>,
+    /// Reset established connections to endpoints that were terminating and are gone
+    /// (`shunt.resetGoneEndpoints`).
+    #[serde(default)]
+    pub reset_gone_endpoints: bool,
 }
 
 impl Default for Options {
@@ -80,6 +84,7 @@ impl Default for Options {
             detect_local: DetectLocal::default(),
             node_port_addresses: NodePortAddresses::default(),
             node_address: None,
+            reset_gone_endpoints: false,
         }
     }
 }

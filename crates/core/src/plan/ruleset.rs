@@ -15,6 +15,10 @@ pub const TABLE: &str = "shunt";
 /// agent replaces a table that has another comment.
 pub const LAYOUT_COMMENT: &str = "shunt layout 2";
 
+/// The name of the set of gone endpoints. It is no [`Set`](super::Set): it exists only while it has
+/// elements, which are no part of the plan.
+pub const GONE_ENDPOINTS: &str = "gone-endpoints";
+
 /// The name of one of shunt's chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChainName {
@@ -29,6 +33,11 @@ pub enum ChainName {
     AffinityPostrouting,
     /// Base chain: packets for the node itself. Exists while a frontend has session affinity.
     AffinityInput,
+    /// Base chain: resets connections to gone endpoints, for packets that arrive. Exists while
+    /// there are gone endpoints.
+    ResetPrerouting,
+    /// Base chain: the same for packets that the node itself sends.
+    ResetOutput,
     /// Looks up the frontend of a packet by address.
     Services,
     /// Applies the rules for VIPs and ExternalIPs only: source ranges, short circuit, masquerade.
@@ -88,19 +97,31 @@ impl ChainName {
             ChainName::AffinityTimeout(_)
             | ChainName::AffinityPostrouting
             | ChainName::AffinityInput => true,
-            _ => false,
+            name => name.is_for_gone_endpoints(),
         }
     }
+
+    /// Returns true if the chain exists only while there are gone endpoints.
+    #[must_use]
+    pub fn is_for_gone_endpoints(self) -> bool {
+        ChainName::FOR_GONE_ENDPOINTS.contains(&self)
+    }
+
+    /// The chains that exist only while there are gone endpoints.
+    pub const FOR_GONE_ENDPOINTS: [ChainName; 2] =
+        [ChainName::ResetPrerouting, ChainName::ResetOutput];
 }
 
 const AFFINITY: &str = "affinity-";
 
-const FIXED: [(ChainName, &str); 12] = [
+const FIXED: [(ChainName, &str); 14] = [
     (ChainName::NatPrerouting, "nat-prerouting"),
     (ChainName::NatOutput, "nat-output"),
     (ChainName::NatPostrouting, "nat-postrouting"),
     (ChainName::AffinityPostrouting, "affinity-postrouting"),
     (ChainName::AffinityInput, "affinity-input"),
+    (ChainName::ResetPrerouting, "reset-prerouting"),
+    (ChainName::ResetOutput, "reset-output"),
     (ChainName::Services, "services"),
     (ChainName::External, "external"),
     (ChainName::Nodeports, "nodeports"),
@@ -126,8 +147,8 @@ impl fmt::Display for ChainName {
     }
 }
 
-/// The hook of a base chain. All of shunt's base chains are of type nat: the kernel runs them for
-/// the first packet of a connection only (`nf_nat_inet_fn`).
+/// The hook of a base chain. The chains of type nat see the first packet of a connection only
+/// (`nf_nat_inet_fn`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BaseHook {
     /// Packets that arrive.
@@ -138,6 +159,10 @@ pub enum BaseHook {
     Output,
     /// Packets that leave.
     Postrouting,
+    /// Every packet that arrives: a chain of type filter.
+    FilterPrerouting,
+    /// Every packet that the node itself sends: a chain of type filter.
+    FilterOutput,
 }
 
 /// A chain with its rules.
@@ -177,6 +202,10 @@ pub enum Statement {
     DestinationIsLocal(Is),
     /// Matches a connection whose destination NAT has translated.
     Translated,
+    /// Matches a packet of the client in an established connection.
+    EstablishedClient,
+    /// Matches a connection whose server, after destination NAT, is a gone endpoint.
+    ToGoneEndpoint,
     /// Matches the transport protocol.
     Protocol(Protocol),
     /// Matches a packet whose key is, or is not, in the set.
@@ -206,6 +235,8 @@ pub enum Statement {
     Masquerade,
     /// Rejects the packet with port unreachable (ICMP or ICMPv6).
     Reject,
+    /// Rejects the packet of a TCP connection with a reset.
+    Reset,
     /// Drops the packet.
     Drop,
 }
@@ -225,6 +256,9 @@ const NAT_SRC: i32 = 100;
 /// Before every masquerade: the first nat chain that binds the source ends the walk, and this chain
 /// needs the client's own address.
 const AFFINITY_PRIORITY: i32 = NAT_SRC - 10;
+/// Before destination NAT, which drops packets of the node itself to an endpoint without a route,
+/// and the address of a gone pod may have none (`nf_nat_ipv4_local_fn`).
+const RESET_PRIORITY: i32 = NAT_DST - 10;
 
 fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
     Rule { statements: statements.into(), comment: None }
@@ -234,8 +268,8 @@ fn because<const N: usize>(comment: &'static str, statements: [Statement; N]) ->
     Rule { statements: statements.into(), comment: Some(comment) }
 }
 
-/// Returns a chain that exists only while some frontend needs it; `None` for the names of other
-/// chains.
+/// Returns a chain that exists only while some frontend or gone endpoint needs it; `None` for the
+/// names of other chains.
 #[must_use]
 pub fn on_demand_chain(name: ChainName) -> Option<Chain> {
     if !name.is_on_demand() {
@@ -252,9 +286,24 @@ pub fn on_demand_chain(name: ChainName) -> Option<Chain> {
         }
         ChainName::AffinityPostrouting => (Some(BaseHook::Postrouting), vec![affinity_base()]),
         ChainName::AffinityInput => (Some(BaseHook::Input), vec![affinity_base()]),
+        ChainName::ResetPrerouting => (Some(BaseHook::FilterPrerouting), vec![reset_gone()]),
+        ChainName::ResetOutput => (Some(BaseHook::FilterOutput), vec![reset_gone()]),
         _ => return None,
     };
-    Some(Chain { name, base: base.map(|hook| (hook, AFFINITY_PRIORITY)), rules })
+    let priority = if name.is_for_gone_endpoints() { RESET_PRIORITY } else { AFFINITY_PRIORITY };
+    Some(Chain { name, base: base.map(|hook| (hook, priority)), rules })
+}
+
+/// Returns the rule that resets established connections to gone endpoints. New connections do not
+/// go there: the agent deletes half-open ones, and the client's next SYN gets another backend.
+fn reset_gone() -> Rule {
+    rule([
+        Statement::Protocol(Protocol::Tcp),
+        Statement::Translated,
+        Statement::EstablishedClient,
+        Statement::ToGoneEndpoint,
+        Statement::Reset,
+    ])
 }
 
 /// Returns the rules of a balancer.

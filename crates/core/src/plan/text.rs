@@ -5,8 +5,9 @@ use std::fmt::Write;
 
 use super::layout::family_word;
 use super::{
-    AFFINITY_SIZE, BaseHook, Chain, ChainName, Desired, Element, Field, Is, Key, LAYOUT_COMMENT,
-    Rule, Set, SetValue, SourceRange, Statement, TABLE, Value, base_chains, on_demand_chain,
+    AFFINITY_SIZE, BaseHook, Chain, ChainName, Desired, Element, Field, GONE_ENDPOINTS, Is, Key,
+    LAYOUT_COMMENT, Rule, Set, SetValue, SourceRange, Statement, TABLE, Value, base_chains,
+    on_demand_chain,
 };
 use crate::model::Family;
 
@@ -60,13 +61,17 @@ fn write_table(
 /// Writes the properties of a base chain like nft.
 #[must_use]
 pub fn base_text((hook, priority): (BaseHook, i32)) -> String {
+    let filters = matches!(hook, BaseHook::FilterPrerouting | BaseHook::FilterOutput);
     let hook = match hook {
         BaseHook::Prerouting => "prerouting",
         BaseHook::Input => "input",
         BaseHook::Output => "output",
         BaseHook::Postrouting => "postrouting",
+        BaseHook::FilterPrerouting => "prerouting",
+        BaseHook::FilterOutput => "output",
     };
-    format!("type nat hook {hook} priority {priority}; policy accept;")
+    let kind = if filters { "filter" } else { "nat" };
+    format!("type {kind} hook {hook} priority {priority}; policy accept;")
 }
 
 fn write_set<'a>(
@@ -183,6 +188,10 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
             Statement::SourceIsLocal => "fib saddr type local".to_owned(),
             Statement::DestinationIsLocal(is) => format!("fib daddr type {}local", not(*is)),
             Statement::Translated => "ct status dnat".to_owned(),
+            Statement::EstablishedClient => "ct state established ct direction original".to_owned(),
+            Statement::ToGoneEndpoint => {
+                format!("ct reply {ip} saddr . ct reply proto-src @{GONE_ENDPOINTS}")
+            }
             Statement::Protocol(protocol) => format!("meta l4proto {protocol}"),
             Statement::InSet(set, is) => {
                 format!("{} {}@{}", key_text(family, *set, 0), not(*is), set.name())
@@ -221,6 +230,7 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
             Statement::Goto(chain) => format!("goto {chain}"),
             Statement::Masquerade => "masquerade fully-random".to_owned(),
             Statement::Reject => "reject".to_owned(),
+            Statement::Reset => "reject with tcp reset".to_owned(),
             Statement::Drop => "drop".to_owned(),
         })
         .collect();

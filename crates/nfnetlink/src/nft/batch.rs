@@ -15,8 +15,8 @@ use super::expr::{self, c_string};
 use super::refusal::{Answer, Refusal};
 use super::uapi::{
     NFT_DATA_VERDICT, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_TABLE,
-    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE,
-    NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
+    NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME,
+    NFTA_SET_TABLE, NFTA_TABLE_FLAGS, NFTA_TABLE_NAME, NFTA_TABLE_USERDATA,
 };
 use super::{BaseChain, Elements, Expr, SetData, SetType, userdata};
 use crate::Family;
@@ -211,6 +211,14 @@ impl Batch {
             unsafe { sys::nftnl_set_add_expr(raw, expr::counter().as_ptr()) };
         }
         self.object(&set, MsgType::Add);
+    }
+
+    /// Deletes a set or map with its elements. The kernel refuses if a rule still refers to it.
+    pub fn delete_set(&mut self, family: Family, table: &str, name: &str) {
+        self.nft(libc::NFT_MSG_DELSET, 0, family, |body| {
+            put_text(body, NFTA_SET_TABLE, table);
+            put_text(body, NFTA_SET_NAME, name);
+        });
     }
 
     /// Adds elements to a set or map, in as many messages as the lists need.

@@ -72,6 +72,8 @@ pub enum Expr {
     InputInterfaceName(Register),
     /// Loads the connection's status bits (`IPS_*`).
     CtStatus(Register),
+    /// Loads the state of the packet's connection, as a bit (`NF_CT_STATE_BIT`).
+    CtState(Register),
     /// Loads the direction of the packet in its connection: 0 for the original one, 1 for replies.
     CtDirection(Register),
     /// Loads the source address that the connection had before translation.
@@ -92,6 +94,16 @@ pub enum Expr {
     },
     /// Loads the destination port that the connection had before translation.
     CtOriginalPort(Register),
+    /// Loads the source address of replies in the connection: the address of the server, after
+    /// destination NAT.
+    CtReplySource {
+        /// True for IPv6.
+        v6: bool,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads the source port of replies in the connection.
+    CtReplySourcePort(Register),
     /// Adds an element to a set, or continues if the set has it. Does not continue if the set is
     /// full.
     AddToSet {
@@ -187,6 +199,8 @@ pub enum Expr {
         /// True for ICMPv6.
         v6: bool,
     },
+    /// Answers a TCP packet with a reset.
+    RejectWithReset,
     /// Drops the packet.
     Drop,
     /// Goes to the chain and comes back.
@@ -237,18 +251,24 @@ impl nftnl::expr::Expression for Expr {
                 ],
             ),
             Expr::InputInterfaceName(to) => load_meta(libc::NFT_META_IIFNAME, *to),
-            Expr::CtStatus(to) => load_ct(libc::NFT_CT_STATUS, *to, false),
-            Expr::CtDirection(to) => load_ct(libc::NFT_CT_DIRECTION, *to, false),
+            Expr::CtStatus(to) => load_ct(libc::NFT_CT_STATUS, *to, None),
+            Expr::CtState(to) => load_ct(libc::NFT_CT_STATE, *to, None),
+            Expr::CtDirection(to) => load_ct(libc::NFT_CT_DIRECTION, *to, None),
             Expr::CtOriginalSource { v6, to } => {
                 let key = if *v6 { libc::NFT_CT_SRC_IP6 } else { libc::NFT_CT_SRC_IP };
-                load_ct(key, *to, true)
+                load_ct(key, *to, ORIGINAL)
             }
-            Expr::CtOriginalSourcePort(to) => load_ct(libc::NFT_CT_PROTO_SRC, *to, true),
+            Expr::CtOriginalSourcePort(to) => load_ct(libc::NFT_CT_PROTO_SRC, *to, ORIGINAL),
             Expr::CtOriginalDestination { v6, to } => {
                 let key = if *v6 { libc::NFT_CT_DST_IP6 } else { libc::NFT_CT_DST_IP };
-                load_ct(key, *to, true)
+                load_ct(key, *to, ORIGINAL)
             }
-            Expr::CtOriginalPort(to) => load_ct(libc::NFT_CT_PROTO_DST, *to, true),
+            Expr::CtOriginalPort(to) => load_ct(libc::NFT_CT_PROTO_DST, *to, ORIGINAL),
+            Expr::CtReplySource { v6, to } => {
+                let key = if *v6 { libc::NFT_CT_SRC_IP6 } else { libc::NFT_CT_SRC_IP };
+                load_ct(key, *to, REPLY)
+            }
+            Expr::CtReplySourcePort(to) => load_ct(libc::NFT_CT_PROTO_SRC, *to, REPLY),
             Expr::AddToSet { set, key, timeout } => build(
                 c"dynset",
                 &[
@@ -353,6 +373,10 @@ impl nftnl::expr::Expression for Expr {
                     ],
                 )
             }
+            Expr::RejectWithReset => build(
+                c"reject",
+                &[(sys::NFTNL_EXPR_REJECT_TYPE, U32(libc::NFT_REJECT_TCP_RST as u32))],
+            ),
             Expr::Drop => verdict(libc::NF_DROP, None),
             Expr::Jump(chain) => verdict(libc::NFT_JUMP, Some(chain)),
             Expr::Goto(chain) => verdict(libc::NFT_GOTO, Some(chain)),
@@ -383,16 +407,16 @@ fn load_meta(key: i32, to: Register) -> NonNull<sys::nftnl_expr> {
     )
 }
 
-fn load_ct(key: i32, to: Register, original: bool) -> NonNull<sys::nftnl_expr> {
-    /// `IP_CT_DIR_ORIGINAL`.
-    const ORIGINAL: u8 = 0;
+/// `IP_CT_DIR_ORIGINAL` and `IP_CT_DIR_REPLY`.
+const ORIGINAL: Option<u8> = Some(0);
+const REPLY: Option<u8> = Some(1);
+
+fn load_ct(key: i32, to: Register, direction: Option<u8>) -> NonNull<sys::nftnl_expr> {
     let mut attributes = vec![
         (sys::NFTNL_EXPR_CT_KEY, Value::U32(key as u32)),
         (sys::NFTNL_EXPR_CT_DREG, Value::U32(to.raw())),
     ];
-    if original {
-        attributes.push((sys::NFTNL_EXPR_CT_DIR, Value::U8(ORIGINAL)));
-    }
+    attributes.extend(direction.map(|it| (sys::NFTNL_EXPR_CT_DIR, Value::U8(it))));
     build(c"ct", &attributes)
 }
 

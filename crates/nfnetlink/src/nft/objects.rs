@@ -110,6 +110,8 @@ pub struct SetType {
     pub range_fields: Option<[u8; 4]>,
     /// True for a set to which packets add elements, which expire.
     pub learned: bool,
+    /// True for a set whose elements may expire. Those of a learned set always may.
+    pub expires: bool,
     /// The maximum number of elements; `None` for no limit. With a size, the kernel allocates the
     /// hash table at once and never resizes it.
     pub size: Option<u32>,
@@ -130,6 +132,7 @@ impl SetType {
             data: None,
             range_fields: None,
             learned: false,
+            expires: false,
             size: None,
             counter: false,
             type_of: None,
@@ -143,6 +146,7 @@ impl SetType {
         let ranges = if self.range_fields.is_some() { interval } else { 0 };
         let learned = (libc::NFT_SET_EVAL | libc::NFT_SET_TIMEOUT) as u32;
         let learned = if self.learned { learned } else { 0 };
-        map as u32 | ranges | learned
+        let expires = if self.expires { libc::NFT_SET_TIMEOUT as u32 } else { 0 };
+        map as u32 | ranges | learned | expires
     }
 }

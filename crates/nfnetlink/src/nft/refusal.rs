@@ -111,6 +111,7 @@ impl Answer {
                 ("delete a rule of chain", text(NFTA_RULE_TABLE), text(NFTA_RULE_CHAIN))
             }
             libc::NFT_MSG_NEWSET => ("add set", text(NFTA_SET_TABLE), text(NFTA_SET_NAME)),
+            libc::NFT_MSG_DELSET => ("delete set", text(NFTA_SET_TABLE), text(NFTA_SET_NAME)),
             libc::NFT_MSG_NEWSETELEM => {
                 ("add an element to", text(NFTA_SET_ELEM_LIST_TABLE), text(NFTA_SET_ELEM_LIST_SET))
             }

@@ -156,6 +156,7 @@ pub fn options() -> impl Strategy<Value = Options> {
                 detect_local,
                 node_port_addresses,
                 node_address,
+                reset_gone_endpoints: false,
             }
         },
     )

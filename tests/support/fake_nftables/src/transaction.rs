@@ -104,6 +104,7 @@ impl<'a> Transaction<'a> {
             NEWRULE => self.new_rule(message),
             DELRULE => self.delete_rule(message),
             NEWSET => self.new_set(message),
+            DELSET => self.delete_set(message),
             NEWSETELEM | DELSETELEM => self.elements(message, kind == NEWSETELEM),
             other => unreachable!("the fake does not know message {other} of nf_tables"),
         }
@@ -283,6 +284,20 @@ impl<'a> Transaction<'a> {
                 table.sets.push(Arc::new(set));
             }
         }
+        self.changed = true;
+        Ok(())
+    }
+
+    fn delete_set(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        let table = self.table(message, SET_TABLE)?;
+        let attr = message.attrs().find(SET_NAME).ok_or(Errno::EINVAL)?;
+        let name = text(&attr);
+        table.set(&name).ok_or(at(message, &attr, Errno::ENOENT))?;
+        let mut rules = table.chains.iter().flat_map(|chain| &chain.rules);
+        if rules.any(|rule| rule.sets.contains(&name)) {
+            return Err(at(message, &attr, Errno::EBUSY));
+        }
+        table.sets.retain(|set| set.name != name);
         self.changed = true;
         Ok(())
     }

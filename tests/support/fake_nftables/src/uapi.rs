@@ -9,6 +9,7 @@ pub(crate) const DELCHAIN: u8 = 5;
 pub(crate) const NEWRULE: u8 = 6;
 pub(crate) const DELRULE: u8 = 8;
 pub(crate) const NEWSET: u8 = 9;
+pub(crate) const DELSET: u8 = 11;
 pub(crate) const NEWSETELEM: u8 = 12;
 pub(crate) const DELSETELEM: u8 = 14;
 

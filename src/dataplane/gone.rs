@@ -1,0 +1,257 @@
+//! Writes the set of gone endpoints, and the chains that reset connections to them. Set and chains
+//! exist only while there are gone endpoints.
+//!
+//! The elements have timeouts in the kernel: they end in time while no agent runs, and a restarted
+//! agent reads the remaining time. The agent removes an element earlier if a slice lists the
+//! endpoint again, and removes set and chains with the last element.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use nfnetlink::nft::{Age, Batch, Elements, Error, Kernel, Refusal};
+use shunt_core::model::{Backend, Change, Family, GONE_FOR, GoneEndpoints, Listed, Store};
+use shunt_core::plan::{Chain, ChainName, GONE_ENDPOINTS, TABLE, on_demand_chain};
+
+use super::codec::{decode_backend, encode_backend, gone_set_type, table_family};
+use super::listing::retried;
+use super::record::KernelRecord;
+
+/// The gone endpoints of the known slices, if connections to them are reset.
+#[derive(Default)]
+pub(super) struct Gone {
+    /// `None`: connections are not reset.
+    tracker: Option<GoneEndpoints>,
+    /// The kernel may differ from the tracker.
+    is_due: bool,
+    /// The elements of an earlier agent were taken over.
+    has_adopted: bool,
+}
+
+impl Gone {
+    /// Makes the state of an empty store.
+    pub(super) fn new(resets: bool) -> Gone {
+        Gone { tracker: resets.then(GoneEndpoints::default), ..Gone::default() }
+    }
+
+    /// Begins or ends to reset connections.
+    pub(super) fn configure(&mut self, resets: bool, store: &Store) {
+        if self.tracker.is_some() != resets {
+            self.tracker = resets.then(|| GoneEndpoints::new(store.all_slices()));
+            self.is_due = true;
+        }
+    }
+
+    /// Notes a change that the store does not have yet.
+    pub(super) fn note(&mut self, store: &Store, change: &Change) {
+        let Some(tracker) = &mut self.tracker else { return };
+        match change {
+            Change::Slice(new) => {
+                let old = store.slice(&new.name);
+                if old != Some(new) {
+                    tracker.replace(old, Some(new));
+                }
+            }
+            Change::SliceGone(name) => tracker.replace(store.slice(name), None),
+            Change::Listed(Listed::Slices(names)) => {
+                for slice in store.all_slices().filter(|slice| !names.contains(&slice.name)) {
+                    tracker.replace(Some(slice), None);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Advances to the present.
+    pub(super) fn advance(&mut self, now: Instant) {
+        if let Some(tracker) = &mut self.tracker {
+            tracker.advance(now);
+            self.is_due |= tracker.take_changed();
+        }
+    }
+
+    /// Returns the time of the next [`Gone::advance`].
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.tracker.as_ref().and_then(GoneEndpoints::next)
+    }
+
+    /// Enters the listed elements in the record. Takes over those of an earlier agent.
+    pub(super) fn read(&mut self, listed: [Listing; 2], record: &mut KernelRecord, now: Instant) {
+        let is_first = !std::mem::replace(&mut self.has_adopted, true);
+        for (family, listed) in Family::ALL.into_iter().zip(listed) {
+            for (backend, left) in listed {
+                if let (Some(tracker), Some(left), true) = (&mut self.tracker, left, is_first) {
+                    tracker.adopt(backend, now + left);
+                }
+                let until = now + left.unwrap_or(GONE_FOR);
+                record.gone_mut(family).insert(backend, until);
+            }
+        }
+        self.is_due = true;
+    }
+
+    /// Returns the desired endpoints.
+    pub(super) fn wanted(&self, now: Instant) -> Wanted<'_> {
+        Wanted { tracker: self.tracker.as_ref(), is_due: self.is_due, now }
+    }
+
+    /// Notes that the kernel has the desired endpoints.
+    pub(super) fn settled(&mut self) {
+        self.is_due = false;
+    }
+
+    /// Ends to reset connections, because the kernel refuses set or chains. Returns false if they
+    /// are not wanted.
+    pub(super) fn give_up(&mut self) -> bool {
+        self.is_due = true;
+        self.tracker.take().is_some()
+    }
+}
+
+/// The desired gone endpoints.
+pub(super) struct Wanted<'a> {
+    tracker: Option<&'a GoneEndpoints>,
+    is_due: bool,
+    now: Instant,
+}
+
+/// The difference between the desired gone endpoints of a family and the record.
+#[derive(Default)]
+pub(super) struct GoneDelta {
+    /// The chains to write.
+    pub(super) chains: Vec<Chain>,
+    /// The existing chains to delete, with the set.
+    deleted_chains: Vec<ChainName>,
+    set: SetChange,
+    added: Elements,
+    deleted: Elements,
+    /// The endpoints of the record after the commit; `None` without a change.
+    after: Option<BTreeMap<Backend, Instant>>,
+}
+
+/// What becomes of the set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum SetChange {
+    #[default]
+    None,
+    Add,
+    Delete,
+}
+
+impl GoneDelta {
+    /// Compares the desired endpoints with the record of a table, which the transaction creates if
+    /// the record has none.
+    pub(super) fn between(record: &KernelRecord, family: Family, wanted: &Wanted<'_>) -> GoneDelta {
+        let mut delta = GoneDelta::default();
+        if !wanted.is_due && record.owner(family).is_some() {
+            return delta;
+        }
+        let has_set = record.has_gone_set(family);
+        let old = record.gone(family);
+        let is_left = |until: Instant| left(until, wanted.now) > Duration::ZERO;
+        let gone = wanted.tracker.into_iter().flat_map(GoneEndpoints::gone);
+        let new: BTreeMap<Backend, Instant> = gone
+            .filter(|(backend, until)| Family::of(backend.address) == family && is_left(*until))
+            .collect();
+        let exists = |name: &ChainName| record.chain(family, *name).is_some();
+        if new.is_empty() {
+            delta.deleted_chains =
+                ChainName::FOR_GONE_ENDPOINTS.into_iter().filter(exists).collect();
+            if has_set {
+                delta.set = SetChange::Delete;
+            }
+        } else {
+            let chains = ChainName::FOR_GONE_ENDPOINTS.into_iter().filter_map(on_demand_chain);
+            let is_right = |chain: &Chain| record.chain(family, chain.name) == Some(Some(chain));
+            delta.chains = chains.filter(|chain| !is_right(chain)).collect();
+            if !has_set {
+                delta.set = SetChange::Add;
+            }
+            let known = |backend: &Backend| has_set && old.contains_key(backend);
+            for (backend, until) in new.iter().filter(|(backend, _)| !known(backend)) {
+                let age = Age { timeout: millis(GONE_FOR), left: millis(left(*until, wanted.now)) };
+                delta.added.push_aging(encode_backend(*backend).as_slice(), None, age);
+            }
+            let stale = old.iter().filter(|(backend, _)| has_set && !new.contains_key(*backend));
+            // The kernel removes the others itself.
+            for (backend, _) in stale.filter(|(_, until)| is_left(**until)) {
+                delta.deleted.push(encode_backend(*backend).as_slice(), None, None);
+            }
+        }
+        delta.after = (*old != new).then_some(new);
+        delta
+    }
+
+    /// Adds the set, which the chains refer to.
+    pub(super) fn add_set(&self, family: Family, batch: &mut Batch) {
+        if self.set == SetChange::Add {
+            batch.add_set(table_family(family), TABLE, GONE_ENDPOINTS, &gone_set_type(family));
+        }
+    }
+
+    /// Writes the rest. To be called after the message that takes over a table: the kernel refuses
+    /// it after the deletion of a base chain (`nft_table_pending_update`).
+    pub(super) fn write(&self, family: Family, batch: &mut Batch) {
+        let table = table_family(family);
+        for name in &self.deleted_chains {
+            batch.delete_chain(table, TABLE, &name.to_string());
+        }
+        if self.set == SetChange::Delete {
+            batch.delete_set(table, TABLE, GONE_ENDPOINTS);
+        }
+        // An element may expire at this moment, and the deletion of a missing element fails the
+        // transaction. To add an element that exists has no effect.
+        batch.add_elements(table, TABLE, GONE_ENDPOINTS, &self.deleted);
+        batch.delete_elements(table, TABLE, GONE_ENDPOINTS, &self.deleted);
+        batch.add_elements(table, TABLE, GONE_ENDPOINTS, &self.added);
+    }
+
+    /// Returns the numbers of added and deleted elements.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.added.len(), self.deleted.len())
+    }
+
+    /// Updates the record after the commit. The caller enters the written chains.
+    pub(super) fn enter(self, record: &mut KernelRecord, family: Family) {
+        for name in self.deleted_chains {
+            record.set_chain(family, name, None);
+        }
+        match self.set {
+            SetChange::None => {}
+            SetChange::Add => record.set_gone_set(family, true),
+            SetChange::Delete => record.set_gone_set(family, false),
+        }
+        if let Some(after) = self.after {
+            *record.gone_mut(family) = after;
+        }
+    }
+}
+
+fn left(until: Instant, now: Instant) -> Duration {
+    until.saturating_duration_since(now).min(GONE_FOR)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+/// The elements of a set in the kernel, and their remaining times. Those without one are another
+/// process's.
+pub(super) type Listing = BTreeMap<Backend, Option<Duration>>;
+
+/// Lists the gone endpoints of a table.
+pub(super) fn listed(kernel: &mut dyn Kernel, family: Family) -> Result<Listing, Error> {
+    retried(|| {
+        let mut found = Listing::new();
+        kernel.elements(table_family(family), TABLE, GONE_ENDPOINTS, &mut |element| {
+            let left = element.age.map(|age| Duration::from_millis(age.left));
+            found.extend(decode_backend(family, element.key).map(|backend| (backend, left)));
+        })?;
+        Ok(found)
+    })
+}
+
+/// Returns true if the kernel refused the set or the chains.
+pub(super) fn is_about_gone(refusal: &Refusal) -> bool {
+    let name = ChainName::parse(&refusal.object);
+    refusal.object == GONE_ENDPOINTS || name.is_some_and(ChainName::is_for_gone_endpoints)
+}
