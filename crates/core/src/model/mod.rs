@@ -11,6 +11,7 @@ mod batch;
 mod collections;
 mod endpoints;
 mod objects;
+mod placement;
 mod store;
 
 pub use batch::{ChangeBatch, ChangeCounts};
@@ -20,4 +21,5 @@ pub use objects::{
     Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName, Protocol,
     Service, ServicePort, TrafficPolicy,
 };
+pub use placement::{Placement, placements};
 pub use store::{Change, Dirty, Listed, Store};

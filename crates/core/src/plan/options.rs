@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::Unresponsive;
 use crate::model::Family;
 
 /// The criterion for traffic of pods on this node (`detectLocalMode`).
@@ -70,6 +71,10 @@ pub struct Options {
     pub node_port_addresses: NodePortAddresses,
     /// The primary address of the node in its family, whatever the Node says (`bindAddress`).
     pub node_address: Option<IpAddr>,
+    /// The endpoints that do not answer, if the agent may eject them. They are not configured, but
+    /// every plan of the same state needs them.
+    #[serde(default)]
+    pub unresponsive: Unresponsive,
 }
 
 impl Default for Options {
@@ -80,6 +85,7 @@ impl Default for Options {
             detect_local: DetectLocal::default(),
             node_port_addresses: NodePortAddresses::default(),
             node_address: None,
+            unresponsive: Unresponsive::default(),
         }
     }
 }
