@@ -65,6 +65,15 @@ pub(super) const BOOTS: [Boot; 4] = [
                     "flows::a_flow_leaves_an_endpoint_that_is_gone",
                 ],
             },
+            // Another kind of set and chain, and what connection tracking lists.
+            Run {
+                name: "unresponsive",
+                tests: &[
+                    "endings::both_families_have_endpoints_of_their_own",
+                    "modes::cleanup_leaves_no_table",
+                    "modes::off_has_no_table_and_no_thread",
+                ],
+            },
             Run {
                 name: "frontends",
                 tests: &[
@@ -105,7 +114,7 @@ pub(super) const BOOTS: [Boot; 4] = [
 ];
 
 /// The modules of the test program, also those of which no machine runs a test.
-const MODULES: [&str; 9] = [
+const MODULES: [&str; 10] = [
     "conntrack",
     "differential",
     "endpoints",
@@ -115,6 +124,7 @@ const MODULES: [&str; 9] = [
     "oncall",
     "packets",
     "reload",
+    "unresponsive",
 ];
 
 /// What the program of `vm-tests` runs: its first argument, too.
