@@ -27,7 +27,7 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 const REST: u32 = 4;
 /// The interval of looks at the objects while the agent follows an endpoint.
 const PLACE_INTERVAL: Duration = Duration::from_secs(1);
-/// The pause after a failure.
+/// The pause after a failure that comes this early after another.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Returns the placements of those endpoints that are in a pool.
@@ -62,6 +62,7 @@ pub fn spawn(inputs: Inputs) -> io::Result<()> {
             reported: Vec::new(),
         };
         loop {
+            let began = Instant::now();
             let Err(error) = worker.run();
             warn!(
                 %error,
@@ -69,7 +70,10 @@ pub fn spawn(inputs: Inputs) -> io::Result<()> {
                  --eject-unresponsive=off to do without"
             );
             worker.fail(&error);
-            std::thread::sleep(RETRY);
+            // Another process may have flushed all tables.
+            if began.elapsed() < RETRY {
+                std::thread::sleep(RETRY);
+            }
         }
     })?;
     Ok(())

@@ -45,6 +45,29 @@ fn off_has_no_table_and_no_thread() -> Result<()> {
     Ok(())
 }
 
+/// What a person on the node sees, with nft as the witness.
+#[test]
+fn rule_is_listed_as_documented() -> Result<()> {
+    let scene = Scene::start(World::with_web()?, "observe")?;
+    let lab = &scene.world.lab;
+    scene.wait("tables", |scene| has_tables(&scene.world))?;
+    for (family, word) in [("ip", "ip"), ("ip6", "ip6")] {
+        let table = lab.node.output("nft", &["list", "table", family, "shunt-unresponsive"])?;
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let listed = words(&table);
+        for part in [
+            "type filter hook prerouting priority",
+            "type filter hook output priority",
+            &format!(
+                "@repeated-syns {{ {word} daddr . tcp dport . {word} saddr . tcp sport timeout 5s }}"
+            ),
+        ] {
+            assert!(listed.contains(part), "{part}\n{table}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn cleanup_leaves_no_table() -> Result<()> {
     let world = World::with_web()?;
@@ -116,12 +139,17 @@ fn restart_restores_all_endpoints() -> Result<()> {
     Ok(())
 }
 
-/// The tables of an older agent on a kernel before 5.12 are replaced, not doubled.
 #[test]
 fn another_process_may_flush_the_tables() -> Result<()> {
     let scene = Scene::start(World::with_web()?, "on")?;
     let lab = &scene.world.lab;
+    scene.wait("tables", |scene| has_tables(&scene.world))?;
     lab.node.output("nft", &["flush", "ruleset"])?;
+    // Owned tables stay; others come back.
+    scene.wait("tables", |scene| {
+        let rules = scene.world.rules()?;
+        Ok(rules.contains("default/web:tcp") && rules.contains("repeated-syns"))
+    })?;
     kill(&lab.pod3)?;
     scene.connect_until_ejected(&times(12, &lab.pod2, VIP)?, &[endpoint(&lab.pod3)])?;
     Ok(())
