@@ -31,4 +31,5 @@ pub mod spanned_yaml;
 pub mod status;
 pub mod top;
 pub mod trace;
+pub mod unresponsive;
 pub mod version;

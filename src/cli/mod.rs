@@ -27,6 +27,7 @@ mod sources;
 mod status;
 mod top;
 mod trace;
+mod unresponsive;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -23,7 +23,7 @@ use crate::http::{ServiceHealth, ServiceHealths};
 use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::source::manifests::{Location, Locations};
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
-use crate::status::{AgentState, NodePorts, missing_node};
+use crate::status::{AgentState, Ejections, NodePorts, missing_node};
 
 /// Sysctls to set after the first commit; `None` once they are set.
 pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
@@ -64,7 +64,7 @@ impl Observer {
                 self.note_node_ports(&snapshot);
                 self.set_sysctls();
                 // First, so that the status of an agent that is ready includes this sync.
-                self.known.synced(wrote, stats.took, snapshot.clone());
+                self.note_ejections(&self.known.synced(wrote, stats.took, snapshot.clone()));
                 self.note_node(&snapshot);
                 self.note_health(snapshot.node_is_eligible, true);
                 self.service_healths.send_if_modified(|told| {
@@ -127,6 +127,16 @@ impl Observer {
                 self.events.record(events::conflict(&conflict.conflict));
             }
         }
+    }
+
+    fn note_ejections(&self, Ejections { ejected, restored }: &Ejections) {
+        for endpoint in ejected {
+            tracing::warn!(%endpoint, "ejected the unresponsive endpoint");
+        }
+        for endpoint in restored {
+            tracing::info!(%endpoint, "restored the endpoint");
+        }
+        self.metrics.ejected(ejected.len(), restored.len());
     }
 
     fn note_node_ports(&mut self, snapshot: &Snapshot) {

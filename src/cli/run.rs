@@ -26,6 +26,7 @@ use super::reload::{
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, Parts, runtime};
+use super::unresponsive::{Finding, find_unresponsive};
 use super::{Failure, ending, events, exclusive, leftovers, netns, oneshot, process};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
@@ -218,6 +219,16 @@ fn keep_running(
             Reports { events: events.clone(), metrics: metrics.clone(), known: known.clone() };
         move || leftovers::look(period, &reports)
     })?;
+    find_unresponsive(
+        arguments.eject_unresponsive,
+        &Finding {
+            families: &families,
+            known: &known,
+            directory: &directory,
+            commands: &commands,
+            metrics: &metrics,
+        },
+    )?;
     let health_of = health_source(health_seen, commands.backlog(), families);
     let status = known.clone().teller(health_of.clone(), unbound.clone());
     let answer = answers(known.clone(), status, directory.clone());

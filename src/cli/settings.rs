@@ -1,7 +1,7 @@
 //! The effective configuration: flags and configuration file combined.
 
 use anyhow::Context;
-use shunt_core::plan::Options;
+use shunt_core::plan::{Options, Unresponsive};
 
 use super::args::{Logging, Settings};
 use super::{Failure, logging};
@@ -30,6 +30,7 @@ impl Effective {
             node_port_addresses: self.config.node_port_addresses.clone(),
             node_address: self.config.bind_address,
             reset_gone_endpoints: self.config.reset_gone_endpoints,
+            unresponsive: Unresponsive::default(),
         }
     }
 

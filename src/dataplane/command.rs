@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shunt_core::model::{ChangeBatch, ChangeCounts};
-use shunt_core::plan::Options;
+use shunt_core::plan::{Options, Unresponsive};
 
 /// A command to the dataplane's thread.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub enum Command {
     Changes(ChangeBatch),
     /// Apply a changed configuration.
     Configure(Configure),
+    /// Eject endpoints that do not answer, and restore all others.
+    Eject(Unresponsive),
 }
 
 /// The part of the configuration that the dataplane uses.
@@ -74,7 +76,7 @@ impl Commands {
     pub fn send(&self, command: Command) -> Result<(), Stopped> {
         (self.noticed)(match &command {
             Command::Changes(batch) => batch.counts(),
-            Command::Configure(_) => ChangeCounts::default(),
+            Command::Configure(_) | Command::Eject(_) => ChangeCounts::default(),
         });
         // The thread counts what it takes, so the commands must come in the order of this list.
         let mut waiting = self.backlog.lock();

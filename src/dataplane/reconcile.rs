@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::nft::{self, Kernel, Refusal, Socket};
 use nix::errno::Errno;
 use shunt_core::model::{Change, Dirty, Family, Store};
-use shunt_core::plan::{ChainName, Desired, Flows, FrontendKey, Options};
+use shunt_core::plan::{ChainName, Desired, Flows, FrontendKey, Options, Unresponsive};
 
 use super::affinity::{Step, Sweep, kept};
 use super::drift::{Drift, Found, Look};
@@ -149,6 +149,12 @@ impl Dataplane {
     pub fn configure(&mut self, options: Options, node_name: &str) {
         self.gone.configure(options.reset_gone_endpoints, &self.store);
         self.desired.configure(options, node_name);
+        self.dirty.node_context = true;
+    }
+
+    /// Changes the endpoints that do not answer. The next sync ejects and restores endpoints.
+    pub fn set_unresponsive(&mut self, unresponsive: Unresponsive) {
+        self.desired.set_unresponsive(unresponsive);
         self.dirty.node_context = true;
     }
 

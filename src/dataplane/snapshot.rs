@@ -1,10 +1,10 @@
 //! The state of the dataplane for its observers: one immutable value per sync.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use shunt_core::model::{Family, ObjectName, Store};
+use shunt_core::model::{Backend, Family, ObjectName, Store};
 use shunt_core::plan::{Conflict, Desired, FrontendKey, HealthCheck, NodeContext, Set, Unserved};
 
 use super::quarantine::{Quarantine, Suspect};
@@ -35,6 +35,8 @@ pub struct Snapshot {
     pub node_context: Option<Arc<NodeContext>>,
     /// The health checks of load balancers for Services.
     pub health_checks: Vec<HealthCheck>,
+    /// The ejected endpoints, with the number of Services that eject them.
+    pub ejected: BTreeMap<Backend, usize>,
     /// The numbers of service ports without an endpoint for some traffic.
     pub unserved: Unserved,
     /// The frontends that several Services claim.
@@ -111,6 +113,7 @@ impl Snapshot {
             node_is_eligible: store.node().map(|node| node.eligible),
             node_context: desired.node_context().cloned(),
             health_checks: desired.health_checks().cloned().collect(),
+            ejected: desired.ejected().clone(),
             unserved: desired.unserved(),
             conflicts: desired
                 .conflicts()

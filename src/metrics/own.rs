@@ -37,6 +37,9 @@ pub(super) struct Own {
     config_reloads: Vector<Labels<1>, Counter>,
     config_last_reload_successful: Gauge,
     kube_proxy_leftovers: Vector<Labels<1>, Gauge>,
+    endpoints_unresponsive: Gauge,
+    endpoint_ejections: Counter,
+    endpoint_restores: Counter,
 }
 
 impl Own {
@@ -150,6 +153,21 @@ impl Own {
                 "Leftovers of kube-proxy on this node by kind",
                 Gauge::default,
             ),
+            endpoints_unresponsive: plain_gauge(
+                registry,
+                "endpoints_unresponsive",
+                "Endpoints that answer neither clients nor the agent",
+            ),
+            endpoint_ejections: counter(
+                registry,
+                "endpoint_ejections",
+                "Unresponsive endpoints whose connections other endpoints took over",
+            ),
+            endpoint_restores: counter(
+                registry,
+                "endpoint_restores",
+                "Ejected endpoints that take connections again, or left their Services",
+            ),
         };
         for result in ["success", "failure"] {
             drop(own.config_reloads.get_or_create(&[("result", result)]));
@@ -189,6 +207,15 @@ impl Own {
         for (kind, count) in counts {
             self.kube_proxy_leftovers.get_or_create(&[("kind", kind)]).set(gauge(*count));
         }
+    }
+
+    pub(super) fn unresponsive(&self, count: usize) {
+        self.endpoints_unresponsive.set(gauge(count));
+    }
+
+    pub(super) fn ejected(&self, ejections: usize, restores: usize) {
+        self.endpoint_ejections.inc_by(ejections as u64);
+        self.endpoint_restores.inc_by(restores as u64);
     }
 
     pub(super) fn unbound_ports(&self, server: Server, count: usize) {

@@ -1,10 +1,12 @@
 //! The state that the agent notes for `shunt status`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use shunt_core::model::Backend;
 use shunt_core::plan::{GONE_ENDPOINTS, NodeContext, Options, Set};
 
 use super::{
@@ -15,6 +17,7 @@ use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
 use crate::kube_proxy::Found;
 use crate::source::kubernetes::ApiStatus;
+use crate::unresponsive::{EndpointReport, EndpointState, Report};
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
 const MAX_LISTED: usize = 1_000;
@@ -34,6 +37,19 @@ struct Inner {
     rules: Rules,
     snapshot: Arc<Snapshot>,
     kube_proxy: Found,
+    /// What is known of endpoints that do not answer, apart from their ejection.
+    unresponsive: Report,
+    /// When an endpoint was ejected.
+    ejected: BTreeMap<Backend, Time>,
+}
+
+/// The ejections and restores of a sync.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Ejections {
+    /// The endpoints that no pool had ejected before.
+    pub ejected: Vec<SocketAddr>,
+    /// The endpoints that no pool ejects any more.
+    pub restored: Vec<SocketAddr>,
 }
 
 /// The current source of objects.
@@ -110,8 +126,13 @@ impl AgentState {
         self.lock().refused_configuration = refused;
     }
 
-    /// Notes a successful sync.
-    pub fn synced(&self, wrote: Option<SyncReport>, took: Duration, snapshot: Arc<Snapshot>) {
+    /// Notes a successful sync. Returns the ejections and restores since the last one.
+    pub fn synced(
+        &self,
+        wrote: Option<SyncReport>,
+        took: Duration,
+        snapshot: Arc<Snapshot>,
+    ) -> Ejections {
         let report = wrote.unwrap_or_default();
         let sync = Sync {
             at: Time::now(),
@@ -127,6 +148,21 @@ impl AgentState {
         inner.rules.last_sync = Some(sync);
         inner.rules.failure = None;
         inner.snapshot = snapshot;
+        inner.note_ejections()
+    }
+
+    /// Notes the value of `--eject-unresponsive`.
+    pub fn eject(&self, mode: &str) {
+        mode.clone_into(&mut self.lock().unresponsive.mode);
+    }
+
+    /// Notes the endpoints that do not answer, or why the agent cannot look for them.
+    pub fn unresponsive(&self, found: Result<Vec<EndpointReport>, String>) {
+        let unresponsive = &mut self.lock().unresponsive;
+        (unresponsive.endpoints, unresponsive.trouble) = match found {
+            Ok(endpoints) => (endpoints, None),
+            Err(trouble) => (Vec::new(), Some(trouble)),
+        };
     }
 
     /// Notes a failed sync.
@@ -169,10 +205,43 @@ impl AgentState {
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: rules(&inner.rules, &inner.snapshot),
                 kube_proxy: inner.kube_proxy.clone(),
+                unresponsive: inner.report(),
                 unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
             }
         }
+    }
+}
+
+impl Inner {
+    /// Compares the ejected endpoints with those of the last sync.
+    fn note_ejections(&mut self) -> Ejections {
+        let now: BTreeSet<Backend> = self.snapshot.ejected.keys().copied().collect();
+        let address = |it: &Backend| SocketAddr::new(it.address, it.port);
+        let ejected: Vec<Backend> =
+            now.iter().filter(|it| !self.ejected.contains_key(it)).copied().collect();
+        let restored = self.ejected.keys().filter(|it| !now.contains(it)).map(address).collect();
+        let ejections = Ejections { ejected: ejected.iter().map(address).collect(), restored };
+        self.ejected.retain(|it, _| now.contains(it));
+        self.ejected.extend(ejected.into_iter().map(|it| (it, Time::now())));
+        self.unresponsive.ejections += ejections.ejected.len() as u64;
+        self.unresponsive.restores += ejections.restored.len() as u64;
+        ejections
+    }
+
+    /// Completes the endpoints that do not answer with their ejection.
+    fn report(&self) -> Report {
+        let mut report = self.unresponsive.clone();
+        for endpoint in &mut report.endpoints {
+            let address = endpoint.endpoint;
+            let backend = Backend { address: address.ip(), port: address.port() };
+            if let Some(at) = self.ejected.get(&backend) {
+                endpoint.state = EndpointState::Ejected;
+                endpoint.ejected_at = Some(*at);
+                endpoint.services = self.snapshot.ejected.get(&backend).copied().unwrap_or(0);
+            }
+        }
+        report
     }
 }
 

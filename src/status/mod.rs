@@ -19,8 +19,9 @@ use shunt_core::model::Family;
 use shunt_core::plan::NodeContext;
 
 use crate::kube_proxy::Found;
+use crate::unresponsive::Report;
 
-pub use agent_state::{AgentState, Following};
+pub use agent_state::{AgentState, Ejections, Following};
 pub use text::Text;
 pub use time::Time;
 pub use unserved::{Lacking, Unserved};
@@ -58,6 +59,8 @@ pub struct Status {
     pub rules: Rules,
     /// kube-proxy and its leftovers on this node.
     pub kube_proxy: Found,
+    /// Endpoints that do not answer.
+    pub unresponsive: Report,
     /// Ports for probes and metrics that the agent cannot bind.
     pub unbound_ports: Vec<UnboundServer>,
     /// `healthCheckNodePort`s that the agent cannot bind.

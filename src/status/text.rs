@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time};
+use crate::unresponsive::{EndpointReport, EndpointState};
 
 /// The maximum number of problems of a kind in the short text; the long one and JSON have all.
 const MAX_SHOWN: usize = 10;
@@ -109,6 +110,26 @@ impl Status {
                 "kube-proxy or its leftovers: {found}; run shunt cleanup --kube-proxy --keep-own"
             ));
         }
+        if let Some(trouble) = &self.unresponsive.trouble {
+            warnings.push(format!("endpoints that do not answer are not found: {trouble}"));
+        }
+        let endpoints = self.unresponsive.endpoints.iter();
+        let unresponsive: Vec<&EndpointReport> =
+            endpoints.filter(|it| it.state != EndpointState::Suspected).collect();
+        some(&mut warnings, &unresponsive, most, "endpoints that do not answer", |it| {
+            let EndpointReport { endpoint, reason, since, services, .. } = it;
+            let since = span(since.before(self.told));
+            match it.state {
+                EndpointState::Ejected => format!(
+                    "endpoint {endpoint} has not answered for {since} ({reason}); {services} \
+                     Services have ejected it"
+                ),
+                _ => format!(
+                    "endpoint {endpoint} has not answered for {since} ({reason}); it still gets \
+                     connections"
+                ),
+            }
+        });
         some(&mut warnings, conflicts, most, "conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
             format!("Service {loser} does not get {frontend}, which {winner} has: {reason}")

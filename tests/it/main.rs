@@ -14,4 +14,5 @@ mod oncall;
 mod packets;
 mod reload;
 mod table;
+mod unresponsive;
 mod world;

@@ -13,7 +13,8 @@ use crate::world::SHUNT;
 fn rules_stay_after_sigterm_and_sigint() -> Result<()> {
     let world = Configured::new("")?;
     for interrupt in [false, true] {
-        let agent = world.agent().start()?;
+        // The tables for unresponsive endpoints go with the agent.
+        let agent = world.agent().arg("--eject-unresponsive=off").start()?;
         let before = world.rules()?;
         if interrupt {
             agent.interrupt()?;

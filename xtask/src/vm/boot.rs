@@ -69,6 +69,15 @@ pub(super) const BOOTS: [Boot; 4] = [
                     "gone::restarted_agent_keeps_the_gone_endpoints_and_their_times",
                 ],
             },
+            // Another kind of set and chain, and what connection tracking lists.
+            Run {
+                name: "unresponsive",
+                tests: &[
+                    "endings::both_families_have_endpoints_of_their_own",
+                    "modes::cleanup_leaves_no_table",
+                    "modes::off_has_no_table_and_no_thread",
+                ],
+            },
             Run {
                 name: "frontends",
                 tests: &[
@@ -109,7 +118,7 @@ pub(super) const BOOTS: [Boot; 4] = [
 ];
 
 /// The modules of the test program, also those of which no machine runs a test.
-const MODULES: [&str; 9] = [
+const MODULES: [&str; 10] = [
     "conntrack",
     "differential",
     "endpoints",
@@ -119,6 +128,7 @@ const MODULES: [&str; 9] = [
     "oncall",
     "packets",
     "reload",
+    "unresponsive",
 ];
 
 /// What the program of `vm-tests` runs: its first argument, too.

@@ -12,6 +12,7 @@ mod collections;
 mod endpoints;
 mod gone;
 mod objects;
+mod placement;
 mod store;
 
 pub use batch::{ChangeBatch, ChangeCounts};
@@ -22,4 +23,5 @@ pub use objects::{
     Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName, Protocol,
     Service, ServicePort, TrafficPolicy,
 };
+pub use placement::{Placement, placements};
 pub use store::{Change, Dirty, Listed, Store};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::conflicts::{Claims, Precedence};
 use super::{
     Conflict, Flow, Flows, Frontend, FrontendKey, FrontendKind, HealthCheck, NodeContext, Options,
-    PlanDelta, ServicePlan, Set, SetMember, Unserved, base_chains, plan_service,
+    PlanDelta, ServicePlan, Set, SetMember, Unresponsive, Unserved, base_chains, plan_service,
 };
-use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
+use crate::model::{ArrivalMap, Backend, Dirty, Family, ObjectName, Protocol, Store};
 
 /// The changes of the plan, unsorted.
 #[derive(Debug, Default)]
@@ -31,6 +31,8 @@ pub struct Desired {
     members: ArrivalMap<SetMember, usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
     health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
+    /// The ejected endpoints, with the number of Services.
+    ejected: BTreeMap<Backend, usize>,
     /// The sum of all plans.
     unserved: Unserved,
     touched: Touching,
@@ -50,6 +52,7 @@ impl Desired {
             members: ArrivalMap::default(),
             conflicts: BTreeMap::new(),
             health_checks: BTreeMap::new(),
+            ejected: BTreeMap::new(),
             unserved: Unserved::default(),
             touched: Touching::default(),
             flows: Flows::default(),
@@ -63,11 +66,24 @@ impl Desired {
         node_name.clone_into(&mut self.node_name);
     }
 
+    /// Changes the unresponsive endpoints, a part of the options.
+    pub fn set_unresponsive(&mut self, unresponsive: Unresponsive) {
+        self.options.unresponsive = unresponsive;
+    }
+
+    /// Returns the unresponsive endpoints.
+    #[must_use]
+    pub fn unresponsive(&self) -> &Unresponsive {
+        &self.options.unresponsive
+    }
+
     /// Plans the dirty Services again; all Services if the node context changes the plans.
     pub fn update(&mut self, store: &Store, dirty: &Dirty) {
+        let mut ejecting = Vec::new();
         if dirty.node_context || self.node_context.is_none() {
             let new = NodeContext::of(store, &self.options, &self.node_name);
             let same = self.node_context.as_ref().is_some_and(|old| old.plans_services_as(&new));
+            ejecting = self.ejecting(&new);
             self.set_node_context(new);
             if !same {
                 let gone = self.plans.keys().filter(|name| store.service(name).is_none());
@@ -80,7 +96,19 @@ impl Desired {
                 return self.plan_services(store, known.chain(&gone));
             }
         }
-        self.plan_services(store, dirty.services.iter());
+        self.plan_services(store, dirty.services.iter().chain(&ejecting));
+    }
+
+    /// Returns the Services whose endpoints another node context may eject or restore.
+    fn ejecting(&self, new: &NodeContext) -> Vec<ObjectName> {
+        let old = self.node_context.as_ref().map(|old| &old.options.unresponsive);
+        let Some(old) = old.filter(|old| **old != new.options.unresponsive) else {
+            return Vec::new();
+        };
+        let backends: Vec<Backend> =
+            old.backends().chain(new.options.unresponsive.backends()).collect();
+        let using = self.plans.iter().filter(|(_, plan)| plan.uses(&backends));
+        using.map(|(name, _)| name.clone()).collect()
     }
 
     fn set_node_context(&mut self, new: NodeContext) {
@@ -125,6 +153,9 @@ impl Desired {
         let mut contested: Vec<FrontendKey> = Vec::new();
         if let Some(plan) = &new {
             self.unserved.add(&plan.unserved);
+            for backend in &plan.ejected {
+                *self.ejected.entry(*backend).or_insert(0) += 1;
+            }
             for (key, frontend) in &plan.frontends {
                 let same = old.as_ref().filter(|old| plan.claims_alike(old, *key));
                 match same.and_then(|old| Some((old, old.frontend(*key)?))) {
@@ -147,6 +178,14 @@ impl Desired {
         }
         if let Some(plan) = &old {
             self.unserved.subtract(&plan.unserved);
+            for backend in &plan.ejected {
+                if let Some(count) = self.ejected.get_mut(backend) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.ejected.remove(backend);
+                    }
+                }
+            }
             for (key, _) in &plan.frontends {
                 let kept = new.as_ref().is_some_and(|new| {
                     new.frontend(*key).is_some() && new.claims_alike(plan, *key)
@@ -292,6 +331,12 @@ impl Desired {
         self.health_checks.values()
     }
 
+    /// Returns the ejected endpoints, with the number of Services that eject them.
+    #[must_use]
+    pub fn ejected(&self) -> &BTreeMap<Backend, usize> {
+        &self.ejected
+    }
+
     /// Returns the numbers of service ports without an endpoint for some traffic.
     #[must_use]
     pub fn unserved(&self) -> Unserved {
@@ -328,6 +373,16 @@ impl ServicePlan {
     /// precedence.
     fn claims_alike(&self, other: &ServicePlan, key: FrontendKey) -> bool {
         self.created == other.created && self.kind(key) == other.kind(key)
+    }
+
+    /// Returns true if a pool for TCP has one of these backends, or lost it by ejection.
+    fn uses(&self, backends: &[Backend]) -> bool {
+        let is_in = |pool: &[Backend]| backends.iter().any(|it| pool.binary_search(it).is_ok());
+        let mut frontends = self.frontends.iter();
+        is_in(&self.ejected)
+            || frontends.any(|(key, frontend)| {
+                key.protocol() == Protocol::Tcp && frontend.all_pools().into_iter().any(is_in)
+            })
     }
 
     fn members(&self) -> impl Iterator<Item = SetMember> {

@@ -10,6 +10,7 @@
 mod conflicts;
 mod delta;
 mod desired;
+mod ejection;
 mod element;
 mod flows;
 mod frontend;
@@ -23,6 +24,7 @@ mod text;
 pub use conflicts::{Conflict, ConflictReason};
 pub use delta::PlanDelta;
 pub use desired::Desired;
+pub use ejection::{Unresponsive, ejection_limit};
 pub use element::{Element, Key, SetMember, Value};
 pub use flows::{Flow, Flows};
 pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::Unresponsive;
 use crate::model::Family;
 
 /// The criterion for traffic of pods on this node (`detectLocalMode`).
@@ -74,6 +75,10 @@ pub struct Options {
     /// (`shunt.resetGoneEndpoints`).
     #[serde(default)]
     pub reset_gone_endpoints: bool,
+    /// The endpoints that do not answer, if the agent may eject them. They are not configured, but
+    /// every plan of the same state needs them.
+    #[serde(default)]
+    pub unresponsive: Unresponsive,
 }
 
 impl Default for Options {
@@ -85,6 +90,7 @@ impl Default for Options {
             node_port_addresses: NodePortAddresses::default(),
             node_address: None,
             reset_gone_endpoints: false,
+            unresponsive: Unresponsive::default(),
         }
     }
 }

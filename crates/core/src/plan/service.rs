@@ -33,6 +33,8 @@ pub struct ServicePlan {
     pub flows: Vec<(FrontendKey, Arc<[Backend]>)>,
     /// The health checks for load balancers, one per family.
     pub health_checks: Vec<HealthCheck>,
+    /// The endpoints that do not answer, and whose slots other backends have; sorted.
+    pub ejected: Vec<Backend>,
     /// The numbers of its service ports without an endpoint for some traffic.
     pub unserved: Unserved,
 }
@@ -147,8 +149,12 @@ pub fn plan_service<'a>(
         let family = Family::of(*cluster_ip);
         let mut local_ready = BTreeSet::new();
         for port in &service.ports {
-            let selection = select(slices.clone(), port, family, node_context.locality());
+            let locality = node_context.locality();
+            let mut selection = select(slices.clone(), port, family, locality);
             plan.unserved.note(service, family, &selection);
+            let unresponsive = &node_context.options.unresponsive;
+            let ejected = unresponsive.eject(&mut selection, port.protocol, locality.node);
+            plan.ejected.extend(ejected);
             let known = plan.frontends.len();
             plan_port(service, *cluster_ip, port, &selection, node_context, &mut plan);
             let serving = &selection.serving;
@@ -172,6 +178,8 @@ pub fn plan_service<'a>(
             }
         }));
     }
+    plan.ejected.sort_unstable();
+    plan.ejected.dedup();
     for addresses in [&mut plan.hairpins, &mut plan.external_addresses] {
         addresses.sort_unstable();
         addresses.dedup();

@@ -114,6 +114,16 @@ pub enum Expr {
         /// The timeout in milliseconds.
         timeout: u64,
     },
+    /// Adds an element to a set, or renews the timeout of an existing one. Does not continue if the
+    /// set is full.
+    UpdateSet {
+        /// The set's name.
+        set: String,
+        /// The first register of the key.
+        key: Register,
+        /// The timeout in milliseconds.
+        timeout: u64,
+    },
     /// Adds an element to a map, or renews the timeout of an existing one, which keeps its data.
     UpdateMap {
         /// The map's name.
@@ -269,15 +279,12 @@ impl nftnl::expr::Expression for Expr {
                 load_ct(key, *to, REPLY)
             }
             Expr::CtReplySourcePort(to) => load_ct(libc::NFT_CT_PROTO_SRC, *to, REPLY),
-            Expr::AddToSet { set, key, timeout } => build(
-                c"dynset",
-                &[
-                    (sys::NFTNL_EXPR_DYNSET_SREG_KEY, U32(key.raw())),
-                    (sys::NFTNL_EXPR_DYNSET_OP, U32(libc::NFT_DYNSET_OP_ADD as u32)),
-                    (sys::NFTNL_EXPR_DYNSET_TIMEOUT, U64(*timeout)),
-                    (sys::NFTNL_EXPR_DYNSET_SET_NAME, Text(set)),
-                ],
-            ),
+            Expr::AddToSet { set, key, timeout } => {
+                put_into_set(libc::NFT_DYNSET_OP_ADD, set, *key, *timeout)
+            }
+            Expr::UpdateSet { set, key, timeout } => {
+                put_into_set(libc::NFT_DYNSET_OP_UPDATE, set, *key, *timeout)
+            }
             Expr::UpdateMap { map, key, data, timeout } => build(
                 c"dynset",
                 &[
@@ -418,6 +425,18 @@ fn load_ct(key: i32, to: Register, direction: Option<u8>) -> NonNull<sys::nftnl_
     ];
     attributes.extend(direction.map(|it| (sys::NFTNL_EXPR_CT_DIR, Value::U8(it))));
     build(c"ct", &attributes)
+}
+
+fn put_into_set(op: i32, set: &str, key: Register, timeout: u64) -> NonNull<sys::nftnl_expr> {
+    build(
+        c"dynset",
+        &[
+            (sys::NFTNL_EXPR_DYNSET_SREG_KEY, Value::U32(key.raw())),
+            (sys::NFTNL_EXPR_DYNSET_OP, Value::U32(op as u32)),
+            (sys::NFTNL_EXPR_DYNSET_TIMEOUT, Value::U64(timeout)),
+            (sys::NFTNL_EXPR_DYNSET_SET_NAME, Value::Text(set)),
+        ],
+    )
 }
 
 fn map_lookup(map: &str, key: Register, to: u32) -> NonNull<sys::nftnl_expr> {

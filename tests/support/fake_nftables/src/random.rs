@@ -1,6 +1,6 @@
 //! Random changes of a small cluster.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use proptest::collection::{btree_set, vec};
@@ -148,8 +148,11 @@ pub fn options() -> impl Strategy<Value = Options> {
         }),
     ];
     let node_address = proptest::option::of(select(addresses()[2..].to_vec()));
-    (0_u8..32, any::<bool>(), detect_local, node_port_addresses, node_address).prop_map(
-        |(masquerade_bit, masquerade_all, detect_local, node_port_addresses, node_address)| {
+    let unresponsive = subsequence(endpoints(), 0..6).prop_shuffle();
+    let masquerade = (0_u8..32, any::<bool>());
+    (masquerade, detect_local, node_port_addresses, node_address, unresponsive).prop_map(
+        |(masquerade, detect_local, node_port_addresses, node_address, unresponsive)| {
+            let (masquerade_bit, masquerade_all) = masquerade;
             Options {
                 masquerade_bit,
                 masquerade_all,
@@ -157,7 +160,16 @@ pub fn options() -> impl Strategy<Value = Options> {
                 node_port_addresses,
                 node_address,
                 reset_gone_endpoints: false,
+                unresponsive: unresponsive.into_iter().collect(),
             }
         },
     )
+}
+
+/// All TCP endpoints of the cluster.
+fn endpoints() -> Vec<SocketAddr> {
+    let numbers: Vec<u16> = (0..ENDPOINTS).collect();
+    let slices = Family::ALL.map(|family| slice(0, family, &numbers));
+    let addresses = slices.into_iter().flat_map(|slice| slice.endpoints);
+    addresses.map(|endpoint| SocketAddr::new(endpoint.address, 8080)).collect()
 }

@@ -1,0 +1,97 @@
+//! All frontends of a Service, and what belongs to them.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use shunt_testbed::{Host, Protocol, Topology};
+
+use super::scene::{
+    RESCUED, Scene, connect, connect_all, endpoint, endpoints, kill, revive, times,
+};
+use crate::table::Table;
+use crate::world::{World, manifest, run_shunt, web};
+
+const TCP: Table = Table::ALL.on(&[Protocol::Tcp]);
+
+#[test]
+fn every_frontend_leaves_a_dead_endpoint() -> Result<()> {
+    let scene = Scene::start(World::with_web()?, "on")?;
+    let lab = &scene.world.lab;
+    kill(&lab.pod3)?;
+    let mut calls = Vec::new();
+    for case in TCP.cases() {
+        for host in [&lab.client, &lab.pod2, &lab.node] {
+            calls.extend([(host, case.address()); 2]);
+        }
+    }
+    scene.connect_until_ejected(&calls, &endpoints(&lab.pod3))?;
+    // Nobody waits any more.
+    connect_all(&calls, Duration::from_millis(900))?;
+    connect_all(&calls, Duration::from_millis(900))?;
+    let diff = run_shunt(&lab.node, &["diff"])?;
+    ensure!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+    revive(&lab.pod3)?;
+    scene.wait_ejected(&[])?;
+    let diff = run_shunt(&lab.node, &["diff"])?;
+    ensure!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+    Ok(())
+}
+
+/// Clients outside use the pods of the node, its own pods and itself all of them.
+#[test]
+fn local_policy_and_its_short_circuit() -> Result<()> {
+    let world = World::new()?;
+    let lab = &world.lab;
+    let local = web().spec("externalTrafficPolicy: Local");
+    let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
+    world.manifests.write("web.yaml", manifest(&local, "web", &pods))?;
+    let scene = Scene::start(world, "on")?;
+    let lab = &scene.world.lab;
+    let mut calls = Vec::new();
+    for case in TCP.cases() {
+        calls.extend([(&lab.client, case.address()); 3]);
+        calls.extend([(&lab.node, case.address()); 3]);
+    }
+    kill(&lab.pod1)?;
+    let servers = scene.connect_until_ejected(&calls, &endpoints(&lab.pod1))?;
+    assert!(!servers.contains(&"pod-1".to_owned()));
+    connect_all(&calls, Duration::from_millis(900))?;
+    Ok(())
+}
+
+#[test]
+fn session_moves_once_and_stays() -> Result<()> {
+    let world = World::new()?;
+    let lab = &world.lab;
+    let sticky = web().spec("sessionAffinity: ClientIP");
+    let pods = [&lab.pod1, &lab.pod2, &lab.pod3];
+    world.manifests.write("web.yaml", manifest(&sticky, "web", &pods))?;
+    let scene = Scene::start(world, "on")?;
+    let lab = &scene.world.lab;
+    let vip = "10.96.0.10:80";
+    let of = |name: &str| pod_of(lab, name);
+    let first = connect(&lab.client, vip.parse()?, RESCUED)?;
+    kill(of(&first))?;
+    let servers =
+        scene.connect_until_ejected(&times(1, &lab.client, vip)?, &[endpoint(of(&first))])?;
+    let second = servers[0].clone();
+    assert_ne!(second, first);
+    let stays = |what: &str| {
+        for server in connect_all(&times(10, &lab.client, vip)?, Duration::from_millis(900))? {
+            ensure!(server == second, "{what}: {server}, not {second}");
+        }
+        Ok(())
+    };
+    stays("after the ejection")?;
+    revive(of(&first))?;
+    scene.wait_ejected(&[])?;
+    stays("after the return")
+}
+
+fn pod_of<'a>(lab: &'a Topology, name: &str) -> &'a Host {
+    match name {
+        "pod-1" => &lab.pod1,
+        "pod-2" => &lab.pod2,
+        _ => &lab.pod3,
+    }
+}

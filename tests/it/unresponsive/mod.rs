@@ -1,0 +1,7 @@
+//! Endpoints that do not answer, although the API lists them as ready: found, ejected, restored.
+
+mod endings;
+mod frontends;
+mod innocent;
+mod modes;
+mod scene;
