@@ -183,11 +183,11 @@ fn flapping_endpoint_stays_away_longer() -> Result<()> {
         scene.wait_ejected(&[])?;
         away.push(began.elapsed());
     }
-    ensure!(away[2] > Duration::from_secs(3), "one success must not suffice: {away:?}");
+    // Three successes, a second apart.
+    ensure!(away[2] > Duration::from_millis(1_500), "one success must not suffice: {away:?}");
     Ok(())
 }
 
-/// A pod's probe interval grows, so that it may take a moment; its clients never notice.
 #[test]
 fn many_endpoints_of_a_dead_node_among_thousands_of_services() -> Result<()> {
     const DEAD: u16 = 100;
