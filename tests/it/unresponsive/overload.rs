@@ -1,4 +1,7 @@
 //! Healthy backends under more connections than they can take. `SHUNT_SOAK=n` takes n times as long.
+//!
+//! A port that takes no new connection for ten seconds counts as unresponsive, even if its server
+//! works. Here, each takes one every seven seconds at least, and most take one every second.
 
 #![allow(clippy::print_stdout, reason = "the progress is what a long run is watched by")]
 
@@ -27,7 +30,7 @@ const USUAL: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_secs(1);
 /// Clients on each of four hosts.
 const CLIENTS: u64 = 24;
-/// Shorter than the silence after which a port counts as unresponsive.
+/// Milliseconds.
 const LONGEST_STALL: u64 = 6_000;
 
 /// A server with a short queue that takes fewer connections than come.
