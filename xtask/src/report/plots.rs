@@ -115,14 +115,14 @@ pub(crate) const PLOTS: [Plot; 9] = [
     Plot {
         name: "failover",
         section: "failover",
-        title: "A pod dies; its endpoint leaves the API after 15 s: time from the death",
+        title: "A pod dies; the API says so after 15 s: time until connections do not wait",
         better: LESS,
         counted: "median of {}",
         subjects: FAILOVER,
         form: Form::Bars,
         whats: &[
-            ("death until new connections do not wait", "until new connections do not wait"),
-            ("death until no connection waits or fails", "until no connection waits or fails"),
+            ("death until new connections do not wait", "new connections"),
+            ("death until no connection waits or fails", "all connections"),
         ],
     },
     Plot {
