@@ -17,10 +17,13 @@ use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
 use crate::kube_proxy::Found;
 use crate::source::kubernetes::ApiStatus;
-use crate::unresponsive::{EndpointReport, EndpointState, Report};
+use crate::unresponsive::{EndpointReport, EndpointState, Report, Restored};
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
 const MAX_LISTED: usize = 1_000;
+
+/// The maximum number of restores that are remembered.
+const MAX_RESTORED: usize = 100;
 
 /// The noted state. Clones share it.
 #[derive(Clone, Default)]
@@ -220,9 +223,18 @@ impl Inner {
         let address = |it: &Backend| SocketAddr::new(it.address, it.port);
         let ejected: Vec<Backend> =
             now.iter().filter(|it| !self.ejected.contains_key(it)).copied().collect();
-        let restored = self.ejected.keys().filter(|it| !now.contains(it)).map(address).collect();
-        let ejections = Ejections { ejected: ejected.iter().map(address).collect(), restored };
+        let over = self.ejected.iter().filter(|(it, _)| !now.contains(it));
+        let over: Vec<Restored> = over
+            .map(|(it, at)| Restored { endpoint: address(it), ejected_at: *at, at: Time::now() })
+            .collect();
+        let ejections = Ejections {
+            ejected: ejected.iter().map(address).collect(),
+            restored: over.iter().map(|it| it.endpoint).collect(),
+        };
         self.ejected.retain(|it, _| now.contains(it));
+        let remembered = &mut self.unresponsive.restored;
+        remembered.extend(over);
+        remembered.drain(..remembered.len().saturating_sub(MAX_RESTORED));
         self.ejected.extend(ejected.into_iter().map(|it| (it, Time::now())));
         self.unresponsive.ejections += ejections.ejected.len() as u64;
         self.unresponsive.restores += ejections.restored.len() as u64;

@@ -82,7 +82,7 @@ pub(super) enum Change {
 enum Trust {
     /// A sibling at the same distance answers them.
     Probes,
-    /// A sibling on this node answers them, and a client that waits for the endpoint. A network
+    /// A sibling on this node answers them, and the pool has answered a client that waits. A network
     /// policy may block the agent from other nodes.
     Clients,
 }
@@ -120,7 +120,7 @@ struct Suspect {
     flows_at: Instant,
     /// The clients that wait for an answer.
     clients: BTreeSet<IpAddr>,
-    /// A sibling has answered one of these clients.
+    /// A sibling has answered one of these clients, or the endpoint has, earlier.
     is_client_served: bool,
     reason: Reason,
 }
@@ -249,7 +249,9 @@ impl Detector {
             }
             let siblings = suspect.neighbours.iter().flat_map(|it| &it.siblings);
             suspect.is_client_served = siblings
-                .filter_map(|(sibling, _)| flows.served.get(sibling))
+                .map(|(sibling, _)| sibling)
+                .chain([endpoint])
+                .filter_map(|backend| flows.served.get(backend))
                 .any(|clients| seen.waiting.iter().any(|client| clients.contains(client)));
             suspect.clients = seen.waiting;
             suspect.flows_at = now;

@@ -27,7 +27,7 @@ pub(super) struct Wanted {
 pub(super) struct Flows {
     /// The flows to each endpoint. Endpoints without a flow are missing.
     pub(super) endpoints: HashMap<SocketAddr, EndpointFlows>,
-    /// The waiting clients that a sibling has answered, by sibling.
+    /// The waiting clients that a backend has answered, by backend.
     pub(super) served: HashMap<SocketAddr, HashSet<IpAddr>>,
 }
 
@@ -79,7 +79,8 @@ impl Flows {
         }
         // No policy blocks a pod from itself. The agent's own probes are not translated.
         let is_served = !entry.half_open && entry.is_translated() && client != backend.ip();
-        if is_served && wanted.clients.contains(&client) && wanted.siblings.contains(&backend) {
+        let is_wanted = wanted.siblings.contains(&backend) || wanted.endpoints.contains(&backend);
+        if is_served && is_wanted && wanted.clients.contains(&client) {
             self.served.entry(backend).or_default().insert(client);
         }
     }
@@ -132,7 +133,12 @@ mod tests {
         let of_dead = &flows.endpoints[&dead.parse().expect("address:port")];
         assert_eq!(of_dead.waiting, [address("10.244.0.3")].into());
         assert_eq!(of_dead.answered, HashSet::from_iter([[0, 0, 0, 8]]));
-        let served: Vec<_> = flows.served.into_values().flatten().collect();
-        assert_eq!(served, [address("10.244.0.3")]);
+        // Before it died.
+        flows.add(&wanted, &entry("10.244.0.3:5", vip, dead, false, 10));
+        let mut served: Vec<_> = flows.served.into_iter().collect();
+        served.sort_unstable_by_key(|(backend, _)| *backend);
+        let client = || HashSet::from_iter([address("10.244.0.3")]);
+        let backend = |text: &str| text.parse().expect("address:port");
+        assert_eq!(served, [(backend(sibling), client()), (backend(dead), client())]);
     }
 }

@@ -18,7 +18,7 @@ mod report;
 mod table;
 mod worker;
 
-pub use report::{EndpointReport, EndpointState, Reason, Report};
+pub use report::{EndpointReport, EndpointState, Reason, Report, Restored};
 pub use table::{TABLE, remove_tables};
 pub use worker::{Inputs, PlacementsOf, spawn};
 

@@ -21,6 +21,20 @@ pub struct Report {
     pub ejections: u64,
     /// The number of restores since the start of the agent.
     pub restores: u64,
+    /// The last restores, in their order.
+    pub restored: Vec<Restored>,
+}
+
+/// A restore.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Restored {
+    /// The address and port of the endpoint.
+    pub endpoint: SocketAddr,
+    /// When the first pool ejected it.
+    pub ejected_at: Time,
+    /// When the last pool had it again, or lost it.
+    pub at: Time,
 }
 
 /// An endpoint of a [`Report`].

@@ -147,7 +147,7 @@ fn a_restart_with_another_configuration_leaves_no_rule_of_the_former() -> Result
 #[test]
 fn an_unchanged_file_is_no_change() -> Result<()> {
     let world = World::with_web()?;
-    let _agent = world.start()?;
+    let _agent = world.quiet_agent()?.start()?;
     let generation = world.lab.node.nft_generation()?;
     let pods = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
     world.manifests.write("web.yaml", manifest(&web(), "web", &pods))?;

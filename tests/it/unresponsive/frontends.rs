@@ -17,13 +17,14 @@ const TCP: Table = Table::ALL.on(&[Protocol::Tcp]);
 fn every_frontend_leaves_a_dead_endpoint() -> Result<()> {
     let scene = Scene::start(World::with_web()?, "on")?;
     let lab = &scene.world.lab;
-    kill(&lab.pod3)?;
     let mut calls = Vec::new();
     for case in TCP.cases() {
         for host in [&lab.client, &lab.pod2, &lab.node] {
             calls.extend([(host, case.address()); 2]);
         }
     }
+    scene.warm_up(&calls)?;
+    kill(&lab.pod3)?;
     scene.connect_until_ejected(&calls, &endpoints(&lab.pod3))?;
     // Nobody waits any more.
     connect_all(&calls, Duration::from_millis(900))?;

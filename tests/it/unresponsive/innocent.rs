@@ -138,6 +138,7 @@ fn nothing_is_ejected_when_all_backends_are_dead() -> Result<()> {
 fn ejected_endpoint_returns_when_the_others_die_too() -> Result<()> {
     let scene = Scene::start(on_three_pods()?, "on")?;
     let lab = &scene.world.lab;
+    scene.warm_up(&times(16, &lab.pod2, VIP)?)?;
     kill(&lab.pod3)?;
     scene.connect_until_ejected(&times(16, &lab.pod2, VIP)?, &[endpoint(&lab.pod3)])?;
     kill(&lab.pod1)?;

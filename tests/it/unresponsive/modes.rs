@@ -118,6 +118,7 @@ fn restart_restores_all_endpoints() -> Result<()> {
         let scene = Scene::start(World::with_web()?, "on")?;
         let lab = &scene.world.lab;
         let before = lab.node.output("nft", &["list", "map", "ip", "shunt", "endpoints"])?;
+        scene.warm_up(&times(12, &lab.pod2, VIP)?)?;
         kill(&lab.pod3)?;
         scene.connect_until_ejected(&times(12, &lab.pod2, VIP)?, &[endpoint(&lab.pod3)])?;
         scene.agent.stop()?;
@@ -150,6 +151,7 @@ fn another_process_may_flush_the_tables() -> Result<()> {
         let rules = scene.world.rules()?;
         Ok(rules.contains("default/web:tcp") && rules.contains("repeated-syns"))
     })?;
+    scene.warm_up(&times(12, &lab.pod2, VIP)?)?;
     kill(&lab.pod3)?;
     scene.connect_until_ejected(&times(12, &lab.pod2, VIP)?, &[endpoint(&lab.pod3)])?;
     Ok(())

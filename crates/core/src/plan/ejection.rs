@@ -49,7 +49,7 @@ impl Unresponsive {
         let mut ejected: Vec<Backend> =
             self.backends().filter(|backend| pool.binary_search(backend).is_ok()).collect();
         if ejected.len() == pool.len() {
-            // Nobody can tell dead backends from a dead network.
+            // Dead backends look like a dead network.
             ejected.clear();
         }
         ejected.truncate(ejection_limit(pool.len()));
