@@ -20,6 +20,7 @@ mod change;
 mod cluster;
 mod cold;
 mod decode;
+mod failover;
 mod fleet;
 mod memory;
 mod node;
@@ -40,7 +41,7 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 14] = [
+const SECTIONS: [(&str, Measure); 15] = [
     ("cold", cold::measure),
     ("change", change::measure),
     ("rollout", rollout::measure),
@@ -54,6 +55,7 @@ const SECTIONS: [(&str, Measure); 14] = [
     ("churn", beside::churn::measure),
     ("fleet", fleet::measure),
     ("path", path::measure),
+    ("failover", failover::measure),
     ("node", node::measure),
 ];
 

@@ -1,16 +1,20 @@
 //! Clusters whose nodes have the rules of those that are compared.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::path::Path;
+use std::sync::mpsc;
 use std::thread;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use serde_json::json;
 use shunt::dataplane::{Dataplane, Ownership};
+use shunt::unresponsive::{self, Inputs, Mode};
 use shunt_core::model::{
-    Change, Endpoint, EndpointPort, EndpointSlice, Node, ObjectName, Protocol, Service, ServicePort,
+    Change, Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Protocol, Service,
+    ServicePort,
 };
 use shunt_core::plan::{DetectLocal, Options};
 use shunt_fake_apiserver::{Client, Kind};
@@ -155,7 +159,12 @@ fn frontends(lab: &Topology) -> (Vec<SocketAddrV4>, SocketAddrV4) {
     (from_pod, SocketAddrV4::new(lab.node.ipv4[0], NODE_PORT))
 }
 
-pub(super) fn shunt((services, endpoints): Size) -> Result<Subject> {
+/// The rules of shunt, and the thread of a mode of `--eject-unresponsive`.
+pub(super) fn shunt(
+    name: &'static str,
+    mode: Mode,
+    (services, endpoints): Size,
+) -> Result<Subject> {
     let lab = Topology::new()?;
     let options = Options {
         detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/14".parse::<IpNet>()?]),
@@ -177,8 +186,28 @@ pub(super) fn shunt((services, endpoints): Size) -> Result<Subject> {
     }
     load(&mut dataplane, (services - u32::from(MEASURED), endpoints));
     dataplane.sync()?;
+    if mode != Mode::Off {
+        find_unresponsive(&lab, mode)?;
+    }
     let frontends = frontends(&lab);
-    Subject::new("shunt", lab, frontends, Some(dataplane))
+    Subject::new(name, lab, frontends, Some(dataplane))
+}
+
+/// Starts the thread, and returns when its rules are there.
+fn find_unresponsive(lab: &Topology, mode: Mode) -> Result<()> {
+    let (started, start) = mpsc::channel();
+    let inputs = Inputs {
+        mode,
+        families: Family::ALL.to_vec(),
+        // All endpoints answer, so that there is nothing to look up.
+        placements: Box::new(|_| BTreeMap::new()),
+        eject: Box::new(drop),
+        report: Box::new(move |endpoints| {
+            let _ = started.send(endpoints.map(drop));
+        }),
+    };
+    lab.node.run(|| Ok(unresponsive::spawn(inputs)?))?;
+    start.recv()?.map_err(anyhow::Error::msg)
 }
 
 /// A Service whose only endpoint is this pod.

@@ -15,7 +15,7 @@ const END: &str = "<!-- end of figures -->";
 /// The content of a part whose section no run had.
 const NOTHING: &str = "Not measured yet.";
 /// More subjects than this make no columns of a table.
-const MOST_COLUMNS: usize = 5;
+const MOST_COLUMNS: usize = 6;
 
 /// Fills all generated parts of a page. `render` makes the content of a part from its name.
 pub(crate) fn fill(page: &str, mut render: impl FnMut(&str) -> Result<String>) -> Result<String> {

@@ -3,7 +3,8 @@
 
 use super::figures::{Figures, Row, Run, grouped, times};
 use super::svg::{
-    self, Bar, DIRECT, Frame, Group, IPTABLES, Line, NFTABLES, Panel, SHUNT, Subject, TRACKED,
+    self, Bar, DIRECT, EJECTS, Frame, Group, IPTABLES, Line, NFTABLES, OBSERVES, Panel, SHUNT,
+    Subject, TRACKED,
 };
 
 /// A picture.
@@ -34,9 +35,10 @@ enum Form {
 const LESS: &str = "lower is better";
 const MORE: &str = "higher is better";
 const BESIDE: &[Subject] = &[SHUNT, NFTABLES, IPTABLES];
+const FAILOVER: &[Subject] = &[EJECTS, OBSERVES, NFTABLES];
 const PATH: &[Subject] = &[SHUNT, NFTABLES, IPTABLES, TRACKED, DIRECT];
 
-pub(crate) const PLOTS: [Plot; 8] = [
+pub(crate) const PLOTS: [Plot; 9] = [
     Plot {
         name: "change",
         section: "beside",
@@ -109,6 +111,19 @@ pub(crate) const PLOTS: [Plot; 8] = [
         subjects: PATH,
         form: Form::Lines,
         whats: &[("new TCP connections a second, one processor", "")],
+    },
+    Plot {
+        name: "failover",
+        section: "failover",
+        title: "A pod dies; the API says so after 15 s: time until connections do not wait",
+        better: LESS,
+        counted: "median of {}",
+        subjects: FAILOVER,
+        form: Form::Bars,
+        whats: &[
+            ("death until new connections do not wait", "new connections"),
+            ("death until no connection waits or fails", "all connections"),
+        ],
     },
     Plot {
         name: "programming-latency",

@@ -38,6 +38,12 @@ enum Marker {
 
 pub(crate) const SHUNT: Subject =
     Subject { name: "shunt", colour: "#0072b2", marker: Marker::Circle };
+/// With `--eject-unresponsive=on`.
+pub(crate) const EJECTS: Subject =
+    Subject { name: "shunt, on", colour: "#0072b2", marker: Marker::Circle };
+/// With `--eject-unresponsive=observe`.
+pub(crate) const OBSERVES: Subject =
+    Subject { name: "shunt, observe", colour: "#56b4e9", marker: Marker::Diamond };
 pub(crate) const NFTABLES: Subject =
     Subject { name: "kube-proxy nftables", colour: "#e69f00", marker: Marker::Square };
 pub(crate) const IPTABLES: Subject =
