@@ -328,8 +328,7 @@ fn the_api_server_is_not_looked_for_at_its_cluster_ip() -> Result<()> {
 }
 
 /// What the agent lists, watches and creates: (API group, resource, verb).
-const RIGHTS: [(&str, &str, &str); 11] = [
-    ("", "nodes", "get"),
+const RIGHTS: [(&str, &str, &str); 9] = [
     ("", "nodes", "list"),
     ("", "nodes", "watch"),
     ("", "services", "list"),
@@ -337,7 +336,6 @@ const RIGHTS: [(&str, &str, &str); 11] = [
     ("discovery.k8s.io", "endpointslices", "list"),
     ("discovery.k8s.io", "endpointslices", "watch"),
     ("events.k8s.io", "events", "create"),
-    ("events.k8s.io", "events", "patch"),
     ("networking.k8s.io", "servicecidrs", "list"),
     ("networking.k8s.io", "servicecidrs", "watch"),
 ];
