@@ -11,7 +11,7 @@ use crate::status::Time;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Report {
-    /// The value of `--eject-unresponsive`.
+    /// The value of `shunt.ejectUnresponsive`.
     pub mode: String,
     /// Why the agent cannot look for such endpoints; `None` if it can.
     pub trouble: Option<String>,

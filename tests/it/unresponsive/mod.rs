@@ -4,4 +4,5 @@ mod endings;
 mod frontends;
 mod innocent;
 mod modes;
+mod reload;
 mod scene;
