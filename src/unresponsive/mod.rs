@@ -20,7 +20,7 @@ mod worker;
 
 use std::str::FromStr;
 
-pub use report::{EndpointReport, EndpointState, Reason, Report};
+pub use report::{EndpointReport, EndpointState, Reason, Report, Silence};
 pub use table::{TABLE, remove_tables};
 pub use worker::{Inputs, PlacementsOf, Search};
 

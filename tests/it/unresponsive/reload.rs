@@ -12,8 +12,8 @@ use crate::world::World;
 const VIP: &str = "10.96.0.10:80";
 
 /// A scene whose mode can change.
-struct Changing {
-    scene: Scene,
+pub(super) struct Changing {
+    pub(super) scene: Scene,
     config: ConfigFile,
 }
 
@@ -22,14 +22,14 @@ fn settings(mode: &str) -> String {
 }
 
 impl Changing {
-    fn start(mode: &str) -> Result<Changing> {
+    pub(super) fn start(mode: &str) -> Result<Changing> {
         let (world, config) = (World::with_web()?, ConfigFile::new(&settings(mode))?);
         let path = config.path().display().to_string();
         let agent = world.plain_agent().arg("--config").arg(path).start()?;
         Ok(Changing { scene: Scene { world, agent }, config })
     }
 
-    fn set(&self, mode: &str) -> Result<()> {
+    pub(super) fn set(&self, mode: &str) -> Result<()> {
         let (before, ..) = reloads(&self.scene.agent)?;
         self.config.replace(&settings(mode))?;
         wait_until("reloaded", || Ok(reloads(&self.scene.agent)?.0 > before))?;
