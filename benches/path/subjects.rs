@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use serde_json::json;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::unresponsive::{self, Inputs, Mode};
+use shunt::unresponsive::{Inputs, Mode, Search};
 use shunt_core::model::{
     Change, Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Protocol, Service,
     ServicePort,
@@ -197,16 +197,15 @@ pub(super) fn shunt(
 fn find_unresponsive(lab: &Topology, mode: Mode) -> Result<()> {
     let (started, start) = mpsc::channel();
     let inputs = Inputs {
-        mode,
         families: Family::ALL.to_vec(),
         // All endpoints answer, so that there is nothing to look up.
-        placements: Box::new(|_| BTreeMap::new()),
-        eject: Box::new(drop),
-        report: Box::new(move |endpoints| {
+        placements: Arc::new(|_| BTreeMap::new()),
+        eject: Arc::new(drop),
+        report: Arc::new(move |endpoints| {
             let _ = started.send(endpoints.map(drop));
         }),
     };
-    lab.node.run(|| Ok(unresponsive::spawn(inputs)?))?;
+    lab.node.run(|| Ok(Search::new(inputs).set(mode)?))?;
     start.recv()?.map_err(anyhow::Error::msg)
 }
 

@@ -13,6 +13,7 @@ use super::health::HealthState;
 use super::observe::PendingSysctls;
 use super::settings::{Effective, load};
 use super::sources::Objects;
+use super::unresponsive::Finder;
 use super::{logging, process};
 use crate::config::Config;
 use crate::conntrack::sysctl;
@@ -35,6 +36,7 @@ pub(super) struct Reach {
     pub(super) net_sysctls: PathBuf,
     pub(super) metrics: Metrics,
     pub(super) known: AgentState,
+    pub(super) finder: Finder,
 }
 
 /// The reason for a reload.
@@ -159,7 +161,7 @@ impl Reload {
 }
 
 impl Reach {
-    fn apply(&self, old: &Effective, new: &Effective) {
+    fn apply(&mut self, old: &Effective, new: &Effective) {
         let configure = |of: &Effective| Configure {
             options: of.options(),
             node_name: of.node_name.clone(),
@@ -182,6 +184,9 @@ impl Reach {
         self.configz.send_replace(new.configz());
         if old.config.conntrack != new.config.conntrack {
             self.set_sysctls(&new.config.conntrack);
+        }
+        if old.config.eject_unresponsive != new.config.eject_unresponsive {
+            self.finder.set(new.config.eject_unresponsive);
         }
         if old.config.oom_score_adj != new.config.oom_score_adj {
             process::set_oom_score_adj(new.config.oom_score_adj);

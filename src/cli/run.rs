@@ -26,8 +26,8 @@ use super::reload::{
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, Parts, runtime};
-use super::unresponsive::{Finding, find_unresponsive};
-use super::{Failure, ending, events, exclusive, leftovers, netns, oneshot, process};
+use super::unresponsive::Finder;
+use super::{Failure, ending, events, exclusive, leftovers, netns, oneshot, process, unresponsive};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
 use crate::directory::{Directory, Programmed};
@@ -219,16 +219,14 @@ fn keep_running(
             Reports { events: events.clone(), metrics: metrics.clone(), known: known.clone() };
         move || leftovers::look(period, &reports)
     })?;
-    find_unresponsive(
-        arguments.eject_unresponsive,
-        &Finding {
-            families: &families,
-            known: &known,
-            directory: &directory,
-            commands: &commands,
-            metrics: &metrics,
-        },
-    )?;
+    let parts = unresponsive::Parts {
+        families: &families,
+        known: &known,
+        directory: &directory,
+        commands: &commands,
+        metrics: &metrics,
+    };
+    let finder = Finder::start(config.eject_unresponsive, &parts);
     let health_of = health_source(health_seen, commands.backlog(), families);
     let status = known.clone().teller(health_of.clone(), unbound.clone());
     let answer = answers(known.clone(), status, directory.clone());
@@ -246,6 +244,7 @@ fn keep_running(
         net_sysctls: arguments.net_sysctls.clone(),
         metrics: metrics.clone(),
         known: known.clone(),
+        finder,
     };
     let mut configuration = Reload::new(arguments.clone(), settings, objects, reach);
     let (mut changed, _stop) = watch_configuration(arguments)?;

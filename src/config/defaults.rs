@@ -9,6 +9,7 @@ use super::OOM_SCORE_ADJ;
 use super::raw::{Configuration, Conntrack, FlushFrequency, GoDuration, Logging, OutputRouting};
 use crate::conntrack::sysctl;
 use crate::spanned_yaml::parse_ip_sloppy;
+use crate::unresponsive::Mode as Unresponsive;
 
 const HEALTHZ_PORT: u16 = 10_256;
 const METRICS_PORT: u16 = 10_249;
@@ -122,6 +123,7 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
     full.oom_score_adj.get_or_insert(OOM_SCORE_ADJ.into());
     fill_conntrack(&mut full.conntrack);
     fill_period(&mut full.config_sync_period, CONFIG_SYNC_PERIOD);
+    fill_text(&mut full.shunt.eject_unresponsive, Unresponsive::default().name());
     full
 }
 

@@ -16,6 +16,7 @@ use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, NodePortAddresses};
 use crate::conntrack::sysctl;
 use crate::spanned_yaml::{At, Diagnostic, Severity, parse_ip_sloppy, parse_net};
+use crate::unresponsive::Mode as Unresponsive;
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
@@ -48,6 +49,7 @@ pub(super) fn effective(
         masquerade_bit: masquerade_bit(written, full, &mut check),
         masquerade_all: full.nftables.masquerade_all,
         reset_gone_endpoints: full.shunt.reset_gone_endpoints,
+        eject_unresponsive: eject_unresponsive(full, &mut check),
         sync_period,
         min_sync_period,
         conntrack: conntrack(full, &mut check),
@@ -344,6 +346,12 @@ fn node_port_addresses(full: &Configuration, check: &mut Check<'_>) -> NodePortA
         check.add(Severity::Warning, at, None, reason);
     }
     NodePortAddresses::Cidrs(nets)
+}
+
+fn eject_unresponsive(full: &Configuration, check: &mut Check<'_>) -> Unresponsive {
+    let word = text(&full.shunt.eject_unresponsive).unwrap_or_default();
+    let mode = check.value(At::top("shunt").field("ejectUnresponsive"), word, word.parse());
+    mode.unwrap_or_default()
 }
 
 fn log_format(full: &Configuration, check: &mut Check<'_>) -> LogFormat {

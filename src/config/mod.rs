@@ -70,6 +70,8 @@ pub struct Config {
     pub masquerade_all: bool,
     /// `shunt.resetGoneEndpoints`: reset established connections to endpoints that are gone.
     pub reset_gone_endpoints: bool,
+    /// `shunt.ejectUnresponsive`: what to do about endpoints that do not answer.
+    pub eject_unresponsive: crate::unresponsive::Mode,
     /// `nftables.syncPeriod`: a change that waits twice as long makes the agent unhealthy.
     pub sync_period: Duration,
     /// `nftables.minSyncPeriod`: the minimum time between two commits.

@@ -4,6 +4,9 @@ use ipnet::IpNet;
 
 use super::*;
 use crate::source::kubernetes::ContentType;
+use crate::unresponsive::Mode;
+
+mod own;
 
 pub(super) const HEAD: &str =
     "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -94,6 +97,7 @@ fn defaults() -> Config {
         masquerade_bit: 14,
         masquerade_all: false,
         reset_gone_endpoints: false,
+        eject_unresponsive: Mode::Observe,
         sync_period: Duration::from_secs(30),
         min_sync_period: Duration::ZERO,
         conntrack: sysctl::Settings::default(),
@@ -539,31 +543,6 @@ fn beside_a_file_only_some_flags_count() {
              the file",
         ]
     );
-}
-
-/// The own field, which a flag overrides in both directions.
-#[test]
-fn own_flags_count_beside_the_file() {
-    let flags = |value: Option<&str>| {
-        let mut flags = Flags::default();
-        let flag = Flag::named("reset-gone-endpoints").unwrap();
-        value.into_iter().for_each(|value| flags.push(flag, value));
-        flags
-    };
-    for (section, flag, resets) in [
-        ("", None, false),
-        ("shunt: {resetGoneEndpoints: true}\n", None, true),
-        ("shunt: null\n", None, false),
-        ("", Some("true"), true),
-        ("shunt: {resetGoneEndpoints: true}\n", Some("false"), false),
-    ] {
-        let text = format!("{HEAD}{section}");
-        let file = (Path::new("config.conf"), text.as_bytes());
-        let Loaded { config, problems, .. } = load(Some(file), &flags(flag)).unwrap();
-        assert_eq!(config.reset_gone_endpoints, resets, "{section} {flag:?}");
-        assert_eq!(texts(&problems), [""; 0]);
-    }
-    assert!(load(None, &flags(Some("true"))).unwrap().config.reset_gone_endpoints);
 }
 
 /// No field is missing in the table, and none is there that is not in the type.

@@ -1,12 +1,18 @@
 //! The verdict about a packet, from all that is known. Pure.
 
-use shunt_core::explain::{Choice, Code, End, Entry, Finding, Masquerade, Packet, Reasons};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use shunt_core::explain::{
+    Choice, Code, End, Entry, Finding, Masquerade, NotUsed, Packet, Reasons,
+};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::FrontendKind;
 
 use super::Way;
 use super::facts::{EndpointFacts, Facts, Passing, Reach};
 use crate::status::{Source, Status};
+use crate::unresponsive::Silence;
 
 /// A change counts as late after this many seconds: a commit takes milliseconds.
 const LATE: f64 = 2.0;
@@ -58,6 +64,8 @@ pub struct Judgement {
     pub verdict: Verdict,
     /// The findings, most important first.
     pub findings: Vec<Finding>,
+    /// The endpoints that do not answer, with the time and the reason as text.
+    pub silent: BTreeMap<SocketAddr, (Silence, String)>,
 }
 
 /// The fate of a connection that gets one of the endpoints.
@@ -86,6 +94,7 @@ pub fn judge(
     let mut findings = Vec::new();
     let state = status.map(|status| agent(status, reasons)).unwrap_or_default();
     let is_programmed = status.is_none_or(|status| status.rules.last_sync.is_some());
+    let silent = status.map(|status| unresponsive(status, reasons)).unwrap_or_default();
     let verdict = match &way.walk.end {
         End::Rejected(_) => Verdict::Refused,
         End::Dropped(_) => Verdict::Dropped,
@@ -104,9 +113,13 @@ pub fn judge(
         }
         End::Untouched | End::NoTable => Verdict::NotAService,
         End::Translated { choices, lost, .. } => {
-            translated(packet, reasons, choices, *lost, way, facts, &mut findings)
+            match translated(packet, reasons, choices, *lost, way, facts, &mut findings) {
+                Verdict::Delivered if silent.has_used => Verdict::Unknown,
+                verdict => verdict,
+            }
         }
     };
+    findings.splice(0..0, silent.findings);
     findings.extend(reasons.findings.iter().cloned());
     // A change that waits, or that the kernel refuses, explains a difference.
     let is_explained = state
@@ -124,7 +137,7 @@ pub fn judge(
             .iter()
             .map(|assumption| Finding::new(Code::Assumed, assumption.to_string())),
     );
-    Judgement { verdict, findings }
+    Judgement { verdict, findings, silent: silent.endpoints }
 }
 
 /// Returns the verdict with regard to the fill level of connection tracking.
@@ -233,7 +246,7 @@ fn fate(
     masquerade: Option<Masquerade>,
     facts: Option<&EndpointFacts>,
 ) -> Fate {
-    let backend = std::net::SocketAddr::new(choice.backend.address, choice.backend.port);
+    let backend = SocketAddr::new(choice.backend.address, choice.backend.port);
     let is_hairpin = choice.backend.address == packet.source && packet.entry != Entry::Node;
     if is_hairpin && masquerade.is_none() {
         let text = format!(
@@ -300,6 +313,57 @@ fn fate(
         };
     }
     Fate::Delivered
+}
+
+/// What the agent knows of endpoints that do not answer.
+#[derive(Default)]
+struct Silent {
+    /// True if one of them gets new connections.
+    has_used: bool,
+    findings: Vec<Finding>,
+    endpoints: BTreeMap<SocketAddr, (Silence, String)>,
+}
+
+/// Returns what the agent knows of endpoints that do not answer. It has seen clients repeat their
+/// SYNs, and has tried by itself.
+fn unresponsive(status: &Status, reasons: &Reasons) -> Silent {
+    let mut silent = Silent::default();
+    let is_tcp = reasons.target.as_ref().is_some_and(|it| it.port.protocol == Protocol::Tcp);
+    for view in reasons.endpoints.iter().filter(|_| is_tcp) {
+        let endpoint = view.port.map(|port| SocketAddr::new(view.address, port));
+        let found = endpoint.and_then(|it| status.unresponsive.unresponsive(it));
+        let (Some(endpoint), Some(found)) = (endpoint, found) else { continue };
+        let silence = Silence::from(found).text(status.told);
+        silent.endpoints.insert(endpoint, (found.into(), silence.clone()));
+        let share = view.probability * 100.0;
+        let (code, effect) = match (view.is_used(), view.why, &*status.unresponsive.mode) {
+            (true, _, "on") => (
+                Code::EndpointUnresponsive,
+                format!(
+                    "and gets {share:.1} % of new connections, which hang: too many endpoints of \
+                     its pool do not answer; repair its pod or node"
+                ),
+            ),
+            (true, ..) => (
+                Code::EndpointUnresponsive,
+                format!(
+                    "and gets {share:.1} % of new connections, which hang; set \
+                     shunt.ejectUnresponsive to on, or repair its pod or node"
+                ),
+            ),
+            (false, Some(NotUsed::Ejected), _) => (
+                Code::EndpointEjected,
+                "and is ejected: other endpoints have its slots until it answers; see its pod and \
+                 node"
+                    .to_owned(),
+            ),
+            _ => continue,
+        };
+        silent.has_used |= view.is_used();
+        let text = format!("endpoint {endpoint} has not answered for {silence}, {effect}");
+        silent.findings.push(Finding::new(code, text));
+    }
+    silent
 }
 
 /// Returns the findings about the agent: whether its last sync succeeded and its objects are recent.

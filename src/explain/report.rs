@@ -1,6 +1,7 @@
 //! The explanation as JSON. Its field names and words are an interface: new ones may come, existing
 //! ones stay.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
@@ -11,6 +12,7 @@ use shunt_core::plan::{FrontendKey, FrontendKind};
 use super::facts::{EndpointFacts, Facts, Passing, Reach, Tracked};
 use super::judge::{Judgement, Verdict};
 use super::{Way, text};
+use crate::unresponsive::Silence;
 
 /// The explanation of one packet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -123,8 +125,10 @@ pub struct EndpointReport {
     pub route: Option<String>,
     /// Why packets do not arrive, if something speaks against it.
     pub obstacle: Option<String>,
-    /// Where that comes from: `rtnetlink`, `nf_tables` or `connection tracking`.
+    /// Where that comes from: `rtnetlink`, `nf_tables`, `connection tracking` or `agent`.
     pub obstacle_source: Option<&'static str>,
+    /// Since when it answers neither clients nor the agent, and why the agent says so.
+    pub unresponsive: Option<Silence>,
     /// The number of tracked connections through this frontend with a reply.
     pub answered: Option<usize>,
     /// The number of tracked connections through this frontend without a reply.
@@ -169,7 +173,7 @@ impl Explanation {
         judgement: Judgement,
         from_kernel: bool,
     ) -> Explanation {
-        let Judgement { verdict, findings } = judgement;
+        let Judgement { verdict, findings, silent } = judgement;
         let target = reasons.target.as_ref();
         let reason = way.masquerades.iter().flatten().next().map(|reason| reason.as_str());
         let affinity = match &way.walk.end {
@@ -202,7 +206,7 @@ impl Explanation {
             },
             masquerade: MasqueradeReport { applies: reason.is_some(), reason },
             connections: facts.connections,
-            endpoints: endpoints(&reasons, facts),
+            endpoints: endpoints(&reasons, facts, &silent),
             findings: findings
                 .into_iter()
                 .map(|finding| FindingReport { code: finding.code.as_str(), text: finding.text })
@@ -259,7 +263,11 @@ fn frontend(packet: &Packet, target: &Target) -> FrontendReport {
     }
 }
 
-fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
+fn endpoints(
+    reasons: &Reasons,
+    facts: &Facts,
+    silent: &BTreeMap<SocketAddr, (Silence, String)>,
+) -> Vec<EndpointReport> {
     let known = |address: IpAddr, port: Option<u16>| -> Option<&EndpointFacts> {
         facts
             .endpoints
@@ -277,7 +285,12 @@ fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
             _ => None,
         });
         let reach = facts.and_then(|facts| Some((facts.reach.obstacle()?, "rtnetlink")));
-        let (obstacle, obstacle_source) = reach.or(others).unzip();
+        let silence = view.port.and_then(|port| silent.get(&SocketAddr::new(view.address, port)));
+        let agent = silence.filter(|_| view.is_used()).map(|(_, text)| {
+            let text = format!("no answer for {text}");
+            (text, "agent")
+        });
+        let (obstacle, obstacle_source) = reach.or(agent).or(others).unzip();
         EndpointReport {
             address: view.address,
             port: view.port,
@@ -289,6 +302,7 @@ fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
             route: facts.and_then(|facts| route(&facts.reach)),
             obstacle,
             obstacle_source,
+            unresponsive: silence.map(|(silence, _)| *silence),
             answered: facts.map(|facts| facts.tracked.answered),
             unanswered: facts.map(|facts| facts.tracked.unanswered),
         }

@@ -183,7 +183,8 @@ fn endpoint_line(endpoint: &EndpointReport) -> (String, &'static str) {
     ));
     if let Some(why) = endpoint.why {
         text.push_str(&format!(" not used: {}", why.replace('-', " ")));
-        return (text, "EndpointSlice");
+        let from = if endpoint.unresponsive.is_some() { "agent" } else { "EndpointSlice" };
+        return (text, from);
     }
     if !endpoint.used {
         text.push_str(" not used");

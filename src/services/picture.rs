@@ -1,12 +1,14 @@
 //! Makes a picture from objects, their plan and the kernel's verdicts: no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use foldhash::HashMap;
 use shunt_core::explain::{EndpointView, FrontendView, NotUsed, frontend_view, why_ignored};
-use shunt_core::model::{self, Family, ObjectName, ServicePort, Store, TrafficPolicy};
+use shunt_core::model::{
+    self, Backend, Family, ObjectName, Protocol, ServicePort, Store, TrafficPolicy,
+};
 use shunt_core::plan::{
     self, Conflict, Desired, FrontendKey, FrontendKind, NodeContext, SourceRange,
 };
@@ -18,6 +20,7 @@ use super::{
 use crate::dataplane::{Verdict, Verdicts};
 use crate::directory;
 use crate::status::{Status, Time};
+use crate::unresponsive::Silence;
 
 /// The Services of a picture.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,9 +230,15 @@ impl Painter<'_> {
         let views: &[EndpointView] = view.as_ref().map_or(&[], |view| &view.endpoints);
         let of_family = |view: &&EndpointView| view.why != Some(NotUsed::OtherFamily);
         let listed = views.iter().filter(of_family).count();
+        let silent = self.silent(key, views);
         let has_no_address = node_addresses.as_ref().is_some_and(Vec::is_empty);
         let (state, reason) =
             self.state(service, key, planned.is_some(), view.as_ref(), has_no_address);
+        let (state, reason) = match (state, self.doubt(&silent)) {
+            (State::Ok, Some((state, reason))) => (state, Some(reason)),
+            _ => (state, reason),
+        };
+        let silent_and = |used: bool| silent.iter().filter(|it| it.1 == used).count();
         let verdict = planned.and(self.kernel.verdicts).map(|all| all.get(&key));
         let connections = verdict.map(|it| it.map_or(0, Verdict::connections));
         let short_circuit = planned.filter(|planned| !planned.short_circuit.is_empty());
@@ -238,7 +247,7 @@ impl Painter<'_> {
         let shown = views.iter().filter(|view| listed == 0 || of_family(view));
         let endpoints = planned
             .filter(|_| self.detailed)
-            .map(|_| shown.map(|view| endpoint(view, key, tracked)).collect());
+            .map(|_| shown.map(|view| self.endpoint(view, key, tracked)).collect());
         let known: Vec<(IpAddr, u16)> =
             views.iter().filter_map(|view| Some((view.address, view.port?))).collect();
         Frontend {
@@ -251,8 +260,12 @@ impl Painter<'_> {
             protocol: key.protocol().to_string().to_uppercase(),
             family: key.family().to_string(),
             policy: policy_word(policy),
-            endpoints_used: planned.and_then(plan::Frontend::main_pool).map_or(0, |it| it.len()),
+            endpoints_used: planned
+                .and_then(plan::Frontend::main_pool)
+                .map_or(0, |pool| backends(pool)),
             endpoints_listed: listed,
+            endpoints_unresponsive: silent_and(true),
+            endpoints_ejected: silent_and(false),
             new_connections: connections,
             new_connections_per_second: connections.and_then(|now| self.rate(key, now)),
             state,
@@ -264,9 +277,10 @@ impl Painter<'_> {
                 .and_then(|planned| planned.sources.as_ref())
                 .map(|ranges| ranges.iter().map(range).collect()),
             short_circuit: short_circuit.map(|planned| ShortCircuit {
-                endpoints_used: planned.short_circuit.len(),
+                endpoints_used: backends(&planned.short_circuit),
                 new_connections: verdict.map(|it| it.map_or(0, |it| it.short_circuit.connections)),
             }),
+            silent: silent.into_iter().map(|(endpoint, _, silence)| (endpoint, silence)).collect(),
             endpoints,
             unlisted_connections: tracked
                 .filter(|_| self.detailed)
@@ -318,6 +332,80 @@ impl Painter<'_> {
         let before = before.get(&key).map_or(0, Verdict::connections);
         let new = now.checked_sub(before).unwrap_or(now);
         (!time.is_zero()).then(|| new as f64 / time.as_secs_f64())
+    }
+
+    fn endpoint(
+        &self,
+        view: &EndpointView,
+        key: FrontendKey,
+        tracked: Option<&TrackedConnections>,
+    ) -> Endpoint {
+        let connections = tracked.map(|tracked| {
+            view.port.map_or_else(Tracked::default, |port| tracked.to(key, (view.address, port)))
+        });
+        Endpoint {
+            address: view.address.to_string(),
+            port: view.port,
+            node: view.node.as_deref().map(str::to_owned),
+            local: view.is_local,
+            zone_hints: view.zone_hints.iter().map(ToString::to_string).collect(),
+            ready: view.ready,
+            terminating: view.terminating,
+            used: view.is_used(),
+            probability: view.probability,
+            why: view.why.map(NotUsed::as_str),
+            why_text: view.why.map(NotUsed::text),
+            unresponsive: self.silence(key, view).map(|(_, silence)| silence),
+            connections,
+        }
+    }
+
+    /// Returns since when an endpoint does not answer. Only TCP endpoints are known.
+    fn silence(&self, key: FrontendKey, view: &EndpointView) -> Option<(SocketAddr, Silence)> {
+        let (status, _) = self.sources.agent?;
+        let endpoint = SocketAddr::new(view.address, view.port?);
+        let found = status.unresponsive.unresponsive(endpoint)?;
+        (key.protocol() == Protocol::Tcp).then(|| (endpoint, found.into()))
+    }
+
+    /// Returns the endpoints that do not answer: those of new connections, and the ejected ones,
+    /// with true for the former.
+    fn silent(&self, key: FrontendKey, views: &[EndpointView]) -> Vec<(SocketAddr, bool, Silence)> {
+        let chosen =
+            views.iter().filter(|view| view.is_used() || view.why == Some(NotUsed::Ejected));
+        let silent = chosen.filter_map(|view| {
+            let (endpoint, silence) = self.silence(key, view)?;
+            Some((endpoint, view.is_used(), silence))
+        });
+        silent.collect()
+    }
+
+    /// Returns the state of a frontend with endpoints that do not answer.
+    fn doubt(&self, silent: &[(SocketAddr, bool, Silence)]) -> Option<(State, String)> {
+        let (status, _) = self.sources.agent?;
+        let used = silent.iter().find(|(_, is_used, _)| *is_used);
+        let (endpoint, is_used, silence) = used.or(silent.first())?;
+        let for_how_long = silence.text(status.told);
+        let others = match silent.len() - 1 {
+            0 => String::new(),
+            count => format!("; {count} more do not answer"),
+        };
+        let (state, effect) = match (is_used, &*status.unresponsive.mode) {
+            (false, _) => (State::Ejected, "and is ejected: other endpoints have its slots"),
+            (true, "on") => (
+                State::Unresponsive,
+                "and still gets connections: too much of its pool does not answer; repair its pod \
+                 or node",
+            ),
+            (true, _) => (
+                State::Unresponsive,
+                "and still gets connections; set shunt.ejectUnresponsive to on, or repair its pod \
+                 or node",
+            ),
+        };
+        let reason =
+            format!("endpoint {endpoint} has not answered for {for_how_long}, {effect}{others}");
+        Some((state, reason))
     }
 }
 
@@ -383,26 +471,7 @@ fn range(range: &SourceRange) -> String {
     }
 }
 
-fn endpoint(
-    view: &EndpointView,
-    key: FrontendKey,
-    tracked: Option<&TrackedConnections>,
-) -> Endpoint {
-    let connections = tracked.map(|tracked| {
-        view.port.map_or_else(Tracked::default, |port| tracked.to(key, (view.address, port)))
-    });
-    Endpoint {
-        address: view.address.to_string(),
-        port: view.port,
-        node: view.node.as_deref().map(str::to_owned),
-        local: view.is_local,
-        zone_hints: view.zone_hints.iter().map(ToString::to_string).collect(),
-        ready: view.ready,
-        terminating: view.terminating,
-        used: view.is_used(),
-        probability: view.probability,
-        why: view.why.map(NotUsed::as_str),
-        why_text: view.why.map(NotUsed::text),
-        connections,
-    }
+/// Returns the number of backends. One that replaces others has several slots.
+fn backends(pool: &[Backend]) -> usize {
+    pool.iter().collect::<BTreeSet<_>>().len()
 }

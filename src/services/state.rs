@@ -12,6 +12,10 @@ pub enum State {
     Ok,
     /// No new connection gets an endpoint: the code says why.
     Unserved(Code),
+    /// New connections get an endpoint, but one of the endpoints does not answer.
+    Unresponsive,
+    /// New connections get an endpoint, and one that does not answer is ejected.
+    Ejected,
     /// Another Service has the frontend.
     Conflict,
     /// The kernel refuses the frontend.
@@ -31,6 +35,8 @@ impl State {
         match self {
             State::Ok => "ok",
             State::Unserved(code) => code.as_str(),
+            State::Unresponsive => Code::EndpointUnresponsive.as_str(),
+            State::Ejected => Code::EndpointEjected.as_str(),
             State::Conflict => "conflict",
             State::Quarantined => "quarantined",
             State::NotInKernel => "not-in-kernel",

@@ -154,7 +154,7 @@ impl AgentState {
         inner.note_ejections()
     }
 
-    /// Notes the value of `--eject-unresponsive`.
+    /// Notes the value of `shunt.ejectUnresponsive`.
     pub fn eject(&self, mode: &str) {
         mode.clone_into(&mut self.lock().unresponsive.mode);
     }

@@ -23,6 +23,7 @@ use crate::unresponsive::Report;
 
 pub use agent_state::{AgentState, Ejections, Following};
 pub use text::Text;
+pub(crate) use text::span;
 pub use time::Time;
 pub use unserved::{Lacking, Unserved};
 

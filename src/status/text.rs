@@ -249,7 +249,7 @@ fn row(f: &mut Formatter<'_>, name: &str, value: &dyn Display) -> fmt::Result {
 }
 
 /// Writes a duration in its two largest units.
-fn span(time: Duration) -> String {
+pub(crate) fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {

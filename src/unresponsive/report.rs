@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::status::Time;
+use crate::status::{Time, span};
 
 /// The endpoints under suspicion, and the ones found unresponsive.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Report {
-    /// The value of `--eject-unresponsive`.
+    /// The value of `shunt.ejectUnresponsive`.
     pub mode: String,
     /// Why the agent cannot look for such endpoints; `None` if it can.
     pub trouble: Option<String>,
@@ -55,6 +55,39 @@ pub struct EndpointReport {
     pub services: usize,
     /// How often it was found unresponsive in the last ten minutes.
     pub recent: usize,
+}
+
+impl Report {
+    /// Returns the endpoint of that address, if it does not answer.
+    #[must_use]
+    pub fn unresponsive(&self, endpoint: SocketAddr) -> Option<&EndpointReport> {
+        let is_it =
+            |it: &&EndpointReport| it.endpoint == endpoint && it.state != EndpointState::Suspected;
+        self.endpoints.iter().find(is_it)
+    }
+}
+
+/// What the commands say about an endpoint that does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Silence {
+    /// Since when it is known.
+    pub since: Time,
+    /// The evidence.
+    pub reason: Reason,
+}
+
+impl From<&EndpointReport> for Silence {
+    fn from(report: &EndpointReport) -> Silence {
+        Silence { since: report.since, reason: report.reason }
+    }
+}
+
+impl Silence {
+    /// Describes it, as in "12 s (the host answers nothing)".
+    #[must_use]
+    pub fn text(&self, now: Time) -> String {
+        format!("{} ({})", span(self.since.before(now)), self.reason)
+    }
 }
 
 /// The state of an endpoint.

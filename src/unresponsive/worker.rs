@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use nfnetlink::conntrack::Conntrack;
@@ -15,7 +18,7 @@ use super::detector::{Change, Detector, Neighbours};
 use super::flows::Flows;
 use super::prober::Prober;
 use super::report::{EndpointReport, EndpointState};
-use super::table::{install, repeated_syns};
+use super::table::{install, remove_tables, repeated_syns};
 use crate::status::Time;
 
 /// The interval of looks at the repeated SYNs.
@@ -31,30 +34,104 @@ const PLACE_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Returns the placements of those endpoints that are in a pool.
-pub type PlacementsOf = Box<dyn Fn(&BTreeSet<Backend>) -> BTreeMap<Backend, Placement> + Send>;
+pub type PlacementsOf =
+    Arc<dyn Fn(&BTreeSet<Backend>) -> BTreeMap<Backend, Placement> + Send + Sync>;
 
-/// The inputs of the thread.
+/// The inputs of the search.
+#[derive(Clone)]
 pub struct Inputs {
-    /// What to do about endpoints that do not answer.
-    pub mode: Mode,
     /// The families in which endpoints have addresses.
     pub families: Vec<Family>,
     /// Looks endpoints up in the objects.
     pub placements: PlacementsOf,
     /// Receives all unresponsive endpoints after each change, the ones known for longest first.
-    pub eject: Box<dyn FnMut(Vec<SocketAddr>) + Send>,
+    pub eject: Arc<dyn Fn(Vec<SocketAddr>) + Send + Sync>,
     /// Receives the state of all endpoints after each change, or why there is none.
-    pub report: Box<dyn FnMut(Result<Vec<EndpointReport>, String>) + Send>,
+    pub report: Arc<dyn Fn(Result<Vec<EndpointReport>, String>) + Send + Sync>,
 }
 
-/// Starts the thread in the network namespace of this one. It never ends.
-///
-/// # Errors
-/// If the system refuses to start a thread.
-pub fn spawn(inputs: Inputs) -> io::Result<()> {
+/// The search for endpoints that do not answer: a thread, unless the mode is off.
+pub struct Search {
+    inputs: Inputs,
+    running: Option<Running>,
+    /// A thread that is about to end.
+    ending: Option<JoinHandle<()>>,
+}
+
+struct Running {
+    mode: Arc<SharedMode>,
+    thread: JoinHandle<()>,
+}
+
+impl Search {
+    /// Makes a search that is off.
+    #[must_use]
+    pub fn new(inputs: Inputs) -> Search {
+        Search { inputs, running: None, ending: None }
+    }
+
+    /// Changes the mode. The thread starts in the network namespace of the caller.
+    ///
+    /// # Errors
+    /// If the system refuses to start a thread.
+    pub fn set(&mut self, mode: Mode) -> io::Result<()> {
+        match (mode, self.running.take()) {
+            (Mode::Off, None) => {}
+            (Mode::Off, Some(Running { mode: shared, thread })) => {
+                shared.set(mode);
+                thread.thread().unpark();
+                self.ending = Some(thread);
+            }
+            (_, Some(running)) => {
+                running.mode.set(mode);
+                self.running = Some(running);
+            }
+            (_, None) => {
+                let shared = Arc::new(SharedMode::new(mode));
+                let thread = start(self.inputs.clone(), shared.clone(), self.ending.take())?;
+                self.running = Some(Running { mode: shared, thread });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The mode that the thread should have.
+struct SharedMode(AtomicU8);
+
+impl SharedMode {
+    fn new(mode: Mode) -> SharedMode {
+        SharedMode(AtomicU8::new(mode as u8))
+    }
+
+    fn set(&self, mode: Mode) {
+        self.0.store(mode as u8, Ordering::Release);
+    }
+
+    fn get(&self) -> Mode {
+        match self.0.load(Ordering::Acquire) {
+            mode if mode == Mode::Off as u8 => Mode::Off,
+            mode if mode == Mode::On as u8 => Mode::On,
+            _ => Mode::Observe,
+        }
+    }
+}
+
+/// Starts the thread, which works once the one before it has ended.
+fn start(
+    inputs: Inputs,
+    wanted: Arc<SharedMode>,
+    before: Option<JoinHandle<()>>,
+) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("unresponsive".to_owned()).spawn(move || {
+        if let Some(before) = before {
+            // A panic has ended the process.
+            let _ = before.join();
+        }
         let mut worker = Worker {
             inputs,
+            mode: wanted.get(),
+            wanted,
             detector: Detector::default(),
             prober: Prober::default(),
             placed_at: None,
@@ -63,20 +140,20 @@ pub fn spawn(inputs: Inputs) -> io::Result<()> {
         };
         loop {
             let began = Instant::now();
-            let Err(error) = worker.run();
+            let Err(error) = worker.run() else { break };
             warn!(
                 %error,
                 "cannot look for endpoints that do not answer; the agent retries; set \
-                 --eject-unresponsive=off to do without"
+                 shunt.ejectUnresponsive to off to do without"
             );
-            worker.fail(&error);
+            worker.forget(Err(error.to_string()));
             // Another process may have flushed all tables.
             if began.elapsed() < RETRY {
-                std::thread::sleep(RETRY);
+                worker.rest(RETRY);
             }
         }
-    })?;
-    Ok(())
+        worker.forget(Ok(Vec::new()));
+    })
 }
 
 /// Why the thread cannot work.
@@ -90,6 +167,8 @@ enum Error {
 
 struct Worker {
     inputs: Inputs,
+    mode: Mode,
+    wanted: Arc<SharedMode>,
     detector: Detector,
     prober: Prober,
     placed_at: Option<Instant>,
@@ -99,13 +178,21 @@ struct Worker {
 }
 
 impl Worker {
-    /// Works until a failure.
-    fn run(&mut self) -> Result<std::convert::Infallible, Error> {
+    /// Works until a failure, or until the mode is off.
+    fn run(&mut self) -> Result<(), Error> {
+        if self.turn() == Mode::Off {
+            return Ok(());
+        }
         let mut kernel = Socket::open()?;
         install(&mut kernel, &self.inputs.families)?;
         let mut conntrack = Conntrack::open()?;
         (self.inputs.report)(Ok(Vec::new()));
         loop {
+            if self.turn() == Mode::Off {
+                // Kernels before 5.12 do not delete them with the socket.
+                remove_tables(&mut kernel)?;
+                return Ok(());
+            }
             let began = Instant::now();
             self.look(&mut kernel, &mut conntrack, began)?;
             let now = Instant::now();
@@ -116,14 +203,40 @@ impl Worker {
             // Answers wake the thread before the time.
             loop {
                 let now = Instant::now();
-                if until <= now {
+                if until <= now || self.wanted.get() != self.mode {
                     break;
                 }
                 self.detector.probes(now).into_iter().for_each(|to| self.prober.start(to));
-                for (from, answer) in self.prober.wait(now, until) {
+                for (from, answer) in self.prober.wait(now, until.min(now + INTERVAL)) {
                     self.detector.heard(from, answer, Instant::now());
                 }
             }
+        }
+    }
+
+    /// Takes the mode that the configuration wants. Ejects the unresponsive endpoints, or restores
+    /// them.
+    fn turn(&mut self) -> Mode {
+        let before = std::mem::replace(&mut self.mode, self.wanted.get());
+        if !self.sent.is_empty() {
+            match (before == Mode::On, self.mode == Mode::On) {
+                (false, true) => (self.inputs.eject)(self.sent.clone()),
+                (true, false) => (self.inputs.eject)(Vec::new()),
+                _ => {}
+            }
+        }
+        self.mode
+    }
+
+    /// Waits, unless the mode is off.
+    fn rest(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while self.wanted.get() != Mode::Off {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::park_timeout(left);
         }
     }
 
@@ -182,9 +295,9 @@ impl Worker {
                 Change::Unresponsive(reason) => warn!(
                     %endpoint, %reason,
                     "endpoint does not answer: {}",
-                    match self.inputs.mode {
+                    match self.mode {
                         Mode::On => "new connections go to other endpoints, as far as the limits allow",
-                        _ => "new connections still go there, as --eject-unresponsive is not on",
+                        _ => "new connections still go there, as shunt.ejectUnresponsive is not on",
                     }
                 ),
                 Change::Answers => info!(%endpoint, "endpoint answers again"),
@@ -201,7 +314,7 @@ impl Worker {
         }
         let unresponsive = self.detector.unresponsive();
         if unresponsive != self.sent {
-            if self.inputs.mode == Mode::On {
+            if self.mode == Mode::On {
                 (self.inputs.eject)(unresponsive.clone());
             }
             self.sent = unresponsive;
@@ -243,14 +356,15 @@ impl Worker {
     }
 
     /// Forgets everything: nothing is known without observations.
-    fn fail(&mut self, error: &Error) {
+    fn forget(&mut self, report: Result<Vec<EndpointReport>, String>) {
         self.detector = Detector::default();
         self.prober = Prober::default();
+        self.placed_at = None;
         self.reported.clear();
-        (self.inputs.report)(Err(error.to_string()));
-        if !std::mem::take(&mut self.sent).is_empty() && self.inputs.mode == Mode::On {
+        if !std::mem::take(&mut self.sent).is_empty() && self.mode == Mode::On {
             (self.inputs.eject)(Vec::new());
         }
+        (self.inputs.report)(report);
     }
 }
 

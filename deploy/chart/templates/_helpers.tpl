@@ -167,9 +167,6 @@ capabilities:
     - --service-metrics={{ .Values.metrics.services }}
     - --service-metrics-limit={{ int .Values.metrics.servicesLimit }}
     {{- end }}
-    {{- if ne .Values.ejectUnresponsive "observe" }}
-    - --eject-unresponsive={{ .Values.ejectUnresponsive }}
-    {{- end }}
     {{- with .Values.extraArgs }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

@@ -16,7 +16,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
-use crate::unresponsive::Mode;
 
 pub use check::{Check, CheckOutput};
 pub use diff::{Against, Diff, DiffOutput};
@@ -120,15 +119,6 @@ pub struct Run {
     /// The maximum number of Service ports with metrics of their own.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     pub service_metrics_limit: usize,
-    /// Find endpoints that do not answer, before the API says so: off, observe, or on, which ejects
-    /// them.
-    #[arg(
-        long,
-        value_name = "off|observe|on",
-        default_value = "observe",
-        hide_possible_values = true
-    )]
-    pub eject_unresponsive: Mode,
     /// Write sysctls below this directory: the mount point of the node's /proc/sys/net in a
     /// container.
     #[arg(long, value_name = "DIRECTORY", default_value = "/proc/sys/net")]

@@ -1,6 +1,7 @@
 //! The flags with an effect.
 
 use super::{Flag, duration, list, number, period, switch, text};
+use crate::unresponsive::Mode;
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag::new(
@@ -232,6 +233,18 @@ pub(super) const FLAGS: &[Flag] = &[
         |draft, value| switch(&mut draft.configuration.shunt.reset_gone_endpoints, value),
         "Reset established TCP connections to an endpoint that was terminating and is gone from \
          every EndpointSlice, so that clients reconnect at once.",
+    )
+    .own(),
+    Flag::new(
+        "eject-unresponsive",
+        "off|observe|on",
+        "shunt.ejectUnresponsive",
+        |draft, value| {
+            value.parse::<Mode>()?;
+            text(&mut draft.configuration.shunt.eject_unresponsive, value)
+        },
+        "Find endpoints that do not answer, before the API says so; on: new connections go to other \
+         endpoints; default: observe.",
     )
     .own(),
 ];

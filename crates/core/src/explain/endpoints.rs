@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{
-    Backend, Endpoint, EndpointSlice, Family, Locality, Service, ServicePort, Store,
+    Backend, Endpoint, EndpointSlice, Family, Locality, Protocol, Service, ServicePort, Store,
 };
+use crate::plan::Unresponsive;
 
 use super::Policy;
 use super::walk::Choice;
@@ -58,6 +59,8 @@ pub enum NotUsed {
     OtherFamily,
     /// Its EndpointSlice has no port with the name and protocol of the service port.
     PortMissing,
+    /// It does not answer, and other endpoints have its slots.
+    Ejected,
 }
 
 impl NotUsed {
@@ -72,6 +75,7 @@ impl NotUsed {
             NotUsed::NotLocal => "not-local",
             NotUsed::OtherFamily => "other-family",
             NotUsed::PortMissing => "port-missing",
+            NotUsed::Ejected => "ejected",
         }
     }
 
@@ -86,6 +90,7 @@ impl NotUsed {
             NotUsed::NotLocal => "on another node, and the policy is Local",
             NotUsed::OtherFamily => "an address of the other family",
             NotUsed::PortMissing => "its EndpointSlice lacks the service port's name and protocol",
+            NotUsed::Ejected => "ejected, since it does not answer",
         }
     }
 }
@@ -98,6 +103,7 @@ pub(super) struct Question<'a> {
     pub(super) family: Family,
     pub(super) policy: Policy,
     pub(super) locality: Locality<'a>,
+    pub(super) unresponsive: &'a Unresponsive,
 }
 
 /// Lists the endpoints in all EndpointSlices of the Service: used ones first, then by address.
@@ -126,7 +132,9 @@ pub(super) fn endpoints(
         if view.is_used() {
             view.why = None;
         } else if view.why.is_none() {
-            view.why = topology(store, view, question);
+            let is_tcp = question.port.protocol == Protocol::Tcp;
+            let is_silent = is_tcp && backend.is_some_and(|it| question.unresponsive.has(it));
+            view.why = topology(store, view, question).or(is_silent.then_some(NotUsed::Ejected));
         }
     }
     views.sort_by_key(|view| (!view.is_used(), view.address, view.port));

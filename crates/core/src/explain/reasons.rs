@@ -101,7 +101,8 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
     };
     let policy = policy(service, kind, walk);
     let family = key.family();
-    let question = Question { service, port, family, policy, locality: context.locality() };
+    let (locality, unresponsive) = (context.locality(), &context.options.unresponsive);
+    let question = Question { service, port, family, policy, locality, unresponsive };
     let views = endpoints(store, question, walk.choices());
     let target = Target::of(question, key, kind, frontend);
     let mut findings = Vec::new();
