@@ -25,6 +25,9 @@ use crate::source::manifests::{Location, Locations};
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 use crate::status::{AgentState, Ejections, NodePorts, missing_node};
 
+/// The maximum number of Services with an Event about one endpoint.
+const MAX_EVENTS: usize = 10;
+
 /// Sysctls to set after the first commit; `None` once they are set.
 pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
 
@@ -130,11 +133,20 @@ impl Observer {
     }
 
     fn note_ejections(&self, Ejections { ejected, restored }: &Ejections) {
-        for endpoint in ejected {
-            tracing::warn!(%endpoint, "ejected the unresponsive endpoint");
+        for (endpoint, services) in ejected {
+            tracing::warn!(
+                %endpoint, services = services.len(),
+                "ejected the unresponsive endpoint"
+            );
+            for service in services.iter().take(MAX_EVENTS) {
+                self.events.record(events::ejected(service, *endpoint));
+            }
         }
-        for endpoint in restored {
-            tracing::info!(%endpoint, "restored the endpoint");
+        for (endpoint, services) in restored {
+            tracing::info!(%endpoint, services = services.len(), "restored the endpoint");
+            for service in services.iter().take(MAX_EVENTS) {
+                self.events.record(events::restored(service, *endpoint));
+            }
         }
         self.metrics.ejected(ejected.len(), restored.len());
     }

@@ -35,8 +35,8 @@ pub struct Snapshot {
     pub node_context: Option<Arc<NodeContext>>,
     /// The health checks of load balancers for Services.
     pub health_checks: Vec<HealthCheck>,
-    /// The ejected endpoints, with the number of Services that eject them.
-    pub ejected: BTreeMap<Backend, usize>,
+    /// The ejected endpoints, with the Services that eject them.
+    pub ejected: BTreeMap<Backend, BTreeSet<ObjectName>>,
     /// The numbers of service ports without an endpoint for some traffic.
     pub unserved: Unserved,
     /// The frontends that several Services claim.

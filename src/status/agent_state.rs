@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::model::Backend;
+use shunt_core::model::{Backend, ObjectName};
 use shunt_core::plan::{GONE_ENDPOINTS, NodeContext, Options, Set};
 
 use super::{
@@ -42,17 +42,17 @@ struct Inner {
     kube_proxy: Found,
     /// What is known of endpoints that do not answer, apart from their ejection.
     unresponsive: Report,
-    /// When an endpoint was ejected.
-    ejected: BTreeMap<Backend, Time>,
+    /// When an endpoint was ejected, and the Services at the last sync.
+    ejected: BTreeMap<Backend, (Time, BTreeSet<ObjectName>)>,
 }
 
 /// The ejections and restores of a sync.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Ejections {
-    /// The endpoints that no pool had ejected before.
-    pub ejected: Vec<SocketAddr>,
-    /// The endpoints that no pool ejects any more.
-    pub restored: Vec<SocketAddr>,
+    /// The endpoints that no pool had ejected before, with the Services.
+    pub ejected: Vec<(SocketAddr, BTreeSet<ObjectName>)>,
+    /// The endpoints that no pool ejects any more, with the Services that did.
+    pub restored: Vec<(SocketAddr, BTreeSet<ObjectName>)>,
 }
 
 /// The current source of objects.
@@ -219,23 +219,26 @@ impl AgentState {
 impl Inner {
     /// Compares the ejected endpoints with those of the last sync.
     fn note_ejections(&mut self) -> Ejections {
-        let now: BTreeSet<Backend> = self.snapshot.ejected.keys().copied().collect();
+        let now = &self.snapshot.ejected;
+        let before = std::mem::take(&mut self.ejected);
         let address = |it: &Backend| SocketAddr::new(it.address, it.port);
-        let ejected: Vec<Backend> =
-            now.iter().filter(|it| !self.ejected.contains_key(it)).copied().collect();
-        let over = self.ejected.iter().filter(|(it, _)| !now.contains(it));
-        let over: Vec<Restored> = over
-            .map(|(it, at)| Restored { endpoint: address(it), ejected_at: *at, at: Time::now() })
-            .collect();
-        let ejections = Ejections {
-            ejected: ejected.iter().map(address).collect(),
-            restored: over.iter().map(|it| it.endpoint).collect(),
-        };
-        self.ejected.retain(|it, _| now.contains(it));
+        let mut ejections = Ejections::default();
+        for (backend, services) in now {
+            let at = before.get(backend).map(|(at, _)| *at);
+            if at.is_none() {
+                ejections.ejected.push((address(backend), services.clone()));
+            }
+            self.ejected.insert(*backend, (at.unwrap_or_else(Time::now), services.clone()));
+        }
         let remembered = &mut self.unresponsive.restored;
-        remembered.extend(over);
+        for (backend, (ejected_at, services)) in before {
+            if !now.contains_key(&backend) {
+                let endpoint = address(&backend);
+                remembered.push(Restored { endpoint, ejected_at, at: Time::now() });
+                ejections.restored.push((endpoint, services));
+            }
+        }
         remembered.drain(..remembered.len().saturating_sub(MAX_RESTORED));
-        self.ejected.extend(ejected.into_iter().map(|it| (it, Time::now())));
         self.unresponsive.ejections += ejections.ejected.len() as u64;
         self.unresponsive.restores += ejections.restored.len() as u64;
         ejections
@@ -247,10 +250,10 @@ impl Inner {
         for endpoint in &mut report.endpoints {
             let address = endpoint.endpoint;
             let backend = Backend { address: address.ip(), port: address.port() };
-            if let Some(at) = self.ejected.get(&backend) {
+            if let Some((at, services)) = self.ejected.get(&backend) {
                 endpoint.state = EndpointState::Ejected;
                 endpoint.ejected_at = Some(*at);
-                endpoint.services = self.snapshot.ejected.get(&backend).copied().unwrap_or(0);
+                endpoint.services = services.len();
             }
         }
         report

@@ -31,8 +31,8 @@ pub struct Desired {
     members: ArrivalMap<SetMember, usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
     health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
-    /// The ejected endpoints, with the number of Services.
-    ejected: BTreeMap<Backend, usize>,
+    /// The ejected endpoints, with their Services.
+    ejected: BTreeMap<Backend, BTreeSet<ObjectName>>,
     /// The sum of all plans.
     unserved: Unserved,
     touched: Touching,
@@ -154,7 +154,7 @@ impl Desired {
         if let Some(plan) = &new {
             self.unserved.add(&plan.unserved);
             for backend in &plan.ejected {
-                *self.ejected.entry(*backend).or_insert(0) += 1;
+                self.ejected.entry(*backend).or_default().insert(name.clone());
             }
             for (key, frontend) in &plan.frontends {
                 let same = old.as_ref().filter(|old| plan.claims_alike(old, *key));
@@ -178,10 +178,13 @@ impl Desired {
         }
         if let Some(plan) = &old {
             self.unserved.subtract(&plan.unserved);
-            for backend in &plan.ejected {
-                if let Some(count) = self.ejected.get_mut(backend) {
-                    *count -= 1;
-                    if *count == 0 {
+            let stays = |backend: &&Backend| {
+                new.as_ref().is_some_and(|new| new.ejected.binary_search(backend).is_ok())
+            };
+            for backend in plan.ejected.iter().filter(|backend| !stays(backend)) {
+                if let Some(services) = self.ejected.get_mut(backend) {
+                    services.remove(name);
+                    if services.is_empty() {
                         self.ejected.remove(backend);
                     }
                 }
@@ -331,9 +334,9 @@ impl Desired {
         self.health_checks.values()
     }
 
-    /// Returns the ejected endpoints, with the number of Services that eject them.
+    /// Returns the ejected endpoints, with the Services that eject them.
     #[must_use]
-    pub fn ejected(&self) -> &BTreeMap<Backend, usize> {
+    pub fn ejected(&self) -> &BTreeMap<Backend, BTreeSet<ObjectName>> {
         &self.ejected
     }
 
