@@ -15,7 +15,7 @@ pub const TABLE: &str = "shunt";
 /// agent replaces a table that has another comment.
 pub const LAYOUT_COMMENT: &str = "shunt layout 2";
 
-/// The name of the set of gone endpoints. It is no [`Set`](super::Set): it exists only while it has
+/// The name of the set of gone endpoints. It is no [`Set`]: it exists only while it has
 /// elements, which are no part of the plan.
 pub const GONE_ENDPOINTS: &str = "gone-endpoints";
 
