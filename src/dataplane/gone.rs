@@ -62,9 +62,9 @@ impl Gone {
     }
 
     /// Advances to the present.
-    pub(super) fn advance(&mut self, now: Instant) {
+    pub(super) fn advance(&mut self, now: Instant, store: &Store) {
         if let Some(tracker) = &mut self.tracker {
-            tracker.advance(now);
+            tracker.advance(now, |service| store.service(service).is_some());
             self.is_due |= tracker.take_changed();
         }
     }

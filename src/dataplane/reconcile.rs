@@ -303,7 +303,7 @@ impl Dataplane {
         self.state.planned(touched);
         self.state.planned(self.quarantine.try_again(now));
         self.flows.merge(self.desired.take_flows());
-        self.gone.advance(now);
+        self.gone.advance(now, &self.store);
     }
 
     /// Reads the kernel's state for a comparison with the whole plan. Returns the time of a retry

@@ -248,17 +248,20 @@ impl Detector {
                 None => suspect.answered = Some(seen.answered),
             }
             let siblings = suspect.neighbours.iter().flat_map(|it| &it.siblings);
-            suspect.is_client_served = siblings
-                .map(|(sibling, _)| sibling)
-                .chain([endpoint])
-                .filter_map(|backend| flows.served.get(backend))
-                .any(|clients| seen.waiting.iter().any(|client| clients.contains(client)));
+            let served_by = |backend: &SocketAddr| flows.served.get(backend).into_iter().flatten();
+            // A policy admits this node to its own pods, whatever it says of others.
+            let by_siblings = siblings
+                .flat_map(|(sibling, _)| served_by(sibling))
+                .filter(|client| !flows.direct.contains(*client));
+            let mut served = by_siblings.chain(served_by(endpoint));
+            suspect.is_client_served = served.any(|client| seen.waiting.contains(client));
             suspect.clients = seen.waiting;
             suspect.flows_at = now;
         }
         for (endpoint, found) in &self.unresponsive {
             let seen = flows.endpoints.get(endpoint);
-            if seen.is_some_and(|seen| is_new(&found.answered, &seen.answered)) {
+            // Several of the agent's own probes must be answered.
+            if seen.is_some_and(|seen| is_new(&found.answered, &seen.answered_clients)) {
                 answered.push(*endpoint);
             }
         }
@@ -273,7 +276,13 @@ impl Detector {
         match (answer, suspect) {
             (Answer::NotSent, Some(suspect)) => suspect.probes = suspect.probes.saturating_sub(1),
             (Answer::Unreachable, Some(suspect)) => suspect.is_unreachable = true,
-            (Answer::NotSent | Answer::Unreachable, None) => {}
+            (Answer::NotSent, None) => {
+                if let Some(found) = self.unresponsive.get_mut(&from) {
+                    found.probed_at = None;
+                    found.next_probe = now + FIRST_PAUSE;
+                }
+            }
+            (Answer::Unreachable, None) => {}
             (Answer::Answered, _) => {
                 self.alive.insert(from, now);
                 let on_host = self.suspects.iter_mut().filter(|(it, _)| it.ip() == from.ip());
@@ -441,9 +450,15 @@ impl Detector {
                     over.push((*endpoint, Change::Doubted));
                 }
             }
-            let recent = self.verdicts.get(endpoint).map_or(1, Vec::len);
-            let trial = doubled(FIRST_TRIAL, recent, LONGEST_TRIAL);
-            if found.trust == Trust::Clients && found.since + trial <= now {
+            let trial = match found.trust {
+                // A policy may admit this node to some of the backends only.
+                Trust::Probes => LONGEST_TRIAL,
+                Trust::Clients => {
+                    let recent = self.verdicts.get(endpoint).map_or(1, Vec::len);
+                    doubled(FIRST_TRIAL, recent, LONGEST_TRIAL)
+                }
+            };
+            if found.since + trial <= now {
                 over.push((*endpoint, Change::Trial));
             }
         }

@@ -29,6 +29,8 @@ pub(super) struct Flows {
     pub(super) endpoints: HashMap<SocketAddr, EndpointFlows>,
     /// The waiting clients that a backend has answered, by backend.
     pub(super) served: HashMap<SocketAddr, HashSet<IpAddr>>,
+    /// The clients that connect to a backend itself, as the agent does from an address of this node.
+    pub(super) direct: HashSet<IpAddr>,
 }
 
 /// The flows to one endpoint.
@@ -36,6 +38,8 @@ pub(super) struct Flows {
 pub(super) struct EndpointFlows {
     /// The flows that the endpoint has answered.
     pub(super) answered: HashSet<FlowId>,
+    /// Those of them that came through a Service.
+    pub(super) answered_clients: HashSet<FlowId>,
     /// The clients of half-open connections.
     pub(super) waiting: BTreeSet<IpAddr>,
 }
@@ -73,15 +77,25 @@ impl Flows {
             let flows = self.endpoints.entry(backend).or_default();
             if !entry.half_open {
                 flows.answered.insert(entry.id);
+                if entry.is_translated() {
+                    flows.answered_clients.insert(entry.id);
+                }
             } else if entry.is_translated() {
                 flows.waiting.insert(client);
             }
         }
-        // No policy blocks a pod from itself. The agent's own probes are not translated.
-        let is_served = !entry.half_open && entry.is_translated() && client != backend.ip();
-        let is_wanted = wanted.siblings.contains(&backend) || wanted.endpoints.contains(&backend);
-        if is_served && is_wanted && wanted.clients.contains(&client) {
-            self.served.entry(backend).or_default().insert(client);
+        let is_endpoint = wanted.endpoints.contains(&backend);
+        if !is_endpoint && !wanted.siblings.contains(&backend) {
+            return;
+        }
+        if !entry.is_translated() {
+            self.direct.insert(client);
+        } else if !entry.half_open && wanted.clients.contains(&client) {
+            // No policy blocks a pod from itself, nor a node from its own pods.
+            let is_masqueraded = entry.reply.destination.ip() != client;
+            if client != backend.ip() && (is_endpoint || !is_masqueraded) {
+                self.served.entry(backend).or_default().insert(client);
+            }
         }
     }
 }
@@ -133,6 +147,12 @@ mod tests {
         let of_dead = &flows.endpoints[&dead.parse().expect("address:port")];
         assert_eq!(of_dead.waiting, [address("10.244.0.3")].into());
         assert_eq!(of_dead.answered, HashSet::from_iter([[0, 0, 0, 8]]));
+        assert_eq!(of_dead.answered_clients, HashSet::default());
+        assert_eq!(flows.direct, HashSet::from_iter(["192.0.2.10", "10.244.0.9"].map(address)));
+        // Masqueraded, so that the sibling sees this node.
+        let mut masqueraded = entry("192.0.2.10:4", vip, sibling, false, 11);
+        masqueraded.reply.destination = "10.244.0.1:4".parse().expect("address:port");
+        flows.add(&wanted, &masqueraded);
         // Before it died.
         flows.add(&wanted, &entry("10.244.0.3:5", vip, dead, false, 10));
         let mut served: Vec<_> = flows.served.into_iter().collect();

@@ -12,7 +12,8 @@ use nix::sys::socket::{
 
 /// How long a connection attempt stays open. The kernel repeats its SYN after one second.
 const MAX_AGE: Duration = Duration::from_secs(3);
-/// The maximum number of open attempts. Further ones start when others have ended.
+/// The maximum number of open attempts. The agent does not begin further ones, so that no verdict
+/// counts an attempt that waits.
 const MAX_OPEN: usize = 1_024;
 
 /// The result of an attempt. Attempts without an answer have no result.
@@ -52,8 +53,11 @@ impl Prober {
     pub(super) fn wait(&mut self, now: Instant, until: Instant) -> Vec<(SocketAddr, Answer)> {
         self.open.retain(|attempt| now.saturating_duration_since(attempt.began) < MAX_AGE);
         let mut answers = Vec::new();
-        let room = MAX_OPEN.saturating_sub(self.open.len()).min(self.waiting.len());
-        for to in self.waiting.drain(..room) {
+        for to in self.waiting.drain(..) {
+            if self.open.len() >= MAX_OPEN {
+                answers.push((to, Answer::NotSent));
+                continue;
+            }
             match begin(to) {
                 Ok(socket) => self.open.push(Attempt { to, began: now, socket }),
                 Err(errno) => answers.push((to, answer(errno))),

@@ -337,11 +337,11 @@ impl Watch {
         let mut next: Option<String> = None;
         let version = loop {
             let is_first = next.is_none();
-            let request = self.resource.list(&self.relist_from, limit, next.take());
+            let request = self.resource.list(&self.relist_from, limit, next.clone());
             let answer = match self.send(client, request).await {
-                Err(Failure::Expired) if !is_first => {
+                Err(Failure::Expired) if !is_first && limit => {
                     // The version of the pages expired in between.
-                    (list, limit) = (List::default(), false);
+                    (list, limit, next) = (List::default(), false, None);
                     continue;
                 }
                 answer => answer?,
@@ -353,6 +353,10 @@ impl Watch {
             let ListMetadata { version, next: token } = page.end()?;
             if token.is_none() {
                 break version;
+            }
+            if token == next {
+                let what = "a page whose token leads to the same page".to_owned();
+                return Err(Failure::Garbage(what).into());
             }
             self.paginated |= self.relist_from == RelistFrom::Cache;
             next = token;

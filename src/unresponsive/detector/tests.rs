@@ -36,6 +36,8 @@ struct World {
     is_blocked: bool,
     /// The clients that wait also have answered flows to this endpoint.
     served: Option<SocketAddr>,
+    /// The clients have the address that the agent has.
+    is_node: bool,
     flows: u32,
     changes: Vec<(Duration, SocketAddr, Change)>,
 }
@@ -58,6 +60,7 @@ impl World {
             is_mute: false,
             is_blocked: false,
             served: None,
+            is_node: false,
             flows: 0,
             changes: Vec::new(),
         }
@@ -90,9 +93,11 @@ impl World {
             if self.busy.contains(endpoint) {
                 self.flows += 1;
                 seen.answered.insert(self.flows.to_ne_bytes());
+                seen.answered_clients.insert(self.flows.to_ne_bytes());
             }
             flows.endpoints.insert(*endpoint, seen);
         }
+        flows.direct.extend(self.is_node.then_some(client));
         for sibling in self.served.iter().filter(|it| wanted.siblings.contains(it)) {
             flows.served.insert(*sibling, HashSet::from_iter([client]));
         }
@@ -266,6 +271,40 @@ fn pauses_grow_up_to_a_minute() {
     world.run(seconds(600));
     let found = &world.detector.unresponsive[&endpoint(3)];
     assert_eq!(found.pause, LONGEST_PAUSE);
+}
+
+#[test]
+fn no_verdict_lasts_for_ever() {
+    let mut world = World::new(&[SilentHost, Answers, Answers]);
+    world.waiting.insert(endpoint(1));
+    assert_eq!(world.run(seconds(10)).found(), [endpoint(1)]);
+    world.waiting.clear();
+    assert_eq!(world.run(LONGEST_TRIAL).found(), []);
+    assert_eq!(world.changes().last().map(|(_, _, change)| *change), Some(Change::Trial));
+}
+
+#[test]
+fn probes_that_the_agent_cannot_send_delay_nothing() {
+    let mut world = World::new(&[SilentHost, Answers, Answers]);
+    world.waiting.insert(endpoint(1));
+    assert_eq!(world.run(seconds(3)).found(), [endpoint(1)]);
+    world.is_mute = true;
+    assert_eq!(world.run(seconds(60)).found(), [endpoint(1)]);
+    world.set(1, Answers);
+    world.is_mute = false;
+    assert_eq!(world.run(seconds(3)).found(), []);
+}
+
+#[test]
+fn answers_of_this_nodes_pods_to_the_node_prove_nothing() {
+    let mut world = World::new(&[SilentHost, Answers]);
+    world.pool.get_mut(&endpoint(2)).expect("an endpoint").1 = true;
+    world.waiting.insert(endpoint(1));
+    world.served = Some(endpoint(2));
+    world.is_node = true;
+    assert_eq!(world.run(seconds(10)).found(), []);
+    world.is_node = false;
+    assert_eq!(world.run(seconds(3)).found(), [endpoint(1)]);
 }
 
 #[test]

@@ -261,10 +261,12 @@ fn label_change_and_another_service_with_the_endpoint_keep_the_connection() -> R
     let resetting = Resetting::new()?;
     let lab = &resetting.world.lab;
     let mut kept = resetting.connect(TCP)?;
-    // A terminating endpoint that another Service, without a known object, still lists.
+    // A terminating endpoint that another Service still lists.
     let other = |endpoints: &[(&Host, &str)]| -> Result<()> {
         let slices = slices_of("other", "all", endpoints);
-        resetting.world.manifests.write("other.yaml", slices)
+        let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: other}\n\
+                       spec: {clusterIP: 10.96.0.78, ports: [{port: 80}]}\n";
+        resetting.world.manifests.write("other.yaml", format!("{slices}{service}"))
     };
     resetting.endpoints(&[(&lab.pod3, READY)])?;
     resetting.wait_for_pods(&["pod-3"]);

@@ -259,7 +259,8 @@ fn slices_of_any_service_count_and_a_list_deletes_slices() -> Result<()> {
             ..(*slice).clone()
         }
     };
-    let mut changes = vec![Change::service(service(1)), Change::slice(other(&[11]))];
+    let mut changes = [1, 2].map(|n| Change::service(service(n))).to_vec();
+    changes.push(Change::slice(other(&[11])));
     changes.push(endpoints(Family::V4, &[11], &[11]));
     let mut dataplane = open(&ns, &resets(), changes)?;
     let now = Instant::now();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::HashMap;
 
-use super::{Backend, EndpointSlice, Protocol};
+use super::{Backend, EndpointSlice, ObjectName, Protocol};
 
 /// How long an endpoint must be missing from every slice before it counts as gone. A controller
 /// that moves endpoints between slices writes one slice after the other, and so does a list.
@@ -46,12 +46,13 @@ struct Listed {
 }
 
 /// The state of an endpoint that vanished.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Vanished {
-    /// Since the last [`GoneEndpoints::advance`].
-    Now,
-    /// It counts as gone from this time on, unless a slice lists it before.
-    Since(Instant),
+    /// Since the last [`GoneEndpoints::advance`], from a slice of this Service.
+    Now(Option<ObjectName>),
+    /// It counts as gone from this time on, unless a slice lists it before, or the Service no longer
+    /// exists.
+    Since(Instant, Option<ObjectName>),
     /// It counts as gone until this time.
     Until(Instant),
 }
@@ -87,7 +88,7 @@ impl GoneEndpoints {
                 continue;
             }
             if listed.terminating {
-                self.vanished.insert(backend, Vanished::Now);
+                self.vanished.insert(backend, Vanished::Now(service(old)));
             }
             self.listed.remove(&backend);
         }
@@ -105,15 +106,19 @@ impl GoneEndpoints {
     }
 
     /// Advances to the present. Call it before [`GoneEndpoints::gone`].
-    pub fn advance(&mut self, now: Instant) {
+    ///
+    /// The slices of a deleted Service vanish, too, while its pods may still serve connections. So
+    /// an endpoint never counts as gone if its Service does not exist.
+    pub fn advance(&mut self, now: Instant, exists: impl Fn(&ObjectName) -> bool) {
         let (mut next, mut gone, mut changed) = (None, self.gone, self.changed);
         self.vanished.retain(|_, vanished| {
-            if *vanished == Vanished::Now {
-                *vanished = Vanished::Since(now + SETTLE);
+            if let Vanished::Now(service) = vanished {
+                *vanished = Vanished::Since(now + SETTLE, service.take());
             }
-            let at = match *vanished {
-                Vanished::Since(at) if at <= now => {
-                    if gone == MAX_GONE {
+            let at = match vanished {
+                Vanished::Since(at, service) if *at <= now => {
+                    let at = *at;
+                    if gone == MAX_GONE || !service.as_ref().is_some_and(&exists) {
                         return false;
                     }
                     gone += 1;
@@ -121,8 +126,8 @@ impl GoneEndpoints {
                     *vanished = Vanished::Until(at + GONE_FOR);
                     at + GONE_FOR
                 }
-                Vanished::Since(at) | Vanished::Until(at) => at,
-                Vanished::Now => now,
+                Vanished::Since(at, _) | Vanished::Until(at) => *at,
+                Vanished::Now(_) => now,
             };
             let is_over = matches!(vanished, Vanished::Until(until) if *until <= now);
             if is_over {
@@ -151,9 +156,16 @@ impl GoneEndpoints {
     pub fn gone(&self) -> impl Iterator<Item = (Backend, Instant)> {
         self.vanished.iter().filter_map(|(backend, vanished)| match vanished {
             Vanished::Until(until) => Some((*backend, *until)),
-            Vanished::Now | Vanished::Since(_) => None,
+            Vanished::Now(_) | Vanished::Since(..) => None,
         })
     }
+}
+
+/// Returns the Service of a slice.
+fn service(slice: Option<&EndpointSlice>) -> Option<ObjectName> {
+    let slice = slice?;
+    let name = slice.service.clone()?;
+    Some(ObjectName { namespace: slice.name.namespace.clone(), name })
 }
 
 /// Returns the TCP endpoints of a slice, and whether they are terminating.
@@ -174,7 +186,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::{Endpoint, EndpointPort, Family, ObjectName};
+    use crate::model::{Endpoint, EndpointPort, Family};
 
     /// A slice with these endpoints: the last octet, and `t` for a terminating one.
     fn slice(endpoints: &[&str]) -> EndpointSlice {
@@ -233,9 +245,9 @@ mod tests {
                 tracker.replace(old.as_ref(), new.as_ref());
                 old.clone_from(new);
             }
-            tracker.advance(start);
+            tracker.advance(start, |_| true);
         }
-        tracker.advance(start + SETTLE);
+        tracker.advance(start + SETTLE, |_| true);
         octets(&tracker)
     }
 
@@ -283,19 +295,34 @@ mod tests {
     fn endpoint_is_gone_after_a_moment_and_for_a_limited_time() {
         let start = beginning();
         let mut tracker = GoneEndpoints::new([&slice(&["1t", "2t"])]);
-        tracker.advance(start);
+        tracker.advance(start, |_| true);
         assert_eq!(tracker.next(), None);
         tracker.replace(Some(&slice(&["1t", "2t"])), Some(&slice(&["2t"])));
-        tracker.advance(start);
+        tracker.advance(start, |_| true);
         assert_eq!((octets(&tracker), tracker.next()), (vec![], Some(start + SETTLE)));
         let until = start + SETTLE + GONE_FOR;
-        tracker.advance(start + SETTLE);
+        tracker.advance(start + SETTLE, |_| true);
         assert_eq!(tracker.gone().collect::<Vec<_>>(), [(backend(1), until)]);
         assert_eq!(tracker.next(), Some(until));
-        tracker.advance(until - Duration::from_millis(1));
+        tracker.advance(until - Duration::from_millis(1), |_| true);
         assert_eq!(octets(&tracker), [1]);
-        tracker.advance(until);
+        tracker.advance(until, |_| true);
         assert_eq!((octets(&tracker), tracker.next()), (vec![], None));
+    }
+
+    #[test]
+    fn endpoint_of_a_deleted_service_may_still_serve() {
+        let start = beginning();
+        for (service_exists, gone) in [(true, vec![1]), (false, vec![])] {
+            let mut tracker = GoneEndpoints::new([&slice(&["1t"])]);
+            tracker.replace(Some(&slice(&["1t"])), None);
+            tracker.advance(start, |_| true);
+            let name = ObjectName::new("default", "service");
+            tracker.advance(start + SETTLE, |service| *service == name && service_exists);
+            assert_eq!(octets(&tracker), gone);
+            tracker.advance(start + SETTLE * 2, |_| true);
+            assert_eq!(octets(&tracker), gone, "the Service comes back");
+        }
     }
 
     #[test]
@@ -305,7 +332,7 @@ mod tests {
         tracker.adopt(backend(1), start + GONE_FOR);
         tracker.adopt(backend(2), start + SETTLE);
         tracker.adopt(backend(2), start + GONE_FOR);
-        tracker.advance(start);
+        tracker.advance(start, |_| true);
         assert_eq!(tracker.gone().collect::<Vec<_>>(), [(backend(2), start + SETTLE)]);
         tracker.replace(None, Some(&slice(&["2"])));
         assert_eq!(octets(&tracker), []);
@@ -319,8 +346,8 @@ mod tests {
             tracker.adopt(Backend { port, ..backend(9) }, start + GONE_FOR);
         }
         tracker.replace(Some(&slice(&["1t"])), None);
-        tracker.advance(start);
-        tracker.advance(start + SETTLE);
+        tracker.advance(start, |_| true);
+        tracker.advance(start + SETTLE, |_| true);
         assert_eq!(tracker.gone().count(), MAX_GONE);
         assert!(tracker.gone().all(|(gone, _)| gone != backend(1)));
     }
@@ -347,7 +374,7 @@ mod tests {
                 tracker.replace(slices[place].as_ref(), new.as_ref());
                 slices[place] = new;
                 now += Duration::from_secs(seconds);
-                tracker.advance(now);
+                tracker.advance(now, |_| true);
                 let listed: Vec<Backend> =
                     slices.iter().flatten().flat_map(entries).map(|(backend, _)| backend).collect();
                 prop_assert!(tracker.gone().all(|(gone, _)| !listed.contains(&gone)));

@@ -89,7 +89,7 @@ impl Items {
                 Position::List { left: 0 } => self.position = Position::Envelope,
                 Position::List { left } => {
                     let Some(field) = Field::parse(&self.buffer)? else { return Ok(false) };
-                    let Some(left) = left.checked_sub(field.head + field.value) else {
+                    let Some(left) = left.checked_sub(field.length()) else {
                         return Err(Failure::Encoding("an item longer than its list".to_owned()));
                     };
                     let Some(value) = self.take(&field)? else { return Ok(false) };
@@ -132,7 +132,7 @@ impl Items {
                 field.value
             )));
         }
-        if self.buffer.len() < field.head + field.value {
+        if self.buffer.len() < field.length() {
             return Ok(None);
         }
         self.buffer.advance(field.head);
@@ -141,6 +141,11 @@ impl Items {
 }
 
 impl Field {
+    /// The number of bytes of head and value.
+    fn length(&self) -> usize {
+        self.head.saturating_add(self.value)
+    }
+
     /// Parses the head of the field at the beginning of the buffer. Returns `None` if it is not
     /// complete.
     fn parse(buffer: &[u8]) -> Result<Option<Field>, Failure> {

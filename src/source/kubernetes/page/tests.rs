@@ -172,6 +172,7 @@ fn invalid_protobuf_page_is_a_failure() {
         (encoded, "contentEncoding gzip"),
         (with(b"\x12\x05x"), "an item longer than its list"),
         (with(&[0xff; 30]), "a list: "),
+        (with(b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "an item longer than its list"),
         (b"k8s\0\x0a\xff\xff\xff\xff\x0f".to_vec(), "an item of 4294967295 bytes; the limit"),
         (envelope(b"\x0a\x02\x10\x01"), "the metadata of a list"),
     ] {
