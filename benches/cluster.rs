@@ -36,6 +36,7 @@ pub(crate) fn service(n: u32) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
+        balancing: None,
         health_check_node_port: None,
     }
 }
@@ -46,6 +47,7 @@ pub(crate) fn slice(n: u32, endpoints: u32, version: u32) -> EndpointSlice {
         name: ObjectName::new("bench", format!("service-{n}-abcde")),
         service: Some(format!("service-{n}").into()),
         family: Family::V4,
+        weight: None,
         ports: vec![EndpointPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
         endpoints: (0..endpoints)
             .map(|e| Endpoint {

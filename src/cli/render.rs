@@ -1,5 +1,8 @@
 //! `shunt render`: the planned ruleset as text, without a kernel.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
 use anyhow::Context;
 use shunt_core::model::{Dirty, Store};
 use shunt_core::plan::{Desired, FrontendKey, Outcome, render as text};
@@ -36,7 +39,8 @@ pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
 
 fn json(desired: &Desired) -> String {
     let backends = |pool: &[shunt_core::model::Backend]| -> Vec<String> {
-        pool.iter().map(|b| std::net::SocketAddr::new(b.address, b.port).to_string()).collect()
+        let pool: BTreeSet<_> = pool.iter().collect();
+        pool.into_iter().map(|b| SocketAddr::new(b.address, b.port).to_string()).collect()
     };
     let frontends: Vec<serde_json::Value> = desired
         .frontends()
@@ -52,6 +56,7 @@ fn json(desired: &Desired) -> String {
                     Outcome::Drop => "drop",
                 },
                 "backends": backends(frontend.pool(key, main)),
+                "loadBalancing": frontend.balancing.name(),
                 "masquerade": frontend.masquerade,
             });
             match key {

@@ -29,6 +29,7 @@ impl Effective {
             detect_local: self.config.detect_local.clone(),
             node_port_addresses: self.config.node_port_addresses.clone(),
             node_address: self.config.bind_address,
+            balancing: self.config.load_balancing,
             reset_gone_endpoints: self.config.reset_gone_endpoints,
             unresponsive: Unresponsive::default(),
         }

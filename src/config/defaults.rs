@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use shunt_core::model::Balancing;
+
 use super::OOM_SCORE_ADJ;
 use super::raw::{Configuration, Conntrack, FlushFrequency, GoDuration, Logging, OutputRouting};
 use crate::conntrack::sysctl;
@@ -124,6 +126,10 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
     fill_conntrack(&mut full.conntrack);
     fill_period(&mut full.config_sync_period, CONFIG_SYNC_PERIOD);
     fill_text(&mut full.shunt.eject_unresponsive, Unresponsive::default().name());
+    let is_hash = Mode::of(written) == Mode::Ipvs
+        && written.ipvs.scheduler.as_deref().is_some_and(super::effective::is_hash);
+    let balancing = if is_hash { Balancing::SourceHash } else { Balancing::default() };
+    fill_text(&mut full.shunt.load_balancing, balancing.name());
     full
 }
 

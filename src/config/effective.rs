@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use shunt_core::model::Family;
+use shunt_core::model::{Balancing, Family};
 
 use super::content_types::content_types;
 use super::defaults::Mode;
@@ -50,6 +50,7 @@ pub(super) fn effective(
         masquerade_all: full.nftables.masquerade_all,
         reset_gone_endpoints: full.shunt.reset_gone_endpoints,
         eject_unresponsive: eject_unresponsive(full, &mut check),
+        load_balancing: load_balancing(written, full, &mut check),
         sync_period,
         min_sync_period,
         conntrack: conntrack(full, &mut check),
@@ -352,6 +353,35 @@ fn eject_unresponsive(full: &Configuration, check: &mut Check<'_>) -> Unresponsi
     let word = text(&full.shunt.eject_unresponsive).unwrap_or_default();
     let mode = check.value(At::top("shunt").field("ejectUnresponsive"), word, word.parse());
     mode.unwrap_or_default()
+}
+
+fn load_balancing(
+    written: &Configuration,
+    full: &Configuration,
+    check: &mut Check<'_>,
+) -> Balancing {
+    if let Some(scheduler) = text(&written.ipvs.scheduler) {
+        let reason = match Mode::of(written) {
+            Mode::Ipvs if is_hash(scheduler) => None,
+            Mode::Ipvs => Some(
+                "shunt chooses endpoints at random, which spreads connections as rr does; for \
+                 weights see docs/load-balancing.md",
+            ),
+            _ => Some("has no effect in this mode; write shunt.loadBalancing"),
+        };
+        if let Some(reason) = reason {
+            let ipvs = At::top("ipvs");
+            check.add(Severity::Note, ipvs.field("scheduler"), Some(&scheduler), reason);
+        }
+    }
+    let word = text(&full.shunt.load_balancing).unwrap_or_default();
+    let balancing = check.value(At::top("shunt").field("loadBalancing"), word, word.parse());
+    balancing.unwrap_or_default()
+}
+
+/// Returns true for a scheduler of IPVS that hashes the source (`ipvsadm(8)`), or for Maglev's name.
+pub(super) fn is_hash(scheduler: &str) -> bool {
+    matches!(scheduler, "sh" | "mh" | "maglev")
 }
 
 fn log_format(full: &Configuration, check: &mut Check<'_>) -> LogFormat {

@@ -33,7 +33,7 @@ const NOT_IPVS: &str = "shunt programs nftables in every mode";
 const NOT_WINDOWS: &str = "Windows only";
 
 /// All fields, in the order of [`Configuration`](super::raw::Configuration).
-pub const FIELDS: [Field; 64] = [
+pub const FIELDS: [Field; 65] = [
     honoured("apiVersion", "`kubeproxy.config.k8s.io/v1alpha1`"),
     honoured("kind", "`KubeProxyConfiguration`"),
     idle("featureGates", "there are no feature gates"),
@@ -74,7 +74,10 @@ pub const FIELDS: [Field; 64] = [
     honoured("iptables.minSyncPeriod", "if `mode` is `iptables` or empty and `nftables` has none"),
     honoured("ipvs.syncPeriod", "if `mode` is `ipvs` and `nftables` has none"),
     honoured("ipvs.minSyncPeriod", "if `mode` is `ipvs` and `nftables` has none"),
-    idle("ipvs.scheduler", NOT_IPVS),
+    honoured(
+        "ipvs.scheduler",
+        "if `mode` is `ipvs`: `sh` and `mh` are `shunt.loadBalancing: source-hash`, others `random`",
+    ),
     idle("ipvs.excludeCIDRs", NOT_IPVS),
     idle("ipvs.strictARP", NOT_IPVS),
     idle("ipvs.tcpTimeout", NOT_IPVS),
@@ -119,6 +122,11 @@ pub const FIELDS: [Field; 64] = [
         "shunt.ejectUnresponsive",
         "shunt's own: `off`, `observe` (default) or `on`; see \
          [Unresponsive endpoints](#unresponsive-endpoints)",
+    ),
+    honoured(
+        "shunt.loadBalancing",
+        "shunt's own: `random` (default), `source-hash` or `source-and-port-hash`; see [Load \
+         balancing](load-balancing.md)",
     ),
 ];
 

@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use shunt_core::model::Balancing;
+
 use crate::conntrack::sysctl;
 use crate::source::kubernetes::ContentTypes;
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
@@ -72,6 +74,8 @@ pub struct Config {
     pub reset_gone_endpoints: bool,
     /// `shunt.ejectUnresponsive`: what to do about endpoints that do not answer.
     pub eject_unresponsive: crate::unresponsive::Mode,
+    /// `shunt.loadBalancing`: the balancing of Services without an annotation.
+    pub load_balancing: Balancing,
     /// `nftables.syncPeriod`: a change that waits twice as long makes the agent unhealthy.
     pub sync_period: Duration,
     /// `nftables.minSyncPeriod`: the minimum time between two commits.

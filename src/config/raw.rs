@@ -242,6 +242,7 @@ pub struct Shunt {
     pub reset_gone_endpoints: bool,
     #[serde(deserialize_with = "word_or_bool")]
     pub eject_unresponsive: Option<String>,
+    pub load_balancing: Option<String>,
 }
 
 /// Reads a word. In YAML, `on` and `off` without quotes are truth values.

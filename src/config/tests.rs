@@ -98,6 +98,7 @@ fn defaults() -> Config {
         masquerade_all: false,
         reset_gone_endpoints: false,
         eject_unresponsive: Mode::Observe,
+        load_balancing: Balancing::Random,
         sync_period: Duration::from_secs(30),
         min_sync_period: Duration::ZERO,
         conntrack: sysctl::Settings::default(),
@@ -506,9 +507,11 @@ fn flags_without_effect_are_noted_at_once() {
     ]);
     assert_eq!(
         texts(&load(None, &given).unwrap().problems),
-        ["flags accepted without effect: --profiling (shunt serves no profiles; use perf), \
-             --ipvs-scheduler (shunt programs nftables in every mode), \
-             --logtostderr (all logs go to stderr)"]
+        [
+            "flags accepted without effect: --profiling (shunt serves no profiles; use perf), \
+             --logtostderr (all logs go to stderr)",
+            "--ipvs-scheduler = rr: has no effect in this mode; write shunt.loadBalancing"
+        ]
     );
 }
 

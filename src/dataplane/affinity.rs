@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Batch, DumpedElement, ElementData, Elements, Error, Kernel};
-use shunt_core::model::{Backend, Family};
+use shunt_core::model::{Backend, Balancing, Family};
 use shunt_core::plan::{Desired, Frontend, FrontendKey, Set, TABLE, Value};
 
 use super::codec::{decode_affinity_key, decode_value, set_type, table_family};
@@ -81,9 +81,26 @@ enum Stage {
     Delete,
 }
 
-/// The backends of a frontend with session affinity, in order: for all clients, and for those of
-/// the short circuit.
-pub(super) type OrderedPools<'a> = [&'a [Backend]; 2];
+/// The backends of a frontend with session affinity.
+#[derive(Clone, Copy)]
+pub(super) enum Pools<'a> {
+    /// In order: for all clients, and for those of the short circuit.
+    Ordered([&'a [Backend]; 2]),
+    /// The same in the order of hash tables.
+    Hashed([&'a [Backend]; 2]),
+}
+
+impl Pools<'_> {
+    /// Returns true if one of the first pools has the backend.
+    fn have(self, backend: Backend, count: usize) -> bool {
+        match self {
+            Pools::Ordered(pools) => {
+                pools.iter().take(count).any(|pool| pool.binary_search(&backend).is_ok())
+            }
+            Pools::Hashed(pools) => pools.iter().take(count).any(|pool| pool.contains(&backend)),
+        }
+    }
+}
 
 /// Key and data of an entry.
 type Entry = (Vec<u8>, Vec<u8>);
@@ -103,7 +120,7 @@ impl Sweep {
         &mut self,
         kernel: &mut dyn Kernel,
         family: Family,
-        pools: impl Fn(FrontendKey) -> Option<OrderedPools<'a>>,
+        pools: impl Fn(FrontendKey) -> Option<Pools<'a>>,
         narrowed: &BTreeSet<FrontendKey>,
     ) -> Result<Found, Error> {
         if let Some(running) = self.running.take() {
@@ -230,7 +247,7 @@ impl Sweep {
     fn list_part(&mut self, step: Step<'_>, mut running: Running) -> Result<(), Error> {
         let Running { family, narrowed, stale, .. } = &mut running;
         let record = &step.current.record;
-        let pools = |key| record.frontend(key).and_then(Slotted::ordered_with_affinity);
+        let pools = |key| record.frontend(key).and_then(Slotted::pools_with_affinity);
         let more = step.kernel.next_part(&mut |element| {
             stale.extend(stale_entry(*family, pools, narrowed, &element));
         })?;
@@ -293,7 +310,7 @@ pub(super) fn kept(
     if !sets.iter().any(|set| set.name == Set::Affinity.name() && set.is(&wanted)) {
         return Ok(kept);
     }
-    let pools = |key| desired.frontend(key).and_then(ordered_with_affinity);
+    let pools = |key| desired.frontend(key).and_then(pools_with_affinity);
     let mut seen = BTreeSet::new();
     list(kernel, family, Set::Affinity, &mut |element| {
         let Some(age) = element.age.filter(|_| is_kept(family, pools, narrowed, &element)) else {
@@ -323,7 +340,7 @@ fn keep_one_of_each(entries: &mut Vec<Entry>) {
 
 fn stale_entry<'a>(
     family: Family,
-    pools: impl Fn(FrontendKey) -> Option<OrderedPools<'a>>,
+    pools: impl Fn(FrontendKey) -> Option<Pools<'a>>,
     narrowed: &BTreeSet<FrontendKey>,
     entry: &DumpedElement<'_>,
 ) -> Option<Entry> {
@@ -334,7 +351,7 @@ fn stale_entry<'a>(
 /// Returns true if the frontend still has the backend of an entry.
 fn is_kept<'a>(
     family: Family,
-    pools: impl Fn(FrontendKey) -> Option<OrderedPools<'a>>,
+    pools: impl Fn(FrontendKey) -> Option<Pools<'a>>,
     narrowed: &BTreeSet<FrontendKey>,
     entry: &DumpedElement<'_>,
 ) -> bool {
@@ -344,12 +361,15 @@ fn is_kept<'a>(
     let found = keys.into_iter().flatten().find_map(|key| Some((key, pools(key)?)));
     found.is_some_and(|(key, pools)| {
         let count = if narrowed.contains(&key) { 1 } else { 2 };
-        pools.iter().take(count).any(|pool| pool.binary_search(&backend).is_ok())
+        pools.have(backend, count)
     })
 }
 
 /// Returns the pools of a planned frontend with session affinity; `None` for other frontends.
-pub(super) fn ordered_with_affinity(frontend: &Frontend) -> Option<OrderedPools<'_>> {
-    let [main, short_circuit] = frontend.all_pools();
-    frontend.affinity.is_some().then_some([main, short_circuit])
+pub(super) fn pools_with_affinity(frontend: &Frontend) -> Option<Pools<'_>> {
+    let pools = frontend.all_pools();
+    frontend.affinity.is_some().then_some(match frontend.balancing {
+        Balancing::Random => Pools::Ordered(pools),
+        Balancing::SourceHash | Balancing::SourceAndPortHash => Pools::Hashed(pools),
+    })
 }

@@ -13,7 +13,7 @@ use nfnetlink::nft::{
     Register, TABLE_DORMANT, TABLE_OWNER, TableFamily, VerdictCode,
 };
 use nix::errno::Errno;
-use shunt_core::model::{Backend, Family, Protocol};
+use shunt_core::model::{Backend, Balancing, Family, Protocol};
 use shunt_core::plan::{
     ChainName, FrontendKey, GONE_ENDPOINTS, Key, NodeContext, Pools, Set, SourceRange, base_chains,
     on_demand_chain,
@@ -173,7 +173,7 @@ fn whole_table(node_context: &NodeContext, family: Family, batch: &mut Batch, na
         ChainName::AffinityPostrouting,
         ChainName::AffinityInput,
         ChainName::AffinityTimeout(10_800),
-        ChainName::Balancer { pools: Pools::Services, affinity: true, count: 1 },
+        balancer(true),
     ];
     if node_context.options.reset_gone_endpoints {
         batch.add_set(table, name, GONE_ENDPOINTS, &gone_set_type(family));
@@ -193,6 +193,11 @@ fn whole_table(node_context: &NodeContext, family: Family, batch: &mut Batch, na
     add_elements(family, batch, name);
 }
 
+fn balancer(affinity: bool) -> ChainName {
+    let (pools, balancing) = (Pools::Services, Balancing::Random);
+    ChainName::Balancer { pools, balancing, affinity, count: 1 }
+}
+
 fn add_elements(family: Family, batch: &mut Batch, name: &str) {
     // Addresses for documentation (RFC 5737, RFC 3849).
     let address: IpAddr = match family {
@@ -200,8 +205,7 @@ fn add_elements(family: Family, batch: &mut Batch, name: &str) {
         Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     };
     let frontend = FrontendKey::Address(address, Protocol::Tcp, 80);
-    let balancer = ChainName::Balancer { pools: Pools::Services, affinity: false, count: 1 };
-    let balancer = balancer.to_string();
+    let balancer = balancer(false).to_string();
     let verdict = ElementData::Verdict(VerdictCode::Goto, Some(&balancer));
     let backend = encode_backend(Backend { address, port: 80 });
     let range = Key::Source(frontend, SourceRange { first: address, last: address });

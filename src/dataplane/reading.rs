@@ -271,7 +271,7 @@ impl Reading {
         for (key, mut found) in frontends {
             self.repeated |= found.sort();
             match assemble(key, &found) {
-                Some(frontend) => record.set_frontend(key, Some(Slotted::found(frontend))),
+                Some(frontend) => record.set_frontend(key, Some(Slotted::in_order(frontend))),
                 None => record.strays.extend(found.keys(key).map(|(set, key)| Stray {
                     family,
                     set,
@@ -321,8 +321,13 @@ fn assemble(key: FrontendKey, found: &Found) -> Option<Frontend> {
         _ => None,
     });
     let has = |wanted: &[Set]| others.iter().any(|(set, ..)| wanted.contains(set));
+    let balancing = others.iter().find_map(|(_, _, value, _)| match value {
+        Some(Value::Goto(ChainName::Balancer { balancing, .. })) => Some(*balancing),
+        _ => None,
+    });
     let frontend = Frontend {
         label: label.clone()?,
+        balancing: balancing.unwrap_or_default(),
         outcome: match value.as_ref()? {
             Value::Drop => Outcome::Drop,
             Value::Goto(ChainName::Reject) => Outcome::Reject,

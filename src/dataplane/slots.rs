@@ -2,41 +2,45 @@
 
 use std::sync::Arc;
 
-use shunt_core::model::{Backend, missing};
+use shunt_core::model::{Backend, Balancing, missing};
 use shunt_core::plan::{Frontend, Outcome};
+
+use super::affinity::Pools;
 
 /// A frontend in the kernel.
 #[derive(Debug, Clone)]
 pub(super) struct Slotted {
     /// The frontend, whose pools have the backends in the order of their slots.
     pub(super) frontend: Frontend,
-    /// The backends of the pools in sorted order, like in planned pools: of the outcome's pool, and
-    /// of the short circuit's.
+    /// The backends in sorted order: of the outcome's pool, and of the short circuit's. With several
+    /// slots, a backend is here as often, but only once for a hash table.
     ordered: [Arc<[Backend]>; 2],
 }
 
 impl Slotted {
-    /// Makes a frontend whose backends have the slots of the plan.
+    /// Makes a frontend from the plan or a reading of the kernel, whose slots the backends keep.
     pub(super) fn in_order(planned: Frontend) -> Slotted {
-        let ordered = pools(&planned);
-        Slotted { frontend: planned, ordered }
-    }
-
-    /// Makes a frontend from a reading of the kernel.
-    pub(super) fn found(frontend: Frontend) -> Slotted {
-        let ordered = pools(&frontend).map(|pool| {
-            if pool.is_sorted() {
+        let is_hashed = planned.balancing != Balancing::Random;
+        let ordered = pools(&planned).map(|pool| {
+            if pool.is_sorted() && !is_hashed {
                 return pool;
             }
             let mut backends = pool.to_vec();
             backends.sort_unstable();
+            if is_hashed {
+                backends.dedup();
+            }
             backends.into()
         });
-        Slotted { frontend, ordered }
+        Slotted { frontend: planned, ordered }
     }
 
-    /// Returns the planned frontend, with the backends in their slots of this one.
+    /// Returns the planned frontend, with the backends in their slots of this one. In a hash table,
+    /// the plan gives them their slots.
     pub(super) fn followed_by(&self, planned: &Frontend) -> Slotted {
+        if [&self.frontend, planned].iter().any(|it| it.balancing != Balancing::Random) {
+            return Slotted::in_order(planned.clone());
+        }
         let ordered = pools(planned);
         let slots = pools(&self.frontend);
         let [main, short_circuit] =
@@ -49,9 +53,9 @@ impl Slotted {
     }
 
     /// Returns the backends of the pools in sorted order, if the frontend has session affinity.
-    pub(super) fn ordered_with_affinity(&self) -> Option<[&[Backend]; 2]> {
+    pub(super) fn pools_with_affinity(&self) -> Option<Pools<'_>> {
         let [main, short_circuit] = &self.ordered;
-        self.frontend.affinity.is_some().then_some([main, short_circuit])
+        self.frontend.affinity.is_some().then_some(Pools::Ordered([main, short_circuit]))
     }
 
     /// Returns true if the next frontend lacks a backend of this one.
@@ -78,10 +82,10 @@ fn pools(frontend: &Frontend) -> [Arc<[Backend]>; 2] {
     [frontend.main_pool().cloned().unwrap_or_default(), frontend.short_circuit.clone()]
 }
 
-/// Assigns a slot to every backend of `new`, in order, and to each copy of it. Backends in `slots` keep theirs,
-/// new ones fill the slots of removed ones, and the last ones fill the remaining holes. So a change
-/// of one backend changes one slot, two at most. `ordered` has the backends of `slots` in order:
-/// large pools are compared in one walk.
+/// Assigns a slot to every backend of `new`, in order, and to each copy of it. Backends in `slots`
+/// keep theirs, new ones fill the slots of removed ones, and the last ones fill the remaining holes.
+/// So a change of one backend changes one slot, two at most. `ordered` has the backends of `slots`
+/// in order: large pools are compared in one walk.
 fn assign(slots: &Arc<[Backend]>, ordered: &[Backend], new: &Arc<[Backend]>) -> Arc<[Backend]> {
     if slots == new {
         return new.clone();

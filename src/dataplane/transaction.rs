@@ -9,7 +9,7 @@ use shunt_core::plan::{
     on_demand_chain,
 };
 
-use super::affinity::{Found, Sweep, delete, ordered_with_affinity};
+use super::affinity::{Found, Sweep, delete, pools_with_affinity};
 use super::capacity::{self, Sizes, sizes_for};
 use super::codec::table_family;
 use super::diff::{Delta, Stale};
@@ -119,9 +119,9 @@ impl Prepared {
                         // Frontends in quarantine stay unchanged.
                         let pools = |key| {
                             if quarantine.holds(Suspect::Frontend(key)) {
-                                return record.frontend(key)?.ordered_with_affinity();
+                                return record.frontend(key)?.pools_with_affinity();
                             }
-                            desired.frontend(key).and_then(ordered_with_affinity)
+                            desired.frontend(key).and_then(pools_with_affinity)
                         };
                         let (kernel, narrowed) = (&mut *inputs.kernel, &stale.narrowed);
                         match inputs.sweep.find(kernel, family, pools, narrowed)? {

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use nfnetlink::nft::{BaseChain, ChainKind, Expr, Hook, Register};
-use shunt_core::model::Family;
-use shunt_core::plan::{BaseHook, Field, GONE_ENDPOINTS, Is, Rule, Set, Statement};
+use shunt_core::model::{Balancing, Family};
+use shunt_core::plan::{BaseHook, Field, GONE_ENDPOINTS, HASH_SEED, Is, Rule, Set, Statement};
 
 /// The first register, into which every statement loads its operand.
 const FIRST: Register = Register(0);
@@ -108,8 +108,8 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
             load_key(family, *set, Load::Packet, exprs);
             exprs.push(Expr::MapVerdict { map: set.name().to_owned(), key: FIRST });
         }
-        Statement::Balance(set, count) => {
-            load_key(family, *set, Load::Random(*count), exprs);
+        Statement::Balance(set, balancing, count) => {
+            load_key(family, *set, Load::Chosen(*balancing, *count), exprs);
             translate_to(family, *set, exprs);
         }
         Statement::HasMark(bits) => {
@@ -204,8 +204,8 @@ enum Load {
     Packet,
     /// The packet before the translation of its destination.
     Untranslated,
-    /// The packet, with a random index below the number.
-    Random(u32),
+    /// The packet, with an index below the number, chosen in this way.
+    Chosen(Balancing, u32),
 }
 
 /// Loads the key of a set into consecutive registers, and returns the next free one.
@@ -220,7 +220,7 @@ fn load_field(
     load: Load,
     exprs: &mut Vec<Expr>,
 ) -> Register {
-    exprs.push(match (field, load) {
+    let expr = match (field, load) {
         (Field::Destination, Load::Untranslated) => {
             Expr::CtOriginalDestination { v6: family == Family::V6, to }
         }
@@ -232,12 +232,31 @@ fn load_field(
         (Field::Protocol, _) => Expr::L4Proto(to),
         // Bytes 2 and 3 of the headers of TCP, UDP and SCTP.
         (Field::Port, _) => Expr::TransportHeader { offset: 2, length: 2, to },
-        (Field::Index, load) => {
-            let modulus = if let Load::Random(count) = load { count } else { 1 };
-            Expr::Random { modulus, to }
+        (Field::Index, Load::Chosen(Balancing::SourceHash, modulus)) => {
+            hash(family, false, modulus, to, exprs)
         }
-    });
+        (Field::Index, Load::Chosen(Balancing::SourceAndPortHash, modulus)) => {
+            hash(family, true, modulus, to, exprs)
+        }
+        (Field::Index, Load::Chosen(Balancing::Random, modulus)) => Expr::Random { modulus, to },
+        (Field::Index, Load::Packet | Load::Untranslated) => Expr::Random { modulus: 1, to },
+    };
+    exprs.push(expr);
     Register(to.0 + field_registers(family, field))
+}
+
+/// Loads the source behind the key, and returns its hash as the last field of the key.
+fn hash(family: Family, port: bool, modulus: u32, to: Register, exprs: &mut Vec<Expr>) -> Expr {
+    let key = Register(to.0 + 1);
+    let mut next = load_field(family, Field::Source, key, Load::Packet, exprs);
+    if port {
+        // Bytes 0 and 1 of the headers of TCP, UDP and SCTP.
+        exprs.push(Expr::TransportHeader { offset: 0, length: 2, to: next });
+        next = Register(next.0 + 1);
+    }
+    // nft pads a field of a concatenation to a register.
+    let length = u32::from(next.0 - key.0) * 4;
+    Expr::Hash { key, length, modulus, seed: HASH_SEED, to }
 }
 
 /// Translates the destination to the map's value for the loaded key.

@@ -31,6 +31,8 @@ pub struct Explanation {
     pub frontend: Option<FrontendReport>,
     /// `Cluster`, `Local` or `ShortCircuit`.
     pub policy: Option<&'static str>,
+    /// The kind of load balancing, such as `random`.
+    pub load_balancing: Option<&'static str>,
     /// Session affinity.
     pub affinity: AffinityReport,
     /// Masquerading.
@@ -198,6 +200,7 @@ impl Explanation {
             service: target.map(Target::label),
             frontend: target.map(|target| frontend(packet, target)),
             policy: target.map(|target| target.policy.as_str()),
+            load_balancing: target.map(|target| target.balancing.name()),
             affinity: AffinityReport {
                 applies: target.is_some_and(|target| target.affinity.is_some()),
                 timeout_seconds: target.and_then(|target| target.affinity),

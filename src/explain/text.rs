@@ -4,6 +4,8 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::SocketAddr;
 
+use shunt_core::model::Balancing;
+
 use super::judge::Verdict;
 use super::report::{EndpointReport, Explanation, ServiceExplanation};
 
@@ -130,11 +132,16 @@ impl Explanation {
             return Ok(());
         }
         let used: Vec<&EndpointReport> = self.endpoints.iter().filter(|it| it.used).collect();
+        let by_hash = self.load_balancing.is_some_and(|it| it != Balancing::Random.name());
         let text = match (used.len(), &self.affinity.endpoint, self.endpoints.len()) {
             (0, _, 0) => "none".to_owned(),
             (0, _, all) => format!("none of {all} is used"),
             (_, Some(endpoint), _) => format!("{endpoint}, by session affinity"),
+            (1, ..) if by_hash => "one, by the hash of the source".to_owned(),
             (1, ..) => "one".to_owned(),
+            (count, ..) if by_hash => {
+                format!("one of {count}, by the hash of the source and its port")
+            }
             (count, ..) => format!("one of {count} at random"),
         };
         rows.row("endpoints", &text, "rules")?;

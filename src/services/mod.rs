@@ -136,6 +136,8 @@ pub struct Frontend {
     pub masquerade: bool,
     /// The topology hints that select endpoints: zone or node.
     pub topology: Option<&'static str>,
+    /// The kind of load balancing in the kernel, such as `random`.
+    pub load_balancing: Option<&'static str>,
     /// The timeout of session affinity in the kernel.
     pub session_affinity_seconds: Option<u32>,
     /// The allowed sources; `None` for all sources.

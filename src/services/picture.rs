@@ -272,6 +272,7 @@ impl Painter<'_> {
             reason,
             masquerade: planned.is_some_and(|planned| planned.masquerade),
             topology: topology(views),
+            load_balancing: planned.map(|planned| planned.balancing.name()),
             session_affinity_seconds: planned.and_then(|planned| planned.affinity),
             allowed_sources: planned
                 .and_then(|planned| planned.sources.as_ref())

@@ -55,12 +55,14 @@ fn cluster() -> (Store, Desired) {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Local,
         affinity_seconds: Some(60),
+        balancing: None,
         health_check_node_port: Some(31_000),
     };
     let slice = EndpointSlice {
         name: ObjectName::new("shop", "checkout-1"),
         service: Some("checkout".into()),
         family: Family::V4,
+        weight: None,
         ports: vec![EndpointPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
         endpoints: vec![endpoint(1, "here", "zone-a"), endpoint(2, "there", "zone-b")],
     };
@@ -140,7 +142,7 @@ fn json_has_the_documented_fields() {
         "endpointsUnresponsive": 0, "endpointsEjected": 0,
         "newConnections": 0, "newConnectionsPerSecond": 0.0,
         "state": "ok", "reason": null, "masquerade": false, "topology": "zone",
-        "sessionAffinitySeconds": 60, "allowedSources": null, "shortCircuit": null,
+        "loadBalancing": "random", "sessionAffinitySeconds": 60, "allowedSources": null, "shortCircuit": null,
         "endpoints": [here, there("other-zone")],
     });
     let vip = json!({
@@ -150,7 +152,7 @@ fn json_has_the_documented_fields() {
         "endpointsUnresponsive": 0, "endpointsEjected": 0,
         "newConnections": 17, "newConnectionsPerSecond": 3.5,
         "state": "ok", "reason": null, "masquerade": false, "topology": null,
-        "sessionAffinitySeconds": 60,
+        "loadBalancing": "random", "sessionAffinitySeconds": 60,
         "allowedSources": ["192.0.2.0/24", "203.0.113.1/32"],
         "shortCircuit": {"endpointsUsed": 1, "newConnections": 2},
         "endpoints": [here, there("not-local")],

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use shunt_core::model::Balancing;
+
 use super::{Endpoint, Frontend, Picture, Service, State, Tracked};
 use crate::status::Time;
 
@@ -188,6 +190,10 @@ fn write_head(text: &mut String, service: &Service, now: Time) {
         service.internal_traffic_policy, service.external_traffic_policy
     );
     line(text, format_args!("{:<16} {policies}", "traffic policy"));
+    let mut kinds = service.frontends.iter().filter_map(|frontend| frontend.load_balancing);
+    if let Some(kind) = kinds.find(|kind| *kind != Balancing::Random.name()) {
+        line(text, format_args!("{:<16} {kind}", "load balancing"));
+    }
     let affinity = match service.session_affinity_seconds {
         None => "none".to_owned(),
         Some(seconds) => format!("ClientIP, timeout {seconds} s"),

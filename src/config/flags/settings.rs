@@ -1,5 +1,7 @@
 //! The flags with an effect.
 
+use shunt_core::model::Balancing;
+
 use super::{Flag, duration, list, number, period, switch, text};
 use crate::unresponsive::Mode;
 
@@ -233,6 +235,18 @@ pub(super) const FLAGS: &[Flag] = &[
         |draft, value| switch(&mut draft.configuration.shunt.reset_gone_endpoints, value),
         "Reset established TCP connections to an endpoint that was terminating and is gone from \
          every EndpointSlice, so that clients reconnect at once.",
+    )
+    .own(),
+    Flag::new(
+        "load-balancing",
+        "random|source-hash|source-and-port-hash",
+        "shunt.loadBalancing",
+        |draft, value| {
+            value.parse::<Balancing>()?;
+            text(&mut draft.configuration.shunt.load_balancing, value)
+        },
+        "Choose endpoints at random, or by a hash of the client, so that every node chooses the same \
+         one; a Service's annotation shunt.dev/load-balancing overrides it; default: random.",
     )
     .own(),
     Flag::new(

@@ -1,7 +1,7 @@
 //! The text of rules: a rule that the kernel lists reads like the plan's.
 
 use nfnetlink::nft::{Batch, DumpedRule};
-use shunt_core::model::{Change, Dirty, Family, Node, Store};
+use shunt_core::model::{Balancing, Change, Dirty, Family, Node, Store};
 use shunt_core::plan::{
     ChainName, DetectLocal, NodeContext, NodePortAddresses, Options, Pools, Set, TABLE,
     base_chains, on_demand_chain, rule_text,
@@ -43,11 +43,18 @@ fn contexts() -> Vec<NodeContext> {
     options.into_iter().map(context).collect()
 }
 
+fn balancer(pools: Pools, balancing: Balancing, affinity: bool, count: u32) -> ChainName {
+    ChainName::Balancer { pools, balancing, affinity, count }
+}
+
 #[test]
 fn decoded_rules_read_like_planned_ones() {
     let on_demand = [
-        ChainName::Balancer { pools: Pools::Services, affinity: false, count: 20 },
-        ChainName::Balancer { pools: Pools::ShortCircuit, affinity: true, count: 2 },
+        balancer(Pools::Services, Balancing::Random, false, 20),
+        balancer(Pools::ShortCircuit, Balancing::Random, true, 2),
+        balancer(Pools::Services, Balancing::SourceHash, false, 1_021),
+        balancer(Pools::ShortCircuitNodeports, Balancing::SourceAndPortHash, false, 1_021),
+        balancer(Pools::Nodeports, Balancing::SourceAndPortHash, true, 1_021),
         ChainName::AffinityTimeout(93_784),
         ChainName::AffinityPostrouting,
         ChainName::AffinityInput,

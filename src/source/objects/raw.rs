@@ -22,7 +22,7 @@ pub struct Metadata<'a> {
     /// The labels of Services, EndpointSlices and Nodes that shunt uses.
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels<'a>,
-    /// The annotations on EndpointSlices and bookmarks.
+    /// The annotations of Services and EndpointSlices that shunt uses.
     #[serde(deserialize_with = "null_is_default")]
     pub annotations: Annotations<'a>,
     /// The API server's version of the object, at which a watch can resume.
@@ -61,6 +61,15 @@ pub struct Annotations<'a> {
     /// The time of the change of a Pod or Service that changed the EndpointSlice, RFC 3339.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub last_change_trigger_time: Option<Text<'a>>,
+    /// The balancing of a Service.
+    #[serde(rename = "shunt.dev/load-balancing")]
+    pub load_balancing: Option<Text<'a>>,
+    /// The weight of the endpoints of an EndpointSlice.
+    #[serde(rename = "shunt.dev/weight")]
+    pub weight: Option<Text<'a>>,
+    /// The same for Cilium, which counts if `shunt.dev/weight` is absent.
+    #[serde(rename = "service.cilium.io/weight")]
+    pub cilium_weight: Option<Text<'a>>,
 }
 
 /// A Service of `v1`.
@@ -387,6 +396,9 @@ impl<'a> Annotations<'a> {
             "endpoints.kubernetes.io/last-change-trigger-time" => {
                 Some(&mut self.last_change_trigger_time)
             }
+            "shunt.dev/load-balancing" => Some(&mut self.load_balancing),
+            "shunt.dev/weight" => Some(&mut self.weight),
+            "service.cilium.io/weight" => Some(&mut self.cilium_weight),
             _ => None,
         }
     }

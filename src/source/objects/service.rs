@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use shunt_core::model::{Change, Family, Ignored, Protocol, Service, ServicePort, TrafficPolicy};
+use shunt_core::model::{
+    Balancing, Change, Family, Ignored, Protocol, Service, ServicePort, TrafficPolicy,
+};
 
 use crate::spanned_yaml::{At, parse_net};
 
@@ -57,6 +59,7 @@ pub fn service(raw: &raw::Service<'_>, names: &mut Names) -> Converted {
         ),
         external_policy,
         affinity_seconds: affinity(spec, &mut findings),
+        balancing: balancing(&raw.metadata, &mut findings),
         health_check_node_port: health_check_port(spec, type_, external_policy, &mut findings),
     };
     findings.finish(key, Some(Change::service(service)))
@@ -257,6 +260,20 @@ fn affinity(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Option<u
         findings.error(at.field("timeoutSeconds"), seconds, reason);
     }
     valid
+}
+
+fn balancing(metadata: &raw::Metadata<'_>, findings: &mut Diagnostics) -> Option<Balancing> {
+    let text = metadata.annotations.load_balancing.as_ref()?;
+    match text.parse() {
+        Ok(balancing) => Some(balancing),
+        Err(reason) => {
+            let at = At::top("metadata");
+            let at = at.field("annotations");
+            let at = at.field("shunt.dev/load-balancing");
+            findings.ignored(at, text, reason, "the configured default counts");
+            None
+        }
+    }
 }
 
 fn health_check_port(

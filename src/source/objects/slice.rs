@@ -45,10 +45,26 @@ pub fn endpoint_slice(raw: &raw::EndpointSlice<'_>, names: &mut Names) -> Conver
         name: key.name.clone(),
         service: service.map(|name| names.get(name)),
         family,
+        weight: weight(&raw.metadata.annotations, &mut findings),
         ports: ports(raw, &mut findings, names),
         endpoints: endpoints(raw, family, &mut findings, names),
     };
     findings.finish(key, Some(Change::slice(slice)))
+}
+
+/// Returns the weight of all endpoints, as Cilium understands it: 0 to 65535.
+fn weight(annotations: &raw::Annotations<'_>, findings: &mut Diagnostics) -> Option<u16> {
+    let own = annotations.weight.as_ref().map(|text| ("shunt.dev/weight", text));
+    let cilium = annotations.cilium_weight.as_ref().map(|text| ("service.cilium.io/weight", text));
+    let (name, text) = own.or(cilium)?;
+    let weight = text.parse().ok();
+    if weight.is_none() {
+        let at = At::top("metadata");
+        let at = at.field("annotations");
+        let reason = "not a weight; write a number from 0 to 65535";
+        findings.ignored(at.field(name), text, reason, "the weight is 1");
+    }
+    weight
 }
 
 fn ports(

@@ -12,8 +12,8 @@ use ipnet::IpNet;
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
 use shunt::explain::{Client, Explanation, Facts, Subject, Verdict, Way, explain, packet};
 use shunt_core::model::{
-    Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Node, ObjectName,
-    Protocol, Service, ServicePort, Store, TrafficPolicy,
+    Balancing, Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Node,
+    ObjectName, Protocol, Service, ServicePort, Store, TrafficPolicy,
 };
 use shunt_core::plan::{Desired, DetectLocal, FrontendKey, NodePortAddresses, Options};
 use shunt_testbed::{Host, Random, Topology, seed};
@@ -531,6 +531,12 @@ fn random_service(random: &mut Random, n: u16) -> Result<Service> {
         internal_policy: policy(random),
         external_policy: policy(random),
         affinity_seconds: (random.below(4) == 0).then_some(60),
+        balancing: *random.one_of(&[
+            None,
+            None,
+            Some(Balancing::SourceHash),
+            Some(Balancing::SourceAndPortHash),
+        ]),
         health_check_node_port: None,
     })
 }
@@ -570,6 +576,7 @@ fn random_slices(random: &mut Random, lab: &Topology, service: &Service) -> Vec<
             name: ObjectName::new("default", format!("{}-{family}", service.name.name)),
             service: Some(service.name.name.clone()),
             family,
+            weight: *random.one_of(&[None, None, None, Some(0), Some(1), Some(300)]),
             ports: names.iter().map(port).collect(),
             endpoints,
         });

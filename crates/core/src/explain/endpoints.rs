@@ -59,6 +59,8 @@ pub enum NotUsed {
     OtherFamily,
     /// Its EndpointSlice has no port with the name and protocol of the service port.
     PortMissing,
+    /// Its EndpointSlice has the weight 0.
+    Drained,
     /// It does not answer, and other endpoints have its slots.
     Ejected,
 }
@@ -75,6 +77,7 @@ impl NotUsed {
             NotUsed::NotLocal => "not-local",
             NotUsed::OtherFamily => "other-family",
             NotUsed::PortMissing => "port-missing",
+            NotUsed::Drained => "drained",
             NotUsed::Ejected => "ejected",
         }
     }
@@ -90,6 +93,7 @@ impl NotUsed {
             NotUsed::NotLocal => "on another node, and the policy is Local",
             NotUsed::OtherFamily => "an address of the other family",
             NotUsed::PortMissing => "its EndpointSlice lacks the service port's name and protocol",
+            NotUsed::Drained => "drained: the annotation of its EndpointSlice sets the weight to 0",
             NotUsed::Ejected => "ejected, since it does not answer",
         }
     }
@@ -161,6 +165,8 @@ fn view(
         Some(NotUsed::Terminating)
     } else if !endpoint.ready {
         Some(NotUsed::NotReady)
+    } else if slice.weight == Some(0) {
+        Some(NotUsed::Drained)
     } else if policy == Policy::Local && !is_local {
         Some(NotUsed::NotLocal)
     } else {

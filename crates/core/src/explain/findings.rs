@@ -46,6 +46,8 @@ codes! {
     NoEndpoints = "no-endpoints",
     /// The Service port has endpoints, of which none is ready.
     EndpointsNotReady = "endpoints-not-ready",
+    /// All endpoints that are ready have the weight 0.
+    EndpointsDrained = "endpoints-drained",
     /// The EndpointSlices list addresses of the other family only.
     EndpointsOtherFamily = "endpoints-other-family",
     /// The policy is Local, and no endpoint is on this node.

@@ -95,12 +95,14 @@ mod tests {
             internal_policy: policy,
             external_policy: TrafficPolicy::Cluster,
             affinity_seconds: None,
+            balancing: None,
             health_check_node_port: None,
         };
         let slice = EndpointSlice {
             name: ObjectName::new("shop", "checkout-1"),
             service: Some("checkout".into()),
             family: Family::V4,
+            weight: None,
             ports: vec![EndpointPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
             endpoints,
         };

@@ -6,6 +6,7 @@
 mod endpoints;
 mod findings;
 mod frontend;
+mod jhash;
 mod planned;
 mod reasons;
 mod walk;

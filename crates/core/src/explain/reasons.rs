@@ -1,6 +1,8 @@
 //! The reasons in the objects for what becomes of a packet.
 
-use crate::model::{Family, Ignored, ObjectName, Service, ServicePort, Store, TrafficPolicy};
+use crate::model::{
+    Balancing, Family, Ignored, ObjectName, Service, ServicePort, Store, TrafficPolicy,
+};
 use crate::plan::{ChainName, Desired, Frontend, FrontendKey, FrontendKind, NodeContext, Outcome};
 
 use super::endpoints::{EndpointView, NotUsed, Question, endpoints};
@@ -45,6 +47,8 @@ pub struct Target {
     pub policy: Policy,
     /// The timeout of session affinity in seconds.
     pub affinity: Option<u32>,
+    /// How the kernel chooses an endpoint.
+    pub balancing: Balancing,
 }
 
 impl Target {
@@ -61,6 +65,7 @@ impl Target {
             port: port.clone(),
             policy,
             affinity: frontend.affinity,
+            balancing: frontend.balancing,
         }
     }
 
@@ -273,6 +278,13 @@ pub(super) fn no_endpoints(
         return Finding::new(Code::WrongPortName, text);
     }
     let unready = views.iter().filter(|view| view.why.is_some_and(is_unready)).count();
+    if let drained @ 1.. = views.iter().filter(|view| view.why == Some(NotUsed::Drained)).count() {
+        let text = format!(
+            "no endpoint of Service port {label} takes new connections: {drained} have the weight 0 \
+             by an annotation of their EndpointSlices, {unready} are not ready or terminating"
+        );
+        return Finding::new(Code::EndpointsDrained, text);
+    }
     let text = format!(
         "no endpoint of Service port {label} is ready ({unready} are not ready or terminating): \
          see the readiness probes of the pods"

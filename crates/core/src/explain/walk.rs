@@ -7,8 +7,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::model::{Backend, Family, Protocol};
+use crate::model::{Backend, Balancing, Family, Protocol};
 use crate::plan::{ChainName, FrontendKey, Is, Pools, Rule, Set, Statement, Value};
+
+use super::jhash::index_of;
 
 /// The first packet of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -407,7 +409,7 @@ impl<'a, T: Tables> Walker<'a, T> {
                     None => Step::NextRule,
                 }
             }
-            Statement::Balance(set, count) => self.balance(*set, *count)?,
+            Statement::Balance(set, balancing, count) => self.balance(*set, *balancing, *count)?,
             Statement::AffinityLookup => self.last_backend()?,
             // Another program may have set the bit before; that is not known here.
             Statement::HasMark(_) => holds(&Is::So, self.marked.is_some()),
@@ -512,7 +514,7 @@ impl<T: Tables> Walker<'_, T> {
         Ok(Step::Leave(Flow::End(end)))
     }
 
-    fn balance(&mut self, set: Set, count: u32) -> Result<Step, T::Error> {
+    fn balance(&mut self, set: Set, balancing: Balancing, count: u32) -> Result<Step, T::Error> {
         let pools = Pools::ALL.into_iter().find(|pools| pools.endpoints() == set);
         let frontend = match pools {
             Some(Pools::Services | Pools::ShortCircuit) => self.packet.address_key(),
@@ -520,7 +522,16 @@ impl<T: Tables> Walker<'_, T> {
             None => None,
         };
         let (Some(pools), Some(frontend)) = (pools, frontend) else { return Ok(Step::NextRule) };
-        let keys: Vec<Lookup> = (0..count).map(|index| Lookup::Slot(frontend, index)).collect();
+        let indexes = match balancing {
+            // The source port is unknown.
+            Balancing::Random | Balancing::SourceAndPortHash => 0..count,
+            Balancing::SourceHash => {
+                let index = index_of(self.packet.source, count);
+                index..index + 1
+            }
+        };
+        let count = u32::try_from(indexes.len()).unwrap_or(count);
+        let keys: Vec<Lookup> = indexes.map(|index| Lookup::Slot(frontend, index)).collect();
         let found = self.tables.find(set, &keys)?;
         // The second rule of a balancer takes what the first one has missed.
         let mut partly = self.partly.take().unwrap_or(Partly {

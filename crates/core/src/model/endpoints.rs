@@ -45,6 +45,27 @@ pub struct Locality<'a> {
     pub zone: Option<&'a str>,
 }
 
+/// The weights of backends, sorted by backend. Others have the weight 1.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Weights(Vec<(Backend, u16)>);
+
+impl Weights {
+    /// Returns the weight of a backend.
+    #[must_use]
+    pub fn of(&self, backend: Backend) -> u16 {
+        let found = self.0.binary_search_by_key(&backend, |(backend, _)| *backend);
+        found.map_or(1, |place| self.0[place].1)
+    }
+}
+
+impl FromIterator<(Backend, u16)> for Weights {
+    fn from_iter<I: IntoIterator<Item = (Backend, u16)>>(weights: I) -> Weights {
+        let mut weights: Vec<(Backend, u16)> = weights.into_iter().collect();
+        weights.sort_unstable();
+        Weights(weights)
+    }
+}
+
 /// The endpoints of one service port in one family, each list sorted and without duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection {
@@ -62,6 +83,8 @@ pub struct Selection {
     /// The addresses of the local backends of `cluster` and `local`, which may reach themselves
     /// through the Service.
     pub local_addresses: Vec<IpAddr>,
+    /// The weights; `None` if no EndpointSlice has any.
+    pub weights: Option<Weights>,
 }
 
 #[derive(Clone, Copy)]
@@ -73,12 +96,21 @@ struct Candidate<'a> {
     ready: bool,
     serving: bool,
     terminating: bool,
+    weight: Option<u16>,
     endpoint: &'a Endpoint,
 }
 
 impl Candidate<'_> {
+    fn is_ready(&self) -> bool {
+        self.ready && !self.is_drained()
+    }
+
     fn is_fallback(&self) -> bool {
-        self.serving && self.terminating
+        self.serving && self.terminating && !self.is_drained()
+    }
+
+    fn is_drained(&self) -> bool {
+        self.weight == Some(0)
     }
 
     fn address(&self) -> u128 {
@@ -101,7 +133,8 @@ impl Candidate<'_> {
 ///
 /// Returns ready endpoints that match the topology hints; without any, terminating endpoints that
 /// still serve (KEP-1669). The fallback applies to each policy separately. The same address and
-/// port in several slices is one endpoint; a copy that is not terminating wins.
+/// port in several slices is one endpoint; a copy that is not terminating wins. An endpoint with the
+/// weight 0 is only in [`Selection::serving`].
 #[must_use]
 pub fn select<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice>,
@@ -110,7 +143,7 @@ pub fn select<'a>(
     locality: Locality<'_>,
 ) -> Selection {
     let candidates = candidates(slices, port, family, locality.node);
-    let ready = || candidates.iter().filter(|c| c.ready);
+    let ready = || candidates.iter().filter(|c| c.is_ready());
     let fallback = || candidates.iter().filter(|c| c.is_fallback());
     let backends = |list: &[&Candidate<'_>]| list.iter().map(|c| c.backend).collect();
 
@@ -137,7 +170,10 @@ pub fn select<'a>(
         count if count == cluster.len() => cluster_backends.clone(),
         _ => candidates.iter().filter(serves).map(|c| c.backend).collect(),
     };
+    let weighted = candidates.iter().filter_map(|c| Some((c.backend, c.weight?)));
+    let has_weights = candidates.iter().any(|c| c.weight.is_some());
     Selection {
+        weights: has_weights.then(|| weighted.collect()),
         cluster: cluster_backends,
         local: backends(&local),
         local_ready,
@@ -164,6 +200,7 @@ fn candidates<'a>(
                 ready: endpoint.ready,
                 serving: endpoint.serving,
                 terminating: endpoint.terminating,
+                weight: slice.weight,
                 endpoint,
             }));
         }
@@ -252,6 +289,7 @@ mod tests {
             name: ObjectName::new("default", name),
             service: Some("web".into()),
             family: Family::V4,
+            weight: None,
             ports: vec![
                 EndpointPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 },
                 EndpointPort { name: "http".into(), protocol: Protocol::Udp, port: 9090 },

@@ -209,6 +209,7 @@ mod tests {
             name: ObjectName::new("default", "slice"),
             service: Some("service".into()),
             family: Family::V4,
+            weight: None,
             ports: vec![EndpointPort { name: "".into(), protocol, port: 80 }],
             endpoints: endpoints.iter().map(endpoint).collect(),
         }

@@ -17,11 +17,11 @@ mod store;
 
 pub use batch::{ChangeBatch, ChangeCounts};
 pub use collections::{ArrivalMap, ArrivalSet};
-pub use endpoints::{Backend, Locality, Selection, missing, select};
+pub use endpoints::{Backend, Locality, Selection, Weights, missing, select};
 pub use gone::{GONE_FOR, GoneEndpoints, MAX_GONE, SETTLE};
 pub use objects::{
-    Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName, Protocol,
-    Service, ServicePort, TrafficPolicy,
+    Balancing, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName,
+    Protocol, Service, ServicePort, TrafficPolicy,
 };
 pub use placement::{Placement, placements};
 pub use store::{Change, Dirty, Listed, Store};

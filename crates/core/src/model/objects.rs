@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -116,6 +117,49 @@ pub enum TrafficPolicy {
     Local,
 }
 
+/// The choice of a backend for a new connection.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum Balancing {
+    /// At random.
+    #[default]
+    Random,
+    /// By a hash of the client's address: a client gets the same backend on every node.
+    SourceHash,
+    /// By a hash of the client's address and port: the connections of a client go to several
+    /// backends, and each to the same one on every node.
+    SourceAndPortHash,
+}
+
+impl Balancing {
+    /// All kinds.
+    pub const ALL: [Balancing; 3] =
+        [Balancing::Random, Balancing::SourceHash, Balancing::SourceAndPortHash];
+
+    /// Returns the name in annotations and the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Balancing::Random => "random",
+            Balancing::SourceHash => "source-hash",
+            Balancing::SourceAndPortHash => "source-and-port-hash",
+        }
+    }
+}
+
+impl FromStr for Balancing {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Balancing, String> {
+        let named = Balancing::ALL.into_iter().find(|it| it.name() == name);
+        named.ok_or_else(|| {
+            "not a kind of load balancing; write random, source-hash or source-and-port-hash"
+                .to_owned()
+        })
+    }
+}
+
 /// A Service that has frontends: neither headless nor `ExternalName`, nor some other proxy's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
@@ -143,6 +187,9 @@ pub struct Service {
     pub external_policy: TrafficPolicy,
     /// `spec.sessionAffinity: ClientIP`: how long a client sticks, in seconds.
     pub affinity_seconds: Option<u32>,
+    /// The annotation `shunt.dev/load-balancing`; `None` for the configured default.
+    #[serde(default)]
+    pub balancing: Option<Balancing>,
     /// `spec.healthCheckNodePort`, where the Service has one.
     pub health_check_node_port: Option<u16>,
 }
@@ -184,6 +231,9 @@ pub struct EndpointSlice {
     pub service: Option<Arc<str>>,
     /// `addressType`, without `FQDN`.
     pub family: Family,
+    /// The annotation `shunt.dev/weight`: the weight of each endpoint; `None` without one.
+    #[serde(default)]
+    pub weight: Option<u16>,
     /// The ports that have a number.
     pub ports: Vec<EndpointPort>,
     /// The endpoints with a usable address.

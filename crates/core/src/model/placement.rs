@@ -87,6 +87,7 @@ mod tests {
                 internal_policy: TrafficPolicy::Cluster,
                 external_policy: TrafficPolicy::Cluster,
                 affinity_seconds: None,
+                balancing: None,
                 health_check_node_port: None,
             };
             let endpoint = |octet: &u8| Endpoint {
@@ -101,6 +102,7 @@ mod tests {
                 name: ObjectName::new("default", format!("{name}-1")),
                 service: Some(name.into()),
                 family: Family::V4,
+                weight: None,
                 ports: [EndpointPort { name: "".into(), protocol, port: 8080 }].into(),
                 endpoints: octets.iter().map(endpoint).collect(),
             };

@@ -404,6 +404,7 @@ mod tests {
             name: ObjectName::new("default", name),
             service: service.map(Arc::from),
             family: Family::V4,
+            weight: None,
             ports: Vec::new(),
             endpoints: Vec::new(),
         }

@@ -380,11 +380,10 @@ impl ServicePlan {
 
     /// Returns true if a pool for TCP has one of these backends, or lost it by ejection.
     fn uses(&self, backends: &[Backend]) -> bool {
-        let is_in = |pool: &[Backend]| backends.iter().any(|it| pool.binary_search(it).is_ok());
-        let mut frontends = self.frontends.iter();
-        is_in(&self.ejected)
-            || frontends.any(|(key, frontend)| {
-                key.protocol() == Protocol::Tcp && frontend.all_pools().into_iter().any(is_in)
+        backends.iter().any(|it| self.ejected.binary_search(it).is_ok())
+            || self.frontends.iter().any(|(key, frontend)| {
+                let mut backends = backends.iter();
+                key.protocol() == Protocol::Tcp && backends.any(|it| frontend.has_backend(*it))
             })
     }
 
@@ -434,6 +433,7 @@ mod tests {
                 internal_policy: TrafficPolicy::Cluster,
                 external_policy: if local { TrafficPolicy::Local } else { TrafficPolicy::Cluster },
                 affinity_seconds: sticky.then_some(60),
+                balancing: None,
                 health_check_node_port: local.then_some(31_000),
             })
         })
@@ -446,6 +446,7 @@ mod tests {
                 name: ObjectName::new("default", format!("slice-{n}")),
                 service: Some(format!("service-{of}").into()),
                 family: Family::V4,
+                weight: None,
                 ports: [Protocol::Tcp, Protocol::Udp]
                     .map(|protocol| EndpointPort { name: "".into(), protocol, port: 8080 })
                     .into(),

@@ -56,12 +56,13 @@ impl Unresponsive {
         ejected
     }
 
-    /// Ejects endpoints from the pools of a service port. Returns the ejected ones, sorted.
+    /// Ejects endpoints from the pools of a service port. Returns the ejected ones, sorted. With the
+    /// name of the agent's node, other backends take their places, and the pools keep their sizes.
     pub(super) fn eject(
         &self,
         selection: &mut Selection,
         protocol: Protocol,
-        node: &str,
+        node: Option<&str>,
     ) -> Vec<Backend> {
         if self.is_empty() || protocol != Protocol::Tcp {
             return Vec::new();
@@ -78,20 +79,22 @@ impl Unresponsive {
         ejected
     }
 
-    /// Replaces the ejected endpoints of a pool by other backends, which have several slots then.
-    /// The length stays, so that only data of elements changes.
-    fn replace(&self, pool: &mut Arc<[Backend]>, node: &str) -> Vec<Backend> {
+    /// Removes the ejected endpoints from a pool. With the name of the agent's node, other backends
+    /// replace them, and have several slots then: the length stays, so that only data of elements
+    /// changes.
+    fn replace(&self, pool: &mut Arc<[Backend]>, node: Option<&str>) -> Vec<Backend> {
         let ejected = self.ejected_from(pool);
         let Some(first) = ejected.first() else { return ejected };
-        let answers = |backend: &&Backend| !self.has(**backend);
-        let others: Vec<Backend> = pool.iter().filter(answers).copied().collect();
-        // Other nodes shall not choose the same one.
-        let start = spread(*first, node);
         let mut replaced: Vec<Backend> =
             pool.iter().filter(|backend| !ejected.contains(backend)).copied().collect();
-        replaced
-            .extend(others.iter().cycle().skip(start % others.len().max(1)).take(ejected.len()));
-        replaced.sort_unstable();
+        if let Some(node) = node {
+            let answers = |backend: &&Backend| !self.has(**backend);
+            let others: Vec<Backend> = pool.iter().filter(answers).copied().collect();
+            // Other nodes shall not choose the same one.
+            let start = spread(*first, node) % others.len().max(1);
+            replaced.extend(others.iter().cycle().skip(start).take(ejected.len()));
+            replaced.sort_unstable();
+        }
         *pool = replaced.into();
         ejected
     }
@@ -159,7 +162,7 @@ mod tests {
             let all = pool([1, 2, 3]);
             let mut selection =
                 Selection { cluster: all.clone(), serving: all.clone(), ..Selection::default() };
-            let ejected = unresponsive(&[2]).eject(&mut selection, protocol, "node-1");
+            let ejected = unresponsive(&[2]).eject(&mut selection, protocol, Some("node-1"));
             assert_eq!(ejected.len(), count);
             assert_eq!(selection.serving.len(), 3 - count);
         }
@@ -178,7 +181,7 @@ mod tests {
             let before = pool(backends.iter().copied());
             let list = unresponsive(&silent);
             let mut after = before.clone();
-            let ejected = list.replace(&mut after, "node-1");
+            let ejected = list.replace(&mut after, Some("node-1"));
             prop_assert_eq!(before.len(), after.len());
             prop_assert!(after.is_sorted());
             prop_assert!(ejected.len() <= ejection_limit(before.len()));

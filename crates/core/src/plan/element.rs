@@ -146,7 +146,9 @@ impl Frontend {
     pub fn chains(&self, key: FrontendKey) -> impl Iterator<Item = ChainName> {
         let balancers = self.pools(key).flat_map(|(pools, pool)| {
             let count = pool.len() as u32;
-            let balancer = move |affinity| ChainName::Balancer { pools, affinity, count };
+            let balancing = self.balancing;
+            let balancer =
+                move |affinity| ChainName::Balancer { pools, balancing, affinity, count };
             [Some(balancer(false)), self.affinity.map(|_| balancer(true))].into_iter().flatten()
         });
         let affinity = self.affinity.into_iter().flat_map(|seconds| {
@@ -161,7 +163,8 @@ impl Frontend {
 
     fn balanced(&self, key: FrontendKey, pools: Pools, count: usize) -> Element<'_> {
         let affinity = self.affinity.is_some();
-        let balancer = ChainName::Balancer { pools, affinity, count: count as u32 };
+        let (balancing, count) = (self.balancing, count as u32);
+        let balancer = ChainName::Balancer { pools, balancing, affinity, count };
         self.element(pools.verdicts(), key, Some(Value::Goto(balancer)))
     }
 

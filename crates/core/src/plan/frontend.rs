@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Pools;
-use crate::model::{Backend, Family, Protocol};
+use crate::model::{Backend, Balancing, Family, Protocol};
 
 /// The key of a frontend. A frontend belongs to one service port at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,8 +88,8 @@ impl fmt::Display for FrontendKind {
 /// The outcome of a new connection to a frontend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The kernel sends it to one of these backends, with equal probability. Never empty. The
-    /// position in the list is the index in the kernel's map.
+    /// The kernel sends it to the backend in one of these slots. Never empty. The position in the
+    /// list is the index in the kernel's map. A backend may have several slots.
     Balance(Arc<[Backend]>),
     /// The kernel rejects it with port unreachable: the service port has no endpoint at all.
     Reject,
@@ -104,6 +104,8 @@ pub struct Frontend {
     pub label: Arc<str>,
     /// The outcome of a new connection.
     pub outcome: Outcome,
+    /// How the kernel chooses a slot of the pools; [`Balancing::Random`] without pools.
+    pub balancing: Balancing,
     /// True if the kernel masquerades the traffic, regardless of its source.
     pub masquerade: bool,
     /// The backends for traffic of local pods and the node itself, if the policy is Local. That
@@ -154,7 +156,17 @@ impl Frontend {
         }
     }
 
-    /// Returns the backends of both pools, the outcome's pool first.
+    /// Returns true if one of the pools has this backend.
+    #[must_use]
+    pub fn has_backend(&self, backend: Backend) -> bool {
+        self.all_pools().into_iter().any(|pool| match self.balancing {
+            Balancing::Random => pool.binary_search(&backend).is_ok(),
+            // The slots have the order of the hash table.
+            Balancing::SourceHash | Balancing::SourceAndPortHash => pool.contains(&backend),
+        })
+    }
+
+    /// Returns the slots of both pools, the outcome's pool first.
     #[must_use]
     pub fn all_pools(&self) -> [&[Backend]; 2] {
         let main = self.main_pool().map_or(&[][..], |pool| pool);

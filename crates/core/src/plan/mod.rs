@@ -19,6 +19,7 @@ mod node_context;
 mod options;
 mod ruleset;
 mod service;
+mod slots;
 mod text;
 
 pub use conflicts::{Conflict, ConflictReason};
@@ -32,8 +33,9 @@ pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
-    BaseHook, Chain, ChainName, GONE_ENDPOINTS, Is, LAYOUT_COMMENT, Rule, Statement, TABLE,
-    base_chains, on_demand_chain,
+    BaseHook, Chain, ChainName, GONE_ENDPOINTS, HASH_SEED, Is, LAYOUT_COMMENT, Rule, Statement,
+    TABLE, base_chains, on_demand_chain,
 };
 pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
+pub use slots::{HASH_SLOTS, MAX_WEIGHTED_SLOTS, WEIGHTED_SLOTS};
 pub use text::{base_text, element_text, render, rule_text};

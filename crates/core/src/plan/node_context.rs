@@ -37,12 +37,14 @@ impl NodeContext {
     }
 
     /// Returns true if the plan of every Service is the same as with `other`, apart from ejected
-    /// endpoints. Other fields concern only chains and the addresses of NodePorts. Each new pod changes them, as it adds an
-    /// interface with an address.
+    /// endpoints. Other fields concern only chains and the addresses of NodePorts. Each new pod
+    /// changes them, as it adds an interface with an address.
     #[must_use]
     pub(super) fn plans_services_as(&self, other: &NodeContext) -> bool {
         let node_addresses = |s: &NodeContext| Family::ALL.map(|family| s.node_address(family));
-        self.locality() == other.locality() && node_addresses(self) == node_addresses(other)
+        self.locality() == other.locality()
+            && node_addresses(self) == node_addresses(other)
+            && self.options.balancing == other.options.balancing
     }
 
     /// Returns the name and zone of the node, for the selection of endpoints.

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::Unresponsive;
-use crate::model::Family;
+use crate::model::{Balancing, Family};
 
 /// The criterion for traffic of pods on this node (`detectLocalMode`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +71,9 @@ pub struct Options {
     pub node_port_addresses: NodePortAddresses,
     /// The primary address of the node in its family, whatever the Node says (`bindAddress`).
     pub node_address: Option<IpAddr>,
+    /// The balancing of Services without an annotation (`ipvs.scheduler`).
+    #[serde(default)]
+    pub balancing: Balancing,
     /// Reset established connections to endpoints that were terminating and are gone
     /// (`shunt.resetGoneEndpoints`).
     #[serde(default)]
@@ -89,6 +92,7 @@ impl Default for Options {
             detect_local: DetectLocal::default(),
             node_port_addresses: NodePortAddresses::default(),
             node_address: None,
+            balancing: Balancing::default(),
             reset_gone_endpoints: false,
             unresponsive: Unresponsive::default(),
         }

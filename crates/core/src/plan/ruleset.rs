@@ -6,7 +6,7 @@ use std::fmt;
 use ipnet::IpNet;
 
 use super::{DetectLocal, NodeContext, PREPARED_SIZES, Pools, Set};
-use crate::model::{Family, Protocol};
+use crate::model::{Balancing, Family, Protocol};
 
 /// The name of shunt's tables, `ip shunt` and `ip6 shunt`.
 pub const TABLE: &str = "shunt";
@@ -18,6 +18,10 @@ pub const LAYOUT_COMMENT: &str = "shunt layout 2";
 /// The name of the set of gone endpoints. It is no [`Set`]: it exists only while it has
 /// elements, which are no part of the plan.
 pub const GONE_ENDPOINTS: &str = "gone-endpoints";
+
+/// The seed of the hash of a source. Without one, each kernel would choose its own
+/// (`nft_jhash_init`), and nodes would choose different backends.
+pub const HASH_SEED: u32 = 0x7368_756e;
 
 /// The name of one of shunt's chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,9 +63,11 @@ pub enum ChainName {
     Balancer {
         /// The pools that hold the backends.
         pools: Pools,
+        /// How it chooses a slot.
+        balancing: Balancing,
         /// True if a client returns to its last backend (session affinity).
         affinity: bool,
-        /// The number of backends.
+        /// The number of slots.
         count: u32,
     },
 }
@@ -74,11 +80,15 @@ impl ChainName {
         let exact = |chain: ChainName| (chain.to_string() == name).then_some(chain);
         let balancer = |pools: Pools| {
             let rest = name.strip_prefix(pools.balancer_prefix())?;
-            let (affinity, count) = match rest.strip_prefix(AFFINITY) {
-                Some(count) => (true, count),
+            let (affinity, rest) = match rest.strip_prefix(AFFINITY) {
+                Some(rest) => (true, rest),
                 None => (false, rest),
             };
-            exact(ChainName::Balancer { pools, affinity, count: count.parse().ok()? })
+            let hashed = HASHES
+                .into_iter()
+                .find_map(|(hash, prefix)| Some((hash, rest.strip_prefix(prefix)?)));
+            let (balancing, count) = hashed.unwrap_or((Balancing::Random, rest));
+            exact(ChainName::Balancer { pools, balancing, affinity, count: count.parse().ok()? })
         };
         let timeout =
             || exact(ChainName::AffinityTimeout(name.strip_prefix(AFFINITY)?.parse().ok()?));
@@ -93,7 +103,9 @@ impl ChainName {
     #[must_use]
     pub fn is_on_demand(self) -> bool {
         match self {
-            ChainName::Balancer { affinity, count, .. } => affinity || count > PREPARED_SIZES,
+            ChainName::Balancer { balancing, affinity, count, .. } => {
+                affinity || balancing != Balancing::Random || count > PREPARED_SIZES
+            }
             ChainName::AffinityTimeout(_)
             | ChainName::AffinityPostrouting
             | ChainName::AffinityInput => true,
@@ -113,6 +125,10 @@ impl ChainName {
 }
 
 const AFFINITY: &str = "affinity-";
+const HASHES: [(Balancing, &str); 2] = [
+    (Balancing::SourceHash, "source-hash-"),
+    (Balancing::SourceAndPortHash, "source-and-port-hash-"),
+];
 
 const FIXED: [(ChainName, &str); 14] = [
     (ChainName::NatPrerouting, "nat-prerouting"),
@@ -135,9 +151,11 @@ impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ChainName::AffinityTimeout(seconds) => write!(f, "{AFFINITY}{seconds}"),
-            ChainName::Balancer { pools, affinity, count } => {
+            ChainName::Balancer { pools, balancing, affinity, count } => {
                 let affinity = if *affinity { AFFINITY } else { "" };
-                write!(f, "{}{affinity}{count}", pools.balancer_prefix())
+                let hash = HASHES.iter().find(|(hash, _)| hash == balancing);
+                let hash = hash.map_or("", |(_, prefix)| prefix);
+                write!(f, "{}{affinity}{hash}{count}", pools.balancer_prefix())
             }
             fixed => {
                 let text = FIXED.iter().find(|(chain, _)| chain == fixed).map(|(_, text)| *text);
@@ -214,9 +232,8 @@ pub enum Statement {
     Dispatch(Set),
     /// Follows the verdict of the map for the packet's key before NAT, if the map has the key.
     DispatchUntranslated(Set),
-    /// Translates the destination to the backend at a random index below this number, if the map
-    /// has one.
-    Balance(Set, u32),
+    /// Translates the destination to the backend at an index below this number, if the map has one.
+    Balance(Set, Balancing, u32),
     /// Translates the destination to the client's backend in `affinity`, if there is one.
     AffinityLookup,
     /// Stores the client's backend in `affinity` for this number of seconds.
@@ -276,7 +293,9 @@ pub fn on_demand_chain(name: ChainName) -> Option<Chain> {
         return None;
     }
     let (base, rules) = match name {
-        ChainName::Balancer { pools, affinity, count } => (None, balance(pools, affinity, count)),
+        ChainName::Balancer { pools, balancing, affinity, count } => {
+            (None, balance(pools, balancing, affinity, count))
+        }
         // nft can print the key only behind a match on the protocol.
         ChainName::AffinityTimeout(seconds) => {
             let update = Statement::AffinityUpdate(seconds);
@@ -311,15 +330,16 @@ fn reset_gone() -> Rule {
 /// The kernel reads the generation once per lookup. During a commit, a packet can come here by the
 /// old number of backends, and miss its index in the new pool. It then goes to the backend at index
 /// 0.
-fn balance(pools: Pools, affinity: bool, count: u32) -> Vec<Rule> {
+fn balance(pools: Pools, balancing: Balancing, affinity: bool, count: u32) -> Vec<Rule> {
     let mark_node = pools.is_short_circuit().then(|| rule([Statement::Jump(ChainName::MarkNode)]));
     let rules = if affinity {
         // No separate lookup in the pools: for each chain that a map is bound to, the kernel walks
         // all elements of the map once.
-        let balancer = ChainName::Balancer { pools, affinity: false, count };
+        let balancer = ChainName::Balancer { pools, balancing, affinity: false, count };
         [Statement::Jump(ChainName::AffinityLookup), Statement::Goto(balancer)]
     } else {
-        [Statement::Balance(pools.endpoints(), count), Statement::Balance(pools.endpoints(), 1)]
+        let map = pools.endpoints();
+        [Statement::Balance(map, balancing, count), Statement::Balance(map, Balancing::Random, 1)]
     };
     mark_node.into_iter().chain(rules.map(|statement| rule([statement]))).collect()
 }
@@ -352,8 +372,9 @@ pub fn base_chains(node_context: &NodeContext, family: Family) -> Vec<Chain> {
     ];
     for pools in Pools::ALL {
         chains.extend((1..=PREPARED_SIZES).map(|count| {
-            let name = ChainName::Balancer { pools, affinity: false, count };
-            chain(name, balance(pools, false, count))
+            let balancing = Balancing::Random;
+            let name = ChainName::Balancer { pools, balancing, affinity: false, count };
+            chain(name, balance(pools, balancing, false, count))
         }));
     }
     chains
@@ -523,15 +544,19 @@ mod tests {
 
     #[test]
     fn chain_names_are_read_as_they_are_written() {
+        let balancers = Pools::ALL.into_iter().flat_map(|pools| {
+            let kinds = Balancing::ALL.into_iter().flat_map(|it| [(it, false), (it, true)]);
+            kinds.map(move |(balancing, affinity)| ChainName::Balancer {
+                pools,
+                balancing,
+                affinity,
+                count: 12,
+            })
+        });
         let names = FIXED
             .into_iter()
             .map(|(chain, _)| chain)
-            .chain(Pools::ALL.map(|pools| ChainName::Balancer {
-                pools,
-                affinity: false,
-                count: 12,
-            }))
-            .chain(Pools::ALL.map(|pools| ChainName::Balancer { pools, affinity: true, count: 1 }))
+            .chain(balancers)
             .chain([ChainName::AffinityTimeout(10_800)]);
         for name in names {
             assert_eq!(ChainName::parse(&name.to_string()), Some(name));

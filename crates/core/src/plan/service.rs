@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::slots::Slots;
 use super::{Frontend, FrontendKey, FrontendKind, NodeContext, Outcome, SourceRange};
 use crate::model::{
-    Backend, EndpointSlice, Family, ObjectName, Selection, Service, ServicePort, TrafficPolicy,
-    select,
+    Backend, Balancing, EndpointSlice, Family, ObjectName, Selection, Service, ServicePort,
+    TrafficPolicy, select,
 };
 
 /// The desired state of one Service, if it owns all its frontends.
@@ -152,9 +153,18 @@ pub fn plan_service<'a>(
             let locality = node_context.locality();
             let mut selection = select(slices.clone(), port, family, locality);
             plan.unserved.note(service, family, &selection);
-            let unresponsive = &node_context.options.unresponsive;
-            let ejected = unresponsive.eject(&mut selection, port.protocol, locality.node);
+            let options = &node_context.options;
+            let slots = Slots::of(&selection, service.balancing.unwrap_or(options.balancing));
+            let keeps_size = slots.is_none();
+            let ejected = options.unresponsive.eject(
+                &mut selection,
+                port.protocol,
+                keeps_size.then_some(locality.node),
+            );
             plan.ejected.extend(ejected);
+            if let Some(slots) = slots {
+                slots.fill(&mut selection);
+            }
             let known = plan.frontends.len();
             plan_port(service, *cluster_ip, port, &selection, node_context, &mut plan);
             let serving = &selection.serving;
@@ -213,9 +223,14 @@ fn plan_port(
         TrafficPolicy::Local if selection.local.is_empty() => Outcome::Drop,
         TrafficPolicy::Local => Outcome::Balance(selection.local.clone()),
     };
+    let internal_outcome = outcome(service.internal_policy);
+    let is_balanced = |outcome: &Outcome| matches!(outcome, Outcome::Balance(_));
+    let balancing = service.balancing.unwrap_or(node_context.options.balancing);
+    let balancing = |has_pool: bool| if has_pool { balancing } else { Balancing::Random };
     let internal = Frontend {
         label: label.clone(),
-        outcome: outcome(service.internal_policy),
+        balancing: balancing(is_balanced(&internal_outcome)),
+        outcome: internal_outcome,
         masquerade: false,
         short_circuit: Arc::default(),
         affinity: affinity(service, cluster),
@@ -231,10 +246,11 @@ fn plan_port(
         return;
     }
     let external_outcome = outcome(service.external_policy);
-    let balanced = matches!(external_outcome, Outcome::Balance(_));
+    let balanced = is_balanced(&external_outcome);
     let external = Frontend {
         label,
         outcome: external_outcome,
+        balancing: balancing(!cluster.is_empty()),
         masquerade: balanced && service.external_policy == TrafficPolicy::Cluster,
         short_circuit: match service.external_policy {
             TrafficPolicy::Cluster => Arc::default(),

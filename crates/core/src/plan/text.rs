@@ -5,11 +5,11 @@ use std::fmt::Write;
 
 use super::layout::family_word;
 use super::{
-    AFFINITY_SIZE, BaseHook, Chain, ChainName, Desired, Element, Field, GONE_ENDPOINTS, Is, Key,
-    LAYOUT_COMMENT, Rule, Set, SetValue, SourceRange, Statement, TABLE, Value, base_chains,
-    on_demand_chain,
+    AFFINITY_SIZE, BaseHook, Chain, ChainName, Desired, Element, Field, GONE_ENDPOINTS, HASH_SEED,
+    Is, Key, LAYOUT_COMMENT, Rule, Set, SetValue, SourceRange, Statement, TABLE, Value,
+    base_chains, on_demand_chain,
 };
-use crate::model::Family;
+use crate::model::{Balancing, Family};
 
 /// Writes the planned tables of both families; an empty text before the first plan.
 #[must_use]
@@ -116,24 +116,34 @@ fn type_text(family: Family, field: Field, type_of: bool) -> String {
         (Field::Source | Field::Destination, false, Family::V6) => "ipv6_addr",
         (Field::Protocol, false, _) => "inet_proto",
         (Field::Port, false, _) => "inet_service",
-        _ => return load_text(family, field, 2),
+        _ => return index_text(family, Balancing::Random, 2),
     };
     text.to_owned()
 }
 
-fn load_text(family: Family, field: Field, modulus: u32) -> String {
+fn load_text(family: Family, field: Field) -> String {
     match field {
         Field::Source => format!("{} saddr", family_word(family)),
         Field::Destination => format!("{} daddr", family_word(family)),
         Field::Protocol => "meta l4proto".to_owned(),
         Field::Port => "th dport".to_owned(),
-        Field::Index => format!("numgen random mod {modulus}"),
+        Field::Index => index_text(family, Balancing::Random, 1),
     }
 }
 
-fn key_text(family: Family, set: Set, modulus: u32) -> String {
-    let fields: Vec<String> =
-        set.key().iter().map(|field| load_text(family, *field, modulus)).collect();
+/// Writes the choice of an index below this number.
+fn index_text(family: Family, balancing: Balancing, count: u32) -> String {
+    let source = load_text(family, Field::Source);
+    let seed = format!("seed 0x{HASH_SEED:08x}");
+    match balancing {
+        Balancing::Random => format!("numgen random mod {count}"),
+        Balancing::SourceHash => format!("jhash {source} mod {count} {seed}"),
+        Balancing::SourceAndPortHash => format!("jhash {source} . th sport mod {count} {seed}"),
+    }
+}
+
+fn key_text(family: Family, set: Set) -> String {
+    let fields: Vec<String> = set.key().iter().map(|field| load_text(family, *field)).collect();
     fields.join(" . ")
 }
 
@@ -194,10 +204,10 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
             }
             Statement::Protocol(protocol) => format!("meta l4proto {protocol}"),
             Statement::InSet(set, is) => {
-                format!("{} {}@{}", key_text(family, *set, 0), not(*is), set.name())
+                format!("{} {}@{}", key_text(family, *set), not(*is), set.name())
             }
             Statement::Dispatch(set) => {
-                format!("{} vmap @{}", key_text(family, *set, 0), set.name())
+                format!("{} vmap @{}", key_text(family, *set), set.name())
             }
             Statement::DispatchUntranslated(set) => {
                 let fields = set.key().iter().map(|field| untranslated_text(family, *field));
@@ -206,7 +216,7 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
             }
             Statement::AffinityLookup => {
                 let set = Set::Affinity;
-                format!("dnat {ip} addr . port to {} map @{}", key_text(family, set, 0), set.name())
+                format!("dnat {ip} addr . port to {} map @{}", key_text(family, set), set.name())
             }
             Statement::AffinityUpdate(seconds) => {
                 let fields = Set::Affinity.key().iter();
@@ -219,9 +229,13 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
                     duration_text(*seconds),
                 )
             }
-            Statement::Balance(set, count) => {
-                let key = key_text(family, *set, *count);
-                format!("dnat {ip} addr . port to {key} map @{}", set.name())
+            Statement::Balance(set, balancing, count) => {
+                let fields = set.key().iter().map(|field| match field {
+                    Field::Index => index_text(family, *balancing, *count),
+                    field => load_text(family, *field),
+                });
+                let key: Vec<String> = fields.collect();
+                format!("dnat {ip} addr . port to {} map @{}", key.join(" . "), set.name())
             }
             Statement::HasMark(bits) => format!("meta mark & 0x{bits:08x} != 0x00000000"),
             Statement::SetMark(bits) => format!("meta mark set meta mark | 0x{bits:08x}"),
@@ -243,7 +257,7 @@ fn untranslated_text(family: Family, field: Field) -> String {
     match field {
         Field::Destination => format!("ct original {} daddr", family_word(family)),
         Field::Port => "ct original proto-dst".to_owned(),
-        _ => load_text(family, field, 0),
+        _ => load_text(family, field),
     }
 }
 

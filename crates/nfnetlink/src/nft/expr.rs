@@ -30,6 +30,9 @@ impl Register {
     }
 }
 
+/// `NFT_HASH_JENKINS` of `linux/netfilter/nf_tables.h`.
+pub(super) const HASH_JENKINS: u32 = 0;
+
 /// One expression of a rule. Numbers and marks are in host order, addresses and ports in network
 /// order, as the kernel holds them in registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,6 +149,19 @@ pub enum Expr {
     Random {
         /// The modulus.
         modulus: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads a hash of registers (`jhash` of `linux/jhash.h`), scaled to a number below the modulus.
+    Hash {
+        /// The first register of the key.
+        key: Register,
+        /// The length of the key in bytes. A field that ends within a register is padded with zeros.
+        length: u32,
+        /// The modulus, at least 2.
+        modulus: u32,
+        /// The seed. With 0, the kernel chooses one.
+        seed: u32,
         /// Where to.
         to: Register,
     },
@@ -316,6 +332,17 @@ impl nftnl::expr::Expression for Expr {
                     (sys::NFTNL_EXPR_NG_DREG, U32(to.raw())),
                     (sys::NFTNL_EXPR_NG_MODULUS, U32(*modulus)),
                     (sys::NFTNL_EXPR_NG_TYPE, U32(libc::NFT_NG_RANDOM as u32)),
+                ],
+            ),
+            Expr::Hash { key, length, modulus, seed, to } => build(
+                c"hash",
+                &[
+                    (sys::NFTNL_EXPR_HASH_SREG, U32(key.raw())),
+                    (sys::NFTNL_EXPR_HASH_DREG, U32(to.raw())),
+                    (sys::NFTNL_EXPR_HASH_LEN, U32(*length)),
+                    (sys::NFTNL_EXPR_HASH_MODULUS, U32(*modulus)),
+                    (sys::NFTNL_EXPR_HASH_SEED, U32(*seed)),
+                    (sys::NFTNL_EXPR_HASH_TYPE, U32(HASH_JENKINS)),
                 ],
             ),
             Expr::Bitwise { register, mask, xor } => build(

@@ -30,6 +30,7 @@ mod dump;
 mod element;
 mod error;
 mod expr;
+mod expr_attributes;
 mod judge;
 mod kernel;
 mod listener;

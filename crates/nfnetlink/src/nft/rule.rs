@@ -7,6 +7,10 @@
 //! [`Statement::Unknown`].
 
 use super::element::{ElementData, VerdictCode};
+use super::expr::HASH_JENKINS;
+use super::expr_attributes::{
+    bitwise, cmp, compat, ct, dynset, fib, hash, lookup, masq, meta, nat, numgen, payload, reject,
+};
 use super::uapi::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME};
 use super::uapi::{NFTA_IMMEDIATE_DATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE};
 use crate::attr::{Attr, Attrs};
@@ -52,6 +56,15 @@ pub enum Operand {
         modulus: u32,
         /// True for a random number.
         random: bool,
+    },
+    /// A hash of fields, scaled to a number below the modulus.
+    Hash {
+        /// The fields.
+        key: Vec<Operand>,
+        /// The modulus.
+        modulus: u32,
+        /// The seed.
+        seed: u32,
     },
     /// The value of a map for a key.
     MapValue {
@@ -304,6 +317,7 @@ impl Registers {
                 modulus: number(numgen::MODULUS)?,
                 random: number(numgen::TYPE)? == libc::NFT_NG_RANDOM as u32,
             }),
+            "hash" => self.hash(data),
             "bitwise" => {
                 let value = |kind| {
                     data.find(kind)?.children().find(NFTA_DATA_VALUE).map(|a| a.payload.to_vec())
@@ -341,11 +355,21 @@ impl Registers {
         };
         let to = match name {
             "bitwise" => number(bitwise::DREG)?,
+            "hash" => number(hash::DREG)?,
             "lookup" => number(lookup::DREG)?,
             _ => number(payload::DREG)?,
         };
         self.store(to, loaded.unwrap_or_else(|| Operand::Unknown(name.to_owned())))?;
         Some(Effect::Load)
+    }
+
+    /// Decodes a hash of registers; `None` for another kind of hash.
+    fn hash(&self, data: &Attrs<'_>) -> Option<Operand> {
+        let number = |kind| data.find(kind).and_then(|a| a.be32());
+        let is_jhash = number(hash::TYPE).is_none_or(|it| it == HASH_JENKINS);
+        let key = self.fields(number(hash::SREG)?, number(hash::LEN)).filter(|_| is_jhash)?;
+        let seed = number(hash::SEED).unwrap_or(0);
+        Some(Operand::Hash { key, modulus: number(hash::MODULUS)?, seed })
     }
 
     fn statement(
@@ -517,83 +541,4 @@ fn fib(data: &Attrs<'_>) -> Operand {
         (Some(ADDRESS_TYPE), Some(DESTINATION)) => Operand::AddressType { source: false },
         _ => Operand::Unknown("fib".to_owned()),
     }
-}
-
-/// Attributes of the expressions (`include/uapi/linux/netfilter/nf_tables.h`).
-mod payload {
-    pub(super) const DREG: u16 = 1;
-    pub(super) const BASE: u16 = 2;
-    pub(super) const OFFSET: u16 = 3;
-    pub(super) const LENGTH: u16 = 4;
-}
-
-mod meta {
-    pub(super) const DREG: u16 = 1;
-    pub(super) const KEY: u16 = 2;
-    pub(super) const SREG: u16 = 3;
-}
-
-mod ct {
-    pub(super) const KEY: u16 = 2;
-    pub(super) const DIRECTION: u16 = 3;
-}
-
-mod fib {
-    pub(super) const RESULT: u16 = 2;
-    pub(super) const FLAGS: u16 = 3;
-}
-
-mod numgen {
-    pub(super) const MODULUS: u16 = 2;
-    pub(super) const TYPE: u16 = 3;
-}
-
-mod bitwise {
-    pub(super) const SREG: u16 = 1;
-    pub(super) const DREG: u16 = 2;
-    pub(super) const MASK: u16 = 4;
-    pub(super) const XOR: u16 = 5;
-}
-
-mod cmp {
-    pub(super) const SREG: u16 = 1;
-    pub(super) const OP: u16 = 2;
-    pub(super) const DATA: u16 = 3;
-}
-
-mod lookup {
-    pub(super) const SET: u16 = 1;
-    pub(super) const SREG: u16 = 2;
-    pub(super) const DREG: u16 = 3;
-    pub(super) const FLAGS: u16 = 5;
-}
-
-mod nat {
-    pub(super) const TYPE: u16 = 1;
-    pub(super) const ADDRESS: u16 = 3;
-    pub(super) const PORT: u16 = 5;
-}
-
-mod reject {
-    pub(super) const TYPE: u16 = 1;
-    pub(super) const CODE: u16 = 2;
-}
-
-mod masq {
-    pub(super) const FLAGS: u16 = 1;
-    /// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`.
-    pub(super) const RANDOM_FULLY: u32 = 1 << 4;
-}
-
-mod dynset {
-    pub(super) const SET: u16 = 1;
-    pub(super) const KEY: u16 = 4;
-    pub(super) const DATA: u16 = 5;
-    pub(super) const TIMEOUT: u16 = 6;
-}
-
-mod compat {
-    pub(super) const NAME: u16 = 1;
-    pub(super) const REVISION: u16 = 2;
-    pub(super) const INFO: u16 = 3;
 }

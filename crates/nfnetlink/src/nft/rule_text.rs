@@ -94,6 +94,9 @@ impl Operand {
                 let how = if *random { "random" } else { "inc" };
                 format!("numgen {how} mod {modulus}")
             }
+            Operand::Hash { key, modulus, seed } => {
+                format!("jhash {} mod {modulus} seed 0x{seed:08x}", fields(family, key))
+            }
             Operand::MapValue { map, key } => format!("{} map @{map}", fields(family, key)),
             Operand::Bytes(bytes) => hexadecimal(bytes),
             Operand::Bits { of, mask, xor } => {

@@ -108,8 +108,13 @@ fn metadata() -> impl Strategy<Value = Value> {
         "topology.kubernetes.io/zone",
         "app",
     ];
-    const ANNOTATIONS: &[&str] =
-        &["endpoints.kubernetes.io/last-change-trigger-time", "k8s.io/initial-events-end", "note"];
+    const ANNOTATIONS: &[&str] = &[
+        "endpoints.kubernetes.io/last-change-trigger-time",
+        "shunt.dev/load-balancing",
+        "shunt.dev/weight",
+        "service.cilium.io/weight",
+        "note",
+    ];
     let names = (select(vec!["web", "node-1", "a.b", "-", "", "Web"]), maybe(text()), 1..99_u32);
     let maps = (maybe(map(LABELS)), maybe(map(ANNOTATIONS)));
     (names, maps, time(), time()).prop_map(

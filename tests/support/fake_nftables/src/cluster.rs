@@ -42,6 +42,7 @@ pub fn service(n: u16) -> Service {
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         affinity_seconds: None,
+        balancing: None,
         health_check_node_port: None,
     }
 }
@@ -60,6 +61,7 @@ pub fn slice(n: u16, family: Family, endpoints: &[u16]) -> EndpointSlice {
         name: ObjectName::new("default", format!("service-{n}-{family}")),
         service: Some(name(n).name),
         family,
+        weight: None,
         ports: vec![EndpointPort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }],
         endpoints: endpoints
             .iter()

@@ -7,7 +7,8 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use shunt_core::model::{
-    Change, EndpointPort, Family, Listed, Node, Protocol, Service, ServicePort, TrafficPolicy,
+    Balancing, Change, EndpointPort, Family, Listed, Node, Protocol, Service, ServicePort,
+    TrafficPolicy,
 };
 use shunt_core::plan::{DetectLocal, NodePortAddresses, Options};
 
@@ -48,10 +49,11 @@ fn policy() -> impl Strategy<Value = TrafficPolicy> {
 
 fn random_service() -> impl Strategy<Value = Service> {
     let numbers = (0..SERVICES, 0..SERVICES / 2);
-    (numbers, policy(), policy(), any::<[bool; 6]>()).prop_map(
-        |((n, address), internal_policy, external_policy, flags)| {
+    let balancing = prop_oneof![5 => Just(None), 1 => select(&Balancing::ALL[..]).prop_map(Some)];
+    (numbers, policy(), policy(), any::<[bool; 6]>(), balancing).prop_map(
+        |((n, address), internal_policy, external_policy, flags, balancing)| {
             let [has_node_port, has_dns, has_vip, is_restricted, is_sticky, is_single] = flags;
-            let mut service = Service { internal_policy, external_policy, ..service(n) };
+            let mut service = Service { internal_policy, external_policy, balancing, ..service(n) };
             service.cluster_ips = crate::cluster::service(address).cluster_ips;
             if is_single {
                 service.cluster_ips.remove(usize::from(address % 2));
@@ -88,9 +90,12 @@ fn random_service() -> impl Strategy<Value = Service> {
 fn random_slice() -> impl Strategy<Value = Change> {
     let condition = (prop::bool::weighted(0.8), prop::bool::weighted(0.8));
     let endpoints = (btree_set(0..ENDPOINTS, 0..8), vec(condition, 8));
-    (0..SERVICES, family(), endpoints).prop_map(|(n, family, (endpoints, conditions))| {
+    let weight = prop_oneof![8 => Just(None), 1 => Just(Some(0)), 1 => (1..9_u16).prop_map(Some)];
+    let slices = (0..SERVICES, family(), endpoints, weight);
+    slices.prop_map(|(n, family, (endpoints, conditions), weight)| {
         let endpoints: Vec<u16> = endpoints.into_iter().collect();
         let mut slice = slice(n, family, &endpoints);
+        slice.weight = weight;
         for (endpoint, (ready, serving)) in slice.endpoints.iter_mut().zip(conditions) {
             endpoint.ready = ready;
             endpoint.serving = ready || serving;
@@ -149,16 +154,18 @@ pub fn options() -> impl Strategy<Value = Options> {
     ];
     let node_address = proptest::option::of(select(addresses()[2..].to_vec()));
     let unresponsive = subsequence(endpoints(), 0..6).prop_shuffle();
-    let masquerade = (0_u8..32, any::<bool>());
-    (masquerade, detect_local, node_port_addresses, node_address, unresponsive).prop_map(
-        |(masquerade, detect_local, node_port_addresses, node_address, unresponsive)| {
-            let (masquerade_bit, masquerade_all) = masquerade;
+    let balancing = prop_oneof![5 => Just(Balancing::Random), 1 => Just(Balancing::SourceHash)];
+    let numbers = (0_u8..32, any::<bool>(), balancing);
+    (numbers, detect_local, node_port_addresses, node_address, unresponsive).prop_map(
+        |(numbers, detect_local, node_port_addresses, node_address, unresponsive)| {
+            let (masquerade_bit, masquerade_all, balancing) = numbers;
             Options {
                 masquerade_bit,
                 masquerade_all,
                 detect_local,
                 node_port_addresses,
                 node_address,
+                balancing,
                 reset_gone_endpoints: false,
                 unresponsive: unresponsive.into_iter().collect(),
             }

@@ -342,7 +342,7 @@ impl Tally {
     }
 
     /// The servers reached, if every probe reached one.
-    fn servers(&self) -> Option<BTreeSet<&str>> {
+    pub fn servers(&self) -> Option<BTreeSet<&str>> {
         self.counts
             .iter()
             .map(|(outcome, _)| match outcome {

@@ -215,6 +215,12 @@ impl EndpointSlice {
         self
     }
 
+    /// Adds a line to `metadata`, such as `annotations: {shunt.dev/weight: "2"}`.
+    pub fn metadata(mut self, line: &str) -> Self {
+        self.meta.lines.push(line.to_owned());
+        self
+    }
+
     /// Adds a port; the name is that of the Service's port.
     pub fn port(mut self, name: &str, protocol: Protocol, port: u16) -> Self {
         self.ports.push(format!("{{name: {name:?}, protocol: {protocol}, port: {port}}}"));
