@@ -7,7 +7,7 @@
 
 mod affinity;
 mod balance;
-mod changes;
+pub(crate) mod changes;
 mod conflicts;
 mod established;
 mod flows;
