@@ -6,7 +6,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use shunt::dataplane::{Command, Dataplane, Event, Pace, spawn};
-use shunt_core::model::{Change, ChangeBatch, Endpoint, EndpointSlice, ObjectName};
+use shunt_core::model::{
+    Balancing, Change, ChangeBatch, Endpoint, EndpointSlice, ObjectName, Service,
+};
 use shunt_testbed::Netns;
 
 use super::Size;
@@ -28,6 +30,9 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
         one_by_one(table, *size, &mut dataplane);
         if size.1 > 1 {
             fewer(table, *size, &mut dataplane);
+        }
+        if size.0 > 1 {
+            hashed(table, *size, &mut dataplane);
         }
         if size.0 >= AT_ONCE {
             at_once(table, *size, dataplane);
@@ -77,6 +82,33 @@ fn fewer(table: &mut Table, size: Size, dataplane: &mut Dataplane) {
         let (n, total) = (times.total.len(), median(times.total));
         table.of(n).times(&what, size, total, kernel, median(times.commit));
         table.of(n).time(&format!("{what}: worst"), size, worst);
+    }
+}
+
+/// One of 100 endpoints of a Service with a hash table of 1 021 slots is replaced, goes, comes back.
+fn hashed(table: &mut Table, size: Size, dataplane: &mut Dataplane) {
+    const ENDPOINTS: u32 = 100;
+    let n = size.0;
+    let balancing = Some(Balancing::SourceHash);
+    dataplane.apply(Change::service(Service { balancing, ..service(n) }));
+    dataplane.apply(Change::slice(slice(n, ENDPOINTS, 0)));
+    dataplane.sync().expect("a commit");
+    let [mut replaced, mut removed, mut added] = [(); 3].map(|()| Times::default());
+    for version in (1..=CHANGES).map(|change| 1 + change % 15) {
+        replaced.sync(dataplane, Change::slice(slice(n, ENDPOINTS, version)));
+        removed.sync(dataplane, Change::slice(slice(n, ENDPOINTS - 1, 0)));
+        added.sync(dataplane, Change::slice(slice(n, ENDPOINTS, 0)));
+    }
+    for (what, times) in [("replaced", replaced), ("removed", removed), ("added", added)] {
+        let what = format!("one of 100 endpoints {what}, hash table of 1021 slots");
+        let n = times.total.len();
+        table.of(n).times(
+            &what,
+            size,
+            median(times.total),
+            "the commit alone",
+            median(times.commit),
+        );
     }
 }
 

@@ -129,10 +129,7 @@ pub fn against(kube_proxy: &Forwarding, desired: &Desired) -> Comparison {
 
 /// Returns a planned frontend in the form of kube-proxy's.
 fn planned(key: FrontendKey, frontend: &shunt_core::plan::Frontend) -> Frontend {
-    let balance = |pool: &[Backend]| {
-        let share = 1.0 / pool.len() as f64;
-        Outcome::Balance(pool.iter().map(|backend| (*backend, share)).collect())
-    };
+    let balance = |pool: &[Backend]| Outcome::Balance(frontend.shares(pool));
     let outcome = match &frontend.outcome {
         Planned::Balance(pool) => balance(pool),
         Planned::Reject => Outcome::Reject,

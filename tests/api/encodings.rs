@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use shunt::source::kubernetes::{Access, ContentType, ContentTypes, Source};
-use shunt_core::model::Change;
+use shunt_core::model::{Balancing, Change};
 use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Request, Verb, both, standin_only};
 
 use crate::world::World;
@@ -34,7 +34,7 @@ kind: Service
 metadata:
   name: rich
   labels: {app: rich}
-  annotations: {note: 'text with \"quotes\" and é'}
+  annotations: {note: 'text with \"quotes\" and é', shunt.dev/load-balancing: source-hash}
 spec:
   type: LoadBalancer
   ipFamilyPolicy: RequireDualStack
@@ -72,7 +72,9 @@ kind: EndpointSlice
 metadata:
   name: rich-1
   labels: {kubernetes.io/service-name: rich, endpointslice.kubernetes.io/managed-by: test}
-  annotations: {endpoints.kubernetes.io/last-change-trigger-time: '2099-01-02T03:04:05.678901Z'}
+  annotations:
+    endpoints.kubernetes.io/last-change-trigger-time: '2099-01-02T03:04:05.678901Z'
+    shunt.dev/weight: '7'
 addressType: IPv4
 ports:
 - {name: http, protocol: TCP, port: 8080, appProtocol: http}
@@ -169,6 +171,12 @@ fn both_encodings_give_the_same_model(api: Api) -> Result<()> {
     let Change::Service(rich) = rich else { unreachable!() };
     assert_eq!((rich.cluster_ips.len(), rich.proxied_ips.len()), (2, 1));
     assert!(rich.created.is_some());
+    assert_eq!(rich.balancing, Some(Balancing::SourceHash));
+    let mut slices = protobuf.values().filter_map(|change| match change {
+        Change::Slice(slice) => Some(slice),
+        _ => None,
+    });
+    assert!(slices.any(|slice| slice.weight == Some(7)));
     let node = protobuf.values().find_map(|change| match change {
         Change::Node(node) => Some(node),
         _ => None,

@@ -116,7 +116,8 @@ fn type_text(family: Family, field: Field, type_of: bool) -> String {
         (Field::Source | Field::Destination, false, Family::V6) => "ipv6_addr",
         (Field::Protocol, false, _) => "inet_proto",
         (Field::Port, false, _) => "inet_service",
-        _ => return index_text(family, Balancing::Random, 2),
+        (Field::Index, ..) => return index_text(family, Balancing::Random, 2),
+        _ => return load_text(family, field),
     };
     text.to_owned()
 }
