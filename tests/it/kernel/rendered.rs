@@ -8,10 +8,12 @@ use shunt_testbed::Netns;
 
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 const EXAMPLES: [&str; 2] = ["examples/demo", "examples/services"];
+/// Too long for a snapshot.
+const SLOTS: &str = "tests/it/kernel/slots.yaml";
 
-/// The examples as `shunt` is to read them.
-fn arguments() -> impl Iterator<Item = String> {
-    let manifests = EXAMPLES.iter().flat_map(|path| {
+/// The manifests as `shunt` is to read them.
+fn arguments(manifests: &[&str]) -> impl Iterator<Item = String> {
+    let manifests = manifests.iter().flat_map(|path| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         ["--manifests".to_owned(), root.join(path).display().to_string()]
     });
@@ -24,8 +26,8 @@ fn arguments() -> impl Iterator<Item = String> {
     .chain(manifests)
 }
 
-fn rendered() -> Result<String> {
-    let output = Command::new(SHUNT).arg("render").args(arguments()).output()?;
+fn rendered(manifests: &[&str]) -> Result<String> {
+    let output = Command::new(SHUNT).arg("render").args(arguments(manifests)).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)
 }
@@ -36,7 +38,7 @@ fn rendered() -> Result<String> {
 #[test]
 fn the_examples_are_rendered_as_before() -> Result<()> {
     let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/kernel/examples.nft");
-    let rendered = rendered()?;
+    let rendered = rendered(&EXAMPLES)?;
     if std::env::var_os("SHUNT_UPDATE_SNAPSHOT").is_some() {
         std::fs::write(&snapshot, &rendered)?;
     }
@@ -51,8 +53,10 @@ fn the_examples_are_rendered_as_before() -> Result<()> {
 #[test]
 fn nft_loads_what_is_rendered_and_has_what_is_programmed() -> Result<()> {
     let (by_nft, by_us) = (Netns::new()?, Netns::new()?);
-    by_nft.output_with_input("nft", &["-f", "-"], &rendered()?)?;
-    let programmed = by_us.command(SHUNT).args(["run", "--once"]).args(arguments()).output()?;
+    let manifests = [&EXAMPLES[..], &[SLOTS]].concat();
+    by_nft.output_with_input("nft", &["-f", "-"], &rendered(&manifests)?)?;
+    let mut programmed = by_us.command(SHUNT);
+    let programmed = programmed.args(["run", "--once"]).args(arguments(&manifests)).output()?;
     ensure!(programmed.status.success(), "{}", String::from_utf8_lossy(&programmed.stderr));
     let (by_nft, by_us) = (by_nft.ruleset()?, by_us.ruleset()?);
     for (theirs, ours) in by_nft.iter().zip(&by_us) {
@@ -60,5 +64,8 @@ fn nft_loads_what_is_rendered_and_has_what_is_programmed() -> Result<()> {
     }
     assert_eq!(by_nft.len(), by_us.len());
     assert!(by_us.len() > 150, "the examples have become few");
+    for choice in [r#""mod":251,"seed":1936225646"#, r#""field":"sport""#, r#""mod":256"#] {
+        assert!(by_us.iter().any(|line| line.contains(choice)), "no {choice}");
+    }
     Ok(())
 }
