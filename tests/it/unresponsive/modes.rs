@@ -51,16 +51,15 @@ fn rule_is_listed_as_documented() -> Result<()> {
     let scene = Scene::start(World::with_web()?, "observe")?;
     let lab = &scene.world.lab;
     scene.wait("tables", |scene| has_tables(&scene.world))?;
-    for (family, word) in [("ip", "ip"), ("ip6", "ip6")] {
+    for (family, address) in [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")] {
         let table = lab.node.output("nft", &["list", "table", family, "shunt-unresponsive"])?;
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let listed = words(&table);
         for part in [
             "type filter hook prerouting priority",
             "type filter hook output priority",
-            &format!(
-                "@repeated-syns {{ {word} daddr . tcp dport . {word} saddr . tcp sport timeout 5s }}"
-            ),
+            &format!("type {address} . inet_service size 4096"),
+            &format!("@repeated-syns {{ {family} daddr . tcp dport timeout 5s }}"),
         ] {
             assert!(listed.contains(part), "{part}\n{table}");
         }
