@@ -1,11 +1,16 @@
 //! A node with Services, endpoints that die, and clients that connect.
 
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::socket::{
+    self, AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket,
+    sockopt,
+};
 use serde_json::Value;
 use shunt_testbed::{Agent, Host};
 
@@ -143,6 +148,17 @@ pub(super) fn times<'a>(
 ) -> Result<Vec<(&'a Host, SocketAddr)>> {
     let to: SocketAddr = to.parse()?;
     Ok(vec![(host, to); count])
+}
+
+/// A socket on all addresses that listens with a short queue.
+pub(super) fn listen(port: u16) -> Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Inet6, SockType::Stream, flags, None)?;
+    setsockopt(&listener, sockopt::ReuseAddr, &true)?;
+    let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    bind(listener.as_raw_fd(), &SockaddrStorage::from(any))?;
+    socket::listen(&listener, Backlog::new(1)?)?;
+    Ok(listener)
 }
 
 /// The endpoints of a pod: its addresses with the port of the servers.
