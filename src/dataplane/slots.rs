@@ -78,10 +78,10 @@ fn pools(frontend: &Frontend) -> [Arc<[Backend]>; 2] {
     [frontend.main_pool().cloned().unwrap_or_default(), frontend.short_circuit.clone()]
 }
 
-/// Assigns a slot to every backend of `new`, in order, and to each copy of it. Backends in `slots` keep theirs,
-/// new ones fill the slots of removed ones, and the last ones fill the remaining holes. So a change
-/// of one backend changes one slot, two at most. `ordered` has the backends of `slots` in order:
-/// large pools are compared in one walk.
+/// Assigns a slot to every backend of `new`, in order, and to each copy of it. Backends in `slots`
+/// keep theirs, new ones fill the slots of removed ones, and the last ones fill the remaining holes.
+/// So a change of one backend changes one slot, two at most. `ordered` has the backends of `slots` in
+/// order: large pools are compared in one walk.
 fn assign(slots: &Arc<[Backend]>, ordered: &[Backend], new: &Arc<[Backend]>) -> Arc<[Backend]> {
     if slots == new {
         return new.clone();

@@ -26,7 +26,7 @@ fn every_frontend_leaves_a_dead_endpoint() -> Result<()> {
     scene.warm_up(&calls)?;
     kill(&lab.pod3)?;
     scene.connect_until_ejected(&calls, &endpoints(&lab.pod3))?;
-    // Nobody waits any more.
+    // New connections do not wait.
     connect_all(&calls, Duration::from_millis(900))?;
     connect_all(&calls, Duration::from_millis(900))?;
     let diff = run_shunt(&lab.node, &["diff"])?;
