@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use shunt_testbed::{EndpointSlice, Host, Protocol};
 
 use super::scene::{
-    RESCUED, Scene, connect_all, drop_port, endpoint, endpoints, kill, revive, times,
+    Scene, at_once, connect_all, drop_port, endpoint, endpoints, kill, rescued, revive, times,
 };
 use crate::world::{TARGET, World, http_service};
 
@@ -46,9 +46,9 @@ fn same_connect_succeeds_when_a_pod_dies() -> Result<()> {
     let servers =
         scene.connect_until_ejected(&times(16, &lab.pod2, VIP)?, &[endpoint(&lab.pod3)])?;
     assert!(!servers.contains(&"pod-3".to_owned()), "{servers:?}");
-    assert!(began.elapsed() < RESCUED, "{:?}\n{}", began.elapsed(), scene.agent.log());
+    assert!(began.elapsed() < rescued(), "{:?}\n{}", began.elapsed(), scene.agent.log());
     // Later connections do not wait at all.
-    connect_all(&times(30, &lab.pod2, VIP)?, Duration::from_millis(900))?;
+    connect_all(&times(30, &lab.pod2, VIP)?, at_once())?;
     assert_eq!(scene.metric("shunt_endpoint_ejections_total")?, 1.0);
     assert_eq!(scene.status()?["endpoints"][0]["reason"], "silentHost");
     assert_eq!(scene.status()?["endpoints"][0]["services"], 1);
@@ -190,7 +190,7 @@ fn many_endpoints_of_a_dead_node_among_thousands_of_services() -> Result<()> {
         (0..DEAD).map(|n| SocketAddr::new(lab.pod3.ipv4[0].into(), 9_000 + n)).collect();
     scene.connect_until_ejected(&calls, &dead)?;
     // New connections do not wait.
-    connect_all(&calls, Duration::from_millis(900))?;
+    connect_all(&calls, at_once())?;
     revive(&lab.pod3)?;
     scene.wait_ejected(&[]).context("a refused connection is an answer")?;
     Ok(())

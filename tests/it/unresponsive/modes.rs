@@ -85,7 +85,7 @@ fn cleanup_leaves_no_table() -> Result<()> {
 fn observe_reports_and_changes_nothing() -> Result<()> {
     let scene = Scene::start(World::with_web()?, "observe")?;
     let lab = &scene.world.lab;
-    connect_all(&times(12, &lab.pod2, VIP)?, super::scene::RESCUED)?;
+    connect_all(&times(12, &lab.pod2, VIP)?, super::scene::rescued())?;
     let rules = || lab.node.output("nft", &["list", "table", "ip", "shunt"]);
     let endpoints = || lab.node.output("nft", &["list", "map", "ip", "shunt", "endpoints"]);
     let before = endpoints()?;

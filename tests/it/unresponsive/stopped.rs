@@ -1,7 +1,7 @@
 //! A server whose process is stopped (SIGSTOP): its kernel answers until the queue of the socket is full.
 
 use std::env;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use shunt_testbed::Host;
 
 use super::endings::world_on;
-use super::scene::{RESCUED, Scene, connect_all, listen, times};
+use super::scene::{Scene, connect, connect_all, listen, rescued, times};
 use crate::world::TARGET;
 
 const VIP: &str = "10.96.0.20:80";
@@ -62,7 +62,6 @@ fn serve() -> Result<()> {
         let (mut connection, _) = listener.accept()?;
         // The client may be gone since long.
         let _ = writeln!(connection, "{NAME} ");
-        let _ = connection.read(&mut [0; 64]);
     }
 }
 
@@ -80,7 +79,9 @@ fn stopped_process_is_ejected_and_comes_back() -> Result<()> {
     let lab = &scene.world.lab;
     let endpoint = SocketAddr::new(lab.pod3.ipv4[0].into(), PORT);
     let calls = times(4, &lab.pod2, VIP)?;
-    let serves = |_: &Scene| Ok(connect_all(&calls, RESCUED)?.iter().any(|name| name == NAME));
+    // One after the other. Of several at once, the short queue may lose one: its SYN is answered with a
+    // cookie, and then there is no room for it.
+    let serves = |_: &Scene| Ok(connect(&lab.pod2, VIP.parse()?, rescued())? == NAME);
     scene.wait("the server is reached", serves)?;
 
     server.signal(Signal::SIGSTOP)?;
@@ -89,7 +90,7 @@ fn stopped_process_is_ejected_and_comes_back() -> Result<()> {
         Ok(scene.in_state("ejected")? == [endpoint])
     })?;
     assert_eq!(scene.status()?["endpoints"][0]["reason"], "silentPort");
-    let servers = connect_all(&times(12, &lab.pod2, VIP)?, RESCUED)?;
+    let servers = connect_all(&times(12, &lab.pod2, VIP)?, rescued())?;
     assert!(!servers.contains(&NAME.to_owned()), "{servers:?}");
 
     server.signal(Signal::SIGCONT)?;
