@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use shunt_fake_apiserver::Kind;
 use shunt_testbed::{Echo, Host};
 
@@ -18,6 +18,7 @@ use crate::Size;
 use crate::beside::{Cluster, Running, Site, Subject, assets};
 use crate::cluster::median;
 use crate::memory::post;
+use crate::objects;
 use crate::table::{Figure, Table, Value};
 
 const SIZES: [Size; 1] = [(100, 3)];
@@ -74,7 +75,7 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
 
 fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
     let admin = cluster.kubernetes.admin();
-    post(admin, Kind::Service, &service())?;
+    post(admin, Kind::Service, &objects::http_service(SERVICE, ADDRESS, PORT))?;
     post(admin, Kind::EndpointSlice, &slice(true))?;
     let mut all: [Vec<Sample>; COMPARED.len()] = Default::default();
     for _ in 0..REPETITIONS {
@@ -195,36 +196,11 @@ impl Attempt {
     }
 }
 
-fn service() -> Json {
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": SERVICE, "namespace": "default"},
-        "spec": {
-            "clusterIP": ADDRESS, "clusterIPs": [ADDRESS],
-            "ports": [{"name": "http", "protocol": "TCP", "port": PORT}],
-        },
-    })
-}
-
 /// The pods of the testbed that serve, with or without the one that dies.
 fn slice(with_dead: bool) -> Json {
     let mut pods = vec![("10.244.0.12", "node-1"), ("10.244.1.22", "node-2")];
     if with_dead {
         pods.push(("10.244.1.21", "node-2"));
     }
-    let endpoint = |(address, node): &(&str, &str)| {
-        json!({
-            "addresses": [address], "conditions": {"ready": true}, "nodeName": node,
-        })
-    };
-    json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": format!("{SERVICE}-x7k2p"), "namespace": "default",
-            "labels": {"kubernetes.io/service-name": SERVICE},
-        },
-        "addressType": "IPv4",
-        "ports": [{"name": "http", "protocol": "TCP", "port": TARGET}],
-        "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>(),
-    })
+    objects::http_slice(SERVICE, TARGET, &pods)
 }

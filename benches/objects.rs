@@ -30,6 +30,37 @@ pub(crate) fn service(n: u32) -> Value {
     })
 }
 
+/// A Service with a ClusterIP and a port of TCP, and no more.
+pub(crate) fn http_service(name: &str, ip: Ipv4Addr, port: u16) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "clusterIP": ip, "clusterIPs": [ip],
+            "ports": [{"name": "http", "protocol": "TCP", "port": port}],
+        },
+    })
+}
+
+/// The slice of such a Service; each pod has an address and a node.
+pub(crate) fn http_slice(service: &str, port: u16, pods: &[(&str, &str)]) -> Value {
+    let endpoint = |(address, node): &(&str, &str)| {
+        json!({
+            "addresses": [address], "conditions": {"ready": true}, "nodeName": node,
+        })
+    };
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "name": format!("{service}-x7k2p"), "namespace": "default",
+            "labels": {"kubernetes.io/service-name": service},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "protocol": "TCP", "port": port}],
+        "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>(),
+    })
+}
+
 /// The slice of the n-th Service.
 pub(crate) fn slice(n: u32, endpoints: u32) -> Value {
     let endpoint = |e: u32| {

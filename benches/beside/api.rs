@@ -11,6 +11,7 @@ use shunt_fake_apiserver::{Client, Connection, Key, Kind, Kubernetes};
 
 use crate::Size;
 use crate::memory::{fill, post};
+use crate::objects::{http_service, http_slice};
 
 /// The addresses of pods: those of the testbed and those of the usual slices.
 pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/14";
@@ -52,32 +53,12 @@ impl Marker {
     }
 
     fn service(self, services: u32) -> Value {
-        let (name, ip) = (self.name(services), self.address());
-        json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {
-                "clusterIP": ip, "clusterIPs": [ip],
-                "ports": [{"name": "http", "protocol": "TCP", "port": MARKER_PORT}],
-            },
-        })
+        http_service(&self.name(services), self.address(), MARKER_PORT)
     }
 
     /// The slice that leads to one of the servers.
     fn slice(self, services: u32, server: u16) -> Value {
-        let name = self.name(services);
-        json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {
-                "name": format!("{name}-x7k2p"), "namespace": "default",
-                "labels": {"kubernetes.io/service-name": name},
-            },
-            "addressType": "IPv4",
-            "ports": [{"name": "http", "protocol": "TCP", "port": server}],
-            "endpoints": [{
-                "addresses": [SERVING_POD], "conditions": {"ready": true}, "nodeName": "node-1",
-            }],
-        })
+        http_slice(&self.name(services), server, &[(SERVING_POD, "node-1")])
     }
 }
 

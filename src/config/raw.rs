@@ -1,8 +1,8 @@
 //! `KubeProxyConfiguration` of `kubeproxy.config.k8s.io/v1alpha1`, as it is written.
 //!
 //! Has all fields of Kubernetes 1.36, so that a real file has no unknown field, and a section of
-//! shunt's own. An absent field,
-//! `null` and Go's zero value mean the default; kubeadm writes all fields with zero values.
+//! shunt's own. An absent field, `null` and Go's zero value mean the default; kubeadm writes all
+//! fields with zero values.
 
 use std::collections::BTreeMap;
 use std::fmt;

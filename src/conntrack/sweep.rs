@@ -107,7 +107,15 @@ mod tests {
         let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
         let original = Tuple { source: parse(client), destination: parse(destination) };
         let reply = Tuple { source: parse(endpoint), destination: parse(client) };
-        Entry { protocol, original, reply, zoned: false, half_open: false, id: [0, 0, 0, 1] }
+        Entry {
+            protocol,
+            original,
+            reply,
+            zoned: false,
+            replied: true,
+            half_open: false,
+            id: [0, 0, 0, 1],
+        }
     }
 
     fn backends(list: &[&str]) -> Flow {
@@ -190,7 +198,7 @@ mod tests {
             ("192.0.2.10:30053", "10.244.0.3:5353", false),
         ] {
             let answered = entry_of(TCP, "192.0.2.1:1", destination, answers_from);
-            let half_open = Entry { half_open: true, ..answered };
+            let half_open = Entry { replied: false, half_open: true, ..answered };
             assert_eq!(sweep().is_stale(&half_open), stale, "{destination} {answers_from}");
             assert!(!sweep().is_stale(&answered), "{destination} {answers_from}");
             assert!(!sweep().is_stale(&Entry { zoned: true, ..half_open }), "{destination}");

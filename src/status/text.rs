@@ -121,8 +121,11 @@ impl Status {
             let since = span(since.before(self.told));
             match it.state {
                 EndpointState::Ejected => format!(
-                    "endpoint {endpoint} has not answered for {since} ({reason}); {services} \
-                     Services have ejected it"
+                    "endpoint {endpoint} has not answered for {since} ({reason}); {} ejected it",
+                    match services {
+                        1 => "1 Service has".to_owned(),
+                        services => format!("{services} Services have"),
+                    }
                 ),
                 _ => format!(
                     "endpoint {endpoint} has not answered for {since} ({reason}); it still gets \

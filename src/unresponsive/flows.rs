@@ -75,12 +75,12 @@ impl Flows {
         let (backend, client) = (entry.reply.source, entry.original.source.ip());
         if wanted.endpoints.contains(&backend) {
             let flows = self.endpoints.entry(backend).or_default();
-            if !entry.half_open {
+            if entry.replied {
                 flows.answered.insert(entry.id);
                 if entry.is_translated() {
                     flows.answered_clients.insert(entry.id);
                 }
-            } else if entry.is_translated() {
+            } else if entry.half_open && entry.is_translated() {
                 flows.waiting.insert(client);
             }
         }
@@ -90,7 +90,7 @@ impl Flows {
         }
         if !entry.is_translated() {
             self.direct.insert(client);
-        } else if !entry.half_open && wanted.clients.contains(&client) {
+        } else if entry.replied && wanted.clients.contains(&client) {
             // No policy blocks a pod from itself, nor a node from its own pods.
             let is_masqueraded = entry.reply.destination.ip() != client;
             if client != backend.ip() && (is_endpoint || !is_masqueraded) {
@@ -113,7 +113,7 @@ mod tests {
         let original = Tuple { source: parse(client), destination: parse(to) };
         let reply = Tuple { source: parse(backend), destination: parse(client) };
         let id = [0, 0, 0, id];
-        Entry { protocol: TCP, original, reply, zoned: false, half_open, id }
+        Entry { protocol: TCP, original, reply, zoned: false, replied: !half_open, half_open, id }
     }
 
     #[test]
@@ -135,12 +135,15 @@ mod tests {
             // The agent's own probes.
             entry("192.0.2.10:1", dead, dead, true, 4),
             entry("192.0.2.10:2", sibling, sibling, false, 5),
-            // Nobody waits for this one, and this is no backend.
+            // A client that does not wait, and an address that is no backend.
             entry("10.244.0.9:1", vip, sibling, false, 6),
             entry("10.244.0.3:3", vip, "10.244.0.8:8080", false, 7),
             // An answer is an answer, with or without translation.
             entry("10.244.0.9:2", dead, dead, false, 8),
             Entry { protocol: 17, ..entry("10.244.0.3:4", vip, dead, false, 9) },
+            // Picked up in the middle: the client still sends, and gets no reply.
+            Entry { replied: false, ..entry("10.244.0.7:1", vip, dead, false, 12) },
+            Entry { replied: false, ..entry("10.244.0.2:2", vip, dead, false, 13) },
         ] {
             flows.add(&wanted, &entry);
         }

@@ -17,11 +17,11 @@ use crate::dataplane::{retried, table_family};
 /// The name of the tables.
 pub const TABLE: &str = "shunt-unresponsive";
 const COMMENT: &str = "shunt: SYNs that clients repeat";
-/// The set of repeated SYNs: `endpoint . port . client . port`.
+/// The set of endpoints to which clients repeat their SYNs: `endpoint . port`.
 const SET: &str = "repeated-syns";
-/// The maximum number of elements. A full set notes no more, which delays nothing but the finding.
+/// The maximum number of elements. A full set notes no further endpoint, which only delays its finding.
 const SIZE: u32 = 4_096;
-/// How long an element stays after the last SYN. The pauses between SYNs double from a second.
+/// How long an element stays after the last SYN of all clients.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// After destination NAT, which has priority -100: the packet has the address of the endpoint.
 const AFTER_NAT: i32 = -90;
@@ -97,9 +97,8 @@ fn fill(batch: &mut Batch, family: Family, flags: u32) {
     batch.add_table(table, TABLE, flags, COMMENT);
     let (address, length) = if family == Family::V4 { (7, 4) } else { (8, 16) };
     let port = 13;
-    let key_type = ((address << 6 | port) << 6 | address) << 6 | port;
-    let kind =
-        SetType { learned: true, size: Some(SIZE), ..SetType::of(key_type, 2 * (length + 4)) };
+    let key_type = address << 6 | port;
+    let kind = SetType { learned: true, size: Some(SIZE), ..SetType::of(key_type, length + 4) };
     batch.add_set(table, TABLE, SET, &kind);
     for (name, hook) in CHAINS {
         let base = BaseChain { kind: ChainKind::Filter, hook, priority: AFTER_NAT };
@@ -113,16 +112,13 @@ fn fill(batch: &mut Batch, family: Family, flags: u32) {
 fn rule(family: Family) -> Vec<Expr> {
     const FIRST: Register = Register(0);
     // `struct iphdr` and `struct ipv6hdr`.
-    let (source, destination, length) = match family {
-        Family::V4 => (12, 16, 4),
-        Family::V6 => (8, 24, 16),
+    let (destination, length) = match family {
+        Family::V4 => (16, 4),
+        Family::V6 => (24, 16),
     };
-    let registers = (length / 4) as u8;
     let number = |number: u32| number.to_ne_bytes().to_vec();
     let equals = |with| Expr::Compare { register: FIRST, negate: false, with };
     let and = |mask: Vec<u8>| Expr::Bitwise { register: FIRST, xor: vec![0; mask.len()], mask };
-    let address = |offset, to| Expr::NetworkHeader { offset, length, to };
-    let port = |offset, to| Expr::TransportHeader { offset, length: 2, to };
     vec![
         Expr::CtStatus(FIRST),
         and(number(SEEN_REPLY | CONFIRMED | DST_NAT)),
@@ -132,10 +128,8 @@ fn rule(family: Family) -> Vec<Expr> {
         Expr::TransportHeader { offset: 13, length: 1, to: FIRST },
         and(vec![SYN | ACK]),
         equals(vec![SYN]),
-        address(destination, FIRST),
-        port(2, Register(registers)),
-        address(source, Register(registers + 1)),
-        port(0, Register(2 * registers + 1)),
+        Expr::NetworkHeader { offset: destination, length, to: FIRST },
+        Expr::TransportHeader { offset: 2, length: 2, to: Register((length / 4) as u8) },
         Expr::UpdateSet { set: SET.to_owned(), key: FIRST, timeout: TIMEOUT.as_millis() as u64 },
     ]
 }
@@ -159,7 +153,7 @@ pub(super) fn repeated_syns(
     })
 }
 
-/// Decodes the first two fields of a key.
+/// Decodes a key.
 fn endpoint(family: Family, key: &[u8]) -> Option<SocketAddr> {
     let (address, rest) = match family {
         Family::V4 => {

@@ -30,7 +30,7 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(100);
 const REST: u32 = 4;
 /// The interval of looks at the objects while the agent follows an endpoint.
 const PLACE_INTERVAL: Duration = Duration::from_secs(1);
-/// The pause after a failure that comes this early after another.
+/// The pause after an attempt without a single look.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// Returns the placements of those endpoints that are in a pool.
@@ -135,20 +135,19 @@ fn start(
             detector: Detector::default(),
             prober: Prober::default(),
             placed_at: None,
+            has_looked: false,
             sent: Vec::new(),
             reported: Vec::new(),
         };
-        loop {
-            let began = Instant::now();
-            let Err(error) = worker.run() else { break };
+        while let Err(error) = worker.run() {
             warn!(
                 %error,
                 "cannot look for endpoints that do not answer; the agent retries; set \
                  shunt.ejectUnresponsive to off to do without"
             );
-            worker.forget(Err(error.to_string()));
-            // Another process may have flushed all tables.
-            if began.elapsed() < RETRY {
+            // The next attempt, with new sockets and tables, begins with what is known.
+            if !worker.has_looked {
+                worker.forget(Err(error.to_string()));
                 worker.rest(RETRY);
             }
         }
@@ -172,6 +171,8 @@ struct Worker {
     detector: Detector,
     prober: Prober,
     placed_at: Option<Instant>,
+    /// True after the first look of an attempt.
+    has_looked: bool,
     /// The last list of unresponsive endpoints.
     sent: Vec<SocketAddr>,
     reported: Vec<EndpointReport>,
@@ -180,13 +181,14 @@ struct Worker {
 impl Worker {
     /// Works until a failure, or until the mode is off.
     fn run(&mut self) -> Result<(), Error> {
+        self.has_looked = false;
         if self.turn() == Mode::Off {
             return Ok(());
         }
         let mut kernel = Socket::open()?;
         install(&mut kernel, &self.inputs.families)?;
         let mut conntrack = Conntrack::open()?;
-        (self.inputs.report)(Ok(Vec::new()));
+        (self.inputs.report)(Ok(self.reported.clone()));
         loop {
             if self.turn() == Mode::Off {
                 // Kernels before 5.12 do not delete them with the socket.
@@ -195,6 +197,7 @@ impl Worker {
             }
             let began = Instant::now();
             self.look(&mut kernel, &mut conntrack, began)?;
+            self.has_looked = true;
             let now = Instant::now();
             let interval = if self.detector.has_suspects() { BUSY_INTERVAL } else { INTERVAL };
             let until = now + interval.max((now - began) * REST);

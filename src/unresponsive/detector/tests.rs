@@ -180,7 +180,7 @@ fn silent_port_of_a_live_host_takes_longer() {
 }
 
 #[test]
-fn answers_to_anybody_count() {
+fn answers_to_the_agent_or_a_client_count() {
     // To the agent; to another client, even if the agent gets none.
     let mut world = World::new(&[Answers, Answers]);
     world.waiting.insert(endpoint(2));

@@ -243,15 +243,24 @@ fn connection_to_a_gone_endpoint_of_another_node_is_reset() -> Result<()> {
     each(&mut clients, Client::is_reset)
 }
 
+/// Later, the option is on, and another endpoint ends: by then, resets for the first one would exist.
 #[test]
 fn without_the_option_nothing_is_reset() -> Result<()> {
     let resetting = Resetting::with("", web())?;
+    let lab = &resetting.world.lab;
     let mut clients = resetting.connect(Table::CLUSTER_IPS.on(&[Protocol::Tcp]))?;
     resetting.end_first_pod()?;
     resetting.wait_for_pods(&["pod-2"]);
-    std::thread::sleep(2 * shunt_core::model::SETTLE);
     let rules = resetting.world.rules()?;
     assert!(!rules.contains("gone-endpoints") && !rules.contains("tcp reset"), "{rules}");
+    resetting.configure(ON)?;
+    let agent = resetting.agent.as_ref().context("no agent")?;
+    agent.wait_for_log(&["applied", "changed=\"shunt.resetGoneEndpoints\""])?;
+    resetting.endpoints(&[(&lab.pod2, SERVING), (&lab.pod3, READY)])?;
+    resetting.wait_for_pods(&["pod-3"]);
+    resetting.endpoints(&[(&lab.pod3, READY)])?;
+    resetting.wait_for_resets(&lab.pod2, true)?;
+    resetting.wait_for_resets(&lab.pod1, false)?;
     each(&mut clients, Client::is_silent)
 }
 
@@ -413,15 +422,17 @@ fn restarted_agent_keeps_the_gone_endpoints_and_their_times() -> Result<()> {
     each(&mut resetting.connect(TCP)?, |client| client.works("new"))
 }
 
-/// A controller writes one slice after the other when it moves endpoints.
+/// A controller writes one slice after the other when it moves endpoints. Another endpoint ends later:
+/// when there are resets for it, there would be some for the first one.
 #[test]
 fn terminating_endpoint_that_moves_to_another_slice_keeps_its_connections() -> Result<()> {
     let resetting = Resetting::new()?;
     let lab = &resetting.world.lab;
     let mut clients = resetting.connect(Table::CLUSTER_IPS.on(&[Protocol::Tcp]))?;
-    resetting.endpoints(&[(&lab.pod1, SERVING), (&lab.pod2, READY)])?;
+    let (ending, ready) = ((&lab.pod3, SERVING), (&lab.pod2, READY));
+    resetting.endpoints(&[(&lab.pod1, SERVING), ending, ready])?;
     resetting.wait_for_pods(&["pod-2"]);
-    resetting.endpoints(&[(&lab.pod2, READY)])?;
+    resetting.endpoints(&[ending, ready])?;
     let second = |slice: EndpointSlice, family: &str| {
         target_ports(slice.name(&format!("web-second-{family}"))).host(&lab.pod1, SERVING)
     };
@@ -431,7 +442,8 @@ fn terminating_endpoint_that_moves_to_another_slice_keeps_its_connections() -> R
         second(EndpointSlice::v6("web"), "v6")
     );
     resetting.world.manifests.write("second.yaml", moved)?;
-    std::thread::sleep(2 * shunt_core::model::SETTLE);
-    assert!(!resetting.world.rules()?.contains("tcp reset"));
+    resetting.endpoints(&[ready])?;
+    resetting.wait_for_resets(&lab.pod3, true)?;
+    resetting.wait_for_resets(&lab.pod1, false)?;
     each(&mut clients, |client| client.works("moved"))
 }

@@ -101,7 +101,7 @@ fn commands_name_the_endpoint_that_does_not_answer() -> Result<()> {
     let said = finding["text"].as_str().context("no text")?;
     assert!(said.contains(SILENT) && said.contains("other endpoints have its slots"), "{said}");
     let status = text(scene, &["status"])?;
-    assert!(status.contains(SILENT) && status.contains("have ejected it"), "{status}");
+    assert!(status.contains(SILENT) && status.contains("; 1 Service has ejected it"), "{status}");
 
     revive(&lab.pod3)?;
     scene.wait_ejected(&[])?;

@@ -1,18 +1,13 @@
 //! The ways in which an endpoint stops to answer, and how it comes back.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, accept, bind, listen, setsockopt,
-    socket, sockopt,
-};
 use shunt_testbed::{EndpointSlice, Host, Protocol};
 
 use super::scene::{
-    RESCUED, Scene, connect_all, drop_port, endpoint, endpoints, kill, revive, times,
+    Scene, at_once, connect_all, drop_port, endpoint, endpoints, kill, rescued, revive, times,
 };
 use crate::world::{TARGET, World, http_service};
 
@@ -34,23 +29,10 @@ pub(super) fn world_on(pods: impl Fn(&World) -> Vec<(&Host, u16)>) -> Result<Wor
     Ok(world)
 }
 
-fn on_three_pods() -> Result<World> {
+pub(super) fn on_three_pods() -> Result<World> {
     world_on(|world| {
         let lab = &world.lab;
         vec![(&lab.pod1, TARGET), (&lab.pod2, TARGET), (&lab.pod3, TARGET)]
-    })
-}
-
-/// A socket that listens with a short queue. Nobody accepts: to the network, it is a frozen process.
-pub(super) fn frozen(pod: &Host, port: u16) -> Result<OwnedFd> {
-    pod.run(|| {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let listener = socket(AddressFamily::Inet6, SockType::Stream, flags, None)?;
-        setsockopt(&listener, sockopt::ReuseAddr, &true)?;
-        let any: SocketAddr = SocketAddr::new("::".parse()?, port);
-        bind(listener.as_raw_fd(), &SockaddrStorage::from(any))?;
-        listen(&listener, Backlog::new(1)?)?;
-        Ok(listener)
     })
 }
 
@@ -64,9 +46,9 @@ fn same_connect_succeeds_when_a_pod_dies() -> Result<()> {
     let servers =
         scene.connect_until_ejected(&times(16, &lab.pod2, VIP)?, &[endpoint(&lab.pod3)])?;
     assert!(!servers.contains(&"pod-3".to_owned()), "{servers:?}");
-    assert!(began.elapsed() < RESCUED, "{:?}\n{}", began.elapsed(), scene.agent.log());
+    assert!(began.elapsed() < rescued(), "{:?}\n{}", began.elapsed(), scene.agent.log());
     // Later connections do not wait at all.
-    connect_all(&times(30, &lab.pod2, VIP)?, Duration::from_millis(900))?;
+    connect_all(&times(30, &lab.pod2, VIP)?, at_once())?;
     assert_eq!(scene.metric("shunt_endpoint_ejections_total")?, 1.0);
     assert_eq!(scene.status()?["endpoints"][0]["reason"], "silentHost");
     assert_eq!(scene.status()?["endpoints"][0]["services"], 1);
@@ -78,7 +60,7 @@ fn same_connect_succeeds_when_a_pod_dies() -> Result<()> {
     Ok(())
 }
 
-/// A quiet client: nobody else connects.
+/// A quiet client, and no other one.
 #[test]
 fn single_connection_is_rescued() -> Result<()> {
     let scene = Scene::start(on_three_pods()?, "on")?;
@@ -120,34 +102,6 @@ fn silent_port_of_a_live_host_is_ejected_later() -> Result<()> {
     assert_eq!(scene.status()?["endpoints"][0]["reason"], "silentPort");
     revive(&lab.pod3)?;
     scene.wait_ejected(&[])?;
-    Ok(())
-}
-
-/// Its kernel answers until the queue of the socket is full.
-#[test]
-fn frozen_process_is_ejected_and_comes_back() -> Result<()> {
-    const PORT: u16 = 9_090;
-    let world = world_on(|world| {
-        let lab = &world.lab;
-        vec![(&lab.pod1, TARGET), (&lab.pod2, TARGET), (&lab.pod3, PORT)]
-    })?;
-    let listener = frozen(&world.lab.pod3, PORT)?;
-    let scene = Scene::start(world, "on")?;
-    let lab = &scene.world.lab;
-    let stuck = SocketAddr::new(lab.pod3.ipv4[0].into(), PORT);
-    let calls = times(4, &lab.pod2, VIP)?;
-    scene.wait("ejected", |scene| {
-        let _ = connect_all(&calls, Duration::from_millis(1_500));
-        Ok(scene.in_state("ejected")? == [stuck])
-    })?;
-    assert_eq!(scene.status()?["endpoints"][0]["reason"], "silentPort");
-    // The process goes on.
-    scene.wait("restored", |scene| {
-        while let Ok(connection) = accept(listener.as_raw_fd()) {
-            nix::unistd::close(connection)?;
-        }
-        Ok(scene.in_state("ejected")?.is_empty())
-    })?;
     Ok(())
 }
 
@@ -235,8 +189,8 @@ fn many_endpoints_of_a_dead_node_among_thousands_of_services() -> Result<()> {
     let dead: Vec<SocketAddr> =
         (0..DEAD).map(|n| SocketAddr::new(lab.pod3.ipv4[0].into(), 9_000 + n)).collect();
     scene.connect_until_ejected(&calls, &dead)?;
-    // Nobody waits any more.
-    connect_all(&calls, Duration::from_millis(900))?;
+    // New connections do not wait.
+    connect_all(&calls, at_once())?;
     revive(&lab.pod3)?;
     scene.wait_ejected(&[]).context("a refused connection is an answer")?;
     Ok(())

@@ -1,12 +1,10 @@
 //! All frontends of a Service, and what belongs to them.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use shunt_testbed::{Host, Protocol, Topology};
 
 use super::scene::{
-    RESCUED, Scene, connect, connect_all, endpoint, endpoints, kill, revive, times,
+    Scene, at_once, connect, connect_all, endpoint, endpoints, kill, rescued, revive, times,
 };
 use crate::table::Table;
 use crate::world::{World, manifest, run_shunt, web};
@@ -26,9 +24,9 @@ fn every_frontend_leaves_a_dead_endpoint() -> Result<()> {
     scene.warm_up(&calls)?;
     kill(&lab.pod3)?;
     scene.connect_until_ejected(&calls, &endpoints(&lab.pod3))?;
-    // Nobody waits any more.
-    connect_all(&calls, Duration::from_millis(900))?;
-    connect_all(&calls, Duration::from_millis(900))?;
+    // New connections do not wait.
+    connect_all(&calls, at_once())?;
+    connect_all(&calls, at_once())?;
     let diff = run_shunt(&lab.node, &["diff"])?;
     ensure!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
     revive(&lab.pod3)?;
@@ -56,7 +54,7 @@ fn local_policy_and_its_short_circuit() -> Result<()> {
     kill(&lab.pod1)?;
     let servers = scene.connect_until_ejected(&calls, &endpoints(&lab.pod1))?;
     assert!(!servers.contains(&"pod-1".to_owned()));
-    connect_all(&calls, Duration::from_millis(900))?;
+    connect_all(&calls, at_once())?;
     Ok(())
 }
 
@@ -71,14 +69,14 @@ fn session_moves_once_and_stays() -> Result<()> {
     let lab = &scene.world.lab;
     let vip = "10.96.0.10:80";
     let of = |name: &str| pod_of(lab, name);
-    let first = connect(&lab.client, vip.parse()?, RESCUED)?;
+    let first = connect(&lab.client, vip.parse()?, rescued())?;
     kill(of(&first))?;
     let servers =
         scene.connect_until_ejected(&times(1, &lab.client, vip)?, &[endpoint(of(&first))])?;
     let second = servers[0].clone();
     assert_ne!(second, first);
     let stays = |what: &str| {
-        for server in connect_all(&times(10, &lab.client, vip)?, Duration::from_millis(900))? {
+        for server in connect_all(&times(10, &lab.client, vip)?, at_once())? {
             ensure!(server == second, "{what}: {server}, not {second}");
         }
         Ok(())

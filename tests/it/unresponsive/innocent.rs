@@ -1,29 +1,20 @@
 //! Endpoints that must never be ejected, and the limits.
 
-use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use nix::sys::socket::accept;
 use shunt_testbed::{Echo, Host};
 
-use super::endings::{frozen, world_on};
-use super::scene::{Scene, connect_all, drop_input, endpoint, kill, revive, times};
+use super::endings::{on_three_pods, world_on};
+use super::scene::{Scene, connect_all, drop_input, endpoint, kill, listen, revive, times};
 use crate::world::{TARGET, World};
 
 const VIP: &str = "10.96.0.20:80";
 /// Longer than the longest silence that leads to a verdict, with time for the verdict.
 const LONG: Duration = Duration::from_secs(14);
-
-fn on_three_pods() -> Result<World> {
-    world_on(|world| {
-        let lab = &world.lab;
-        vec![(&lab.pod1, TARGET), (&lab.pod2, TARGET), (&lab.pod3, TARGET)]
-    })
-}
 
 /// Connects again and again, whatever becomes of it, and watches that nothing is ejected.
 fn nothing_is_ejected(scene: &Scene, calls: &[(&Host, SocketAddr)]) -> Result<()> {
@@ -41,7 +32,7 @@ fn nothing_is_ejected(scene: &Scene, calls: &[(&Host, SocketAddr)]) -> Result<()
 fn refused_connections_are_answers() -> Result<()> {
     let world = world_on(|world| {
         let lab = &world.lab;
-        // Nobody listens there.
+        // No server listens on this port.
         vec![(&lab.pod1, TARGET), (&lab.pod2, TARGET), (&lab.pod3, 9_999)]
     })?;
     let scene = Scene::start(world, "on")?;
@@ -99,18 +90,15 @@ fn overloaded_server_that_accepts_now_and_then_stays() -> Result<()> {
         let lab = &world.lab;
         vec![(&lab.pod1, TARGET), (&lab.pod2, TARGET), (&lab.pod3, PORT)]
     })?;
-    let listener = frozen(&world.lab.pod3, PORT)?;
+    let listener = TcpListener::from(world.lab.pod3.run(|| listen(PORT))?);
     let scene = Scene::start(world, "on")?;
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut open = Vec::new();
             while !is_over.load(Ordering::Relaxed) {
-                open.extend(accept(listener.as_raw_fd()).ok());
+                open.extend(listener.accept());
                 thread::sleep(Duration::from_millis(1_500));
-            }
-            for connection in open {
-                let _ = nix::unistd::close(connection);
             }
         });
         let calls = times(16, &scene.world.lab.pod2, VIP);

@@ -8,3 +8,4 @@ mod modes;
 mod overload;
 mod reload;
 mod scene;
+mod stopped;

@@ -1,9 +1,9 @@
 //! What each mode does and does not.
 
-use std::fs;
+use std::{env, fs};
 
-use anyhow::Result;
-use shunt_testbed::Agent;
+use anyhow::{Result, ensure};
+use shunt_testbed::{Agent, Scratch};
 
 use super::scene::{Scene, connect_all, endpoint, kill, revive, times};
 use crate::world::{CLUSTER_CIDR, World, run_shunt};
@@ -51,16 +51,15 @@ fn rule_is_listed_as_documented() -> Result<()> {
     let scene = Scene::start(World::with_web()?, "observe")?;
     let lab = &scene.world.lab;
     scene.wait("tables", |scene| has_tables(&scene.world))?;
-    for (family, word) in [("ip", "ip"), ("ip6", "ip6")] {
+    for (family, address) in [("ip", "ipv4_addr"), ("ip6", "ipv6_addr")] {
         let table = lab.node.output("nft", &["list", "table", family, "shunt-unresponsive"])?;
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let listed = words(&table);
         for part in [
             "type filter hook prerouting priority",
             "type filter hook output priority",
-            &format!(
-                "@repeated-syns {{ {word} daddr . tcp dport . {word} saddr . tcp sport timeout 5s }}"
-            ),
+            &format!("type {address} . inet_service size 4096"),
+            &format!("@repeated-syns {{ {family} daddr . tcp dport timeout 5s }}"),
         ] {
             assert!(listed.contains(part), "{part}\n{table}");
         }
@@ -86,7 +85,7 @@ fn cleanup_leaves_no_table() -> Result<()> {
 fn observe_reports_and_changes_nothing() -> Result<()> {
     let scene = Scene::start(World::with_web()?, "observe")?;
     let lab = &scene.world.lab;
-    connect_all(&times(12, &lab.pod2, VIP)?, super::scene::RESCUED)?;
+    connect_all(&times(12, &lab.pod2, VIP)?, super::scene::rescued())?;
     let rules = || lab.node.output("nft", &["list", "table", "ip", "shunt"]);
     let endpoints = || lab.node.output("nft", &["list", "map", "ip", "shunt", "endpoints"]);
     let before = endpoints()?;
@@ -154,5 +153,50 @@ fn another_process_may_flush_the_tables() -> Result<()> {
     scene.warm_up(&times(12, &lab.pod2, VIP)?)?;
     kill(&lab.pod3)?;
     scene.connect_until_ejected(&times(12, &lab.pod2, VIP)?, &[endpoint(&lab.pod3)])?;
+    Ok(())
+}
+
+/// The library lets netlink messages of the search fail (see `tests/support/fault_preload`).
+#[test]
+fn one_failure_forgets_nothing() -> Result<()> {
+    let (world, scratch) = (World::with_web()?, Scratch::new()?);
+    let failures = scratch.path().join("failures");
+    let library = env::current_exe()?.with_file_name("libshunt_fault_preload.so");
+    ensure!(
+        library.is_file(),
+        "{} is missing: run the test where cargo built it",
+        library.display()
+    );
+    let preload = format!("LD_PRELOAD={}", library.display());
+    let file = format!("SHUNT_FAIL_SENDMSG={}", failures.display());
+    let agent = world.agent(CLUSTER_CIDR)?.arg("--eject-unresponsive=on");
+    let agent = agent.wrapper(&["env", &preload, &file]).start()?;
+    let scene = Scene { world, agent };
+    let lab = &scene.world.lab;
+    let calls = times(12, &lab.pod2, VIP)?;
+    scene.warm_up(&calls)?;
+    kill(&lab.pod3)?;
+    scene.connect_until_ejected(&calls, &[endpoint(&lab.pod3)])?;
+
+    let warnings = || scene.agent.log().matches("cannot look for endpoints").count();
+    fs::write(&failures, "1")?;
+    scene.wait("a failure", |_| Ok(warnings() == 1))?;
+    // The next attempt works: it notes SYNs again, and has forgotten nothing.
+    scene.wait("tables", |scene| has_tables(&scene.world))?;
+    revive(&lab.pod3)?;
+    scene.wait_ejected(&[])?;
+    scene.agent.wait_for_log(&["endpoint answers again", "10.244.1.21:8080"])?;
+    assert_eq!((warnings(), scene.metric("shunt_endpoint_ejections_total")?), (1, 1.0));
+
+    kill(&lab.pod3)?;
+    scene.connect_until_ejected(&calls, &[endpoint(&lab.pod3)])?;
+    fs::write(&failures, "12")?;
+    scene.wait("nothing ejected, and why", |scene| {
+        let text = String::from_utf8(run_shunt(&lab.node, &["status"])?.stdout)?;
+        let says_why = text.contains("endpoints that do not answer are not found: ");
+        Ok(says_why && scene.in_state("ejected")?.is_empty() && warnings() == 3)
+    })?;
+    scene.wait("it works again", |scene| Ok(scene.status()?["trouble"].is_null()))?;
+    scene.connect_until_ejected(&calls, &[endpoint(&lab.pod3)])?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::scene::{Scene, connect_all, endpoint, kill, revive, times};
+use super::scene::{Scene, at_once, connect_all, endpoint, kill, revive, times};
 use crate::reload::configured::{ConfigFile, reloads, wait_until};
 use crate::world::World;
 
@@ -82,7 +82,7 @@ fn mode_changes_while_the_agent_runs() -> Result<()> {
     changing.set("on")?;
     scene.wait_ejected(&[endpoint(&lab.pod3)])?;
     assert_ne!(changing.endpoints()?, before);
-    connect_all(&times(12, &lab.pod2, VIP)?, Duration::from_millis(900))?;
+    connect_all(&times(12, &lab.pod2, VIP)?, at_once())?;
 
     // A change of other fields leaves it ejected.
     changing.config.replace(&format!("{}oomScoreAdj: 7\n", settings("on")))?;

@@ -1,19 +1,32 @@
 //! A node with Services, endpoints that die, and clients that connect.
 
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::sys::socket::{
+    self, AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket,
+    sockopt,
+};
 use serde_json::Value;
-use shunt_testbed::{Agent, Host};
+use shunt_testbed::{Agent, Host, patience};
 
 use crate::world::{CLUSTER_CIDR, TARGET, World, status_json};
 
 /// Linux sends a SYN again after 1, 3, 7 and 15 s. A connection that the agent does not help takes
-/// longer than this.
-pub(super) const RESCUED: Duration = Duration::from_secs(14);
+/// longer than this, or never succeeds.
+pub(super) fn rescued() -> Duration {
+    patience(Duration::from_secs(14))
+}
+
+/// A connection to an endpoint that answers does not take longer: it sends its SYN once.
+pub(super) fn at_once() -> Duration {
+    patience(Duration::from_millis(900))
+}
+
 /// Long enough for a verdict about a silent port of a live host, and for a busy machine.
 pub(super) const FOUND: Duration = Duration::from_secs(60);
 
@@ -46,7 +59,7 @@ impl Scene {
 
     /// Waits for a condition of the agent's state.
     pub(super) fn wait(&self, what: &str, is_met: impl Fn(&Self) -> Result<bool>) -> Result<()> {
-        let deadline = Instant::now() + FOUND;
+        let deadline = Instant::now() + patience(FOUND);
         while !is_met(self)? {
             ensure!(
                 Instant::now() < deadline,
@@ -79,10 +92,10 @@ impl Scene {
     ) -> Result<Vec<String>> {
         let mut wanted = endpoints.to_vec();
         wanted.sort_unstable();
-        let deadline = Instant::now() + FOUND;
+        let deadline = Instant::now() + patience(FOUND);
         let mut servers = Vec::new();
         loop {
-            servers.extend(connect_all(callers, RESCUED)?);
+            servers.extend(connect_all(callers, rescued())?);
             if self.in_state("ejected")? == wanted {
                 return Ok(servers);
             }
@@ -93,7 +106,7 @@ impl Scene {
     /// Connects some times while all is well. Connection tracking shows then that no policy blocks
     /// these clients. Without that, nothing speaks against one if all other backends are local.
     pub(super) fn warm_up(&self, callers: &[(&Host, SocketAddr)]) -> Result<()> {
-        (0..3).try_for_each(|_| connect_all(callers, RESCUED).map(drop))
+        (0..3).try_for_each(|_| connect_all(callers, rescued()).map(drop))
     }
 
     /// The value of a metric of the agent without labels.
@@ -105,12 +118,12 @@ impl Scene {
 }
 
 /// Connects once; returns the name of the server.
-pub(super) fn connect(host: &Host, to: SocketAddr, patience: Duration) -> Result<String> {
+pub(super) fn connect(host: &Host, to: SocketAddr, timeout: Duration) -> Result<String> {
     let began = Instant::now();
     host.run(|| {
-        let stream = TcpStream::connect_timeout(&to, patience)
+        let stream = TcpStream::connect_timeout(&to, timeout)
             .with_context(|| format!("from {host} to {to}, after {:?}", began.elapsed()))?;
-        stream.set_read_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
         let mut greeting = String::new();
         BufReader::new(stream).read_line(&mut greeting)?;
         Ok(greeting.split(' ').next().unwrap_or_default().to_owned())
@@ -120,12 +133,12 @@ pub(super) fn connect(host: &Host, to: SocketAddr, patience: Duration) -> Result
 /// Connects from all of these at the same time; each must reach a server.
 pub(super) fn connect_all(
     callers: &[(&Host, SocketAddr)],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<String>> {
     thread::scope(|scope| {
         let calls: Vec<_> = callers
             .iter()
-            .map(|(host, to)| scope.spawn(move || connect(host, *to, patience)))
+            .map(|(host, to)| scope.spawn(move || connect(host, *to, timeout)))
             .collect();
         let join = |call: thread::ScopedJoinHandle<'_, _>| match call.join() {
             Ok(server) => server,
@@ -143,6 +156,17 @@ pub(super) fn times<'a>(
 ) -> Result<Vec<(&'a Host, SocketAddr)>> {
     let to: SocketAddr = to.parse()?;
     Ok(vec![(host, to); count])
+}
+
+/// A socket on all addresses that listens with a short queue.
+pub(super) fn listen(port: u16) -> Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let listener = socket(AddressFamily::Inet6, SockType::Stream, flags, None)?;
+    setsockopt(&listener, sockopt::ReuseAddr, &true)?;
+    let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    bind(listener.as_raw_fd(), &SockaddrStorage::from(any))?;
+    socket::listen(&listener, Backlog::new(1)?)?;
+    Ok(listener)
 }
 
 /// The endpoints of a pod: its addresses with the port of the servers.

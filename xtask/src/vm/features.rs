@@ -26,7 +26,8 @@ const FEATURES: [(&str, &str, &str); 8] = [
     (
         "owner",
         "tables with an owner",
-        "not used alone: the kernel deletes such a table with its owner",
+        "used for the tables of `shunt trace` and of unresponsive endpoints: the kernel deletes them with \
+         their owner",
     ),
     (
         "persist",

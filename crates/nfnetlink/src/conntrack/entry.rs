@@ -36,6 +36,9 @@ pub struct Entry {
     /// True if the entry is in a zone other than the default one. A virtual switch or a rule
     /// (`ct zone set`) puts entries there.
     pub zoned: bool,
+    /// True if the kernel has seen a packet of the reply direction (`IPS_SEEN_REPLY`). False for a
+    /// connection picked up in the middle, as long as only the client sends.
+    pub replied: bool,
     /// True for a TCP connection of which the kernel has seen a SYN, perhaps repeated, and no
     /// reply.
     pub half_open: bool,
@@ -51,11 +54,15 @@ impl Entry {
         let reply = attrs.find(CTA_TUPLE_REPLY)?;
         let (protocol, original_tuple) = parse_tuple(&original)?;
         let (_, reply_tuple) = parse_tuple(&reply)?;
+        let replied = has_reply(attrs);
         Some(Entry {
             protocol,
             original: original_tuple,
             reply: reply_tuple,
-            half_open: i32::from(protocol) == libc::IPPROTO_TCP && is_half_open(attrs),
+            replied: replied == Some(true),
+            half_open: i32::from(protocol) == libc::IPPROTO_TCP
+                && replied == Some(false)
+                && is_in_syn_sent(attrs),
             zoned: attrs.find(CTA_ZONE).is_some()
                 || in_zone(&original).is_some()
                 || in_zone(&reply).is_some(),
@@ -90,16 +97,19 @@ impl Entry {
     }
 }
 
-/// Returns true if both the status and the TCP state show that the server has not replied. A
-/// connection picked up in the middle may also have one direction only, but has another TCP state.
-fn is_half_open(attrs: &Attrs<'_>) -> bool {
-    let status = attrs.find(CTA_STATUS).and_then(|status| status.be32());
+/// Returns whether the kernel has seen a reply; `None` without a status.
+fn has_reply(attrs: &Attrs<'_>) -> Option<bool> {
+    Some(attrs.find(CTA_STATUS)?.be32()? & IPS_SEEN_REPLY != 0)
+}
+
+/// Returns true if the TCP state is that after a SYN. A connection picked up in the middle has
+/// another one, even if only the client sends.
+fn is_in_syn_sent(attrs: &Attrs<'_>) -> bool {
     let state = || {
         let tcp = attrs.find(CTA_PROTOINFO)?.children().find(CTA_PROTOINFO_TCP)?;
         tcp.children().find(CTA_PROTOINFO_TCP_STATE)?.payload.first().copied()
     };
-    status.is_some_and(|status| status & IPS_SEEN_REPLY == 0)
-        && state() == Some(TCP_CONNTRACK_SYN_SENT)
+    state() == Some(TCP_CONNTRACK_SYN_SENT)
 }
 
 /// Appends the tuple of a direction.
@@ -189,7 +199,15 @@ mod tests {
         let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
         let original = Tuple { source: parse(client), destination: parse(destination) };
         let reply = Tuple { source: parse(endpoint), destination: parse(client) };
-        Entry { protocol, original, reply, zoned: false, half_open: false, id: [0, 0, 0, 1] }
+        Entry {
+            protocol,
+            original,
+            reply,
+            zoned: false,
+            replied: false,
+            half_open: false,
+            id: [0, 0, 0, 1],
+        }
     }
 
     /// Encodes an entry as the kernel does: both directions (here the same tuple), then the
@@ -219,16 +237,18 @@ mod tests {
 
     #[test]
     fn half_open_is_tcp_that_saw_a_syn_and_no_answer() {
-        for (protocol, status, state, half_open) in [
-            (6, Some(0), Some(1), true),
+        for (protocol, status, state, replied, half_open) in [
+            (6, Some(0), Some(1), false, true),
             // Translated, confirmed and so on.
-            (6, Some(0x1a8), Some(1), true),
-            (6, Some(IPS_SEEN_REPLY), Some(1), false),
-            (6, Some(0x18e), Some(3), false),
-            (6, Some(0x188), Some(3), false),
-            (6, Some(0), None, false),
-            (6, None, Some(1), false),
-            (17, Some(0), Some(1), false),
+            (6, Some(0x1a8), Some(1), false, true),
+            (6, Some(IPS_SEEN_REPLY), Some(1), true, false),
+            (6, Some(0x18e), Some(3), true, false),
+            // Picked up in the middle.
+            (6, Some(0x188), Some(3), false, false),
+            (6, Some(0), None, false, false),
+            (6, None, Some(1), false, false),
+            (17, Some(0), Some(1), false, false),
+            (17, Some(IPS_SEEN_REPLY), None, true, false),
         ] {
             let entry = entry_of(protocol, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
             let body = dumped(&entry, |body| {
@@ -240,7 +260,8 @@ mod tests {
                 });
             });
             let read = Entry::parse(&Attrs::new(&body)).expect("an entry");
-            assert_eq!(read.half_open, half_open, "{protocol} {status:?} {state:?}");
+            let found = (read.replied, read.half_open);
+            assert_eq!(found, (replied, half_open), "{protocol} {status:?} {state:?}");
         }
     }
 

@@ -9,6 +9,7 @@
 //!     original: Tuple { source: client, destination: "10.96.0.10:53".parse()? },
 //!     reply: Tuple { source: "10.244.0.7:53".parse()?, destination: client },
 //!     zoned: false,
+//!     replied: false,
 //!     half_open: false,
 //!     id: [0; 4],
 //! };

@@ -194,20 +194,6 @@ fn options_of_a_list_must_fit(api: Api) -> Result<()> {
             "Invalid",
             r#"resourceVersionMatch: Unsupported value: "Newest": supported values: "Exact", "NotOlderThan", """#,
         ),
-        (
-            "sendInitialEvents=false",
-            422,
-            "Invalid",
-            "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
-        ),
-        (
-            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
-            422,
-            "Invalid",
-            "[resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless \
-             resourceVersion is provided, sendInitialEvents: Forbidden: sendInitialEvents is \
-             forbidden for list]",
-        ),
         ("resourceVersion=99999999", 504, "Timeout", "Timeout: Too large resource version: 9"),
         (
             "resourceVersionMatch=Exact&resourceVersion=99999999",
@@ -249,28 +235,6 @@ fn options_of_a_watch_must_fit(api: Api) -> Result<()> {
             "",
             "resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid \
              syntax",
-        ),
-        (
-            "sendInitialEvents=true",
-            422,
-            "Invalid",
-            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting \
-             resourceVersionMatch to NotOlderThan",
-        ),
-        (
-            "sendInitialEvents=false",
-            422,
-            "Invalid",
-            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting \
-             resourceVersionMatch to NotOlderThan",
-        ),
-        (
-            "sendInitialEvents=true&resourceVersionMatch=Exact",
-            422,
-            "Invalid",
-            "[resourceVersionMatch: Forbidden: sendInitialEvents requires setting \
-             resourceVersionMatch to NotOlderThan, resourceVersionMatch: Unsupported value: \
-             \"Exact\": supported values: \"NotOlderThan\"]",
         ),
         (
             "resourceVersionMatch=NotOlderThan",

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libc::{clockid_t, timespec};
 
+use crate::when::{is_thread, path};
+
 /// The environment variable with the path of a file that stops the clock.
 const STOP: &str = "SHUNT_STOP_CLOCK";
 /// The thread that it is stopped for.
@@ -28,13 +30,7 @@ pub(crate) unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut times
 
 fn is_to_stop() -> bool {
     static FILE: OnceLock<Option<CString>> = OnceLock::new();
-    let file = FILE.get_or_init(|| CString::new(std::env::var(STOP).ok()?).ok());
-    let Some(file) = file else { return false };
-    let mut name = [0_u8; 16];
-    // SAFETY: a name has 16 bytes at the most; the path ends with a zero.
-    unsafe {
-        libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) == 0
-            && name.starts_with(THREAD)
-            && libc::access(file.as_ptr(), libc::F_OK) == 0
-    }
+    let Some(file) = FILE.get_or_init(|| path(STOP)) else { return false };
+    // SAFETY: the path ends with a zero.
+    is_thread(THREAD) && unsafe { libc::access(file.as_ptr(), libc::F_OK) == 0 }
 }

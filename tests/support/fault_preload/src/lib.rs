@@ -11,6 +11,9 @@
 //! the path that `SHUNT_STOP_CLOCK` names, the call fails. The standard library panics then, so that one
 //! thread of the agent dies.
 //!
+//! In a thread named "unresponsive", as many calls of `sendmsg` fail with ENOMEM as the file has bytes
+//! whose path `SHUNT_FAIL_SENDMSG` names. Each call takes a byte away.
+//!
 //! A program that depends on this crate must not name it: it would be linked with this `sendmsg`.
 
 #[cfg(not(test))]
@@ -18,3 +21,5 @@ mod clock;
 mod element;
 #[cfg(not(test))]
 mod sendmsg;
+#[cfg(not(test))]
+mod when;

@@ -1,7 +1,8 @@
 //! What stands in for `sendmsg`.
 #![allow(unsafe_code, reason = "a function of libc's, with its pointers")]
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
+use std::mem;
 use std::net::SocketAddr;
 use std::ptr;
 use std::slice;
@@ -10,9 +11,14 @@ use std::sync::OnceLock;
 use libc::{iovec, msghdr, sa_family_t, ssize_t};
 
 use crate::element::spoil;
+use crate::when::{is_thread, path};
 
 /// The environment variable with the frontends to be refused.
 const REFUSE: &str = "SHUNT_REFUSE";
+/// The environment variable with the path of a file that makes calls fail.
+const FAIL: &str = "SHUNT_FAIL_SENDMSG";
+/// The thread whose calls fail.
+const THREAD: &[u8] = b"unresponsive\0";
 
 /// As in libc, but for what is to be refused.
 ///
@@ -24,6 +30,11 @@ pub(crate) unsafe extern "C" fn sendmsg(
     message: *const msghdr,
     flags: c_int,
 ) -> ssize_t {
+    if is_to_fail() {
+        // SAFETY: each thread has a number of its own for errors.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        return -1;
+    }
     let send = |message: *const msghdr| {
         // SAFETY: the message is the caller's, or a copy whose only part is alive until the return.
         let sent = unsafe { libc::syscall(libc::SYS_sendmsg, socket, message, flags) };
@@ -41,6 +52,22 @@ pub(crate) unsafe extern "C" fn sendmsg(
     copy.msg_iov = &raw mut part;
     copy.msg_iovlen = 1;
     send(&raw const copy)
+}
+
+/// Whether this call is to fail: as many do as the file has bytes.
+fn is_to_fail() -> bool {
+    static FILE: OnceLock<Option<CString>> = OnceLock::new();
+    let Some(file) = FILE.get_or_init(|| path(FAIL)) else { return false };
+    if !is_thread(THREAD) {
+        return false;
+    }
+    // SAFETY: a status of zeros is one, and the path ends with a zero.
+    unsafe {
+        let mut status: libc::stat = mem::zeroed();
+        libc::stat(file.as_ptr(), &raw mut status) == 0
+            && status.st_size > 0
+            && libc::truncate(file.as_ptr(), status.st_size - 1) == 0
+    }
 }
 
 /// The bytes of a message to netlink.

@@ -73,45 +73,6 @@ pub(super) fn created(content: &[u8], target: &Target, number: u64) -> Result<Va
     if errors.is_empty() { Ok(event) } else { Err(Refusal::invalid("Event", &name, &errors)) }
 }
 
-/// Returns the Event that a merge patch makes of `old`.
-pub(super) fn patched(content: &[u8], old: &Value) -> Result<Value, Refusal> {
-    let patch: Value = serde_json::from_slice(content)
-        .map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}")))?;
-    if !patch.is_object() {
-        let message = "error decoding patch: json: cannot unmarshal";
-        return Err(Refusal::bad_request(message));
-    }
-    let mut event = old.clone();
-    merge(&mut event, patch);
-    let (name, new_name) = (text(&old["metadata"], "name"), text(&event["metadata"], "name"));
-    if name != new_name {
-        return Err(Refusal::bad_request(format!(
-            "the name of the object ({new_name}) does not match the name on the URL ({name})"
-        )));
-    }
-    let mut errors = common_errors(&event);
-    if event["series"] != old["series"] {
-        errors.extend(series_errors(&event));
-    }
-    for (field, path) in [
-        ("regarding", "involvedObject"),
-        ("reason", "reason"),
-        ("note", "message"),
-        ("type", "type"),
-        ("eventTime", "eventTime"),
-        ("action", "action"),
-        ("related", "related"),
-        ("reportingController", "reportingController"),
-        ("reportingInstance", "reportingInstance"),
-    ] {
-        if event[field] != old[field] {
-            let value = &event[field];
-            errors.push(format!("{path}: Invalid value: {value}: field is immutable"));
-        }
-    }
-    if errors.is_empty() { Ok(event) } else { Err(Refusal::invalid("Event", name, &errors)) }
-}
-
 /// Reads an object with fields of the right types.
 fn decode(content: &[u8]) -> Result<Map<String, Value>, Refusal> {
     let value = serde_json::from_slice(content).unwrap_or_default();
@@ -263,24 +224,4 @@ fn required(field: &str) -> String {
 
 fn invalid(field: &str, value: &str, why: &str) -> String {
     format!("{field}: Invalid value: {value:?}: {why}")
-}
-
-/// JSON merge patch (RFC 7386).
-fn merge(target: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    if let Some(fields) = target.as_object_mut() {
-        for (name, value) in patch {
-            if value.is_null() {
-                fields.remove(&name);
-            } else {
-                merge(fields.entry(name).or_insert(Value::Null), value);
-            }
-        }
-    }
 }

@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const TOKEN: &str = "node-token";
 
 /// A server that keeps objects in memory and speaks list and watch as kube-apiserver does:
-/// revisions, pages of one revision, selectors, bookmarks, streaming lists, compaction. Clients may
+/// revisions, pages of one revision, selectors, bookmarks, compaction. Clients may
 /// do what the ClusterRole of the chart allows; the Events that they make have to be valid.
 ///
 /// The test fills it directly, so that it can do so whatever clients get to see. It listens on a

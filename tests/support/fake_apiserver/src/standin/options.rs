@@ -21,8 +21,6 @@ pub(super) struct Options {
     pub(super) token: String,
     /// How long a watch may last.
     pub(super) timeout: Option<Duration>,
-    /// Whether a watch begins with all objects, and says when it has sent them.
-    pub(super) is_streaming_list: bool,
     /// Whether a watch may be sent bookmarks.
     pub(super) bookmarks: bool,
 }
@@ -36,10 +34,9 @@ impl Options {
             }),
         };
         let (limit, seconds) = (number("limit")?, number("timeoutSeconds")?);
-        let initial = request.flag("sendInitialEvents");
         let errors = match request.verb {
-            Verb::Watch => watch_errors(request, initial),
-            _ => list_errors(request, initial),
+            Verb::Watch => watch_errors(request),
+            _ => list_errors(request),
         };
         if !errors.is_empty() {
             return Err(Refusal::invalid("ListOptions.meta.k8s.io", "", &errors));
@@ -50,13 +47,12 @@ impl Options {
             limit: limit.and_then(|limit| usize::try_from(limit).ok()).filter(|&limit| limit > 0),
             token: request.parameter("continue").to_owned(),
             timeout: seconds.map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0))),
-            is_streaming_list: initial == Some(true),
             bookmarks: request.flag("allowWatchBookmarks") == Some(true),
         })
     }
 }
 
-fn list_errors(request: &Request, initial: Option<bool>) -> Vec<String> {
+fn list_errors(request: &Request) -> Vec<String> {
     let mut errors = Vec::new();
     let matching = request.parameter("resourceVersionMatch");
     let version = request.parameter("resourceVersion");
@@ -73,24 +69,17 @@ fn list_errors(request: &Request, initial: Option<bool>) -> Vec<String> {
         let why = r#"resourceVersionMatch "exact" is forbidden for resourceVersion "0""#;
         forbidden("resourceVersionMatch", why);
     }
-    if initial.is_some() {
-        forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list");
-    }
     if !["", EXACT, NOT_OLDER].contains(&matching) {
         errors.push(unsupported(matching, r#""Exact", "NotOlderThan", """#));
     }
     errors
 }
 
-fn watch_errors(request: &Request, initial: Option<bool>) -> Vec<String> {
+fn watch_errors(request: &Request) -> Vec<String> {
     let mut errors = Vec::new();
     let matching = request.parameter("resourceVersionMatch");
     let mut forbidden = |field: &str, why: &str| errors.push(format!("{field}: Forbidden: {why}"));
-    if initial.is_some() && matching != NOT_OLDER {
-        let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-        forbidden("resourceVersionMatch", why);
-    }
-    if !matching.is_empty() && initial.is_none() {
+    if !matching.is_empty() {
         let why =
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
         forbidden("resourceVersionMatch", why);

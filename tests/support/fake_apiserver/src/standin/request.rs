@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use hyper::Method;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 
-use crate::object::{Key, Kind};
+use crate::object::Kind;
 
 /// What a request wants to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// All objects of a kind.
     List,
-    /// Changes of the objects of a kind, and with a streaming list the objects first.
+    /// Changes of the objects of a kind.
     Watch,
     /// One object.
     Get,
@@ -173,20 +173,9 @@ impl Request {
         self.query.get(name).map(String::as_str).unwrap_or_default()
     }
 
-    /// Whether it asks for the objects as part of a watch.
-    pub fn is_streaming_list(&self) -> bool {
-        self.verb == Verb::Watch && self.flag("sendInitialEvents") == Some(true)
-    }
-
-    /// Whether it begins to ask for all objects of a kind, in one way or the other.
+    /// Whether it begins to ask for all objects of a kind.
     pub fn starts_list(&self) -> bool {
-        self.is_streaming_list() || self.verb == Verb::List && self.parameter("continue").is_empty()
-    }
-
-    /// The object that it is about.
-    pub(super) fn key(&self) -> Option<Key> {
-        let Target { namespace, name, .. } = self.target.clone()?;
-        self.kind.map(|kind| Key { kind, namespace, name })
+        self.verb == Verb::List && self.parameter("continue").is_empty()
     }
 }
 
@@ -208,13 +197,17 @@ mod tests {
         let list = request(Method::GET, "/api/v1/services?limit=5&labelSelector=%21a%2Fb");
         assert_eq!((list.verb, list.kind), (Verb::List, Some(Kind::Service)));
         assert_eq!((list.parameter("limit"), list.parameter("labelSelector")), ("5", "!a/b"));
-        let watch = request(Method::GET, "/api/v1/nodes?watch=true&sendInitialEvents=true");
-        assert!(watch.is_streaming_list() && watch.kind == Some(Kind::Node));
+        assert!(
+            list.starts_list() && !request(Method::GET, "/api/v1/nodes?continue=x").starts_list()
+        );
+        let watch = request(Method::GET, "/api/v1/nodes?watch=true");
+        assert_eq!((watch.verb, watch.kind), (Verb::Watch, Some(Kind::Node)));
         let event = request(Method::POST, "/apis/events.k8s.io/v1/namespaces/default/events");
         assert_eq!((event.verb, event.kind), (Verb::Create, Some(Kind::Event)));
         assert_eq!(event.target.unwrap().namespace, "default");
         let node = request(Method::GET, "/api/v1/nodes/n");
-        assert_eq!((node.verb, node.key()), (Verb::Get, Some(Key::new(Kind::Node, "n"))));
+        assert_eq!((node.verb, node.kind), (Verb::Get, Some(Kind::Node)));
+        assert_eq!(node.target.map(|target| target.name).as_deref(), Some("n"));
         let pods = request(Method::GET, "/api/v1/pods");
         assert_eq!(pods.kind, None);
         assert_eq!(pods.target.map(|target| target.resource).as_deref(), Some("pods"));

@@ -24,11 +24,10 @@ use super::event_message;
 use super::list::list;
 use super::misbehaviour::Answer;
 use super::options::Options;
-use super::request::{Request, Target, Verb};
+use super::request::{Request, Verb};
 use super::selector::Selector;
 use super::shared::Shared;
 use super::status::Refusal;
-use super::store::Object;
 use super::watch::Watch;
 
 /// Takes connections for ever.
@@ -180,7 +179,6 @@ fn answer(
             tokio::spawn(async move { watch.run(&shared, sender).await });
             Ok(Content::Stream(body))
         }
-        Verb::Get => ok((*existing(request, target, shared)?).clone()),
         Verb::Create if kind == Kind::Event && !target.namespace.is_empty() => {
             let json = match &*request.content_type {
                 event_message::PROTOBUF => Some(event_message::json(content)?),
@@ -193,28 +191,12 @@ fn answer(
                 let message = format!("{} \"{}\" already exists", target.qualified(), key.name);
                 return Err(Refusal::new(409, "AlreadyExists", message));
             }
-            put(event, StatusCode::CREATED, shared)
-        }
-        Verb::Patch if kind == Kind::Event => {
-            let event = event::patched(content, &*existing(request, target, shared)?)?;
-            put(event, StatusCode::OK, shared)
+            let event = shared.write(|store| store.put(event));
+            let event = event.map_err(|error| Refusal::bad_request(error.to_string()))?;
+            Ok(Content::Value(StatusCode::CREATED, (*event).clone()))
         }
         _ => Err(Refusal::of(405)),
     }
-}
-
-fn existing(request: &Request, target: &Target, shared: &Shared) -> Result<Object, Refusal> {
-    let object = request.key().and_then(|key| shared.store().get(&key));
-    object.ok_or_else(|| {
-        let message = format!("{} \"{}\" not found", target.qualified(), target.name);
-        Refusal::new(404, "NotFound", message)
-    })
-}
-
-fn put(object: Value, code: StatusCode, shared: &Shared) -> Result<Content, Refusal> {
-    let object = shared.write(|store| store.put(object));
-    let object = object.map_err(|error| Refusal::bad_request(error.to_string()))?;
-    Ok(Content::Value(code, (*object).clone()))
 }
 
 fn version() -> Value {

@@ -67,7 +67,6 @@ pub(super) struct Watch {
     selector: Selector,
     /// The revision that the client has; none if it starts with all objects.
     from: Option<u64>,
-    streaming_list: bool,
     bookmarks: bool,
     end: Option<Instant>,
     written: watch::Receiver<u64>,
@@ -84,14 +83,12 @@ impl Watch {
         selector: Selector,
         shared: &Arc<Shared>,
     ) -> Self {
-        let asked = options.revision.filter(|&revision| revision != 0);
         Self {
             kind,
             encoding,
             namespace: namespace.to_owned(),
             selector,
-            from: asked.filter(|_| !options.is_streaming_list),
-            streaming_list: options.is_streaming_list,
+            from: options.revision.filter(|&revision| revision != 0),
             bookmarks: options.bookmarks,
             end: options.timeout.map(|timeout| Instant::now() + timeout),
             written: shared.written.subscribe(),
@@ -132,7 +129,7 @@ impl Watch {
                     self.obey(order.ok()?, shared, &mut position, &mut sender).await?;
                 }
                 () = sleep_until(bookmark) => {
-                    self.send(&mut sender, &self.bookmark(position, false)).await?;
+                    self.send(&mut sender, &self.bookmark(position)).await?;
                 }
                 () = sleep_until(end) => return None,
                 () = sender.closed() => return None,
@@ -159,13 +156,13 @@ impl Watch {
         match order.what {
             What::Say(bytes) => sender.send(bytes).await,
             What::Event(event) => self.send(sender, &event).await,
-            What::Bookmark => self.send(sender, &self.bookmark(*position, false)).await,
+            What::Bookmark => self.send(sender, &self.bookmark(*position)).await,
             What::End => None,
             What::Break => sender.fail().await,
         }
     }
 
-    /// Sends all objects and, in a streaming list, the bookmark behind them; returns the revision.
+    /// Sends all objects; returns the revision.
     async fn send_all(&self, shared: &Shared, sender: &mut Sender) -> Option<u64> {
         let (revision, objects) = {
             let store = shared.store();
@@ -175,9 +172,6 @@ impl Watch {
             if self.is_in_scope(&key.namespace) && self.selector.matches(object) {
                 self.send(sender, &json!({"type": "ADDED", "object": **object})).await?;
             }
-        }
-        if self.streaming_list && self.bookmarks {
-            self.send(sender, &self.bookmark(revision, true)).await?;
         }
         Some(revision)
     }
@@ -211,7 +205,7 @@ impl Watch {
     }
 
     /// An object of which only the revision is meant, with the empty fields that Go writes.
-    fn bookmark(&self, revision: u64, ends_initial_events: bool) -> Value {
+    fn bookmark(&self, revision: u64) -> Value {
         let mut object = match self.kind {
             Kind::EndpointSlice => json!({"addressType": "", "endpoints": null, "ports": null}),
             Kind::Service => json!({"spec": {}, "status": {"loadBalancer": {}}}),
@@ -221,9 +215,6 @@ impl Watch {
         object["apiVersion"] = json!(self.kind.api_version());
         object["metadata"] =
             json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
-        if ends_initial_events {
-            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
-        }
         json!({"type": "BOOKMARK", "object": object})
     }
 }
