@@ -50,7 +50,7 @@ pub struct TakenPort {
     pub service: String,
     /// The local addresses of the sockets.
     pub addresses: BTreeSet<IpAddr>,
-    /// The processes, as far as the agent sees them: with `hostPID` in a container.
+    /// The processes, as far as the agent sees them.
     pub processes: BTreeSet<Process>,
     /// When the agent found the first one.
     pub since: Time,

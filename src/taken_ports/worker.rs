@@ -23,6 +23,9 @@ const SERVICES_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause after a look, as a multiple of its duration: looks take a twentieth of a core at most,
 /// however many sockets there are.
 const REST: u32 = 20;
+/// The pause after a failure, as a multiple of the interval: each attempt may make the kernel look for
+/// a module.
+const RETRY: u32 = 30;
 /// The maximum number of log lines of one look. The status has all ports.
 const MAX_LINES: usize = 10;
 /// The maximum number of ports that wait for their Event.
@@ -130,8 +133,8 @@ impl Worker {
             let began = Instant::now();
             let mut rest = tick;
             if changed || due <= began {
-                self.look(began);
-                due = began + self.inputs.period;
+                let pause = if self.look(began) { 1 } else { RETRY };
+                due = began + self.inputs.period * pause;
                 rest = rest.max(began.elapsed() * REST);
             }
             if let Some(taken) = self.events.next(Instant::now(), || (self.inputs.nodes)()) {
@@ -151,7 +154,8 @@ impl Worker {
         before != self.node_ports
     }
 
-    fn look(&mut self, now: Instant) {
+    /// Looks at the sockets. Returns false if the kernel does not list them.
+    fn look(&mut self, now: Instant) -> bool {
         let trouble = match list_sockets(self.node_ports.protocols()) {
             Ok(sockets) => {
                 self.compare(sockets, now);
@@ -162,8 +166,8 @@ impl Worker {
         if let Some(trouble) = trouble.as_ref().filter(|it| Some(*it) != self.sent.trouble.as_ref())
         {
             warn!(
-                "cannot look for other processes on node ports: {trouble}; the agent retries; set \
-                 --node-port-check-period=0 to do without"
+                "cannot look for other processes on node ports: {trouble}; the kernel needs its modules \
+                 tcp_diag and udp_diag; the agent retries; set --node-port-check-period=0 to do without"
             );
         }
         let report = Report { trouble, ports: self.tracker.taken().cloned().collect() };
@@ -171,6 +175,7 @@ impl Worker {
             self.sent = report.clone();
             (self.inputs.report)(report);
         }
+        self.sent.trouble.is_none()
     }
 
     fn compare(&mut self, sockets: Vec<(Protocol, WaitingSocket)>, now: Instant) {
