@@ -16,6 +16,7 @@ mod conntrack;
 mod forward_policy;
 mod kernel;
 mod local_traffic;
+mod node_port_listeners;
 mod node_ports;
 mod others;
 mod ports;
@@ -185,7 +186,8 @@ pub fn check(inputs: Inputs) -> Report {
     lines.extend(routing::judge(&routing::Facts::gather(links.clone(), &node_context)));
     let Some(settings) = settings else {
         let names = ports::NAMES.iter().chain(&conntrack::NAMES).chain(&api::NAMES);
-        let names = names.chain([&node_ports::NAME, &local_traffic::NAME]);
+        let names =
+            names.chain([&node_ports::NAME, &node_port_listeners::NAME, &local_traffic::NAME]);
         lines.extend(names.map(|name| Line::skip(name, "the configuration is invalid")));
         return Report(lines);
     };
@@ -203,6 +205,8 @@ pub fn check(inputs: Inputs) -> Report {
             localhost_node_ports: settings.localhost_node_ports,
         }),
     });
+    let listeners = node_port_listeners::Facts::gather(&store, &node_context, &others);
+    lines.push(node_port_listeners::judge(&listeners));
     lines.push(local_traffic::judge(&node_context, has_node, links.as_deref().unwrap_or(&[])));
     Report(lines)
 }

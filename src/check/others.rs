@@ -98,7 +98,8 @@ fn kube_proxy(facts: &Facts) -> Line {
              `shunt cleanup --kube-proxy --keep-own` beside shunt"
         }
     };
-    Line::warn(NAME, format!("found {found}"), remedy)
+    let guide = found.guide().map(|guide| format!("; {guide} has what changes"));
+    Line::warn(NAME, format!("found {found}"), remedy.to_owned() + &guide.unwrap_or_default())
 }
 
 fn agent(facts: &Facts) -> Line {

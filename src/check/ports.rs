@@ -1,12 +1,12 @@
 //! The ports for health and metrics: other processes that listen there.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{Line, others, some_of};
 use crate::config::Config;
+use crate::socket_owners::{Process, owners};
 
 /// The names of the lines.
 pub(super) const NAMES: [&str; 2] = ["healthz-port", "metrics-port"];
@@ -30,15 +30,15 @@ pub(super) struct Facts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Listener {
     address: SocketAddr,
-    inode: u64,
-    /// The process ID and name, if visible.
-    process: Option<(u32, String)>,
+    inode: u32,
+    /// The process, if visible.
+    process: Option<Process>,
 }
 
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.process {
-            Some((pid, name)) => write!(f, "{name} (process {pid}) on {}", self.address),
+            Some(process) => write!(f, "{process} on {}", self.address),
             None => write!(f, "a process that is not visible here on {}", self.address),
         }
     }
@@ -54,11 +54,9 @@ impl Facts {
             .collect();
         let wanted = [healthz, metrics];
         listeners.retain(|it| wanted.iter().flatten().any(|bind| conflict(*bind, it.address)));
-        if !listeners.is_empty() {
-            let processes = processes(&listeners);
-            for listener in &mut listeners {
-                listener.process = processes.get(&listener.inode).cloned();
-            }
+        let processes = owners(&listeners.iter().map(|listener| listener.inode).collect());
+        for listener in &mut listeners {
+            listener.process = processes.get(&listener.inode).cloned();
         }
         Facts {
             healthz,
@@ -106,41 +104,6 @@ fn parse(line: &str) -> Option<Listener> {
     Some(Listener { address, inode: inode.parse().ok()?, process: None })
 }
 
-/// Returns the visible process that holds each of these sockets. Of several, the one whose parent
-/// does not: children inherit sockets, if only until they run another program.
-fn processes(listeners: &[Listener]) -> BTreeMap<u64, (u32, String)> {
-    let mut holders: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-    let pids = fs::read_dir("/proc").into_iter().flatten();
-    for pid in pids.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
-        for file in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
-            let Ok(target) = fs::read_link(file.path()) else { continue };
-            let inode = target.to_str().and_then(|target| {
-                target.strip_prefix("socket:[")?.strip_suffix(']')?.parse::<u64>().ok()
-            });
-            if let Some(inode) = inode.filter(|it| listeners.iter().any(|l| l.inode == *it)) {
-                holders.entry(inode).or_default().push(pid);
-            }
-        }
-    }
-    let eldest = |holders: Vec<u32>| {
-        let is_eldest = |pid: &&u32| parent(**pid).is_some_and(|it| !holders.contains(&it));
-        holders.iter().find(is_eldest).copied()
-    };
-    let holders = holders.into_iter();
-    let named = holders.filter_map(|(inode, pids)| {
-        let pid = eldest(pids)?;
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-        Some((inode, (pid, name.trim_end().to_owned())))
-    });
-    named.collect()
-}
-
-/// Returns the parent of a process; `None` if the process has ended.
-fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
-}
-
 pub(super) fn judge(facts: &Facts) -> [Line; 2] {
     let [healthz, metrics] = NAMES;
     [
@@ -158,7 +121,7 @@ fn port(facts: &Facts, name: &'static str, field: &str, bind: Option<SocketAddr>
     }
     let text = format!("{bind} is taken by {}", some_of(&taken));
     let ends_with_the_switch = taken.iter().all(|listener| match &listener.process {
-        Some((_, process)) => matches!(process.as_str(), "kube-proxy" | "shunt"),
+        Some(process) => matches!(process.name.as_str(), "kube-proxy" | "shunt"),
         None => facts.has_agent || facts.has_kube_proxy,
     });
     if ends_with_the_switch {
@@ -221,7 +184,7 @@ mod tests {
             listeners: vec![Listener {
                 address: address(taken),
                 inode: 1,
-                process: process.map(|name| (7, name.to_owned())),
+                process: process.map(|name| Process { process: 7, name: name.to_owned() }),
             }],
             has_agent: false,
             has_kube_proxy: false,

@@ -25,6 +25,7 @@ mod services;
 mod settings;
 mod sources;
 mod status;
+mod taken_ports;
 mod top;
 mod trace;
 mod unresponsive;

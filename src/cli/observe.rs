@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use shunt_core::model::{ChangeBatch, Family};
-use shunt_core::plan::{Conflict, Flows, NodeContext, NodePortAddresses, Set};
+use shunt_core::plan::{Conflict, Flows, NodePortAddresses, Set};
 use tokio::sync::watch;
 
 use super::ending::Vital;
@@ -271,19 +271,7 @@ pub(super) fn log_node_ports(snapshot: &Snapshot) {
 /// Returns the sweep for changed flows, or `None` without a node context.
 pub(super) fn sweep(flows: Flows, snapshot: &Snapshot) -> Option<Sweep> {
     let node_context = snapshot.node_context.as_ref()?;
-    Some(Sweep::new(flows, node_addresses(node_context)))
-}
-
-/// Returns all addresses with node ports.
-fn node_addresses(node_context: &NodeContext) -> BTreeSet<IpAddr> {
-    let of = |family| match node_context.node_port_addresses(family) {
-        Some(addresses) => addresses,
-        None => {
-            let all = node_context.interface_addresses.iter().copied();
-            all.filter(|a| Family::of(*a) == family && !a.is_loopback()).collect()
-        }
-    };
-    Family::ALL.into_iter().flat_map(of).collect()
+    Some(Sweep::new(flows, node_context.own_node_port_addresses()))
 }
 
 /// Returns the health checks of load balancers by their sockets: the addresses of node ports.

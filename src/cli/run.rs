@@ -27,7 +27,10 @@ use super::reload::{
 use super::settings::{Effective, effective};
 use super::sources::{Objects, Parts, runtime};
 use super::unresponsive::Finder;
-use super::{Failure, ending, events, exclusive, leftovers, netns, oneshot, process, unresponsive};
+use super::{
+    Failure, ending, events, exclusive, leftovers, netns, oneshot, process, taken_ports,
+    unresponsive,
+};
 use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
 use crate::directory::{Directory, Programmed};
@@ -219,6 +222,14 @@ fn keep_running(
             Reports { events: events.clone(), metrics: metrics.clone(), known: known.clone() };
         move || leftovers::look(period, &reports)
     })?;
+    let parts = taken_ports::Parts {
+        known: &known,
+        directory: &directory,
+        metrics: &metrics,
+        events: &events,
+    };
+    taken_ports::start(arguments.node_port_check_period, &parts)
+        .context("cannot start the thread \"taken ports\"")?;
     let parts = unresponsive::Parts {
         families: &families,
         known: &known,

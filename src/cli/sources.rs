@@ -172,7 +172,7 @@ impl Objects {
 }
 
 /// Returns the names of the nodes with endpoints.
-fn endpoint_nodes(store: &Store) -> HashSet<Arc<str>> {
+pub(super) fn endpoint_nodes(store: &Store) -> HashSet<Arc<str>> {
     let slices = store.services().flat_map(|service| store.slices(&service.name));
     let nodes = slices.flat_map(|slice| &slice.endpoints).filter_map(|e| e.node.as_ref());
     // Most endpoints share a node with others.

@@ -119,6 +119,10 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
                      local address; with mode nftables they are on the primary addresses only",
                 );
             }
+            reason.push_str(match mode {
+                "ipvs" => "; docs/from-ipvs.md has what changes",
+                _ => "; docs/from-iptables.md has what changes",
+            });
             check.add(Severity::Warning, At::top("mode"), Some(&mode), reason);
         }
         Some(mode) => check.error(At::top("mode"), mode, "unknown mode; write nftables"),

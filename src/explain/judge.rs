@@ -7,7 +7,7 @@ use shunt_core::explain::{
     Choice, Code, End, Entry, Finding, Masquerade, NotUsed, Packet, Reasons,
 };
 use shunt_core::model::{Family, Protocol};
-use shunt_core::plan::FrontendKind;
+use shunt_core::plan::{FrontendKey, FrontendKind};
 
 use super::Way;
 use super::facts::{EndpointFacts, Facts, Passing, Reach};
@@ -411,7 +411,17 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
         );
         findings.push(Finding::new(Code::KubeProxyPresent, text));
     }
+    findings.extend(taken_port(status, reasons));
     findings
+}
+
+/// Returns the finding about another process that listens on the node port of the packet.
+fn taken_port(status: &Status, reasons: &Reasons) -> Option<Finding> {
+    let FrontendKey::NodePort(_, protocol, port) = reasons.target.as_ref()?.key else {
+        return None;
+    };
+    let taken = status.taken_node_ports.find(protocol, port)?;
+    Some(Finding::new(Code::NodePortTaken, taken.to_string()))
 }
 
 fn difference(way: &Way) -> String {
@@ -442,7 +452,6 @@ mod tests {
     use nfnetlink::conntrack::Usage;
     use shunt_core::explain::{End, Walk};
     use shunt_core::model::Backend;
-    use shunt_core::plan::FrontendKey;
 
     use super::*;
     use crate::explain::facts::ConntrackFacts;

@@ -72,6 +72,16 @@ impl Found {
         !Found { processes: Vec::new(), ..self.clone() }.is_nothing()
     }
 
+    /// Returns the page on what to do in place of habits of that mode.
+    #[must_use]
+    pub fn guide(&self) -> Option<&'static str> {
+        match self {
+            Found { ipvs_interface: true, .. } => Some("docs/from-ipvs.md"),
+            Found { iptables_chains: 0, legacy_iptables_chains: 0, .. } => None,
+            _ => Some("docs/from-iptables.md"),
+        }
+    }
+
     /// Returns the count of each kind. The kinds are values of a metric label.
     #[must_use]
     pub fn counts(&self) -> [(&'static str, usize); 6] {

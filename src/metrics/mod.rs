@@ -211,6 +211,11 @@ impl Metrics {
         self.0.own.kube_proxy_found(counts);
     }
 
+    /// Sets the number of node ports on which other processes listen.
+    pub fn node_ports_taken(&self, count: usize) {
+        self.0.own.node_ports_taken.set(vector::gauge(count));
+    }
+
     /// Sets the number of endpoints that do not answer.
     pub fn unresponsive(&self, count: usize) {
         self.0.own.unresponsive(count);

@@ -37,6 +37,7 @@ pub(super) struct Own {
     config_reloads: Vector<Labels<1>, Counter>,
     config_last_reload_successful: Gauge,
     kube_proxy_leftovers: Vector<Labels<1>, Gauge>,
+    pub(super) node_ports_taken: Gauge,
     endpoints_unresponsive: Gauge,
     endpoint_ejections: Counter,
     endpoint_restores: Counter,
@@ -152,6 +153,11 @@ impl Own {
                 "kube_proxy_leftovers",
                 "Leftovers of kube-proxy on this node by kind",
                 Gauge::default,
+            ),
+            node_ports_taken: plain_gauge(
+                registry,
+                "node_ports_taken",
+                "Node ports on which another process of the node listens",
             ),
             endpoints_unresponsive: plain_gauge(
                 registry,

@@ -17,6 +17,7 @@ use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
 use crate::kube_proxy::Found;
 use crate::source::kubernetes::ApiStatus;
+use crate::taken_ports;
 use crate::unresponsive::{EndpointReport, EndpointState, Report, Restored};
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
@@ -40,6 +41,7 @@ struct Inner {
     rules: Rules,
     snapshot: Arc<Snapshot>,
     kube_proxy: Found,
+    taken_node_ports: taken_ports::Report,
     /// What is known of endpoints that do not answer, apart from their ejection.
     unresponsive: Report,
     /// When an endpoint was ejected, and the Services at the last sync.
@@ -186,6 +188,11 @@ impl AgentState {
         self.lock().kube_proxy.clone_from(found);
     }
 
+    /// Notes the node ports on which other processes listen.
+    pub fn node_ports_taken(&self, report: taken_ports::Report) {
+        self.lock().taken_node_ports = report;
+    }
+
     /// Returns a function that makes a report, for [`serve`](crate::query::serve).
     pub fn teller(self, health: HealthSource, unbound: UnboundPorts) -> impl Fn() -> Status {
         let started = Time::now();
@@ -209,6 +216,7 @@ impl AgentState {
                 rules: rules(&inner.rules, &inner.snapshot),
                 kube_proxy: inner.kube_proxy.clone(),
                 unresponsive: inner.report(),
+                taken_node_ports: inner.taken_node_ports.clone(),
                 unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
             }

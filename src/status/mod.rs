@@ -19,6 +19,7 @@ use shunt_core::model::Family;
 use shunt_core::plan::NodeContext;
 
 use crate::kube_proxy::Found;
+use crate::taken_ports;
 use crate::unresponsive::Report;
 
 pub use agent_state::{AgentState, Ejections, Following};
@@ -62,6 +63,8 @@ pub struct Status {
     pub kube_proxy: Found,
     /// Endpoints that do not answer.
     pub unresponsive: Report,
+    /// Node ports on which other processes listen.
+    pub taken_node_ports: taken_ports::Report,
     /// Ports for probes and metrics that the agent cannot bind.
     pub unbound_ports: Vec<UnboundServer>,
     /// `healthCheckNodePort`s that the agent cannot bind.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Standin, Verb, both, standin_only};
+use shunt_testbed::{Protocol, Service};
 
 use crate::world::{WEB, World, cluster_ip_service};
 
@@ -21,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         rules_of_kube_proxy_are_told,
         a_taken_port_is_told,
         ejected_endpoint_has_an_event_and_a_restored_one_another,
+        a_process_on_a_node_port_is_told_once,
     ];
     cases.extend(standin_only![
         forbidden_events_delay_nothing,
@@ -118,6 +120,30 @@ fn a_taken_port_is_told(api: Api) -> Result<()> {
     assert_eq!(event["regarding"]["kind"], "Node");
     assert!(event["note"].as_str().is_some_and(|note| note.contains("0.0.0.0:10256")), "{event}");
     Ok(())
+}
+
+/// Each node sends it: the second agent finds that the Event exists.
+fn a_process_on_a_node_port_is_told_once(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let web = Service::new("web").cluster_ips(&["10.96.0.31"]);
+    world.api.put(web.node_port("http", Protocol::Tcp, 80, 30_031))?;
+    let _taken = world.lab.node.run(|| Ok(TcpListener::bind("0.0.0.0:30031")?))?;
+    let agent = world.start()?;
+    let event = wait_for(&world, "NodePortTaken")?;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["kind"], "Service");
+    assert_eq!(event["regarding"]["name"], "web");
+    let note = event["note"].as_str().unwrap_or_default();
+    for part in ["on node node-1: ", "listens on 0.0.0.0, TCP node port 30031", "default/web"] {
+        assert!(note.contains(part), "{part}: {note}");
+    }
+    agent.stop()?;
+    let agent = world.start()?;
+    agent.wait_for_answer(10249, "/metrics", |answer| {
+        answer.body.lines().any(|line| line.contains(r#"code="409""#)).then_some(())
+    })?;
+    assert_eq!(with_reason(&world, "NodePortTaken")?, [event]);
+    agent.stop()
 }
 
 fn the_start_is_told(api: Api) -> Result<()> {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests stop the test")]
 
 mod explain;
+mod habits;
 mod precedence;
 mod program;
 mod reference;

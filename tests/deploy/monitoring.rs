@@ -101,6 +101,7 @@ fn each_metric_of_a_problem_has_an_alert() -> Result<()> {
         "shunt_endpoints_unresponsive",
         "shunt_frontend_conflicts",
         "shunt_kube_proxy_leftovers",
+        "shunt_node_ports_taken",
         "shunt_quarantined_service_ports",
         "shunt_service_metrics_omitted",
         "shunt_unbound_ports",

@@ -9,6 +9,7 @@ use crate::nft::{
     Answer, AttachedChain, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable,
     ElementData, Elements, TraceEvent,
 };
+use crate::sock_diag::WaitingSocket;
 
 /// Reads the messages as every kind of answer.
 pub fn fuzz(bytes: &[u8]) {
@@ -24,6 +25,10 @@ pub fn fuzz(bytes: &[u8]) {
             assert!(!batch.refused(&answer).to_string().is_empty());
         }
         crate::route::parse_all(&message);
+        for state in [7, 10] {
+            let sockets = WaitingSocket::parse(&message, state);
+            assert!(sockets.into_iter().all(|it| it.accepts(it.address)));
+        }
         let _ = AttachedChain::parse(&message);
         let _ = TraceEvent::parse(&message).map(|event| event.verdict.to_string());
         let attrs = message.attrs();

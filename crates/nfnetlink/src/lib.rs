@@ -13,6 +13,7 @@ pub mod ipvs;
 pub mod message;
 pub mod nft;
 pub mod route;
+pub mod sock_diag;
 pub mod socket;
 pub mod xtables;
 

@@ -53,6 +53,8 @@ pub enum Protocol {
     Route,
     /// Families whose numbers the kernel assigns at run time (`NETLINK_GENERIC`).
     Generic,
+    /// The sockets of all processes (`NETLINK_SOCK_DIAG`).
+    SockDiag,
 }
 
 impl Protocol {
@@ -61,6 +63,7 @@ impl Protocol {
             Protocol::Netfilter => SockProtocol::NetlinkNetFilter,
             Protocol::Route => SockProtocol::NetlinkRoute,
             Protocol::Generic => SockProtocol::NetlinkGeneric,
+            Protocol::SockDiag => SockProtocol::NetlinkSockDiag,
         }
     }
 }

@@ -113,6 +113,9 @@ pub struct Run {
     /// start.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
+    /// How often to look for other processes that listen on a node port; 0 for never.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = period)]
+    pub node_port_check_period: Duration,
     /// Export the new connections of each Service port: off or counters.
     #[arg(long, value_name = "off|counters", default_value = "off", hide_possible_values = true)]
     pub service_metrics: ServiceMetrics,

@@ -11,3 +11,4 @@ mod health_checks;
 mod load_balancers;
 mod node_ports;
 mod policies;
+mod taken_ports;

@@ -7,12 +7,14 @@ use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shunt_testbed::{HEALTH_PORT, METRICS_PORT, ManifestDir, Netns, Node, Scratch, Topology};
+use shunt_testbed::{
+    HEALTH_PORT, METRICS_PORT, ManifestDir, Netns, Node, Protocol, Scratch, Service, Topology,
+};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, run_shunt};
 
 /// The names of all lines, which are an interface.
-const NAMES: [&str; 26] = [
+const NAMES: [&str; 27] = [
     "configuration",
     "capabilities",
     "user-namespace",
@@ -38,6 +40,7 @@ const NAMES: [&str; 26] = [
     "api-address",
     "node",
     "node-ports",
+    "node-port-listeners",
     "local-traffic",
 ];
 
@@ -187,6 +190,18 @@ fn text_has_a_line_for_each_subject_and_the_counts() -> Result<()> {
         ensure!(text.lines().any(has), "no line {name}:\n{text}");
     }
     assert!(text.lines().last().is_some_and(|line| line.starts_with("0 FAIL, ")), "{text}");
+    Ok(())
+}
+
+#[test]
+fn process_on_a_node_port_is_a_warning() -> Result<()> {
+    let (lab, setting) = node()?;
+    let _listener = lab.node.run(|| Ok(TcpListener::bind("0.0.0.0:30080")?))?;
+    setting.check(&lab)?.has("node-port-listeners", "OK", "no process listens on a node port");
+    let web = Service::new("web").cluster_ips(&["10.96.0.10"]);
+    setting.manifests.write("web.yaml", web.node_port("http", Protocol::Tcp, 80, 30_080))?;
+    let named = format!("(process {}) listens on 0.0.0.0, TCP node port 30080", std::process::id());
+    setting.check(&lab)?.has("node-port-listeners", "WARN", &named);
     Ok(())
 }
 

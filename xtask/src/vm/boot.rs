@@ -71,6 +71,7 @@ pub(super) const BOOTS: [Boot; 5] = [
                     "cluster_ips::",
                     "load_balancers::ranges_change_while_the_agent_runs",
                     "node_ports::an_interface_goes_with_its_addresses",
+                    "taken_ports::sockets_of_both_families_and_protocols_are_found",
                     "policies::policies_decide_who_is_reached_and_whose_address_is_seen",
                 ],
             },

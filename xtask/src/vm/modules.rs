@@ -15,13 +15,15 @@ use elf::endian::AnyEndian;
 use crate::command::{command, describe, output};
 use crate::tree::Tree;
 
-/// What is taken: all packet filtering, and the devices of the testbed. Folders end with a slash.
-const WANTED: [&str; 7] = [
+/// What is taken: all packet filtering, lists of sockets, and the devices of the testbed. Folders end with a slash.
+const WANTED: [&str; 9] = [
     "net/netfilter/",
     "net/netfilter/ipvs/",
     "net/ipv4/netfilter/",
     "net/ipv6/netfilter/",
     "net/bridge/",
+    "net/ipv4/tcp_diag",
+    "net/ipv4/udp_diag",
     "drivers/net/veth",
     "drivers/net/dummy",
 ];

@@ -88,6 +88,8 @@ codes! {
     IpModeProxy = "ip-mode-proxy",
     /// The node port is not on this address of the node.
     NodePortAddressNotSelected = "node-port-address-not-selected",
+    /// Another process listens on the node port.
+    NodePortTaken = "node-port-taken",
     /// The protocol is none of a service port, such as ICMP.
     NotAServiceProtocol = "not-a-service-protocol",
     /// An endpoint did not answer.

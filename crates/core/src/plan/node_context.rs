@@ -93,4 +93,17 @@ impl NodeContext {
             ),
         }
     }
+
+    /// Returns the addresses with NodePorts that the node has now, of both families.
+    #[must_use]
+    pub fn own_node_port_addresses(&self) -> BTreeSet<IpAddr> {
+        let of = |family| match self.node_port_addresses(family) {
+            Some(addresses) => addresses,
+            None => {
+                let all = self.interface_addresses.iter().copied();
+                all.filter(|a| Family::of(*a) == family && !a.is_loopback()).collect()
+            }
+        };
+        Family::ALL.into_iter().flat_map(of).collect()
+    }
 }

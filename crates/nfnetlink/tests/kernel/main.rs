@@ -6,6 +6,7 @@ mod hooks;
 mod judge;
 mod lookup;
 mod route;
+mod sockets;
 mod trace;
 
 use std::thread;

@@ -1,0 +1,298 @@
+//! Sockets that wait for packets from any peer: listening TCP and SCTP sockets, and UDP sockets that
+//! are bound and not connected.
+//!
+//! Source: `include/uapi/linux/inet_diag.h` and `sock_diag.h`.
+//!
+//! ```
+//! use std::net::TcpListener;
+//!
+//! use nfnetlink::sock_diag::{SockDiag, Transport};
+//!
+//! let listener = TcpListener::bind("127.0.0.1:0")?;
+//! let address = listener.local_addr()?;
+//! let found = SockDiag::open()?.waiting(Transport::Tcp)?;
+//! assert!(found.iter().any(|socket| (socket.address, socket.port) == (address.ip(), address.port())));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::Error;
+use crate::attr::{Attr, ip};
+use crate::message::Message;
+use crate::socket::{Protocol, Request, Socket};
+
+/// `SOCK_DIAG_BY_FAMILY`.
+const BY_FAMILY: u16 = 20;
+/// `struct inet_diag_msg`.
+const HEADER: usize = 72;
+/// `INET_DIAG_SKV6ONLY`, which the kernel adds for IPv6 sockets.
+const ATTR_V6_ONLY: u16 = 11;
+/// `INET_DIAG_LOCALS`: the addresses of an SCTP socket, each in a `struct sockaddr_storage`.
+const ATTR_LOCALS: u16 = 12;
+const SOCKADDR_STORAGE: usize = 128;
+/// `TCP_CLOSE`: the state of a UDP socket without a peer.
+const CLOSE: u8 = 7;
+/// `TCP_LISTEN`.
+const LISTEN: u8 = 10;
+
+/// A transport protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP. The kernel may load its modules to answer.
+    Sctp,
+}
+
+impl Transport {
+    fn number(self) -> u8 {
+        let number = match self {
+            Transport::Tcp => libc::IPPROTO_TCP,
+            Transport::Udp => libc::IPPROTO_UDP,
+            Transport::Sctp => libc::IPPROTO_SCTP,
+        };
+        number as u8
+    }
+
+    /// Returns the state of a socket that waits for packets from any peer.
+    fn waiting_state(self) -> u8 {
+        match self {
+            Transport::Udp => CLOSE,
+            Transport::Tcp | Transport::Sctp => LISTEN,
+        }
+    }
+}
+
+/// A socket that waits for packets from any peer, at one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingSocket {
+    /// The local address; unspecified for all addresses. IPv4 for an IPv4 address in IPv6 form.
+    pub address: IpAddr,
+    /// The local port.
+    pub port: u16,
+    /// True if an IPv6 socket on all addresses leaves the port free for IPv4 (`IPV6_V6ONLY`).
+    pub v6_only: bool,
+    /// The index of the interface that the socket is bound to, if any.
+    pub interface: Option<u32>,
+    /// The user who made the socket.
+    pub uid: u32,
+    /// The inode, which `/proc/PID/fd` shows as `socket:[INODE]`.
+    pub inode: u32,
+}
+
+impl WaitingSocket {
+    /// Reads the addresses of a socket in that state; none for another state, or a malformed message.
+    pub fn parse(message: &Message<'_>, state: u8) -> impl Iterator<Item = WaitingSocket> + use<> {
+        let socket = Self::parse_one(message).filter(|(_, found)| *found == state);
+        // Only SCTP has several addresses, and repeats the first one.
+        let locals = message.attrs_behind(HEADER).find(ATTR_LOCALS);
+        let locals: Vec<IpAddr> = locals.as_ref().map(addresses).unwrap_or_default();
+        socket.into_iter().flat_map(move |(socket, _)| {
+            let all = if locals.is_empty() { vec![socket.address] } else { locals.clone() };
+            all.into_iter().map(move |address| WaitingSocket { address, ..socket.clone() })
+        })
+    }
+
+    /// Returns true if the socket accepts packets to that address, on the interface it is bound to.
+    #[must_use]
+    pub fn accepts(&self, address: IpAddr) -> bool {
+        match self.address {
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED) => address.is_ipv4(),
+            IpAddr::V6(own) if own.is_unspecified() => address.is_ipv6() || !self.v6_only,
+            own => own == address,
+        }
+    }
+
+    fn parse_one(message: &Message<'_>) -> Option<(WaitingSocket, u8)> {
+        let header: &[u8; HEADER] = message.payload.first_chunk()?;
+        let &[family, state, _, _, port0, port1, ..] = header;
+        let word = |at: usize| {
+            let bytes = header.get(at..)?.first_chunk()?;
+            Some(u32::from_ne_bytes(*bytes))
+        };
+        let length = match i32::from(family) {
+            libc::AF_INET => 4,
+            libc::AF_INET6 => 16,
+            _ => return None,
+        };
+        let address = ip(header.get(8..8 + length)?)?.to_canonical();
+        let v6_only = message.attrs_behind(HEADER).find(ATTR_V6_ONLY);
+        let socket = WaitingSocket {
+            address,
+            port: u16::from_be_bytes([port0, port1]),
+            v6_only: v6_only.is_some_and(|it| it.payload.first().is_some_and(|it| *it != 0)),
+            interface: word(40).filter(|index| *index != 0),
+            uid: word(64)?,
+            inode: word(68)?,
+        };
+        Some((socket, state))
+    }
+}
+
+/// Reads the addresses of `INET_DIAG_LOCALS`.
+fn addresses(locals: &Attr<'_>) -> Vec<IpAddr> {
+    let read = |storage: &[u8]| {
+        let family = u16::from_ne_bytes(*storage.first_chunk()?);
+        match i32::from(family) {
+            libc::AF_INET => ip(storage.get(4..8)?),
+            libc::AF_INET6 => ip(storage.get(8..24)?).map(|address| address.to_canonical()),
+            _ => None,
+        }
+    };
+    locals.payload.chunks(SOCKADDR_STORAGE).filter_map(read).collect()
+}
+
+/// A socket to the kernel's lists of sockets (`NETLINK_SOCK_DIAG`), in the network namespace of the
+/// thread that opened it. Needs no privilege.
+#[derive(Debug)]
+pub struct SockDiag(Socket);
+
+impl SockDiag {
+    /// Opens the socket.
+    ///
+    /// # Errors
+    /// [`Error::Open`] if the kernel has no `NETLINK_SOCK_DIAG`.
+    pub fn open() -> Result<SockDiag, Error> {
+        Socket::open(Protocol::SockDiag).map(SockDiag)
+    }
+
+    /// Lists the sockets of both families that wait for packets from any peer. The kernel may load
+    /// a module to answer, such as `tcp_diag`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `ENOENT` if the kernel does not have that module.
+    pub fn waiting(&mut self, transport: Transport) -> Result<Vec<WaitingSocket>, Error> {
+        let list =
+            Request { name: "list sockets", kind: BY_FAMILY, flags: libc::NLM_F_DUMP as u16 };
+        let state = transport.waiting_state();
+        let mut found = Vec::new();
+        for family in [libc::AF_INET as u8, libc::AF_INET6 as u8] {
+            let body = |body: &mut Vec<u8>| {
+                // `struct inet_diag_req_v2`, with no attributes, for any address and port.
+                body.extend_from_slice(&[family, transport.number(), 0, 0]);
+                body.extend_from_slice(&(1_u32 << state).to_ne_bytes());
+                body.extend_from_slice(&[0; 48]);
+            };
+            self.0.request(list, body, |message| {
+                found.extend(WaitingSocket::parse(&message, state));
+            })?;
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::slice;
+
+    use super::*;
+    use crate::attr::put;
+    use crate::message::{self, messages};
+
+    /// Writes a message as `inet_sk_diag_fill` does.
+    fn message(address: IpAddr, state: u8, attributes: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        message::put(&mut bytes, BY_FAMILY, 0, 1, |body| {
+            let (family, mut octets) = match address {
+                IpAddr::V4(v4) => (libc::AF_INET, v4.octets().to_vec()),
+                IpAddr::V6(v6) => (libc::AF_INET6, v6.octets().to_vec()),
+            };
+            octets.resize(16, 0);
+            body.extend_from_slice(&[family as u8, state, 0, 0]);
+            body.extend_from_slice(&30_080_u16.to_be_bytes());
+            body.extend_from_slice(&[0; 2]);
+            body.extend_from_slice(&octets);
+            body.extend_from_slice(&[0; 16]);
+            body.extend_from_slice(&3_u32.to_ne_bytes());
+            body.extend_from_slice(&[0xff; 8]);
+            body.extend_from_slice(&[0; 12]);
+            body.extend_from_slice(&1000_u32.to_ne_bytes());
+            body.extend_from_slice(&4021_u32.to_ne_bytes());
+            attributes(body);
+        });
+        bytes
+    }
+
+    fn parse(bytes: &[u8], state: u8) -> Vec<WaitingSocket> {
+        messages(bytes).flat_map(|message| WaitingSocket::parse(&message, state)).collect()
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn sockets_are_read() {
+        let expected = WaitingSocket {
+            address: address("192.0.2.1"),
+            port: 30_080,
+            v6_only: false,
+            interface: Some(3),
+            uid: 1000,
+            inode: 4021,
+        };
+        let v4 = message(address("192.0.2.1"), LISTEN, |_| {});
+        assert_eq!(parse(&v4, LISTEN), slice::from_ref(&expected));
+        assert_eq!(parse(&v4, CLOSE), []);
+        let mapped = message(address("::ffff:192.0.2.1"), LISTEN, |body| put(body, 11, &[0]));
+        assert_eq!(parse(&mapped, LISTEN), slice::from_ref(&expected));
+        let v6 = message(address("::"), CLOSE, |body| put(body, ATTR_V6_ONLY, &[1]));
+        let expected = WaitingSocket { address: address("::"), v6_only: true, ..expected };
+        assert_eq!(parse(&v6, CLOSE), [expected]);
+    }
+
+    #[test]
+    fn all_addresses_of_an_sctp_socket_are_read() {
+        let mut storages = vec![0; 2 * SOCKADDR_STORAGE];
+        storages[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+        storages[4..8].copy_from_slice(&[192, 0, 2, 1]);
+        let v6 = SOCKADDR_STORAGE;
+        storages[v6..v6 + 2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+        storages[v6 + 23] = 1;
+        let bytes = message(address("192.0.2.1"), LISTEN, |body| put(body, ATTR_LOCALS, &storages));
+        let found: Vec<IpAddr> = parse(&bytes, LISTEN).iter().map(|it| it.address).collect();
+        assert_eq!(found, [address("192.0.2.1"), address("::1")]);
+    }
+
+    #[test]
+    fn cut_messages_are_no_sockets() {
+        let whole = message(address("2001:db8::1"), LISTEN, |body| put(body, ATTR_V6_ONLY, &[1]));
+        let payload = &whole[16..];
+        for length in 0..HEADER {
+            let mut bytes = Vec::new();
+            message::put(&mut bytes, BY_FAMILY, 0, 1, |body| body.extend(&payload[..length]));
+            assert_eq!(parse(&bytes, LISTEN), [], "{length}");
+        }
+        let unix = message(address("192.0.2.1"), LISTEN, |_| {});
+        let mut unix = unix;
+        unix[16] = libc::AF_UNIX as u8;
+        assert_eq!(parse(&unix, LISTEN), []);
+    }
+
+    #[test]
+    fn a_socket_on_all_ipv6_addresses_accepts_ipv4_unless_it_is_v6_only() {
+        let socket = |own: &str, v6_only| WaitingSocket {
+            address: address(own),
+            port: 1,
+            v6_only,
+            interface: None,
+            uid: 0,
+            inode: 1,
+        };
+        for (own, v6_only, to, expected) in [
+            ("::", false, "192.0.2.1", true),
+            ("::", true, "192.0.2.1", false),
+            ("::", true, "2001:db8::1", true),
+            ("0.0.0.0", false, "192.0.2.1", true),
+            ("0.0.0.0", false, "2001:db8::1", false),
+            ("192.0.2.1", false, "192.0.2.1", true),
+            ("192.0.2.1", false, "192.0.2.2", false),
+        ] {
+            let accepts = socket(own, v6_only).accepts(address(to));
+            assert_eq!(accepts, expected, "{own} {v6_only} {to}");
+        }
+    }
+}

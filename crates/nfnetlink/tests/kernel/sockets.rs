@@ -1,0 +1,100 @@
+//! The sockets that wait for packets from any peer.
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::{Context as _, Result};
+use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn6, bind, listen, setsockopt, socket,
+    sockopt,
+};
+use shunt_testbed::Netns;
+
+fn inode(socket: &impl AsRawFd) -> Result<u32> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
+    let link = link.to_str().context("no text")?;
+    Ok(link.trim_start_matches("socket:[").trim_end_matches(']').parse()?)
+}
+
+fn waiting(netns: &Netns, transport: Transport) -> Result<Vec<WaitingSocket>> {
+    netns.run(|| Ok(SockDiag::open()?.waiting(transport)?))
+}
+
+fn text(sockets: &[WaitingSocket]) -> Vec<String> {
+    let mut texts: Vec<String> =
+        sockets.iter().map(|it| format!("{} {} {}", it.address, it.port, it.v6_only)).collect();
+    texts.sort_unstable();
+    texts
+}
+
+#[test]
+fn listening_tcp_sockets_are_listed_and_connections_are_not() -> Result<()> {
+    let netns = Netns::new()?;
+    netns.ip("link set lo up")?;
+    let (v4, _connection, _accepted) = netns.run(|| {
+        let v4 = TcpListener::bind("127.0.0.1:8080")?;
+        let connection = TcpStream::connect("127.0.0.1:8080")?;
+        let accepted = v4.accept()?;
+        Ok((v4, connection, accepted))
+    })?;
+    let _v6 = netns.run(|| Ok(TcpListener::bind("[::]:8081")?))?;
+    let _v6_only = netns.run(|| {
+        let socket = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+        bind(
+            socket.as_raw_fd(),
+            &SockaddrIn6::from("[::]:8082".parse::<std::net::SocketAddrV6>()?),
+        )?;
+        listen(&socket, Backlog::new(1)?)?;
+        Ok(socket)
+    })?;
+    let _bound_only = netns.run(|| {
+        let socket = socket(AddressFamily::Inet6, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        bind(
+            socket.as_raw_fd(),
+            &SockaddrIn6::from("[::]:8083".parse::<std::net::SocketAddrV6>()?),
+        )?;
+        Ok(socket)
+    })?;
+    let found = waiting(&netns, Transport::Tcp)?;
+    assert_eq!(text(&found), ["127.0.0.1 8080 false", ":: 8081 false", ":: 8082 true"]);
+    let own = found.iter().find(|it| it.port == 8080).context("no socket")?;
+    assert_eq!((own.inode, own.uid), (inode(&v4)?, std::fs::metadata("/proc/self")?.uid()));
+    assert_eq!(waiting(&netns, Transport::Udp)?, []);
+    Ok(())
+}
+
+#[test]
+fn bound_udp_sockets_are_listed_and_connected_ones_are_not() -> Result<()> {
+    let netns = Netns::new()?;
+    netns.ip("link set lo up")?;
+    let sockets = netns.run(|| {
+        let connected = UdpSocket::bind("127.0.0.1:8080")?;
+        connected.connect("127.0.0.1:9")?;
+        let on_interface = UdpSocket::bind("0.0.0.0:8082")?;
+        setsockopt(&on_interface, sockopt::BindToDevice, &"lo".into())?;
+        Ok((connected, UdpSocket::bind("0.0.0.0:8081")?, on_interface))
+    })?;
+    let found = waiting(&netns, Transport::Udp)?;
+    assert_eq!(text(&found), ["0.0.0.0 8081 false", "0.0.0.0 8082 false"]);
+    let interface = |port| found.iter().find(|it| it.port == port).and_then(|it| it.interface);
+    assert_eq!((interface(8081), interface(8082)), (None, Some(1)));
+    drop(sockets);
+    assert_eq!(waiting(&netns, Transport::Udp)?, []);
+    Ok(())
+}
+
+#[test]
+fn long_lists_are_complete() -> Result<()> {
+    let netns = Netns::new()?;
+    let _sockets = netns.run(|| {
+        let bind = |port| Ok(UdpSocket::bind(("0.0.0.0", port))?);
+        (20_000..20_800).map(bind).collect::<Result<Vec<UdpSocket>>>()
+    })?;
+    let mut ports: Vec<u16> = waiting(&netns, Transport::Udp)?.iter().map(|it| it.port).collect();
+    ports.sort_unstable();
+    assert!(ports.into_iter().eq(20_000..20_800));
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! Processes that listen on node ports, which packets to these ports will not reach.
+
+use nfnetlink::nft::Socket;
+use shunt_core::model::{ObjectName, Store};
+use shunt_core::plan::{FrontendKey, NodeContext};
+
+use super::{Line, others, some_of};
+use crate::kube_proxy::{Found, forwarding};
+use crate::taken_ports::{NodePorts, TakenPort, taken_now};
+
+/// The name of the line.
+pub(super) const NAME: &str = "node-port-listeners";
+
+/// The findings.
+pub(super) struct Facts {
+    /// The node ports on which processes listen, or why they are not known.
+    taken: Result<Vec<TakenPort>, String>,
+    /// kube-proxy is here. Up to version 1.20 it listens on all node ports.
+    has_kube_proxy: bool,
+}
+
+impl Facts {
+    pub(super) fn gather(
+        store: &Store,
+        node_context: &NodeContext,
+        others: &others::Facts,
+    ) -> Facts {
+        let addresses = node_context.own_node_port_addresses();
+        let found = others.kube_proxy.as_ref();
+        let node_ports = match store.is_synced() {
+            true => Ok(NodePorts::of(store)),
+            false if found.is_ok_and(Found::has_rules) => of_kube_proxy(),
+            false => {
+                Err("the node ports are not known: give --manifests, or check while kube-proxy \
+                          runs"
+                    .to_owned())
+            }
+        };
+        let taken = node_ports.and_then(|node_ports| {
+            taken_now(&node_ports, &addresses).map_err(|error| error.to_string())
+        });
+        let has_kube_proxy = found.is_ok_and(|found| !found.is_nothing());
+        Facts { taken, has_kube_proxy }
+    }
+}
+
+/// Returns the node ports of kube-proxy's rules.
+fn of_kube_proxy() -> Result<NodePorts, String> {
+    let mut kernel = Socket::open().map_err(|error| error.to_string())?;
+    let found = forwarding(&mut kernel, None)
+        .map_err(|error| format!("the node ports are not known: {error}"))?;
+    let frontends = found.frontends.into_iter();
+    let node_ports = frontends.filter(|(key, _)| matches!(key, FrontendKey::NodePort(..)));
+    Ok(node_ports.map(|(key, frontend)| (key, service(frontend.label.as_deref()))).collect())
+}
+
+/// Returns the Service of a label such as `namespace/name:port`.
+fn service(label: Option<&str>) -> ObjectName {
+    let label = label.unwrap_or("?/?");
+    let service = label.split_once(':').map_or(label, |(service, _)| service);
+    let (namespace, name) = service.split_once('/').unwrap_or(("?", service));
+    ObjectName::new(namespace, name)
+}
+
+pub(super) fn judge(facts: &Facts) -> Line {
+    let taken = match &facts.taken {
+        Err(why) => return Line::skip(NAME, why),
+        Ok(taken) => taken,
+    };
+    let is_proxy = |taken: &&TakenPort| {
+        let mut names = taken.processes.iter().map(|process| process.name.as_str());
+        !taken.processes.is_empty() && names.all(|name| matches!(name, "kube-proxy" | "shunt"))
+    };
+    let (of_proxies, others): (Vec<&TakenPort>, Vec<&TakenPort>) = taken.iter().partition(is_proxy);
+    if others.is_empty() {
+        return match of_proxies.len() {
+            0 => Line::ok(NAME, "no process listens on a node port"),
+            count => Line::ok(NAME, format!("kube-proxy itself listens on {count} node ports")),
+        };
+    }
+    let mut remedy =
+        "move these processes to other ports, or give the Services other nodePorts; a \
+                      process stays reachable on loopback"
+            .to_owned();
+    let is_hidden = others.iter().any(|taken| taken.processes.is_empty());
+    if facts.has_kube_proxy && is_hidden {
+        remedy.push_str("; nothing to do if it is kube-proxy, which listens on them up to 1.20");
+    }
+    Line::warn(NAME, some_of(others), remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome::{Ok as Good, Skip, Warn};
+    use super::*;
+    use crate::socket_owners::Process;
+
+    fn taken(port: u16, name: Option<&str>) -> TakenPort {
+        let process = |name: &str| Process { process: 7, name: name.to_owned() };
+        TakenPort {
+            port,
+            processes: name.map(process).into_iter().collect(),
+            ..TakenPort::default()
+        }
+    }
+
+    #[test]
+    fn processes_other_than_proxies_are_a_warning() {
+        let facts = |taken: Vec<TakenPort>| Facts { taken: Ok(taken), has_kube_proxy: true };
+        assert_eq!(judge(&facts(Vec::new())).result, Good);
+        let line =
+            judge(&facts(vec![taken(30_080, Some("kube-proxy")), taken(30_081, Some("shunt"))]));
+        assert_eq!((line.result, &*line.text), (Good, "kube-proxy itself listens on 2 node ports"));
+        let line =
+            judge(&facts(vec![taken(30_080, Some("kube-proxy")), taken(30_081, Some("nginx"))]));
+        assert_eq!(line.result, Warn);
+        assert!(line.text.starts_with("nginx (process 7) listens on "), "{}", line.text);
+        assert!(!line.remedy.unwrap_or_default().contains("kube-proxy"));
+        let line = judge(&facts(vec![taken(30_080, None)]));
+        assert!(line.remedy.unwrap_or_default().ends_with("which listens on them up to 1.20"));
+        let unknown = Facts { taken: Err("why".to_owned()), has_kube_proxy: false };
+        assert_eq!(judge(&unknown).result, Skip);
+    }
+
+    #[test]
+    fn services_are_read_from_labels() {
+        assert_eq!(service(Some("shop/web:http")), ObjectName::new("shop", "web"));
+        assert_eq!(service(Some("shop/web")), ObjectName::new("shop", "web"));
+        assert_eq!(service(None), ObjectName::new("?", "?"));
+    }
+}

@@ -1,0 +1,183 @@
+//! The sockets that a node port keeps packets from. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use nfnetlink::sock_diag::WaitingSocket;
+use shunt_core::model::{Family, ObjectName, Protocol, Store};
+use shunt_core::plan::FrontendKey;
+
+/// The index of the loopback interface in each network namespace (`LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
+
+/// The node ports in use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodePorts {
+    /// Of two Services that claim one, the Service that has it.
+    services: BTreeMap<FrontendKey, ObjectName>,
+    protocols: BTreeSet<Protocol>,
+}
+
+impl NodePorts {
+    /// Returns the node ports of all Services.
+    #[must_use]
+    pub fn of(store: &Store) -> NodePorts {
+        let mut claims: BTreeMap<FrontendKey, (i64, &ObjectName)> = BTreeMap::new();
+        for service in store.services() {
+            // The order of `shunt_core::plan`'s conflicts.
+            let claim = (service.created.unwrap_or(i64::MAX), &service.name);
+            for port in &service.ports {
+                let Some(number) = port.node_port else { continue };
+                for address in &service.cluster_ips {
+                    let family = Family::of(*address);
+                    let key = FrontendKey::NodePort(family, port.protocol, number);
+                    let first = claims.entry(key).or_insert(claim);
+                    *first = claim.min(*first);
+                }
+            }
+        }
+        let claims = claims.into_iter().map(|(key, (_, service))| (key, service.clone()));
+        claims.collect()
+    }
+
+    /// Returns the protocols with at least one node port.
+    #[must_use]
+    pub fn protocols(&self) -> &BTreeSet<Protocol> {
+        &self.protocols
+    }
+}
+
+impl FromIterator<(FrontendKey, ObjectName)> for NodePorts {
+    fn from_iter<T: IntoIterator<Item = (FrontendKey, ObjectName)>>(claims: T) -> NodePorts {
+        let services: BTreeMap<_, _> = claims.into_iter().collect();
+        let protocols = services.keys().map(FrontendKey::protocol).collect();
+        NodePorts { services, protocols }
+    }
+}
+
+/// The sockets that listen on one node port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct TakenSockets {
+    /// The Service of the node port.
+    pub(super) service: ObjectName,
+    /// The sockets.
+    pub(super) sockets: Vec<WaitingSocket>,
+}
+
+/// Returns the node ports on which sockets listen at an address with node ports. `addresses` are
+/// those addresses; loopback has no node ports.
+#[must_use]
+pub(super) fn taken_sockets(
+    sockets: impl IntoIterator<Item = (Protocol, WaitingSocket)>,
+    node_ports: &NodePorts,
+    addresses: &BTreeSet<IpAddr>,
+) -> BTreeMap<(Protocol, u16), TakenSockets> {
+    let mut taken: BTreeMap<(Protocol, u16), TakenSockets> = BTreeMap::new();
+    for (protocol, socket) in sockets {
+        let in_the_way = Family::ALL.into_iter().find_map(|family| {
+            let key = FrontendKey::NodePort(family, protocol, socket.port);
+            let service = node_ports.services.get(&key)?;
+            let is_covered = |address: &IpAddr| {
+                Family::of(*address) == family && !address.is_loopback() && socket.accepts(*address)
+            };
+            // A socket of the loopback interface serves the node itself.
+            let is_reachable = socket.interface != Some(LOOPBACK);
+            (is_reachable && addresses.iter().any(is_covered)).then_some(service)
+        });
+        if let Some(service) = in_the_way {
+            let port = taken.entry((protocol, socket.port));
+            let port = port
+                .or_insert_with(|| TakenSockets { service: service.clone(), sockets: Vec::new() });
+            port.sockets.push(socket);
+        }
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use shunt_core::model::{Change, Dirty};
+    use shunt_fake_nftables::service;
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn node_ports(keys: &[(Family, Protocol, u16)]) -> NodePorts {
+        let key = |(family, protocol, port): &_| FrontendKey::NodePort(*family, *protocol, *port);
+        keys.iter().map(|it| (key(it), ObjectName::new("shop", "web"))).collect()
+    }
+
+    fn socket(address: &str) -> WaitingSocket {
+        WaitingSocket {
+            address: ip(address),
+            port: 30_080,
+            v6_only: false,
+            interface: None,
+            uid: 0,
+            inode: 7,
+        }
+    }
+
+    const V4: &[(Family, Protocol, u16)] = &[(Family::V4, Protocol::Tcp, 30_080)];
+    const V6: &[(Family, Protocol, u16)] = &[(Family::V6, Protocol::Tcp, 30_080)];
+
+    #[track_caller]
+    fn check(socket: WaitingSocket, keys: &[(Family, Protocol, u16)], expected: bool) {
+        let addresses = ["192.0.2.10", "2001:db8::10", "127.0.0.1", "::1"].map(ip).into();
+        let taken = taken_sockets([(Protocol::Tcp, socket)], &node_ports(keys), &addresses);
+        let ports: Vec<_> = taken.keys().copied().collect();
+        let expected: &[_] = if expected { &[(Protocol::Tcp, 30_080)] } else { &[] };
+        assert_eq!(ports, expected);
+    }
+
+    #[test]
+    fn sockets_at_addresses_with_node_ports_are_in_the_way() {
+        check(socket("0.0.0.0"), V4, true);
+        check(socket("0.0.0.0"), V6, false);
+        check(socket("192.0.2.10"), V4, true);
+        check(socket("::"), V4, true);
+        check(socket("::"), V6, true);
+        check(WaitingSocket { v6_only: true, ..socket("::") }, V4, false);
+        check(socket("2001:db8::10"), V6, true);
+    }
+
+    #[test]
+    fn sockets_at_other_addresses_are_not() {
+        check(socket("127.0.0.1"), V4, false);
+        check(socket("127.0.0.2"), V4, false);
+        check(socket("::1"), V6, false);
+        check(socket("192.0.2.11"), V4, false);
+        check(WaitingSocket { interface: Some(1), ..socket("0.0.0.0") }, V4, false);
+        check(WaitingSocket { interface: Some(2), ..socket("0.0.0.0") }, V4, true);
+        check(WaitingSocket { port: 30_081, ..socket("0.0.0.0") }, V4, false);
+        check(socket("0.0.0.0"), &[(Family::V4, Protocol::Udp, 30_080)], false);
+    }
+
+    #[test]
+    fn without_addresses_no_socket_is_in_the_way() {
+        let sockets = [(Protocol::Tcp, socket("0.0.0.0"))];
+        assert!(taken_sockets(sockets, &node_ports(V4), &BTreeSet::new()).is_empty());
+    }
+
+    #[test]
+    fn the_older_service_has_the_node_port() {
+        let mut store = Store::new();
+        for (number, created) in [(1, Some(20)), (2, Some(10)), (3, None)] {
+            let mut service = service(number);
+            service.created = created;
+            service.cluster_ips = vec![ip("10.96.0.1")];
+            service.ports.truncate(1);
+            for port in &mut service.ports {
+                (port.protocol, port.node_port) = (Protocol::Tcp, Some(30_080));
+            }
+            store.apply(Change::service(service), &mut Dirty::default());
+        }
+        let found = NodePorts::of(&store);
+        let expected = (FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080), service(2).name);
+        assert_eq!(found, [expected].into_iter().collect());
+        assert_eq!(found.protocols(), &[Protocol::Tcp].into());
+    }
+}
