@@ -21,6 +21,7 @@ pub mod fuzz;
 pub mod http;
 mod jitter;
 pub mod kube_proxy;
+pub mod loopback;
 pub mod metrics;
 pub mod presence;
 pub mod query;

@@ -36,6 +36,7 @@ use crate::http::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
     serve_service_health,
 };
+use crate::loopback::{self, Proxy};
 use crate::metrics::{Changes, Metrics, Server, ServiceConnections};
 use crate::presence::Presence;
 use crate::query::{self, Answer, Question};
@@ -183,6 +184,8 @@ fn keep_running(
         Programmed { changes: vec![addresses], received: SystemTime::now(), took: Duration::ZERO };
     // The thread ends with the last sender.
     let _ = programmed.send(known_before);
+    let loopback = Proxy::new(&families, metrics.clone(), report_loopback(events.clone()));
+    let loopback_state = loopback.state();
     let mut observer = Observer {
         health: health.clone(),
         unknown_node_is_eligible,
@@ -190,6 +193,7 @@ fn keep_running(
         events: events.clone(),
         known: known.clone(),
         service_healths,
+        loopback,
         sweeps: sweeper(metrics.clone())?,
         node_ports: None,
         sysctls: sysctls.clone(),
@@ -228,7 +232,8 @@ fn keep_running(
     };
     let finder = Finder::start(config.eject_unresponsive, &parts);
     let health_of = health_source(health_seen, commands.backlog(), families);
-    let status = known.clone().teller(health_of.clone(), unbound.clone());
+    let loopback = move || loopback_state.report();
+    let status = known.clone().teller(health_of.clone(), unbound.clone(), loopback);
     let answer = answers(known.clone(), status, directory.clone());
     start_thread("status", move || query::serve(&presence.listener, answer))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
@@ -391,6 +396,19 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
         }
     });
     Ok(Some(sender.context("cannot start a thread for connection tracking")?))
+}
+
+/// Returns the handler for node ports on which the proxy for loopback addresses cannot listen.
+fn report_loopback(events: Recorder) -> loopback::Report {
+    Arc::new(move |service, address, error| {
+        tracing::error!(
+            object = %format_args!("Service {service}"), field = "spec.ports.nodePort",
+            value = %address,
+            "cannot listen for the node port on loopback: {error}; free the port or give the \
+             Service another one; the agent retries"
+        );
+        events.record(events::unbound_loopback(service, address, error));
+    })
 }
 
 /// Logs that the health check of a Service has no port.

@@ -8,6 +8,7 @@ use nfnetlink::nft::Socket;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt::http::{Health, HealthSource, UnboundPorts};
+use shunt::loopback::LoopbackReport;
 use shunt::presence::Presence;
 use shunt::query::{self, Answer};
 use shunt::status::{AgentState, Following};
@@ -36,7 +37,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
     let known = AgentState::default();
     known.follow(NODE, Following::Manifests(vec!["/etc/shunt".into()]));
-    let teller = known.clone().teller(health(), UnboundPorts::default());
+    let teller = known.clone().teller(health(), UnboundPorts::default(), LoopbackReport::default);
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
     std::thread::spawn(move || {

@@ -86,6 +86,10 @@ codes! {
     IpModeProxy = "ip-mode-proxy",
     /// The node port is not on this address of the node.
     NodePortAddressNotSelected = "node-port-address-not-selected",
+    /// The agent's proxy serves the node port on a loopback address.
+    LoopbackProxy = "loopback-proxy",
+    /// Another process has the node port on a loopback address.
+    LoopbackPortTaken = "loopback-port-taken",
     /// The protocol is none of a service port, such as ICMP.
     NotAServiceProtocol = "not-a-service-protocol",
     /// An endpoint did not answer.

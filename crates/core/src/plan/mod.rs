@@ -15,6 +15,7 @@ mod element;
 mod flows;
 mod frontend;
 mod layout;
+mod loopback;
 mod node_context;
 mod options;
 mod ruleset;
@@ -29,6 +30,7 @@ pub use element::{Element, Key, SetMember, Value};
 pub use flows::{Flow, Flows};
 pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
+pub use loopback::{LoopbackChanges, LoopbackNodePorts, LoopbackPort};
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
