@@ -19,7 +19,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, PoisonError};
 
 use shunt_core::model::{Family, ObjectName};
@@ -27,8 +27,8 @@ use shunt_core::plan::LoopbackChanges;
 
 use crate::metrics::Metrics;
 
-use shared::Shared;
 pub use shared::{LoopbackReport, State, Unbound};
+use shared::{Message, Shared};
 
 /// Called once for each port that the proxy cannot listen on.
 pub type Report = Arc<dyn Fn(&ObjectName, SocketAddr, &io::Error) + Send + Sync>;
@@ -42,11 +42,17 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Makes a proxy for a node with these families. It starts nothing yet.
+    /// Makes a proxy for a node with these families. It starts nothing yet. It takes the inherited
+    /// listeners whose ports the first sync wants, and closes the others.
     #[must_use]
-    pub fn new(families: &[Family], metrics: Metrics, report: Report) -> Proxy {
+    pub fn new(
+        families: &[Family],
+        metrics: Metrics,
+        report: Report,
+        inherited: Vec<(SocketAddr, TcpListener)>,
+    ) -> Proxy {
         Proxy {
-            shared: Arc::new(Shared::new(metrics, report)),
+            shared: Arc::new(Shared::new(metrics, report, inherited)),
             families: families.to_vec(),
             pending: BTreeMap::new(),
         }
@@ -66,21 +72,19 @@ impl Proxy {
     pub fn update(&mut self, changes: LoopbackChanges) -> io::Result<()> {
         let of_node = |(family, _): &(Family, u16)| self.families.contains(family);
         self.pending.extend(changes.into_iter().filter(|(port, _)| of_node(port)));
-        if self.pending.is_empty() {
-            return Ok(());
-        }
         // The thread takes this lock only to end, so that it misses no change.
         let mut link = self.shared.link.lock().unwrap_or_else(PoisonError::into_inner);
         if link.is_none() && self.pending.values().all(Option::is_none) {
             self.pending.clear();
+            self.shared.drop_inherited();
             return Ok(());
         }
         if link.is_none() {
             *link = Some(worker::start(self.shared.clone())?);
         }
-        if let Some(sender) = &*link {
+        if let Some(sender) = link.as_ref().filter(|_| !self.pending.is_empty()) {
             // The receiver lives as long as the sender is in the link.
-            let _ = sender.send(std::mem::take(&mut self.pending));
+            let _ = sender.send(Message::Changes(std::mem::take(&mut self.pending)));
         }
         Ok(())
     }

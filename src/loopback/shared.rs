@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,13 +26,23 @@ const MAX_CONNECTIONS: usize = 16_384;
 /// The maximum number of file descriptors of a connection: two sockets, and two pipes while neither
 /// side reads.
 const FILES_PER_CONNECTION: u64 = 6;
+/// The timeout for the thread to stop accepting connections.
+const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 /// The minimum time between two log lines of a kind.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
+
+/// A message to the thread.
+pub(super) enum Message {
+    /// Ports that have changed.
+    Changes(LoopbackChanges),
+    /// Accept no more connections, leave the listeners open, and answer.
+    StopAccepting(Sender<()>),
+}
 
 /// What the thread shares.
 pub(super) struct Shared {
     /// The way to the thread; `None` without a thread.
-    pub(super) link: Mutex<Option<UnboundedSender<LoopbackChanges>>>,
+    pub(super) link: Mutex<Option<UnboundedSender<Message>>>,
     pub(super) pipes: Pipes,
     pub(super) metrics: Metrics,
     /// Wakes the thread when the last connection has ended.
@@ -41,6 +52,7 @@ pub(super) struct Shared {
     open: AtomicUsize,
     listeners: Mutex<BTreeMap<SocketAddr, Arc<TcpListener>>>,
     unbound: Mutex<BTreeMap<SocketAddr, (ObjectName, String)>>,
+    inherited: Mutex<BTreeMap<SocketAddr, std::net::TcpListener>>,
     logged: Mutex<[Option<Instant>; 2]>,
 }
 
@@ -57,7 +69,11 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(metrics: Metrics, report: Report) -> Shared {
+    pub(super) fn new(
+        metrics: Metrics,
+        report: Report,
+        inherited: Vec<(SocketAddr, std::net::TcpListener)>,
+    ) -> Shared {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         // A quarter of the file descriptors is for listeners and the rest of the agent.
         let most = usize::try_from(files * 3 / 4 / FILES_PER_CONNECTION).unwrap_or(usize::MAX);
@@ -71,6 +87,7 @@ impl Shared {
             open: AtomicUsize::new(0),
             listeners: Mutex::default(),
             unbound: Mutex::default(),
+            inherited: Mutex::new(inherited.into_iter().collect()),
             logged: Mutex::default(),
         }
     }
@@ -98,6 +115,16 @@ impl Shared {
             );
         }
         None
+    }
+
+    /// Takes the inherited listener of an address.
+    pub(super) fn take_inherited(&self, address: SocketAddr) -> Option<std::net::TcpListener> {
+        lock(&self.inherited).remove(&address)
+    }
+
+    /// Closes the inherited listeners that no port has taken. Returns their number.
+    pub(super) fn drop_inherited(&self) -> usize {
+        std::mem::take(&mut *lock(&self.inherited)).len()
     }
 
     /// Returns true if a line of that kind has not been logged for a while.
@@ -196,6 +223,33 @@ impl Port {
 pub struct State(pub(super) Arc<Shared>);
 
 impl State {
+    /// Accepts no more connections: new ones wait in the queues of the listeners.
+    pub fn stop_accepting(&self) {
+        let (stopped, answer) = std::sync::mpsc::channel();
+        if let Some(link) = &*lock(&self.0.link) {
+            let _ = link.send(Message::StopAccepting(stopped));
+        }
+        // Without a thread the sender is gone, and this returns at once.
+        let _ = answer.recv_timeout(STOP_TIMEOUT);
+    }
+
+    /// Returns the listeners.
+    #[must_use]
+    pub fn listeners(&self) -> Vec<Arc<TcpListener>> {
+        lock(&self.0.listeners).values().cloned().collect()
+    }
+
+    /// Closes the inherited listeners that still wait for the first sync: their clients hang.
+    pub fn close_inherited(&self) {
+        if let listeners @ 1.. = self.0.drop_inherited() {
+            tracing::warn!(
+                listeners,
+                "closed the inherited listeners on loopback addresses, because there was no sync \
+                 yet; connections to node ports there are refused until then"
+            );
+        }
+    }
+
     /// Returns a report about the proxy.
     #[must_use]
     pub fn report(&self) -> LoopbackReport {

@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use shunt_core::plan::{LoopbackChanges, LoopbackNodePorts, LoopbackPort};
+use shunt_core::plan::{LoopbackNodePorts, LoopbackPort};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::connection::{reset, serve};
-use super::shared::{Complaint, Port, Shared};
+use super::shared::{Complaint, Message, Port, Shared};
 
 /// The pause before the retry of a port that cannot be bound.
 const RETRY: Duration = Duration::from_secs(5);
@@ -24,19 +24,19 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 const BACKLOG: u32 = 4096;
 
 /// Starts the thread. Returns the sender for the changes of each sync.
-pub(super) fn start(shared: Arc<Shared>) -> io::Result<UnboundedSender<LoopbackChanges>> {
+pub(super) fn start(shared: Arc<Shared>) -> io::Result<UnboundedSender<Message>> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    let (sender, changes) = mpsc::unbounded_channel();
+    let (sender, messages) = mpsc::unbounded_channel();
     std::thread::Builder::new().name("loopback".to_owned()).spawn(move || {
-        runtime.block_on(Worker { shared, changes, ports: BTreeMap::new(), retry_at: None }.run());
+        runtime.block_on(Worker { shared, messages, ports: BTreeMap::new(), retry_at: None }.run());
     })?;
     Ok(sender)
 }
 
 struct Worker {
     shared: Arc<Shared>,
-    changes: UnboundedReceiver<LoopbackChanges>,
+    messages: UnboundedReceiver<Message>,
     ports: BTreeMap<SocketAddr, Entry>,
     /// The time of the next attempt to bind ports.
     retry_at: Option<Instant>,
@@ -61,12 +61,20 @@ impl Worker {
                 }
             };
             tokio::select! {
-                changes = self.changes.recv() => {
-                    for ((family, number), port) in changes.unwrap_or_default() {
-                        let address = LoopbackNodePorts::address(family);
-                        self.change(SocketAddr::new(address, number), port).await;
+                Some(message) = self.messages.recv() => match message {
+                    Message::Changes(changes) => {
+                        for ((family, number), port) in changes {
+                            let address = LoopbackNodePorts::address(family);
+                            self.change(SocketAddr::new(address, number), port).await;
+                        }
+                        shared.drop_inherited();
                     }
-                }
+                    Message::StopAccepting(answer) => {
+                        self.stop_accepting().await;
+                        // The process ends if that took too long.
+                        let _ = answer.send(());
+                    }
+                },
                 () = retry => self.retry(),
                 () = shared.idle.notified() => {}
             }
@@ -79,11 +87,20 @@ impl Worker {
             return false;
         }
         let mut link = self.shared.link.lock().unwrap_or_else(PoisonError::into_inner);
-        let ends = self.changes.is_empty();
+        let ends = self.messages.is_empty();
         if ends {
             *link = None;
         }
         ends
+    }
+
+    async fn stop_accepting(&mut self) {
+        let tasks: Vec<_> = self.ports.values_mut().filter_map(|it| it.task.take()).collect();
+        tasks.iter().for_each(JoinHandle::abort);
+        for task in tasks {
+            let _ = task.await;
+        }
+        self.retry_at = None;
     }
 
     async fn change(&mut self, address: SocketAddr, new: Option<LoopbackPort>) {
@@ -119,7 +136,8 @@ impl Worker {
 
     /// Starts the task that accepts connections. Otherwise schedules a retry.
     fn listen(&mut self, address: SocketAddr, port: &Arc<Port>) -> Option<JoinHandle<()>> {
-        match bind(address) {
+        let inherited = self.shared.take_inherited(address);
+        match inherited.map_or_else(|| bind(address), adopt) {
             Ok(listener) => {
                 let listener = Arc::new(listener);
                 self.shared.bound(address, listener.clone());
@@ -132,6 +150,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// Takes the listener of an earlier agent, with the connections that wait in its queue.
+fn adopt(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {

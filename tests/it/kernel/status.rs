@@ -7,6 +7,7 @@ use anyhow::Result;
 use nfnetlink::nft::Socket;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
+use shunt::handover::Heirs;
 use shunt::http::{Health, HealthSource, UnboundPorts};
 use shunt::loopback::LoopbackReport;
 use shunt::presence::Presence;
@@ -41,7 +42,8 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
     std::thread::spawn(move || {
-        query::serve(&presence.listener, |_| Answer::Status(Box::new(teller())));
+        let answer = |_: &_| Answer::Status(Box::new(teller()));
+        query::serve(&presence.listener, &Heirs::default(), answer);
     });
 
     faults.refuse(|refusal| {
