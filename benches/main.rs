@@ -22,6 +22,7 @@ mod cold;
 mod decode;
 mod failover;
 mod fleet;
+mod loopback;
 mod memory;
 mod node;
 mod objects;
@@ -41,7 +42,7 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 15] = [
+const SECTIONS: [(&str, Measure); 16] = [
     ("cold", cold::measure),
     ("change", change::measure),
     ("rollout", rollout::measure),
@@ -55,6 +56,7 @@ const SECTIONS: [(&str, Measure); 15] = [
     ("churn", beside::churn::measure),
     ("fleet", fleet::measure),
     ("path", path::measure),
+    ("loopback", loopback::measure),
     ("failover", failover::measure),
     ("node", node::measure),
 ];

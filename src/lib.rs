@@ -18,9 +18,11 @@ pub mod explain;
 pub mod file_watch;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
+pub mod handover;
 pub mod http;
 mod jitter;
 pub mod kube_proxy;
+pub mod loopback;
 pub mod metrics;
 pub mod presence;
 pub mod query;

@@ -139,7 +139,7 @@ pub struct Settings {
     pub options: Options,
     /// The name of the Node.
     pub node_name: String,
-    /// `iptables.localhostNodePorts`, which only kube-proxy uses.
+    /// `iptables.localhostNodePorts`, by which kube-proxy answers on 127.0.0.1.
     pub localhost_node_ports: bool,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use shunt_core::model::Family;
-use shunt_core::plan::{NodeContext, NodePortAddresses};
+use shunt_core::plan::NodeContext;
 
 use super::{Line, some_of};
 use crate::kube_proxy::Found;
@@ -46,7 +46,7 @@ fn mode(found: &Found) -> Option<Mode> {
 
 pub(super) fn judge(facts: &Facts<'_>) -> Line {
     let options = &facts.node_context.options;
-    let is_primary = options.node_port_addresses == NodePortAddresses::Primary;
+    let is_primary = options.node_port_addresses.has_primary();
     if is_primary && !facts.has_node && options.node_address.is_none() {
         let why = "nodePortAddresses is primary, and the primary addresses are those of the Node, \
                    which is not known here; set bindAddress, or give access to the API server";
@@ -68,11 +68,13 @@ pub(super) fn judge(facts: &Facts<'_>) -> Line {
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
     let addresses = &options.node_port_addresses;
     let had_loopback = is_primary || addresses.is_all(Family::V4) || addresses.contains(loopback);
-    if mode == Some(Mode::Iptables) && facts.localhost_node_ports && had_loopback {
+    let has_loopback = options.loopback_node_ports.has(Family::V4);
+    let is_lost = had_loopback && !has_loopback;
+    if mode == Some(Mode::Iptables) && facts.localhost_node_ports && is_lost {
         lost.push("no longer on 127.0.0.1, where kube-proxy's iptables mode answers".to_owned());
         remedies.push(
-            "clients on the node must use an address of the node, such as a container runtime that \
-             pulls from localhost:30500",
+            "add localhost to nodePortAddresses to keep them there for TCP, such as for a container \
+             runtime that pulls from localhost:30500",
         );
     }
     match lost.is_empty() {
@@ -98,7 +100,7 @@ fn not_primary(node_context: &NodeContext) -> BTreeSet<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use shunt_core::plan::Options;
+    use shunt_core::plan::{LoopbackNodePorts, NodePortAddresses, Options};
 
     use super::super::Outcome::{self, Ok as Good, Skip, Warn};
     use super::*;
@@ -146,6 +148,18 @@ mod tests {
         let (result, text) = judged(all(), iptables(), true);
         assert_eq!(result, Warn);
         assert!(text.ends_with("no longer on 127.0.0.1, where kube-proxy's iptables mode answers"));
+        let mut node_context = node_context(all());
+        node_context.options.loopback_node_ports = LoopbackNodePorts { v4: true, v6: false };
+        let line = judge(&Facts {
+            node_context: &node_context,
+            has_node: true,
+            kube_proxy: Some(&iptables()),
+            localhost_node_ports: true,
+        });
+        assert_eq!(
+            (line.result, line.text),
+            (Good, format!("{everywhere}; for TCP also on 127.0.0.1"))
+        );
         let (result, text) = judged(NodePortAddresses::Primary, ipvs(), true);
         assert_eq!(result, Warn);
         assert!(text.contains("; no longer on 192.0.2.11, where"), "{text}");

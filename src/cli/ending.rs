@@ -4,7 +4,7 @@
 
 use std::panic;
 use std::process::exit;
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -13,6 +13,15 @@ use nix::sys::signal::{SigSet, Signal};
 
 /// How long the last log line may take: standard error may be a full pipe.
 const LAST_LINE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What the agent does before a signal ends it.
+static LAST_ACT: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+
+/// Sets what the agent does before a signal ends it. It must not wait for long.
+pub(super) fn before_the_end(act: impl Fn() + Send + Sync + 'static) {
+    // The agent sets it once.
+    let _ = LAST_ACT.set(Box::new(act));
+}
 
 /// The kind of work that a signal ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +48,14 @@ pub(super) fn end_when_asked(work: Work) -> anyhow::Result<()> {
             // `sigwait` fails only for an empty set.
             let Ok(signal) = asked.wait() else { continue };
             match work {
-                Work::Unending => end(0, || {
-                    tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
-                }),
+                Work::Unending => {
+                    if let Some(act) = LAST_ACT.get() {
+                        act();
+                    }
+                    end(0, || {
+                        tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
+                    });
+                }
                 Work::Once => end(1, move || {
                     tracing::error!("stopped by {signal} before the work was done");
                 }),

@@ -162,3 +162,22 @@ pub(super) fn node_port_taken(taken: &TakenPort, node: &str) -> Notice {
         note: format!("on node {node}: {taken}; {}", taken.remedy()),
     }
 }
+
+/// Returns the Event for a node port on which the proxy for loopback addresses cannot listen.
+pub(super) fn unbound_loopback(
+    service: &ObjectName,
+    address: SocketAddr,
+    error: &io::Error,
+) -> Notice {
+    Notice {
+        regarding: Regarding::Service(service.clone()),
+        scope: Scope::Node,
+        is_warning: true,
+        reason: "FailedToListenOnLoopback",
+        action: "Listen",
+        note: format!(
+            "cannot listen for the node port on {address}: {error}; if another process has the \
+             port, it answers there"
+        ),
+    }
+}

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use shunt_core::model::{ChangeBatch, Family};
-use shunt_core::plan::{Conflict, Flows, NodePortAddresses, Set};
+use shunt_core::plan::{Conflict, Flows, LoopbackChanges, Set};
 use tokio::sync::watch;
 
 use super::ending::Vital;
@@ -20,6 +20,7 @@ use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, 
 use crate::directory::Programmed;
 use crate::events::Recorder;
 use crate::http::{ServiceHealth, ServiceHealths};
+use crate::loopback::Proxy;
 use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::source::manifests::{Location, Locations};
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
@@ -41,6 +42,8 @@ pub(super) struct Observer {
     pub(super) events: Recorder,
     pub(super) known: AgentState,
     pub(super) service_healths: watch::Sender<ServiceHealths>,
+    /// The proxy of node ports on loopback addresses.
+    pub(super) loopback: Proxy,
     /// `None` where the kernel has no connection tracking to talk to.
     pub(super) sweeps: Option<Sender<Sweep>>,
     /// The addresses of node ports in the last log line about them.
@@ -62,7 +65,7 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) fn observe(&mut self, event: Event<'_>) {
         match event {
-            Event::Synced { wrote, flows, batches, changes, stats, snapshot } => {
+            Event::Synced { wrote, flows, loopback, batches, changes, stats, snapshot } => {
                 log_synced(wrote, stats.took, &snapshot);
                 self.note_node_ports(&snapshot);
                 self.set_sysctls();
@@ -76,6 +79,7 @@ impl Observer {
                     *told = now;
                     changed
                 });
+                self.note_loopback(loopback);
                 self.sweep(flows, &snapshot);
                 self.count(&stats);
                 self.count_triggers(&batches, wrote.is_some());
@@ -149,6 +153,16 @@ impl Observer {
             }
         }
         self.metrics.ejected(ejected.len(), restored.len());
+    }
+
+    fn note_loopback(&mut self, changes: LoopbackChanges) {
+        if let Err(error) = self.loopback.update(changes) {
+            tracing::error!(
+                %error,
+                "cannot start the thread \"loopback\"; node ports do not answer on loopback \
+                 addresses; the agent retries with the next change"
+            );
+        }
     }
 
     fn note_node_ports(&mut self, snapshot: &Snapshot) {
@@ -256,8 +270,8 @@ fn state(snapshot: &Snapshot) -> State {
 pub(super) fn log_node_ports(snapshot: &Snapshot) {
     let Some(node_context) = &snapshot.node_context else { return };
     let node_ports = NodePorts::of(node_context);
-    let primary = node_context.options.node_port_addresses == NodePortAddresses::Primary;
-    if primary && node_ports == NodePorts::default() {
+    let primary = node_context.options.node_port_addresses.has_primary();
+    if primary && node_ports.v4.is_none() && node_ports.v6.is_none() {
         tracing::warn!(
             node = node_context.node_name,
             "node ports answer on {node_ports}: nodePortAddresses is primary, and no Node object \

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::args::{Run, ServiceMetrics};
 use super::ending::{Vital, Work};
+use super::exclusive::Listeners;
 use super::health::{HealthState, families, health_source};
 use super::kernel_errors::explain;
 use super::leftovers::Reports;
@@ -35,10 +36,12 @@ use crate::conntrack::{self, Conntrack, Sweep, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
 use crate::directory::{Directory, Programmed};
 use crate::events::Recorder;
+use crate::handover::Heirs;
 use crate::http::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
     serve_service_health,
 };
+use crate::loopback::{self, Proxy};
 use crate::metrics::{Changes, Metrics, Server, ServiceConnections};
 use crate::presence::Presence;
 use crate::query::{self, Answer, Question};
@@ -48,6 +51,9 @@ use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
 use crate::status::{AgentState, Status};
 use crate::trace::remove_orphans;
+
+/// How long the clients of inherited listeners may wait for the first sync.
+const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = oneshot::print_version(arguments) {
@@ -72,7 +78,10 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
     process::allow_files();
-    let presence = if arguments.once { exclusive::try_hold()? } else { exclusive::hold()? };
+    let (presence, inherited) = match arguments.once {
+        true => (exclusive::try_hold()?, Vec::new()),
+        false => exclusive::hold()?,
+    };
     let ownership = match (arguments.own_tables, arguments.once) {
         (false, _) => Ownership::Share,
         (true, true) => Ownership::Leave,
@@ -99,7 +108,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
             min_period: settings.config.min_sync_period,
             check_period: arguments.drift_check_period,
         };
-        let own = Own { presence, interfaces, addresses };
+        let own = Own { presence, inherited, interfaces, addresses };
         keep_running(dataplane, own, pace, arguments, objects, settings)
     }
 }
@@ -146,6 +155,8 @@ fn once(
 /// What the process has of its network namespace.
 struct Own {
     presence: Presence,
+    /// The listeners of the agent before.
+    inherited: Listeners,
     interfaces: Interfaces,
     /// The addresses, as a change for the directory; the dataplane has it.
     addresses: Change,
@@ -153,7 +164,7 @@ struct Own {
 
 fn keep_running(
     dataplane: Dataplane,
-    Own { presence, interfaces, addresses }: Own,
+    Own { presence, inherited, interfaces, addresses }: Own,
     pace: Pace,
     arguments: &Run,
     objects: Objects,
@@ -186,6 +197,14 @@ fn keep_running(
         Programmed { changes: vec![addresses], received: SystemTime::now(), took: Duration::ZERO };
     // The thread ends with the last sender.
     let _ = programmed.send(known_before);
+    let loopback =
+        Proxy::new(&families, metrics.clone(), report_loopback(events.clone()), inherited);
+    let loopback_state = loopback.state();
+    let heirs = Heirs::default();
+    ending::before_the_end({
+        let (heirs, loopback) = (heirs.clone(), loopback_state.clone());
+        move || hand_over(&heirs, &loopback)
+    });
     let mut observer = Observer {
         health: health.clone(),
         unknown_node_is_eligible,
@@ -193,6 +212,7 @@ fn keep_running(
         events: events.clone(),
         known: known.clone(),
         service_healths,
+        loopback,
         sweeps: sweeper(metrics.clone())?,
         node_ports: None,
         sysctls: sysctls.clone(),
@@ -239,9 +259,13 @@ fn keep_running(
     };
     let finder = Finder::start(config.eject_unresponsive, &parts);
     let health_of = health_source(health_seen, commands.backlog(), families);
-    let status = known.clone().teller(health_of.clone(), unbound.clone());
+    let loopback = {
+        let state = loopback_state.clone();
+        move || state.report()
+    };
+    let status = known.clone().teller(health_of.clone(), unbound.clone(), loopback);
     let answer = answers(known.clone(), status, directory.clone());
-    start_thread("status", move || query::serve(&presence.listener, answer))?;
+    start_thread("status", move || query::serve(&presence.listener, &heirs, answer))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
     let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
     let (configz, configz_seen) = watch::channel(settings.configz());
@@ -276,6 +300,10 @@ fn keep_running(
             objects.follow(&settings.node_name, &parts)
         };
         let mut source = follow(&configuration)?;
+        tokio::spawn(async move {
+            tokio::time::sleep(FIRST_SYNC_TIMEOUT).await;
+            loopback_state.close_inherited();
+        });
         let connections = Connections::default();
         let on_port = on_port(events.clone(), metrics.clone(), known.clone());
         tokio::spawn(serve_service_health(
@@ -332,7 +360,7 @@ fn answers(
     directory: Directory,
 ) -> impl Fn(&Question) -> Answer {
     move |question| match question {
-        Question::Status => {
+        Question::Status | Question::Inherit => {
             let mut status = status();
             if let Some(node_context) = known.node_context() {
                 let unserved = &mut status.rules.unserved;
@@ -402,6 +430,31 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
         }
     });
     Ok(Some(sender.context("cannot start a thread for connection tracking")?))
+}
+
+/// Hands the listeners over to an agent that waits for the lock, if there is one.
+fn hand_over(heirs: &Heirs, loopback: &loopback::State) {
+    if heirs.is_empty() {
+        return;
+    }
+    loopback.stop_accepting();
+    let listeners = loopback.listeners();
+    if !listeners.is_empty() && heirs.send(&listeners) > 0 {
+        tracing::info!(listeners = listeners.len(), "handed listeners over to the next agent");
+    }
+}
+
+/// Returns the handler for node ports on which the proxy for loopback addresses cannot listen.
+fn report_loopback(events: Recorder) -> loopback::Report {
+    Arc::new(move |service, address, error| {
+        tracing::error!(
+            object = %format_args!("Service {service}"), field = "spec.ports.nodePort",
+            value = %address,
+            "cannot listen for the node port on loopback: {error}; free the port or give the \
+             Service another one; the agent retries"
+        );
+        events.record(events::unbound_loopback(service, address, error));
+    })
 }
 
 /// Logs that the health check of a Service has no port.

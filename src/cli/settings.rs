@@ -28,6 +28,7 @@ impl Effective {
             masquerade_all: self.config.masquerade_all,
             detect_local: self.config.detect_local.clone(),
             node_port_addresses: self.config.node_port_addresses.clone(),
+            loopback_node_ports: self.config.loopback_node_ports,
             node_address: self.config.bind_address,
             balancing: self.config.load_balancing,
             reset_gone_endpoints: self.config.reset_gone_endpoints,

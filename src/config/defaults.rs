@@ -5,12 +5,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use shunt_core::model::Balancing;
+use ipnet::IpNet;
+use shunt_core::model::{Balancing, Family};
 
-use super::OOM_SCORE_ADJ;
 use super::raw::{Configuration, Conntrack, FlushFrequency, GoDuration, Logging, OutputRouting};
+use super::{NodePortAddresses, OOM_SCORE_ADJ};
 use crate::conntrack::sysctl;
-use crate::spanned_yaml::parse_ip_sloppy;
+use crate::spanned_yaml::{parse_ip_sloppy, parse_net};
 use crate::unresponsive::Mode as Unresponsive;
 
 const HEALTHZ_PORT: u16 = 10_256;
@@ -18,6 +19,8 @@ const METRICS_PORT: u16 = 10_249;
 const MASQUERADE_BIT: i32 = 14;
 const SYNC_PERIOD: GoDuration = GoDuration::from_secs(30);
 const CONFIG_SYNC_PERIOD: GoDuration = GoDuration::from_secs(900);
+/// The word in `nodePortAddresses` for the node's primary addresses.
+pub(super) const PRIMARY: &str = "primary";
 const FLUSH_FREQUENCY: GoDuration = GoDuration::from_secs(5);
 
 /// The proxy mode that a file was written for.
@@ -39,8 +42,7 @@ impl Mode {
         }
     }
 
-    /// Returns kube-proxy's default of `nodePortAddresses` in that mode. (In iptables mode it
-    /// offers node ports on 127.0.0.0/8, too.)
+    /// Returns kube-proxy's default of `nodePortAddresses` in that mode.
     pub(super) fn node_port_addresses(self) -> &'static [&'static str] {
         match self {
             Mode::Nftables => &["primary"],
@@ -55,6 +57,24 @@ impl Mode {
             Mode::Iptables => "iptables",
             Mode::Ipvs => "ipvs",
         }
+    }
+}
+
+/// The words in `nodePortAddresses` that stand for prefixes, as in kube-proxy 1.37. `primary` stands
+/// for the node's primary addresses.
+pub(super) fn prefixes_of(word: &str) -> Option<[IpNet; 2]> {
+    const ALL: [IpNet; 2] = [
+        IpNet::new_assert(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0),
+        IpNet::new_assert(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0),
+    ];
+    const LOOPBACK: [IpNet; 2] = [
+        IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+        IpNet::new_assert(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
+    ];
+    match word {
+        "all" => Some(ALL),
+        "localhost" => Some(LOOPBACK),
+        _ => None,
     }
 }
 
@@ -122,6 +142,7 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
         let default = Mode::of(written).node_port_addresses();
         full.node_port_addresses.extend(default.iter().map(ToString::to_string));
     }
+    fill_loopback(&mut full, Mode::of(written));
     full.oom_score_adj.get_or_insert(OOM_SCORE_ADJ.into());
     fill_conntrack(&mut full.conntrack);
     fill_period(&mut full.config_sync_period, CONFIG_SYNC_PERIOD);
@@ -171,6 +192,30 @@ fn fill_conntrack(conntrack: &mut Conntrack) {
     ] {
         let seconds = i64::try_from(default.as_secs()).unwrap_or(i64::MAX);
         duration.get_or_insert(GoDuration::from_secs(seconds));
+    }
+}
+
+/// Adds the prefix for node ports on 127.0.0.1 where kube-proxy's iptables mode has them without:
+/// where the prefixes contain that address.
+fn fill_loopback(full: &mut Configuration, mode: Mode) {
+    if mode != Mode::Iptables || full.iptables.localhost_node_ports == Some(false) {
+        return;
+    }
+    let words = full.node_port_addresses.iter();
+    let nets = words.flat_map(|word| match prefixes_of(word) {
+        Some(nets) => nets.to_vec(),
+        None => parse_net(word).into_iter().collect(),
+    });
+    let nets: Vec<IpNet> = nets.filter(|net| Family::of_net(net) == Family::V4).collect();
+    let has_primary = full.node_port_addresses.iter().any(|word| word == PRIMARY);
+    let is_all = nets.is_empty() && !has_primary;
+    let is_inside = nets.iter().any(|net| net.contains(&IpAddr::from(Ipv4Addr::LOCALHOST)));
+    let is_explicit = NodePortAddresses::Cidrs(nets).has_loopback(Family::V4);
+    if is_all {
+        full.node_port_addresses.push("0.0.0.0/0".to_owned());
+    }
+    if (is_all || is_inside) && !is_explicit {
+        full.node_port_addresses.push("127.0.0.0/8".to_owned());
     }
 }
 

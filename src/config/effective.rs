@@ -11,9 +11,9 @@ use ipnet::IpNet;
 use shunt_core::model::{Balancing, Family};
 
 use super::content_types::content_types;
-use super::defaults::Mode;
+use super::defaults::{Mode, PRIMARY, prefixes_of};
 use super::raw::{Configuration, GoDuration};
-use super::{Config, DetectLocal, LogFormat, NodePortAddresses};
+use super::{Config, DetectLocal, LogFormat, LoopbackNodePorts, NodePortAddresses};
 use crate::conntrack::sysctl;
 use crate::spanned_yaml::{At, Diagnostic, Severity, parse_ip_sloppy, parse_net};
 use crate::unresponsive::Mode as Unresponsive;
@@ -35,6 +35,8 @@ pub(super) fn effective(
     let (sync_period, min_sync_period) = periods(written, full, &mut check);
     let healthz = full.healthz_bind_address.as_deref();
     let metrics = full.metrics_bind_address.as_deref();
+    let detect_local = detect_local(written, full, &mut check);
+    let addresses = node_port_addresses(written, full, &mut check);
     Config {
         hostname_override: hostname(full, &mut check),
         kubeconfig: text(&full.client_connection.kubeconfig).map(Into::into),
@@ -44,8 +46,9 @@ pub(super) fn effective(
         healthz_bind_address: listen_address(At::top("healthzBindAddress"), healthz, &mut check),
         metrics_bind_address: listen_address(At::top("metricsBindAddress"), metrics, &mut check),
         bind_address_hard_fail: full.bind_address_hard_fail,
-        detect_local: detect_local(written, full, &mut check),
-        node_port_addresses: node_port_addresses(full, &mut check),
+        detect_local,
+        loopback_node_ports: loopback_node_ports(written, full, &addresses, &mut check),
+        node_port_addresses: addresses,
         masquerade_bit: masquerade_bit(written, full, &mut check),
         masquerade_all: full.nftables.masquerade_all,
         reset_gone_endpoints: full.shunt.reset_gone_endpoints,
@@ -113,11 +116,18 @@ fn mode(written: &Configuration, check: &mut Check<'_>) {
         None | Some("nftables") => {}
         Some(mode @ ("iptables" | "ipvs")) => {
             let mut reason = "shunt programs nftables in every mode; write nftables".to_owned();
+            let localhost =
+                mode == "iptables" && written.iptables.localhost_node_ports != Some(false);
             if written.node_port_addresses.is_empty() {
-                reason.push_str(
-                    ", and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every \
-                     local address; with mode nftables they are on the primary addresses only",
-                );
+                let (list, also) = match localhost {
+                    true => (", 127.0.0.0/8", " and on 127.0.0.1"),
+                    false => ("", ""),
+                };
+                reason.push_str(&format!(
+                    ", and nodePortAddresses: [0.0.0.0/0, '::/0'{list}] to keep node ports on \
+                     every local address{also}; with mode nftables they are on the primary \
+                     addresses only",
+                ));
             }
             reason.push_str(match mode {
                 "ipvs" => "; docs/from-ipvs.md has what changes",
@@ -329,28 +339,54 @@ fn is_of_both_families(nets: &[IpNet]) -> bool {
     Family::ALL.iter().all(|family| nets.iter().any(|net| Family::of_net(net) == *family))
 }
 
-fn node_port_addresses(full: &Configuration, check: &mut Check<'_>) -> NodePortAddresses {
+fn node_port_addresses(
+    written: &Configuration,
+    full: &Configuration,
+    check: &mut Check<'_>,
+) -> NodePortAddresses {
     let at = At::top("nodePortAddresses");
-    let written = &full.node_port_addresses;
-    if written.len() == 1 && written[0] == "primary" {
-        return NodePortAddresses::Primary;
-    }
     let mut nets = Vec::new();
-    for (i, text) in written.iter().enumerate() {
-        if text == "primary" {
-            check.error(at.index(i), text, "must be the only entry; remove the prefixes");
-        } else if let Some(net) = check.value(at.index(i), text, parse_net(text)) {
-            nets.push(net);
+    let (mut primary, mut named) = (false, 0);
+    for (i, text) in full.node_port_addresses.iter().enumerate() {
+        match prefixes_of(text) {
+            Some(prefixes) => nets.extend(prefixes),
+            None if text == PRIMARY => primary = true,
+            None => nets.extend(check.value(at.index(i), text, parse_net(text))),
+        }
+        if i < written.node_port_addresses.len() {
+            named = nets.len();
         }
     }
     let cluster = text(&full.cluster_cidr).unwrap_or_default().split(',');
     let cluster: Vec<IpNet> = cluster.filter_map(|net| parse_net(net).ok()).collect();
-    if is_of_both_families(&cluster) && !is_of_both_families(&nets) {
+    let is_named = !written.node_port_addresses.is_empty() && !primary;
+    if is_named && is_of_both_families(&cluster) && !is_of_both_families(&nets[..named]) {
         let reason = "of one family only, while clusterCIDR has both; node ports of the other \
                       family are on all addresses; write prefixes for it, too";
         check.add(Severity::Warning, at, None, reason);
     }
-    NodePortAddresses::Cidrs(nets)
+    match (primary, nets.is_empty()) {
+        (true, true) => NodePortAddresses::Primary,
+        (true, false) => NodePortAddresses::PrimaryAnd(nets),
+        (false, _) => NodePortAddresses::Cidrs(nets),
+    }
+}
+
+/// A loopback prefix opts in. In kube-proxy's iptables mode, `localhostNodePorts` can opt out.
+fn loopback_node_ports(
+    written: &Configuration,
+    full: &Configuration,
+    addresses: &NodePortAddresses,
+    check: &mut Check<'_>,
+) -> LoopbackNodePorts {
+    let is_off =
+        Mode::of(written) == Mode::Iptables && full.iptables.localhost_node_ports == Some(false);
+    let [v4, v6] = Family::ALL.map(|family| addresses.has_loopback(family));
+    if v4 && is_off {
+        let reason = "iptables.localhostNodePorts is false: node ports are not on 127.0.0.1";
+        check.add(Severity::Note, At::top("nodePortAddresses"), None, reason);
+    }
+    LoopbackNodePorts { v4: v4 && !is_off, v6 }
 }
 
 fn eject_unresponsive(full: &Configuration, check: &mut Check<'_>) -> Unresponsive {

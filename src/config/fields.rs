@@ -69,7 +69,11 @@ pub const FIELDS: [Field; 65] = [
     honoured("mode", "shunt accepts `iptables` and `ipvs`, and programs nftables"),
     honoured("iptables.masqueradeBit", "if `mode` is not `nftables` and `nftables` has none"),
     honoured("iptables.masqueradeAll", "if `mode` is not `nftables`"),
-    idle("iptables.localhostNodePorts", "node ports are not offered on loopback addresses"),
+    honoured(
+        "iptables.localhostNodePorts",
+        "if `mode` is `iptables` or empty; default: true; see \
+         [Node ports on localhost](#node-ports-on-localhost)",
+    ),
     honoured("iptables.syncPeriod", "if `mode` is `iptables` or empty and `nftables` has none"),
     honoured("iptables.minSyncPeriod", "if `mode` is `iptables` or empty and `nftables` has none"),
     honoured("ipvs.syncPeriod", "if `mode` is `ipvs` and `nftables` has none"),
@@ -101,7 +105,8 @@ pub const FIELDS: [Field; 65] = [
     honoured("clusterCIDR", ""),
     honoured(
         "nodePortAddresses",
-        "default: `primary` with mode nftables, else every local address except loopback",
+        "prefixes, and the words `primary`, `localhost` and `all`; default: `primary` with mode \
+         nftables, else `all`; see [Node ports on localhost](#node-ports-on-localhost)",
     ),
     honoured("oomScoreAdj", "default: -999"),
     honoured("conntrack.maxPerCore", "default: 32768; 0 leaves the limit unchanged"),

@@ -35,7 +35,7 @@ use raw::Configuration;
 
 pub use fields::{Effect, FIELDS, Field};
 pub use flags::{Flag, Flags, parse_bool};
-pub use shunt_core::plan::{DetectLocal, NodePortAddresses};
+pub use shunt_core::plan::{DetectLocal, LoopbackNodePorts, NodePortAddresses};
 
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// The default of `oomScoreAdj`, as kube-proxy's.
@@ -66,6 +66,9 @@ pub struct Config {
     pub detect_local: DetectLocal,
     /// `nodePortAddresses`: the local addresses of NodePorts.
     pub node_port_addresses: NodePortAddresses,
+    /// The loopback addresses with NodePorts: by `nodePortAddresses`, and with mode iptables by
+    /// `iptables.localhostNodePorts`.
+    pub loopback_node_ports: LoopbackNodePorts,
     /// `nftables.masqueradeBit`: the bit of the packet mark, 0 to 31.
     pub masquerade_bit: u8,
     /// `nftables.masqueradeAll`: masquerade all traffic to ClusterIPs.

@@ -11,6 +11,8 @@ mod own;
 pub(super) const HEAD: &str =
     "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
+mod node_ports;
+
 fn of_file(rest: &str) -> Result<Loaded, Invalid> {
     let text = format!("{HEAD}{rest}");
     load(Some((Path::new("config.conf"), text.as_bytes())), &Flags::default())
@@ -93,7 +95,8 @@ fn defaults() -> Config {
         metrics_bind_address: Some("127.0.0.1:10249".parse().unwrap()),
         bind_address_hard_fail: false,
         detect_local: DetectLocal::Off,
-        node_port_addresses: every_address(),
+        node_port_addresses: NodePortAddresses::Cidrs(nets(&["0.0.0.0/0", "::/0", "127.0.0.0/8"])),
+        loopback_node_ports: LoopbackNodePorts { v4: true, v6: false },
         masquerade_bit: 14,
         masquerade_all: false,
         reset_gone_endpoints: false,
@@ -112,9 +115,18 @@ fn every_address() -> NodePortAddresses {
     NodePortAddresses::Cidrs(nets(&["0.0.0.0/0", "::/0"]))
 }
 
+/// With every address but loopback.
+fn without_loopback() -> Config {
+    Config {
+        node_port_addresses: every_address(),
+        loopback_node_ports: LoopbackNodePorts::default(),
+        ..defaults()
+    }
+}
+
 /// With mode nftables.
 fn nftables_defaults() -> Config {
-    Config { node_port_addresses: NodePortAddresses::Primary, ..defaults() }
+    Config { node_port_addresses: NodePortAddresses::Primary, ..without_loopback() }
 }
 
 #[test]
@@ -214,11 +226,36 @@ fn fields_are_honoured() {
         ),
         ("nodePortAddresses: [primary]", nftables_defaults()),
         ("mode: nftables", nftables_defaults()),
-        ("mode: nftables\nnodePortAddresses: ['0.0.0.0/0', '::/0']", defaults()),
+        ("mode: nftables\nnodePortAddresses: ['0.0.0.0/0', '::/0']", without_loopback()),
+        ("mode: nftables\nnodePortAddresses: [all]", without_loopback()),
+        ("iptables: {localhostNodePorts: null}", defaults()),
+        ("iptables: {localhostNodePorts: false}", without_loopback()),
         (
             "nodePortAddresses: [10.0.0.0/8, '::/0']",
             Config {
                 node_port_addresses: NodePortAddresses::Cidrs(nets(&["10.0.0.0/8", "::/0"])),
+                ..without_loopback()
+            },
+        ),
+        (
+            "nodePortAddresses: ['fd00::/8']",
+            Config {
+                node_port_addresses: NodePortAddresses::Cidrs(nets(&[
+                    "fd00::/8",
+                    "0.0.0.0/0",
+                    "127.0.0.0/8",
+                ])),
+                ..defaults()
+            },
+        ),
+        (
+            "mode: nftables\nnodePortAddresses: [primary, localhost]",
+            Config {
+                node_port_addresses: NodePortAddresses::PrimaryAnd(nets(&[
+                    "127.0.0.0/8",
+                    "::1/128",
+                ])),
+                loopback_node_ports: LoopbackNodePorts { v4: true, v6: true },
                 ..defaults()
             },
         ),
@@ -254,7 +291,7 @@ clusterCIDR: 10.0.0.0
     let expected = Config {
         sync_period: Duration::from_secs(60),
         detect_local: DetectLocal::NodeCidr,
-        ..defaults()
+        ..without_loopback()
     };
     assert_eq!(config, expected);
     assert_eq!(
@@ -309,7 +346,6 @@ clientConnection: {burst: -1}
         (7, "iptables.masqueradeBit = -1"),
         (7, "iptables.masqueradeAll = yes: must be true or false, not text"),
         (7, "iptables.minSyncPeriod = -1s: negative duration"),
-        (9, "nodePortAddresses[0] = primary: must be the only entry"),
         (9, "nodePortAddresses[1] = 10.0.0.0: has no length; write 10.0.0.0/32"),
         (10, "detectLocal.bridgeInterface: required by this detectLocalMode"),
         (11, "oomScoreAdj = 2000: out of range"),
@@ -330,7 +366,7 @@ clientConnection: {burst: -1}
         assert!(texts.iter().any(|text| text.starts_with(&expected)), "{expected}\n{texts:#?}");
     }
     let errors = problems.iter().filter(|p| p.severity == Severity::Error).count();
-    assert_eq!(errors, 21, "{texts:#?}");
+    assert_eq!(errors, 20, "{texts:#?}");
     let message = Invalid(problems).to_string();
     assert!(message.starts_with("invalid configuration: \n  config.conf:"), "{message}");
 }
@@ -345,21 +381,6 @@ fn prefixes_of_pods() {
         let Invalid(problems) = of_file(&format!("clusterCIDR: '{written}'")).unwrap_err();
         assert!(problems[0].to_string().ends_with(expected), "{}", problems[0]);
     }
-}
-
-#[test]
-fn a_family_without_node_port_addresses_is_said_in_clusters_of_both() {
-    let said = |rest: &str| texts(&of_file(rest).unwrap().problems);
-    let both = "clusterCIDR: 10.0.0.0/8,fd00::/8";
-    assert_eq!(said(both), [""; 0]);
-    assert_eq!(said(&format!("{both}\nnodePortAddresses: [10.0.0.0/8, 'fd00::/8']")), [""; 0]);
-    assert_eq!(said("clusterCIDR: 10.0.0.0/8\nnodePortAddresses: [10.0.0.0/8]"), [""; 0]);
-    assert_eq!(
-        said(&format!("{both}\nnodePortAddresses: [10.0.0.0/8]")),
-        ["config.conf:4: nodePortAddresses: of one family only, while clusterCIDR has both; \
-             node ports of the other family are on all addresses; write prefixes for it, \
-             too"]
-    );
 }
 
 #[test]
@@ -443,6 +464,7 @@ fn flags_alone() {
             "10.0.0.0/8",
             "fd00::/8",
         ])),
+        loopback_node_ports: LoopbackNodePorts::default(),
         min_sync_period: Duration::from_secs(1),
         conntrack: sysctl::Settings { max_per_core: 1, ..sysctl::Settings::default() },
         verbosity: 3,

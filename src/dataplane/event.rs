@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nfnetlink::nft::Writer;
 use shunt_core::model::{ChangeBatch, ChangeCounts};
-use shunt_core::plan::Flows;
+use shunt_core::plan::{Flows, LoopbackChanges};
 
 use super::{CommitStats, Error, Quarantined, Snapshot, SpecConflict, SyncReport};
 
@@ -16,6 +16,8 @@ pub enum Event<'a> {
         wrote: Option<SyncReport>,
         /// Frontends with a change of the backends to which flows may stay.
         flows: Flows,
+        /// Changes of node ports on loopback addresses.
+        loopback: LoopbackChanges,
         /// The batches since the previous sync.
         batches: Vec<ChangeBatch>,
         /// The number of changes in these batches.

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use nfnetlink::nft::{self, Kernel, Refusal, Socket};
 use nix::errno::Errno;
 use shunt_core::model::{Change, Dirty, Family, Store};
-use shunt_core::plan::{ChainName, Desired, Flows, FrontendKey, Options, Unresponsive};
+use shunt_core::plan::{
+    ChainName, Desired, Flows, FrontendKey, LoopbackChanges, Options, Unresponsive,
+};
 
 use super::affinity::{Step, Sweep, kept};
 use super::drift::{Drift, Found, Look};
@@ -162,6 +164,11 @@ impl Dataplane {
     /// sync.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)
+    }
+
+    /// Takes the changes of node ports on loopback addresses. Call it after a successful sync.
+    pub fn take_loopback(&mut self) -> LoopbackChanges {
+        self.desired.take_loopback()
     }
 
     /// Returns the statistics of transactions since they were last taken.

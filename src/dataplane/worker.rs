@@ -257,6 +257,7 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         (self.report)(Event::Synced {
             wrote,
             flows: self.dataplane.take_flows(),
+            loopback: self.dataplane.take_loopback(),
             batches: std::mem::take(&mut self.batches),
             changes: std::mem::take(&mut self.changes),
             stats: self.dataplane.take_stats(),

@@ -123,7 +123,7 @@ pub fn against(kube_proxy: &Forwarding, desired: &Desired) -> Comparison {
         frontends: keys.len(),
         differences,
         settings: desired.node_context().map_or(Vec::new(), |it| settings(kube_proxy, it)),
-        notes: notes(kube_proxy),
+        notes: notes(kube_proxy, desired),
     }
 }
 
@@ -437,17 +437,25 @@ fn local_traffic(node: &NodeContext, family: Family) -> String {
     }
 }
 
-fn notes(kube_proxy: &Forwarding) -> Vec<String> {
+fn notes(kube_proxy: &Forwarding, desired: &Desired) -> Vec<String> {
     let mut notes = Vec::new();
     for family in Family::ALL.into_iter().filter(|it| !kube_proxy.settings.contains_key(it)) {
         notes.push(format!("kube-proxy has no rules for {family}"));
     }
-    if kube_proxy.settings.values().any(|settings| settings.loopback_node_ports) {
-        notes.push(
-            "kube-proxy answers to node ports on 127.0.0.1 (iptables.localhostNodePorts), shunt \
-             never does"
+    let has_loopback = |it: &NodeContext| it.options.loopback_node_ports.has(Family::V4);
+    let loopback = desired.node_context().is_some_and(|it| has_loopback(it));
+    match kube_proxy.settings.values().any(|settings| settings.loopback_node_ports) {
+        true if loopback => notes.push(
+            "kube-proxy answers to node ports on 127.0.0.1 (iptables.localhostNodePorts); shunt \
+             does so for TCP, by a proxy in the agent"
                 .to_owned(),
-        );
+        ),
+        true => notes.push(
+            "kube-proxy answers to node ports on 127.0.0.1 (iptables.localhostNodePorts), shunt \
+             does not by this configuration: add localhost to nodePortAddresses"
+                .to_owned(),
+        ),
+        false => {}
     }
     if kube_proxy.mode == Mode::Ipvs {
         notes.push(

@@ -100,6 +100,7 @@ pub fn judge(
         End::Dropped(_) => Verdict::Dropped,
         End::Foreign(_) => Verdict::Unknown,
         _ if !is_programmed => Verdict::Unknown,
+        _ if reasons.is_proxied => proxied(packet, reasons, status, silent.has_used, &mut findings),
         // The node itself may answer, or another program may translate the packet instead.
         End::Untouched | End::NoTable if reasons.target.is_some() => {
             let may_translate = status.is_some_and(|status| status.kube_proxy.has_rules());
@@ -138,6 +139,31 @@ pub fn judge(
             .map(|assumption| Finding::new(Code::Assumed, assumption.to_string())),
     );
     Judgement { verdict, findings, silent: silent.endpoints }
+}
+
+/// Judges a connection to the agent's proxy on a loopback address.
+fn proxied(
+    packet: &Packet,
+    reasons: &Reasons,
+    status: Option<&Status>,
+    has_silent: bool,
+    findings: &mut Vec<Finding>,
+) -> Verdict {
+    let address = SocketAddr::new(packet.destination, packet.port).to_string();
+    let unbound = status.map_or(&[][..], |status| &status.loopback.unbound);
+    if let Some(unbound) = unbound.iter().find(|it| it.address == address) {
+        let text = format!(
+            "the agent cannot listen on {address}: {}; if another process has the port, it answers",
+            unbound.reason
+        );
+        findings.push(Finding::new(Code::LoopbackPortTaken, text));
+        return Verdict::Unknown;
+    }
+    match reasons.endpoints.iter().any(|view| view.is_used()) {
+        true if has_silent => Verdict::Unknown,
+        true => Verdict::Delivered,
+        false => Verdict::Refused,
+    }
 }
 
 /// Returns the verdict with regard to the fill level of connection tracking.

@@ -162,6 +162,7 @@ impl Explanation {
             Some("hairpin") => "yes: the client may reach itself",
             Some("node-to-local-policy") => "yes: the node reaches a frontend with policy Local",
             Some(other) => other,
+            None if self.has("loopback-proxy") => "no: the proxy connects from this node",
             None => "no",
         };
         rows.row("masquerade", masquerade, "rules")?;

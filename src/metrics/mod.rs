@@ -231,6 +231,21 @@ impl Metrics {
         self.0.own.unbound_ports(server, count);
     }
 
+    /// Sets the numbers of node ports on loopback addresses by state.
+    pub fn loopback_node_ports(&self, listening: usize, failed: usize) {
+        self.0.own.loopback_node_ports(listening, failed);
+    }
+
+    /// Sets the number of open connections to node ports on loopback addresses.
+    pub fn loopback_connections(&self, open: usize) {
+        self.0.own.loopback_connections(open);
+    }
+
+    /// Counts a connection to a node port on a loopback address.
+    pub fn loopback_connected(&self, result: LoopbackConnection) {
+        self.0.own.loopback_connected(result);
+    }
+
     /// Counts a restarted watch by the plural name of the resource, such as `services`.
     pub fn watch_restarted(&self, resource: &'static str) {
         self.0.own.watch_restarted(resource);
@@ -245,6 +260,33 @@ impl Metrics {
     /// Counts a changed configuration by its success.
     pub fn config_reloaded(&self, success: bool) {
         self.0.own.config_reloaded(success);
+    }
+}
+
+/// The outcome of a connection to a node port on a loopback address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoopbackConnection {
+    /// An endpoint accepted it.
+    Forwarded,
+    /// The endpoint did not accept it, so the client got a reset.
+    Unreachable,
+    /// There were too many connections, so the client got a reset.
+    TooMany,
+}
+
+impl LoopbackConnection {
+    const ALL: [LoopbackConnection; 3] = [
+        LoopbackConnection::Forwarded,
+        LoopbackConnection::Unreachable,
+        LoopbackConnection::TooMany,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            LoopbackConnection::Forwarded => "forwarded",
+            LoopbackConnection::Unreachable => "unreachable",
+            LoopbackConnection::TooMany => "too-many",
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use shunt_core::model::Family;
 use super::vector::{
     Labels, PerFamily, counter, gauge, histogram, label, latency, plain_gauge, vector,
 };
-use super::{Server, State};
+use super::{LoopbackConnection, Server, State};
 
 #[derive(Debug)]
 pub(super) struct Own {
@@ -41,6 +41,9 @@ pub(super) struct Own {
     endpoints_unresponsive: Gauge,
     endpoint_ejections: Counter,
     endpoint_restores: Counter,
+    loopback_node_ports: Vector<Labels<1>, Gauge>,
+    loopback_connections: Gauge,
+    loopback_connected: Vector<Labels<1>, Counter>,
 }
 
 impl Own {
@@ -174,12 +177,34 @@ impl Own {
                 "endpoint_restores",
                 "Ejected endpoints that take connections again, or left their Services",
             ),
+            loopback_node_ports: vector(
+                registry,
+                "loopback_node_ports",
+                "Node ports on loopback addresses by state: listening or failed",
+                Gauge::default,
+            ),
+            loopback_connections: plain_gauge(
+                registry,
+                "loopback_connections_open",
+                "Open connections to node ports on loopback addresses",
+            ),
+            loopback_connected: vector(
+                registry,
+                "loopback_connections",
+                "Connections to node ports on loopback addresses by result: forwarded, or reset \
+                 because the endpoint was unreachable or there were too many",
+                Counter::default,
+            ),
         };
         for result in ["success", "failure"] {
             drop(own.config_reloads.get_or_create(&[("result", result)]));
         }
         for server in Server::ALL {
             own.unbound_ports(server, 0);
+        }
+        own.loopback_node_ports(0, 0);
+        for result in LoopbackConnection::ALL {
+            drop(own.loopback_connected.get_or_create(&[("result", result.name())]));
         }
         // The configuration of the start is valid.
         own.config_last_reload_successful.set(1);
@@ -226,6 +251,20 @@ impl Own {
 
     pub(super) fn unbound_ports(&self, server: Server, count: usize) {
         self.unbound_ports.get_or_create(&[("server", server.name())]).set(gauge(count));
+    }
+
+    pub(super) fn loopback_node_ports(&self, listening: usize, failed: usize) {
+        for (state, count) in [("listening", listening), ("failed", failed)] {
+            self.loopback_node_ports.get_or_create(&[("state", state)]).set(gauge(count));
+        }
+    }
+
+    pub(super) fn loopback_connections(&self, open: usize) {
+        self.loopback_connections.set(gauge(open));
+    }
+
+    pub(super) fn loopback_connected(&self, result: LoopbackConnection) {
+        self.loopback_connected.get_or_create(&[("result", result.name())]).inc();
     }
 
     pub(super) fn watch_restarted(&self, resource: &'static str) {

@@ -25,6 +25,8 @@ pub enum Question {
     Objects(Selection),
     /// The same, for a reader that has the objects of this revision.
     Refresh(Selection, u64),
+    /// The listeners, when the agent ends. The connection stays open until then.
+    Inherit,
 }
 
 /// An answer of the agent.

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{Answer, Objects, Question, Refresh};
 use crate::directory::Selection;
+use crate::handover::Heirs;
 use crate::presence::{Peer, connect_to_agent};
 use crate::status::Status;
 
@@ -68,10 +69,10 @@ impl From<io::Error> for NoAnswer {
     }
 }
 
-/// Answers the clients of this listener, for ever.
-pub fn serve(listener: &UnixListener, answer: impl Fn(&Question) -> Answer) {
+/// Answers the clients of this listener, for ever. Those that ask for listeners become `heirs`.
+pub fn serve(listener: &UnixListener, heirs: &Heirs, answer: impl Fn(&Question) -> Answer) {
     loop {
-        let served = listener.accept().and_then(|(stream, _)| serve_one(stream, &answer));
+        let served = listener.accept().and_then(|(stream, _)| serve_one(stream, heirs, &answer));
         if let Err(error) = served {
             tracing::debug!(%error, "cannot answer a command");
             // Without file descriptors the next attempt would fail as fast.
@@ -80,7 +81,11 @@ pub fn serve(listener: &UnixListener, answer: impl Fn(&Question) -> Answer) {
     }
 }
 
-fn serve_one(stream: UnixStream, answer: impl Fn(&Question) -> Answer) -> io::Result<()> {
+fn serve_one(
+    stream: UnixStream,
+    heirs: &Heirs,
+    answer: impl Fn(&Question) -> Answer,
+) -> io::Result<()> {
     if !Peer::of(&stream)?.is_trusted() {
         return Ok(());
     }
@@ -94,6 +99,10 @@ fn serve_one(stream: UnixStream, answer: impl Fn(&Question) -> Answer) -> io::Re
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Question::Status,
         Err(error) => return Err(error),
     };
+    if question == Question::Inherit {
+        heirs.add(stream);
+        return Ok(());
+    }
     let mut writer = BufWriter::new(&stream);
     match answer(&question) {
         Answer::Status(status) => serde_json::to_writer(&mut writer, &status)?,

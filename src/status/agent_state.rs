@@ -16,6 +16,7 @@ use super::{
 use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
 use crate::kube_proxy::Found;
+use crate::loopback::LoopbackReport;
 use crate::source::kubernetes::ApiStatus;
 use crate::taken_ports;
 use crate::unresponsive::{EndpointReport, EndpointState, Report, Restored};
@@ -194,7 +195,12 @@ impl AgentState {
     }
 
     /// Returns a function that makes a report, for [`serve`](crate::query::serve).
-    pub fn teller(self, health: HealthSource, unbound: UnboundPorts) -> impl Fn() -> Status {
+    pub fn teller(
+        self,
+        health: HealthSource,
+        unbound: UnboundPorts,
+        loopback: impl Fn() -> LoopbackReport,
+    ) -> impl Fn() -> Status {
         let started = Time::now();
         move || {
             let health = health();
@@ -219,6 +225,7 @@ impl AgentState {
                 taken_node_ports: inner.taken_node_ports.clone(),
                 unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
+                loopback: loopback(),
             }
         }
     }

@@ -19,6 +19,7 @@ use shunt_core::model::Family;
 use shunt_core::plan::NodeContext;
 
 use crate::kube_proxy::Found;
+use crate::loopback::LoopbackReport;
 use crate::taken_ports;
 use crate::unresponsive::Report;
 
@@ -69,6 +70,8 @@ pub struct Status {
     pub unbound_ports: Vec<UnboundServer>,
     /// `healthCheckNodePort`s that the agent cannot bind.
     pub unbound_health_ports: Vec<UnboundPort>,
+    /// The proxy of node ports on loopback addresses.
+    pub loopback: LoopbackReport,
 }
 
 /// Describes a missing Node, and what to do.
@@ -153,6 +156,8 @@ pub struct NodePorts {
     /// The IPv6 addresses.
     #[serde(rename = "IPv6")]
     pub v6: Option<BTreeSet<IpAddr>>,
+    /// The loopback addresses, on which a proxy in the agent serves node ports of TCP.
+    pub loopback: BTreeSet<IpAddr>,
 }
 
 impl NodePorts {
@@ -160,7 +165,8 @@ impl NodePorts {
     #[must_use]
     pub fn of(node_context: &NodeContext) -> NodePorts {
         let [v4, v6] = Family::ALL.map(|family| node_context.node_port_addresses(family));
-        NodePorts { v4, v6 }
+        let loopback = node_context.options.loopback_node_ports.addresses().collect();
+        NodePorts { v4, v6, loopback }
     }
 }
 

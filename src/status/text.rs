@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time};
+use crate::loopback::{LoopbackReport, Unbound};
 use crate::unresponsive::{EndpointReport, EndpointState};
 
 /// The maximum number of problems of a kind in the short text; the long one and JSON have all.
@@ -25,6 +26,9 @@ impl Display for Text<'_> {
         let since = span(status.started.before(status.told));
         writeln!(f, "shunt {version} on node {node}, process {process}, running for {since}\n")?;
         row(f, "source", &status.source)?;
+        if status.loopback != LoopbackReport::default() {
+            row(f, "loopback", &status.loopback)?;
+        }
         status.rules.describe(f, status.told, verbose)
     }
 }
@@ -149,6 +153,14 @@ impl Status {
                 "cannot listen on {address} for the health checks of Service {service}: {reason}"
             )
         });
+        let unbound = &self.loopback.unbound;
+        some(&mut warnings, unbound, most, "node ports on loopback", |port| {
+            let Unbound { service, address, reason } = port;
+            format!(
+                "cannot listen on {address} for the node port of Service {service}: {reason}; if \
+                 another process has the port, it answers there"
+            )
+        });
         (problems, warnings)
     }
 }
@@ -225,15 +237,30 @@ impl Display for NodePorts {
             _ => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         };
         match (&self.v4, &self.v6) {
-            (None, None) => f.write_str(ALL),
+            (None, None) => f.write_str(ALL)?,
             (Some(v4), Some(v6)) if v4.is_empty() == v6.is_empty() => {
-                f.write_str(&list(&(v4 | v6)))
+                f.write_str(&list(&(v4 | v6)))?;
             }
             (v4, v6) => {
                 let list = |addresses: &Option<_>| addresses.as_ref().map_or(ALL.to_owned(), list);
-                write!(f, "{} (IPv4), {} (IPv6)", list(v4), list(v6))
+                write!(f, "{} (IPv4), {} (IPv6)", list(v4), list(v6))?;
             }
         }
+        match self.loopback.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; for TCP also on {}", list(&self.loopback)),
+        }
+    }
+}
+
+impl Display for LoopbackReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let LoopbackReport { listening, connections, max_connections, unbound } = self;
+        write!(f, "{listening} node ports served by the proxy")?;
+        if !unbound.is_empty() {
+            write!(f, ", {} not, as their port is taken", unbound.len())?;
+        }
+        write!(f, "; {connections} connections, at most {max_connections}")
     }
 }
 
@@ -292,7 +319,12 @@ mod tests {
                 "192.0.2.1 (IPv4), every local address except loopback (IPv6)",
             ),
         ] {
-            assert_eq!(NodePorts { v4, v6 }.to_string(), text);
+            assert_eq!(NodePorts { v4, v6, ..NodePorts::default() }.to_string(), text);
         }
+        let loopback = list("127.0.0.1 ::1").unwrap_or_default();
+        assert_eq!(
+            NodePorts { loopback, ..NodePorts::default() }.to_string(),
+            "every local address except loopback; for TCP also on 127.0.0.1, ::1"
+        );
     }
 }

@@ -55,7 +55,7 @@ fn defaults_are_kube_proxys_but_for_a_few() {
         ("/nftables/masqueradeBit", "14"),
         ("/nftables/syncPeriod", "\"30s\""),
         ("/nftables/minSyncPeriod", "\"0s\""),
-        ("/nodePortAddresses", "[\"0.0.0.0/0\",\"::/0\"]"),
+        ("/nodePortAddresses", "[\"0.0.0.0/0\",\"::/0\",\"127.0.0.0/8\"]"),
         ("/oomScoreAdj", "-999"),
         ("/configSyncPeriod", "\"15m0s\""),
         ("/mode", "\"nftables\""),

@@ -10,6 +10,7 @@ mod differential;
 mod endpoints;
 mod frontends;
 mod kernel;
+mod loopback;
 mod metrics;
 mod oncall;
 mod packets;

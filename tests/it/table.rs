@@ -225,8 +225,8 @@ pub(crate) fn name(scenario: impl Scenario) -> String {
     format!("service-{}", scenario.number())
 }
 
-fn node_port(number: u8) -> u16 {
-    30_070 + u16::from(number)
+pub(crate) const fn node_port(number: u8) -> u16 {
+    30_070 + number as u16
 }
 
 /// The address of a frontend of [`service_of`]. IPv6 addresses end in the same digits as IPv4 ones.

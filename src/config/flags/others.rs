@@ -53,16 +53,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "Serve metrics that were hidden in that version.",
     ),
     Flag::new(
-        "iptables-localhost-nodeports",
-        "",
-        "iptables.localhostNodePorts",
-        |draft, value| {
-            draft.configuration.iptables.localhost_node_ports = Some(super::parse_bool(value)?);
-            Ok(())
-        },
-        "NodePorts on loopback addresses.",
-    ),
-    Flag::new(
         "ipvs-scheduler",
         "NAME",
         "ipvs.scheduler",

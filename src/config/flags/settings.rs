@@ -168,8 +168,19 @@ pub(super) const FLAGS: &[Flag] = &[
         "CIDRS",
         "nodePortAddresses",
         |draft, value| list(&mut draft.configuration.node_port_addresses, value),
-        "The addresses of NodePorts: CIDRs separated by commas, or `primary`. Default: every local \
-         address except loopback; with --proxy-mode=nftables `primary`.",
+        "The addresses of NodePorts: CIDRs, `primary`, `localhost` and `all`, separated by commas. \
+         Default: `all`; with --proxy-mode=nftables `primary`.",
+    ),
+    Flag::new(
+        "iptables-localhost-nodeports",
+        "",
+        "iptables.localhostNodePorts",
+        |draft, value| {
+            draft.configuration.iptables.localhost_node_ports = Some(super::parse_bool(value)?);
+            Ok(())
+        },
+        "Without --proxy-mode=nftables: NodePorts of TCP on 127.0.0.1, if --nodeport-addresses \
+         contain it; default: true.",
     ),
     Flag::new(
         "oom-score-adj",

@@ -213,8 +213,9 @@ fn an_address_that_is_not_selected_gets_no_node_ports() -> Result<()> {
     Ok(())
 }
 
+/// The node's own server has the port there, so the agent's proxy cannot listen.
 #[test]
-fn loopback_has_none_even_if_it_is_asked_for() -> Result<()> {
+fn server_of_the_node_keeps_its_port_on_loopback() -> Result<()> {
     for addresses in [
         "[127.0.0.0/8, '::1/128']",
         "[127.0.0.1/32, 192.0.2.10/32, '::1/128', '2001:db8:2::10/128']",

@@ -7,7 +7,9 @@ use anyhow::Result;
 use nfnetlink::nft::Socket;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
+use shunt::handover::Heirs;
 use shunt::http::{Health, HealthSource, UnboundPorts};
+use shunt::loopback::LoopbackReport;
 use shunt::presence::Presence;
 use shunt::query::{self, Answer};
 use shunt::status::{AgentState, Following};
@@ -36,11 +38,12 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
     let known = AgentState::default();
     known.follow(NODE, Following::Manifests(vec!["/etc/shunt".into()]));
-    let teller = known.clone().teller(health(), UnboundPorts::default());
+    let teller = known.clone().teller(health(), UnboundPorts::default(), LoopbackReport::default);
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
     std::thread::spawn(move || {
-        query::serve(&presence.listener, |_| Answer::Status(Box::new(teller())));
+        let answer = |_: &_| Answer::Status(Box::new(teller()));
+        query::serve(&presence.listener, &Heirs::default(), answer);
     });
 
     faults.refuse(|refusal| {

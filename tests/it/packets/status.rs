@@ -49,7 +49,9 @@ fn all_is_well_and_counted() -> Result<()> {
     assert_eq!(status["healthy"], true);
     assert_eq!(status["source"]["kind"], "manifests");
     assert_eq!(status["generation"], world.lab.node.nft_generation()?);
-    let primary = serde_json::json!({"IPv4": ["192.0.2.10"], "IPv6": ["2001:db8:2::10"]});
+    let primary = serde_json::json!({
+        "IPv4": ["192.0.2.10"], "IPv6": ["2001:db8:2::10"], "loopback": []
+    });
     assert_eq!(status["nodePorts"], primary);
     let counts = &status["counts"];
     let number = |name: &str| counts[name].as_u64().unwrap_or_default();

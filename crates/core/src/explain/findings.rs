@@ -90,6 +90,10 @@ codes! {
     NodePortAddressNotSelected = "node-port-address-not-selected",
     /// Another process listens on the node port.
     NodePortTaken = "node-port-taken",
+    /// The agent's proxy serves the node port on a loopback address.
+    LoopbackProxy = "loopback-proxy",
+    /// Another process has the node port on a loopback address.
+    LoopbackPortTaken = "loopback-port-taken",
     /// The protocol is none of a service port, such as ICMP.
     NotAServiceProtocol = "not-a-service-protocol",
     /// An endpoint did not answer.

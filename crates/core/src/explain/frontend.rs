@@ -3,10 +3,9 @@
 use crate::model::Store;
 use crate::plan::{Desired, FrontendKey, Outcome};
 
-use super::endpoints::{EndpointView, Question, endpoints};
+use super::endpoints::{EndpointView, Question, choices_of, endpoints};
 use super::findings::Finding;
 use super::reasons::{Target, no_endpoints, no_local, policy_of, port_of};
-use super::walk::Choice;
 
 /// A planned frontend, as clients without a short circuit use it.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,9 +27,7 @@ pub fn frontend_view(key: FrontendKey, store: &Store, desired: &Desired) -> Opti
     let port = port_of(service, key)?;
     let policy = policy_of(service, kind);
     let pool: &[_] = frontend.main_pool().map_or(&[], |pool| pool);
-    let probability = 1.0 / f64::from(u32::try_from(pool.len()).unwrap_or(u32::MAX).max(1));
-    let choices: Vec<Choice> =
-        pool.iter().map(|backend| Choice { backend: *backend, probability }).collect();
+    let choices = choices_of(pool);
     let locality = context.locality();
     let family = key.family();
     let unresponsive = &context.options.unresponsive;

@@ -6,7 +6,6 @@
 mod endpoints;
 mod findings;
 mod frontend;
-mod jhash;
 mod planned;
 mod reasons;
 mod walk;

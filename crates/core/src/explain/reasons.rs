@@ -1,13 +1,16 @@
 //! The reasons in the objects for what becomes of a packet.
 
 use crate::model::{
-    Balancing, Family, Ignored, ObjectName, Service, ServicePort, Store, TrafficPolicy,
+    Balancing, Family, Ignored, ObjectName, Protocol, Service, ServicePort, Store, TrafficPolicy,
 };
-use crate::plan::{ChainName, Desired, Frontend, FrontendKey, FrontendKind, NodeContext, Outcome};
+use crate::plan::{
+    ChainName, Desired, Frontend, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext,
+    Outcome,
+};
 
-use super::endpoints::{EndpointView, NotUsed, Question, endpoints};
+use super::endpoints::{EndpointView, NotUsed, Question, choices_of, endpoints};
 use super::findings::{Code, Finding};
-use super::walk::{End, Packet, Walk};
+use super::walk::{End, Entry, Packet, Walk};
 
 /// The policy that selects the endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +91,8 @@ pub struct Reasons {
     pub endpoints: Vec<EndpointView>,
     /// The findings, most important first.
     pub findings: Vec<Finding>,
+    /// True if not the rules decide, but the agent's proxy for node ports on loopback addresses.
+    pub is_proxied: bool,
 }
 
 /// Finds the reasons. `walk` is the way of the packet through the tables of the kernel, or through
@@ -96,6 +101,9 @@ pub struct Reasons {
 pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -> Reasons {
     let Some(context) = desired.node_context() else { return Reasons::default() };
     let Some((key, frontend)) = frontend_of(packet, desired, context) else {
+        if let Some(reasons) = proxied(packet, store, desired, context) {
+            return reasons;
+        }
         let findings = without_frontend(packet, store, desired, context);
         return Reasons { findings, ..Reasons::default() };
     };
@@ -131,7 +139,53 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
         );
         Finding::new(Code::ClaimedByOtherService, text)
     }));
-    Reasons { target: Some(target), endpoints: views, findings }
+    Reasons { target: Some(target), endpoints: views, findings, is_proxied: false }
+}
+
+/// Returns the reasons for a connection that the agent's proxy on a loopback address accepts.
+fn proxied(
+    packet: &Packet,
+    store: &Store,
+    desired: &Desired,
+    context: &NodeContext,
+) -> Option<Reasons> {
+    let family = packet.family();
+    let is_there = context.options.loopback_node_ports.has(family)
+        && packet.destination == LoopbackNodePorts::address(family)
+        && packet.entry == Entry::Node;
+    let key = packet.node_port_key()?;
+    if !is_there || key.protocol() != Protocol::Tcp {
+        return None;
+    }
+    let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(key)?);
+    let service = store.service(desired.service_of(key)?)?;
+    let port = port_of(service, key)?;
+    let policy = match policy_of(service, kind) {
+        Policy::Local => Policy::ShortCircuit,
+        policy => policy,
+    };
+    let (locality, unresponsive) = (context.locality(), &context.options.unresponsive);
+    let question = Question { service, port, family, policy, locality, unresponsive };
+    let pool: &[_] = frontend.pool_of_node().map_or(&[], |pool| pool);
+    let views = endpoints(store, question, &choices_of(pool));
+    let target = Target::of(question, key, kind, frontend);
+    let finding = match pool.is_empty() {
+        true => no_endpoints(service, store, &target, &views),
+        false => Finding::new(
+            Code::LoopbackProxy,
+            format!(
+                "the agent's proxy accepts connections to node port {} on {}, and connects to an \
+                 endpoint from an address of the node",
+                packet.port, packet.destination
+            ),
+        ),
+    };
+    Some(Reasons {
+        target: Some(target),
+        endpoints: views,
+        findings: vec![finding],
+        is_proxied: true,
+    })
 }
 
 /// Returns the frontend that the packet is for, in the order of the rules.
@@ -355,7 +409,7 @@ fn without_frontend(
             let text = format!(
                 "node port {} of Service {owner} is not on {address}: {}",
                 packet.port,
-                node_port_addresses(context, packet.family())
+                why_not_there(packet, context)
             );
             findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
         }
@@ -370,9 +424,21 @@ fn without_frontend(
     findings
 }
 
+/// Returns why an address of the node has no node ports.
+fn why_not_there(packet: &Packet, context: &NodeContext) -> String {
+    let (family, address) = (packet.family(), packet.destination);
+    let proxy = LoopbackNodePorts::address(family);
+    match context.options.loopback_node_ports.has(family) {
+        _ if !address.is_loopback() => node_port_addresses(context, family),
+        false => format!("{proxy} has no node ports unless nodePortAddresses have localhost"),
+        true if address != proxy => format!("{proxy} is the only loopback address with node ports"),
+        true => "the proxy on loopback addresses serves TCP only".to_owned(),
+    }
+}
+
 fn node_port_addresses(context: &NodeContext, family: Family) -> String {
     match context.node_port_addresses(family) {
-        None => "node ports are never on loopback addresses".to_owned(),
+        None => "node ports are on every other address".to_owned(),
         Some(addresses) if addresses.is_empty() => {
             format!("nodePortAddresses select no {family} address")
         }

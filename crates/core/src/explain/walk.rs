@@ -8,9 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{Backend, Balancing, Family, Protocol};
-use crate::plan::{ChainName, FrontendKey, Is, Pools, Rule, Set, Statement, Value};
-
-use super::jhash::index_of;
+use crate::plan::{ChainName, FrontendKey, Is, Pools, Rule, Set, Statement, Value, hash_index};
 
 /// The first packet of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -526,7 +524,7 @@ impl<T: Tables> Walker<'_, T> {
             // The source port is unknown.
             Balancing::Random | Balancing::SourceAndPortHash => 0..count,
             Balancing::SourceHash => {
-                let index = index_of(self.packet.source, count);
+                let index = hash_index(self.packet.source, count);
                 index..index + 1
             }
         };

@@ -22,10 +22,10 @@ struct Touching {
 /// The desired state of the kernel.
 #[derive(Debug)]
 pub struct Desired {
-    options: Options,
+    pub(super) options: Options,
     node_name: String,
     node_context: Option<Arc<NodeContext>>,
-    plans: ArrivalMap<ObjectName, ServicePlan>,
+    pub(super) plans: ArrivalMap<ObjectName, ServicePlan>,
     claims: Claims,
     /// Members of plain sets with the number of Services (or node_context) that want them.
     members: ArrivalMap<SetMember, usize>,
@@ -37,6 +37,8 @@ pub struct Desired {
     unserved: Unserved,
     touched: Touching,
     flows: Flows,
+    /// The ports of the proxy on loopback addresses that may have changed.
+    pub(super) loopback: BTreeSet<(Family, u16)>,
 }
 
 impl Desired {
@@ -56,6 +58,7 @@ impl Desired {
             unserved: Unserved::default(),
             touched: Touching::default(),
             flows: Flows::default(),
+            loopback: BTreeSet::new(),
         }
     }
 
@@ -122,6 +125,7 @@ impl Desired {
         for address in old {
             self.remove_member(SetMember { set: Set::NodeportIps, address });
         }
+        self.note_loopback_options(&new);
         let chains = |s: &NodeContext| Family::ALL.map(|family| base_chains(s, family));
         self.touched.chains |=
             self.node_context.as_ref().is_none_or(|old| chains(old) != chains(&new));
@@ -220,6 +224,7 @@ impl Desired {
                 self.conflicts.insert(*key, conflicts);
             }
         }
+        self.note_loopback(&keys);
         self.touched.frontends.extend(keys);
     }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{DetectLocal, NodePortAddresses, Options};
+use super::{DetectLocal, Options};
 use crate::model::{Family, Locality, Node, Store};
 
 /// The common inputs of the plans of all Services.
@@ -80,18 +80,18 @@ impl NodeContext {
     #[must_use]
     pub fn node_port_addresses(&self, family: Family) -> Option<BTreeSet<IpAddr>> {
         let usable = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();
-        match &self.options.node_port_addresses {
-            NodePortAddresses::Primary => self.node_address(family).map(|own| [own].into()),
-            cidrs if cidrs.is_all(family) => None,
-            cidrs => Some(
-                self.interface_addresses
-                    .iter()
-                    .filter(usable)
-                    .filter(|address| cidrs.contains(**address))
-                    .copied()
-                    .collect(),
-            ),
+        let selected = &self.options.node_port_addresses;
+        if selected.is_all(family) {
+            return None;
         }
+        let primary = self.node_address(family).filter(|_| selected.has_primary());
+        let has_net = selected.nets().iter().any(|net| Family::of_net(net) == family);
+        if primary.is_none() && !has_net {
+            return None;
+        }
+        let own = self.interface_addresses.iter().filter(usable);
+        let inside = own.filter(|address| selected.contains(**address)).copied();
+        Some(inside.chain(primary).collect())
     }
 
     /// Returns the addresses with NodePorts that the node has now, of both families.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::Unresponsive;
+use super::{LoopbackNodePorts, Unresponsive};
 use crate::model::{Balancing, Family};
 
 /// The criterion for traffic of pods on this node (`detectLocalMode`).
@@ -33,28 +33,49 @@ pub enum NodePortAddresses {
     Primary,
     /// On the node's addresses in these prefixes; a family without a prefix has all its addresses.
     Cidrs(Vec<IpNet>),
+    /// On the node's primary address of each family, and on its addresses in these prefixes.
+    PrimaryAnd(Vec<IpNet>),
 }
 
 impl NodePortAddresses {
     /// Returns true if every local address of that family has NodePorts.
     #[must_use]
     pub fn is_all(&self, family: Family) -> bool {
+        let mut own = self.nets().iter().filter(|net| Family::of_net(net) == family).peekable();
+        (!self.has_primary() && own.peek().is_none()) || own.any(|net| net.prefix_len() == 0)
+    }
+
+    /// Returns true if the node's primary addresses have NodePorts, whatever the prefixes are.
+    #[must_use]
+    pub fn has_primary(&self) -> bool {
         match self {
-            NodePortAddresses::Primary => false,
-            NodePortAddresses::Cidrs(nets) => {
-                let mut own = nets.iter().filter(|net| Family::of_net(net) == family).peekable();
-                own.peek().is_none() || own.any(|net| net.prefix_len() == 0)
-            }
+            NodePortAddresses::Primary | NodePortAddresses::PrimaryAnd(_) => true,
+            NodePortAddresses::Cidrs(_) => false,
         }
+    }
+
+    /// Returns the prefixes.
+    #[must_use]
+    pub fn nets(&self) -> &[IpNet] {
+        match self {
+            NodePortAddresses::Primary => &[],
+            NodePortAddresses::Cidrs(nets) | NodePortAddresses::PrimaryAnd(nets) => nets,
+        }
+    }
+
+    /// Returns true if one of the prefixes is a loopback prefix, and contains the family's address
+    /// for node ports on loopback. A prefix of length 0 is none.
+    #[must_use]
+    pub fn has_loopback(&self, family: Family) -> bool {
+        let address = LoopbackNodePorts::address(family);
+        let mut nets = self.nets().iter();
+        nets.any(|net| net.network().is_loopback() && net.contains(&address))
     }
 
     /// Returns true if one of the prefixes contains the address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        match self {
-            NodePortAddresses::Primary => false,
-            NodePortAddresses::Cidrs(nets) => nets.iter().any(|net| net.contains(&address)),
-        }
+        self.nets().iter().any(|net| net.contains(&address))
     }
 }
 
@@ -69,6 +90,9 @@ pub struct Options {
     pub detect_local: DetectLocal,
     /// Where NodePorts are offered.
     pub node_port_addresses: NodePortAddresses,
+    /// The loopback addresses on which the agent's proxy offers NodePorts of TCP.
+    #[serde(default)]
+    pub loopback_node_ports: LoopbackNodePorts,
     /// The primary address of the node in its family, whatever the Node says (`bindAddress`).
     pub node_address: Option<IpAddr>,
     /// The balancing of Services without an annotation (`ipvs.scheduler`).
@@ -91,6 +115,7 @@ impl Default for Options {
             masquerade_all: false,
             detect_local: DetectLocal::default(),
             node_port_addresses: NodePortAddresses::default(),
+            loopback_node_ports: LoopbackNodePorts::default(),
             node_address: None,
             balancing: Balancing::default(),
             reset_gone_endpoints: false,

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use shunt_testbed::{Echo, Host, Service};
 
-use super::{From, Packet, ROW, Row, Says, To, V6, check, explain};
-use crate::table::{Family, Frontend, ip, service_of};
+use super::{From, Packet, ROW, Row, Says, TCP, To, UDP, V4, V6, check, explain};
+use crate::table::{self, Family, Frontend, ip, service_of};
 use crate::world::{World, cluster_ip_service, slices};
 
 const RANGES: u8 = 40;
@@ -19,6 +19,8 @@ const YOUNGER: u8 = 45;
 const CLAIMS_CLUSTER_IP: u8 = 46;
 const VICTIM: u8 = 47;
 const OTHER_PROXY: u8 = 49;
+const UNSERVED: u8 = 50;
+const ELSEWHERE: u8 = 51;
 
 /// The address of a listener of the node in a ServiceCIDR, as a DNS cache has one.
 const OF_NODE: [&str; 2] = ["10.96.0.200", "fd00:96::200"];
@@ -268,6 +270,77 @@ fn destinations_without_a_delivery_are_explained() -> Result<()> {
     let _server = Echo::on(&world.lab.node, OF_NODE_PORT)?;
     let _agent = world.start()?;
     check(&world, ROWS)
+}
+
+/// With node ports of TCP on loopback addresses.
+const ON_LOOPBACK: &[Row] = &[
+    Row {
+        situation: "a node port on loopback, served by the proxy",
+        from: From::Node,
+        to: To::At("127.0.0.1", "::1", 30112),
+        over: TCP,
+        codes: &["loopback-proxy"],
+        packet: Packet::Answered(&["pod-1"]),
+        ..ROW
+    },
+    Row {
+        situation: "a node port of another protocol on loopback",
+        from: From::Node,
+        to: To::At("127.0.0.1", "::1", 30112),
+        over: UDP,
+        says: Says::NotAService,
+        codes: &["node-port-address-not-selected"],
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a node port on another loopback address",
+        from: From::Node,
+        to: To::At("127.0.0.2", "::1", 30112),
+        families: V4,
+        over: TCP,
+        says: Says::NotAService,
+        codes: &["node-port-address-not-selected"],
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a node port on loopback without endpoints",
+        from: From::Node,
+        to: To::At("127.0.0.1", "::1", table::node_port(UNSERVED)),
+        over: TCP,
+        says: Says::Refused,
+        codes: &["no-endpoints"],
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a node port on loopback, policy Local, endpoints elsewhere",
+        from: From::Node,
+        to: To::At("127.0.0.1", "::1", table::node_port(ELSEWHERE)),
+        over: TCP,
+        codes: &["loopback-proxy"],
+        packet: Packet::Answered(&["pod-3"]),
+        ..ROW
+    },
+];
+
+#[test]
+fn node_ports_on_loopback_are_explained() -> Result<()> {
+    let world = world()?;
+    let unserved = service_of("unserved", UNSERVED);
+    world.manifests.write("unserved.yaml", unserved)?;
+    let elsewhere = service_of("elsewhere", ELSEWHERE).spec("externalTrafficPolicy: Local");
+    let slices = slices("elsewhere", &[&world.lab.pod3]);
+    world.manifests.write("elsewhere.yaml", format!("{elsewhere}{slices}"))?;
+    let agent =
+        world.agent("mode: nftables\nnodePortAddresses: [primary, localhost]\n")?.start()?;
+    let node = world.lab.from(&world.lab.node);
+    for address in ["127.0.0.1", "[::1]"] {
+        node.tcp(format!("{address}:30112")).eventually().reaches(&["pod-1"]);
+    }
+    check(&world, ON_LOOPBACK)?;
+    agent.stop()
 }
 
 /// A question by name.

@@ -164,6 +164,7 @@ pub fn options() -> impl Strategy<Value = Options> {
                 masquerade_all,
                 detect_local,
                 node_port_addresses,
+                loopback_node_ports: Default::default(),
                 node_address,
                 balancing,
                 reset_gone_endpoints: false,

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use crate::plan::HASH_SEED;
+use super::HASH_SEED;
 
 /// Returns the index below the count that `jhash ip saddr mod COUNT` gives (`nft_jhash_eval`).
-pub(super) fn index_of(source: IpAddr, count: u32) -> u32 {
+#[must_use]
+pub fn hash_index(source: IpAddr, count: u32) -> u32 {
     let hash = match source {
         IpAddr::V4(source) => jhash(&source.octets(), HASH_SEED),
         IpAddr::V6(source) => jhash(&source.octets(), HASH_SEED),

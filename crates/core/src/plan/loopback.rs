@@ -1,0 +1,275 @@
+//! Node ports on the node's loopback addresses.
+//!
+//! The kernel routes no packet from a loopback address to another host, so no rule can translate
+//! these connections. A proxy in the agent accepts them, for TCP. This module has the configuration
+//! of that proxy, and what it needs of a frontend.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Desired, Frontend, FrontendKey, NodeContext, hash_index};
+use crate::model::{Backend, Balancing, Family, ObjectName, Protocol};
+
+/// The families whose loopback address has node ports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoopbackNodePorts {
+    /// Node ports are on 127.0.0.1.
+    #[serde(rename = "IPv4")]
+    pub v4: bool,
+    /// Node ports are on ::1.
+    #[serde(rename = "IPv6")]
+    pub v6: bool,
+}
+
+impl LoopbackNodePorts {
+    /// Returns true if the loopback address of that family has node ports.
+    #[must_use]
+    pub fn has(self, family: Family) -> bool {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+
+    /// Returns the loopback address of a family on which the proxy listens.
+    #[must_use]
+    pub fn address(family: Family) -> IpAddr {
+        match family {
+            Family::V4 => Ipv4Addr::LOCALHOST.into(),
+            Family::V6 => Ipv6Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// Returns the addresses that have node ports.
+    pub fn addresses(self) -> impl Iterator<Item = IpAddr> {
+        let families = Family::ALL.into_iter().filter(move |family| self.has(*family));
+        families.map(LoopbackNodePorts::address)
+    }
+
+    /// Returns the port of a frontend that the proxy serves if it has an endpoint.
+    fn port_of(self, key: FrontendKey) -> Option<(Family, u16)> {
+        match key {
+            FrontendKey::NodePort(family, Protocol::Tcp, port) if self.has(family) => {
+                Some((family, port))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A node port with endpoints, as a client on the node's loopback address uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoopbackPort {
+    /// The Service that owns the node port.
+    pub service: ObjectName,
+    /// The backends for connections of the node itself, each as often as its share is. Never empty.
+    pub pool: Arc<[Backend]>,
+    /// The timeout of session affinity in seconds; `None` without session affinity.
+    pub affinity: Option<u32>,
+}
+
+/// Changes of node ports on loopback addresses, by family and port; `None` for a port that the proxy
+/// must not serve any more.
+pub type LoopbackChanges = BTreeMap<(Family, u16), Option<LoopbackPort>>;
+
+impl Desired {
+    /// Takes the changes of node ports on loopback addresses since the last call.
+    pub fn take_loopback(&mut self) -> LoopbackChanges {
+        let touched = std::mem::take(&mut self.loopback).into_iter();
+        touched.map(|port| (port, self.loopback_port(port))).collect()
+    }
+
+    /// Returns what the proxy needs of a port; `None` if it must not serve it.
+    fn loopback_port(&self, (family, port): (Family, u16)) -> Option<LoopbackPort> {
+        let key = FrontendKey::NodePort(family, Protocol::Tcp, port);
+        self.options.loopback_node_ports.port_of(key)?;
+        let frontend = self.frontend(key)?;
+        let pool = frontend.pool_of_node()?;
+        Some(LoopbackPort {
+            service: self.service_of(key)?.clone(),
+            pool: match frontend.balancing {
+                // The source port is not known yet.
+                Balancing::Random | Balancing::SourceAndPortHash => pool.clone(),
+                Balancing::SourceHash => {
+                    let client = LoopbackNodePorts::address(family);
+                    let count = u32::try_from(pool.len()).unwrap_or(u32::MAX);
+                    [*pool.get(hash_index(client, count) as usize)?].into()
+                }
+            },
+            affinity: frontend.affinity,
+        })
+    }
+
+    /// Notes changed frontends.
+    pub(super) fn note_loopback(&mut self, keys: &[FrontendKey]) {
+        let wanted = self.options.loopback_node_ports;
+        self.loopback.extend(keys.iter().filter_map(|key| wanted.port_of(*key)));
+    }
+
+    /// Notes all ports whose family has node ports on its loopback address by the old options or by
+    /// the new ones, if these differ.
+    pub(super) fn note_loopback_options(&mut self, new: &NodeContext) {
+        let wanted = |it: &NodeContext| it.options.loopback_node_ports;
+        let before = self.node_context().map(|old| wanted(old)).unwrap_or_default();
+        let after = wanted(new);
+        if before != after {
+            let keys = self.plans.values().flat_map(|plan| &plan.frontends).map(|(key, _)| *key);
+            let ports = keys.flat_map(|key| [before.port_of(key), after.port_of(key)]);
+            let ports: Vec<_> = ports.flatten().collect();
+            self.loopback.extend(ports);
+        }
+    }
+}
+
+impl Frontend {
+    /// Returns the backends for connections of the node itself, which may use all endpoints even if
+    /// the policy is Local. `None` if the kernel rejects or drops them.
+    #[must_use]
+    pub fn pool_of_node(&self) -> Option<&Arc<[Backend]>> {
+        match self.short_circuit.is_empty() {
+            true => self.main_pool(),
+            false => Some(&self.short_circuit),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, Store,
+        TrafficPolicy,
+    };
+    use crate::plan::Options;
+
+    const PORT: (Family, u16) = (Family::V4, 30_080);
+
+    struct World {
+        store: Store,
+        desired: Desired,
+    }
+
+    impl World {
+        fn new(v4: bool) -> World {
+            World { store: Store::new(), desired: Desired::new(options(v4), "here") }
+        }
+
+        fn change(&mut self, change: Change) -> LoopbackChanges {
+            let mut dirty = Dirty::default();
+            self.store.apply(change, &mut dirty);
+            self.desired.update(&self.store, &dirty);
+            self.desired.take_loopback()
+        }
+
+        fn configure(&mut self, v4: bool) -> LoopbackChanges {
+            self.desired.configure(options(v4), "here");
+            let dirty = Dirty { node_context: true, ..Dirty::default() };
+            self.desired.update(&self.store, &dirty);
+            self.desired.take_loopback()
+        }
+    }
+
+    fn options(v4: bool) -> Options {
+        let loopback_node_ports = LoopbackNodePorts { v4, v6: false };
+        Options { loopback_node_ports, ..Options::default() }
+    }
+
+    fn service(external_policy: TrafficPolicy, affinity_seconds: Option<u32>) -> Change {
+        let port = |name: &str, protocol, port, node_port| ServicePort {
+            name: name.into(),
+            protocol,
+            port,
+            node_port: Some(node_port),
+        };
+        Change::service(Service {
+            name: ObjectName::new("shop", "web"),
+            created: None,
+            cluster_ips: vec![[10, 96, 0, 1].into()],
+            external_ips: Vec::new(),
+            load_balancer_ips: Vec::new(),
+            proxied_ips: Vec::new(),
+            source_ranges: Vec::new(),
+            ports: vec![
+                port("tcp", Protocol::Tcp, 80, PORT.1),
+                port("udp", Protocol::Udp, 53, 30_053),
+            ],
+            internal_policy: TrafficPolicy::Cluster,
+            external_policy,
+            affinity_seconds,
+            balancing: None,
+            health_check_node_port: None,
+        })
+    }
+
+    fn slice(octets: &[u8]) -> Change {
+        let endpoint = |octet: &u8| Endpoint {
+            address: [10, 244, 0, *octet].into(),
+            ready: true,
+            serving: true,
+            terminating: false,
+            node: Some("there".into()),
+            hints: None,
+        };
+        let port = |name: &str, protocol| EndpointPort { name: name.into(), protocol, port: 8080 };
+        Change::slice(EndpointSlice {
+            name: ObjectName::new("shop", "web-1"),
+            service: Some("web".into()),
+            family: Family::V4,
+            weight: None,
+            ports: vec![port("tcp", Protocol::Tcp), port("udp", Protocol::Udp)],
+            endpoints: octets.iter().map(endpoint).collect(),
+        })
+    }
+
+    fn pool(changes: &LoopbackChanges) -> Option<usize> {
+        assert_eq!(changes.keys().collect::<Vec<_>>(), [&PORT]);
+        changes[&PORT].as_ref().map(|port| port.pool.len())
+    }
+
+    #[test]
+    fn only_changes_of_tcp_node_ports_are_passed_on() {
+        let mut world = World::new(true);
+        assert_eq!(pool(&world.change(service(TrafficPolicy::Cluster, None))), None);
+        assert_eq!(pool(&world.change(slice(&[1, 2]))), Some(2));
+        assert!(world.change(slice(&[1, 2])).is_empty());
+        let sticky = world.change(service(TrafficPolicy::Cluster, Some(60)));
+        assert_eq!(sticky[&PORT].as_ref().and_then(|port| port.affinity), Some(60));
+        assert_eq!(pool(&world.change(slice(&[]))), None);
+        assert_eq!(pool(&world.change(slice(&[3]))), Some(1));
+        let name = ObjectName::new("shop", "web");
+        assert_eq!(pool(&world.change(Change::ServiceGone(name))), None);
+    }
+
+    /// The node uses the endpoints of other nodes, too.
+    #[test]
+    fn policy_local_has_the_pool_of_the_node() {
+        let mut world = World::new(true);
+        world.change(slice(&[1, 2]));
+        assert_eq!(pool(&world.change(service(TrafficPolicy::Local, None))), Some(2));
+    }
+
+    #[test]
+    fn by_the_hash_of_its_address_the_node_has_one_endpoint() {
+        let mut world = World::new(true);
+        let options = Options { balancing: Balancing::SourceHash, ..options(true) };
+        world.desired.configure(options, "here");
+        world.change(slice(&[1, 2, 3]));
+        assert_eq!(pool(&world.change(service(TrafficPolicy::Cluster, None))), Some(1));
+    }
+
+    #[test]
+    fn changed_options_pass_all_ports_on() {
+        let mut world = World::new(false);
+        world.change(slice(&[1]));
+        assert!(world.change(service(TrafficPolicy::Cluster, None)).is_empty());
+        for _ in 0..2 {
+            assert_eq!(pool(&world.configure(true)), Some(1));
+            assert!(world.configure(true).is_empty());
+            assert_eq!(pool(&world.configure(false)), None);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The transfer of listeners from an ending agent to one that waits for its lock.
+//!
+//! Owns: the sockets of waiting agents in the ending one ([`Heirs`]), and the connection of a waiting
+//! agent ([`Heir`]). The listeners pass as file descriptors (`SCM_RIGHTS`), with the connections that
+//! wait in their queues: no client is refused. They pass at the end only. A copy in another process
+//! would keep a port open that the agent closes.
+//!
+//! Must not know: what the listeners are for.
+
+use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::presence::connect_to_agent;
+use crate::query::Question;
+
+/// The maximum number of file descriptors in a message, a bit less than the kernel's (`SCM_MAX_FD`).
+const MAX_FILES: usize = 250;
+/// The maximum number of waiting agents.
+const MAX_HEIRS: usize = 16;
+/// The pause before a waiting agent connects again: the other one may be too old to know it.
+const RECONNECT: Duration = Duration::from_secs(1);
+/// The timeout of a connection to the other agent.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long an agent that has the lock waits for the end of the other one's last message.
+const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The agents that wait until this one ends. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Heirs(Arc<Mutex<Vec<UnixStream>>>);
+
+impl Heirs {
+    fn lock(&self) -> MutexGuard<'_, Vec<UnixStream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the connection of a waiting agent.
+    pub fn add(&self, stream: UnixStream) {
+        let mut heirs = self.lock();
+        heirs.retain(is_open);
+        if heirs.len() < MAX_HEIRS && stream.set_nonblocking(true).is_ok() {
+            heirs.push(stream);
+        }
+    }
+
+    /// Returns true if no agent waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let mut heirs = self.lock();
+        heirs.retain(is_open);
+        heirs.is_empty()
+    }
+
+    /// Sends the listeners to all waiting agents. One of them gets the lock; the others close them.
+    /// Returns the number of agents that got all.
+    pub fn send(&self, listeners: &[impl AsRawFd]) -> usize {
+        let files: Vec<RawFd> = listeners.iter().map(AsRawFd::as_raw_fd).collect();
+        let heirs = std::mem::take(&mut *self.lock());
+        let sent = heirs.iter().filter(|heir| files.chunks(MAX_FILES).all(|it| send(heir, it)));
+        sent.count()
+    }
+}
+
+fn send(heir: &UnixStream, files: &[RawFd]) -> bool {
+    let (bytes, rights) = ([IoSlice::new(b"l")], [ControlMessage::ScmRights(files)]);
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(heir.as_raw_fd(), &bytes, &rights, flags, None).is_ok()
+}
+
+/// Returns true if the other end is open. It sends nothing after its question.
+fn is_open(stream: &UnixStream) -> bool {
+    let (mut byte, mut control) = ([0], RecvAncillaryBuffer::default());
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    let read = recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, flags);
+    read.is_err_and(|errno| errno == rustix::io::Errno::AGAIN)
+}
+
+/// An agent that waits.
+#[derive(Debug, Default)]
+pub struct Heir {
+    connection: Option<UnixStream>,
+    connected_at: Option<Instant>,
+    files: Vec<OwnedFd>,
+}
+
+impl Heir {
+    /// Asks the agent that has the lock for its listeners, unless that is done, and receives what it
+    /// has sent. Never waits for it.
+    pub fn look(&mut self) {
+        if self.connection.is_none() {
+            // Another agent has got the lock, and these listeners with it.
+            self.files.clear();
+            let is_early = self.connected_at.is_some_and(|at| at.elapsed() < RECONNECT);
+            if !is_early {
+                self.connected_at = Some(Instant::now());
+                self.connection = connect();
+            }
+        }
+        self.receive();
+    }
+
+    fn receive(&mut self) {
+        let Some(connection) = &self.connection else { return };
+        loop {
+            let mut byte = [0];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            match recvmsg(connection, &mut [IoSliceMut::new(&mut byte)], &mut control, flags) {
+                Ok(message) if message.bytes > 0 => {
+                    for message in control.drain() {
+                        if let RecvAncillaryMessage::ScmRights(files) = message {
+                            self.files.extend(files);
+                        }
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return,
+                Ok(_) | Err(_) => {
+                    self.connection = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Returns the listeners on loopback addresses, now that this agent has the lock.
+    #[must_use]
+    pub fn take(mut self) -> Vec<(SocketAddr, TcpListener)> {
+        if let Some(connection) = &self.connection {
+            // The other agent has sent all, and ends.
+            let _ = connection.set_nonblocking(false);
+            let _ = connection.set_read_timeout(Some(LAST_MESSAGE_TIMEOUT));
+            self.receive();
+        }
+        let is_listening = |file: &OwnedFd| getsockopt(file, sockopt::AcceptConn) == Ok(true);
+        let listeners = self.files.into_iter().filter(is_listening).map(TcpListener::from);
+        let with_address = listeners.filter_map(|it| Some((it.local_addr().ok()?, it)));
+        with_address.filter(|(address, _)| address.ip().is_loopback()).collect()
+    }
+}
+
+/// Connects to the agent of this network namespace, and asks for its listeners.
+fn connect() -> Option<UnixStream> {
+    let ask = || -> io::Result<Option<UnixStream>> {
+        let Some((mut stream, agent)) = connect_to_agent(CONNECT_TIMEOUT)? else { return Ok(None) };
+        if !agent.is_trusted() {
+            return Ok(None);
+        }
+        let mut line = serde_json::to_vec(&Question::Inherit)?;
+        line.push(b'\n');
+        stream.write_all(&line)?;
+        stream.set_nonblocking(true)?;
+        Ok(Some(stream))
+    };
+    ask().unwrap_or_default()
+}

@@ -1,0 +1,195 @@
+//! The thread of the proxy: its listeners, and one task for each connection.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use shunt_core::plan::{LoopbackNodePorts, LoopbackPort};
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::connection::{reset, serve};
+use super::shared::{Complaint, Message, Port, Shared};
+
+/// The pause before the retry of a port that cannot be bound.
+const RETRY: Duration = Duration::from_secs(5);
+/// The pause after a failed accept: without file descriptors the next one would fail as fast.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// The maximum number of connections that wait for the proxy, for each port. The kernel's limit is
+/// net.core.somaxconn.
+const BACKLOG: u32 = 4096;
+
+/// Starts the thread. Returns the sender for the changes of each sync.
+pub(super) fn start(shared: Arc<Shared>) -> io::Result<UnboundedSender<Message>> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+    let (sender, messages) = mpsc::unbounded_channel();
+    std::thread::Builder::new().name("loopback".to_owned()).spawn(move || {
+        runtime.block_on(Worker { shared, messages, ports: BTreeMap::new(), retry_at: None }.run());
+    })?;
+    Ok(sender)
+}
+
+struct Worker {
+    shared: Arc<Shared>,
+    messages: UnboundedReceiver<Message>,
+    ports: BTreeMap<SocketAddr, Entry>,
+    /// The time of the next attempt to bind ports.
+    retry_at: Option<Instant>,
+}
+
+/// A port to serve.
+struct Entry {
+    port: Arc<Port>,
+    /// The task that accepts connections; `None` if the address cannot be bound.
+    task: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        let shared = self.shared.clone();
+        while !self.ends() {
+            let retry_at = self.retry_at;
+            let retry = async move {
+                match retry_at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(message) = self.messages.recv() => match message {
+                    Message::Changes(changes) => {
+                        for ((family, number), port) in changes {
+                            let address = LoopbackNodePorts::address(family);
+                            self.change(SocketAddr::new(address, number), port).await;
+                        }
+                        shared.drop_inherited();
+                    }
+                    Message::StopAccepting(answer) => {
+                        self.stop_accepting().await;
+                        // The process ends if that took too long.
+                        let _ = answer.send(());
+                    }
+                },
+                () = retry => self.retry(),
+                () = shared.idle.notified() => {}
+            }
+        }
+    }
+
+    /// Returns true if there is nothing to do any more. Then the next change starts a new thread.
+    fn ends(&self) -> bool {
+        if !self.ports.is_empty() || self.shared.open() > 0 {
+            return false;
+        }
+        let mut link = self.shared.link.lock().unwrap_or_else(PoisonError::into_inner);
+        let ends = self.messages.is_empty();
+        if ends {
+            *link = None;
+        }
+        ends
+    }
+
+    async fn stop_accepting(&mut self) {
+        let tasks: Vec<_> = self.ports.values_mut().filter_map(|it| it.task.take()).collect();
+        tasks.iter().for_each(JoinHandle::abort);
+        for task in tasks {
+            let _ = task.await;
+        }
+        self.retry_at = None;
+    }
+
+    async fn change(&mut self, address: SocketAddr, new: Option<LoopbackPort>) {
+        match (self.ports.get_mut(&address), new) {
+            (Some(entry), Some(new)) => entry.port.balancer().update(new),
+            (Some(_), None) => {
+                if let Some(Entry { task: Some(task), .. }) = self.ports.remove(&address) {
+                    task.abort();
+                    // The listener is closed when the task has ended. Another process, or the next
+                    // change, may bind the address then.
+                    let _ = task.await;
+                }
+                self.shared.forget(address);
+            }
+            (None, Some(new)) => {
+                let port = Arc::new(Port::new(new));
+                let task = self.listen(address, &port);
+                self.ports.insert(address, Entry { port, task });
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Tries to bind the ports again that could not be bound.
+    fn retry(&mut self) {
+        self.retry_at = None;
+        let mut ports = std::mem::take(&mut self.ports);
+        for (address, entry) in ports.iter_mut().filter(|(_, entry)| entry.task.is_none()) {
+            entry.task = self.listen(*address, &entry.port);
+        }
+        self.ports = ports;
+    }
+
+    /// Starts the task that accepts connections. Otherwise schedules a retry.
+    fn listen(&mut self, address: SocketAddr, port: &Arc<Port>) -> Option<JoinHandle<()>> {
+        let inherited = self.shared.take_inherited(address);
+        match inherited.map_or_else(|| bind(address), adopt) {
+            Ok(listener) => {
+                let listener = Arc::new(listener);
+                self.shared.bound(address, listener.clone());
+                Some(tokio::spawn(accept(listener, port.clone(), self.shared.clone())))
+            }
+            Err(error) => {
+                self.shared.unbound(address, &port.service(), &error);
+                self.retry_at.get_or_insert_with(|| Instant::now() + RETRY);
+                None
+            }
+        }
+    }
+}
+
+/// Takes the listener of an earlier agent, with the connections that wait in its queue.
+fn adopt(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // Connections of an earlier agent may be in TIME_WAIT.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Accepts connections for ever.
+async fn accept(listener: Arc<TcpListener>, port: Arc<Port>, shared: Arc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => match shared.enter() {
+                Some(slot) => {
+                    tokio::spawn(serve(client, port.clone(), shared.clone(), slot));
+                }
+                None => reset(&client),
+            },
+            // The client has given up.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(error) => {
+                if shared.may_log(Complaint::CannotAccept) {
+                    tracing::error!(
+                        %error, service = %port.service(),
+                        "cannot accept a connection to a node port on a loopback address; retrying"
+                    );
+                }
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}

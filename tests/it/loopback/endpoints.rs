@@ -1,0 +1,115 @@
+//! The endpoints that connections through the proxy get.
+
+use anyhow::Result;
+use shunt_testbed::{Host, Protocol};
+
+use super::{BOTH, PODS, RAW, V4, V6, raw_service};
+use crate::world::{World, manifest, status_json, web};
+
+fn write(world: &World, spec: &str, pods: &[&Host]) -> Result<()> {
+    let service = web().spec(spec);
+    world.manifests.write("web.yaml", manifest(&service, "web", pods))
+}
+
+/// As with node ports on other addresses, the node may use all endpoints.
+#[test]
+fn policy_local_does_not_restrict_the_node() -> Result<()> {
+    let world = World::with_web()?;
+    let all = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
+    write(&world, "externalTrafficPolicy: Local", &all)?;
+    let _agent = world.agent(BOTH)?.start()?;
+    let node = world.lab.from(&world.lab.node);
+    for address in [V4, V6] {
+        node.tcp(address).eventually().reaches(&PODS);
+    }
+    // Only an endpoint on the other node.
+    write(&world, "externalTrafficPolicy: Local", &[&world.lab.pod3])?;
+    for address in [V4, V6] {
+        node.tcp(address).eventually().reaches(&["pod-3"]);
+    }
+    Ok(())
+}
+
+#[test]
+fn session_affinity_keeps_the_endpoint_while_it_is_there() -> Result<()> {
+    let world = World::with_web()?;
+    let (one, two, three) = (&world.lab.pod1, &world.lab.pod2, &world.lab.pod3);
+    let sticky = "sessionAffinity: ClientIP";
+    write(&world, sticky, &[one, two])?;
+    let _agent = world.agent(BOTH)?.start()?;
+    let node = world.lab.from(&world.lab.node);
+    super::connect(&world, V4)?;
+    let kept = node.connect(V4)?.server;
+    node.tcp(V4).times(50).reaches(&[&*kept]);
+    write(&world, sticky, &[one, two, three])?;
+    wait_for_endpoints(&world, 3)?;
+    node.tcp(V4).times(50).reaches(&[&*kept]);
+    let other = if kept == "pod-1" { two } else { one };
+    write(&world, sticky, &[other])?;
+    node.tcp(V4).eventually().reaches(&[&*other.name]);
+    write(&world, sticky, &[one, two, three])?;
+    wait_for_endpoints(&world, 3)?;
+    node.tcp(V4).times(50).reaches(&[&*other.name]);
+    Ok(())
+}
+
+/// Waits until the agent has that many endpoints of each family in its Services.
+fn wait_for_endpoints(world: &World, count: usize) -> Result<()> {
+    super::wait_for("the endpoints", || {
+        let counts = &status_json(&world.lab.node)?["counts"]["endpoints"];
+        Ok((*counts == 2 * count).then_some(()))
+    })
+}
+
+#[test]
+fn port_without_endpoints_is_refused_and_connections_stay() -> Result<()> {
+    let world = World::with_web()?;
+    let none: [&Host; 0] = [];
+    let all = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
+    world.manifests.write("web.yaml", manifest(&web(), "web", &none))?;
+    let _agent = world.agent(BOTH)?.start()?;
+    let node = world.lab.from(&world.lab.node);
+    for _ in 0..2 {
+        for address in [V4, V6] {
+            node.tcp(address).eventually().refused();
+        }
+        world.manifests.write("web.yaml", manifest(&web(), "web", &all))?;
+        for address in [V4, V6] {
+            node.tcp(address).eventually().reaches(&PODS);
+        }
+        let mut connection = node.connect(V4)?;
+        world.manifests.write("web.yaml", manifest(&web(), "web", &none))?;
+        node.tcp(V4).eventually().refused();
+        assert_eq!(connection.echo("still there")?, "still there");
+    }
+    Ok(())
+}
+
+#[test]
+fn connection_outlives_its_endpoint_in_the_pool() -> Result<()> {
+    let world = World::with_web()?;
+    let _agent = world.agent(BOTH)?.start()?;
+    let node = world.lab.from(&world.lab.node);
+    node.tcp(V4).eventually().reaches(&PODS);
+    let mut connection = node.connect(V4)?;
+    let all = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
+    let others: Vec<&Host> =
+        all.into_iter().filter(|host| host.name != connection.server).collect();
+    world.manifests.write("web.yaml", manifest(&web(), "web", &others))?;
+    let names: Vec<&str> = others.iter().map(|host| &*host.name).collect();
+    node.tcp(V4).eventually().reaches(&names);
+    assert_eq!(connection.echo("still there")?, "still there");
+    Ok(())
+}
+
+#[test]
+fn endpoint_that_refuses_makes_the_client_see_a_reset() -> Result<()> {
+    let world = World::new()?;
+    world.manifests.write("raw.yaml", raw_service(&world.lab.pod1))?;
+    let _agent = world.agent(BOTH)?.start()?;
+    super::connect(&world, RAW)?;
+    world.lab.from(&world.lab.node).probe(Protocol::Tcp, RAW).refused();
+    let labels = [("result", "unreachable")];
+    assert!(super::metric(&world, "shunt_loopback_connections_total", &labels)? >= 4.0);
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Listeners pass from an ending agent to one that waits for its lock.
+
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use shunt_testbed::Agent;
+
+use super::{BOTH, PATIENCE, PODS, V4, V6, wait_for};
+use crate::world::{World, status_json};
+
+/// What became of connections, one after the other.
+#[derive(Debug, Default)]
+struct Count {
+    served: usize,
+    refused: usize,
+    /// The connection was open, and the agent ended before the answer.
+    cut: usize,
+}
+
+/// Ends the clients, also those of a test that fails.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Connects until the end.
+fn connect_until(world: &World, end: &AtomicBool) -> Result<Count> {
+    let to: SocketAddr = V4.parse()?;
+    world.lab.node.run(|| {
+        let mut count = Count::default();
+        while !end.load(Ordering::Relaxed) {
+            let mut stream = match TcpStream::connect_timeout(&to, PATIENCE) {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    count.refused += 1;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            stream.set_read_timeout(Some(PATIENCE))?;
+            match stream.read(&mut [0; 64]) {
+                Ok(1..) => count.served += 1,
+                Ok(0) => count.cut += 1,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => count.cut += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(count)
+    })
+}
+
+/// Starts an agent that waits for the lock, and can inherit.
+fn heir(world: &World, config: &str) -> Result<Agent> {
+    let agent = world.agent(config)?.spawn()?;
+    agent.wait_for_log(&["waiting until it ends"])?;
+    Ok(agent)
+}
+
+/// Ends an agent that has an heir, as soon as it knows that.
+fn hand_over(agent: Agent, heirs: usize) -> Result<()> {
+    // Each heir has one connection to the socket of the agent.
+    wait_for("the heirs", || Ok((connections(&agent)? >= heirs).then_some(())))?;
+    agent.stop()
+}
+
+/// Returns the number of connections to the agent's socket for commands.
+fn connections(agent: &Agent) -> Result<usize> {
+    let sockets = std::fs::read_to_string(format!("/proc/{}/net/unix", agent.pid()))?;
+    // State 3 is connected; an end that was accepted has the name of the listener.
+    let accepted = |line: &&str| line.contains("@shunt/status/") && line.contains(" 0001 03 ");
+    Ok(sockets.lines().filter(accepted).count())
+}
+
+#[test]
+fn no_connection_is_refused_while_the_next_agent_takes_over() -> Result<()> {
+    let world = World::with_web()?;
+    let first = world.agent(BOTH)?.start()?;
+    world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
+    let second = heir(&world, BOTH)?;
+    let end = AtomicBool::new(false);
+    let count = thread::scope(|scope| -> Result<Count> {
+        let clients = scope.spawn(|| connect_until(&world, &end));
+        let ending = SetOnDrop(&end);
+        hand_over(first, 1)?;
+        second.wait_ready()?;
+        for address in [V6, V4] {
+            world.lab.from(&world.lab.node).tcp(address).eventually().reaches(&PODS);
+        }
+        drop(ending);
+        clients.join().map_err(|_| anyhow::anyhow!("a client panicked"))?
+    })?;
+    ensure!(count.refused == 0 && count.served > 0 && count.cut <= 1, "{count:?}");
+    assert_eq!(status_json(&world.lab.node)?["loopback"]["listening"], 2);
+    assert!(!second.log().contains("cannot listen"), "{}", second.log());
+    second.stop()
+}
+
+#[test]
+fn agent_that_does_not_get_the_lock_keeps_no_port_open() -> Result<()> {
+    let world = World::with_web()?;
+    let first = world.agent(BOTH)?.start()?;
+    world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
+    let heirs = [heir(&world, BOTH)?, heir(&world, BOTH)?];
+    hand_over(first, 2)?;
+    let pid = wait_for("the next agent", || {
+        let status = status_json(&world.lab.node);
+        Ok(status.ok().and_then(|it| it["process"].as_i64()))
+    })?;
+    let acts = heirs.iter().find(|it| i64::from(it.pid()) == pid).context("no such agent")?;
+    acts.wait_ready()?;
+    world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
+    world.manifests.remove("web.yaml")?;
+    for address in [V4, V6] {
+        world.lab.from(&world.lab.node).tcp(address).eventually().refused();
+    }
+    Ok(())
+}
+
+#[test]
+fn inherited_listeners_that_are_not_wanted_are_closed() -> Result<()> {
+    let world = World::with_web()?;
+    let first = world.agent(BOTH)?.start()?;
+    world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
+    let second = heir(&world, "mode: nftables\n")?;
+    hand_over(first, 1)?;
+    second.wait_ready()?;
+    for address in [V4, V6] {
+        world.lab.from(&world.lab.node).tcp(address).eventually().refused();
+    }
+    second.stop()
+}
+
+#[test]
+fn killed_agent_hands_nothing_over() -> Result<()> {
+    let world = World::with_web()?;
+    let first = world.agent(BOTH)?.start()?;
+    world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
+    let second = heir(&world, BOTH)?;
+    first.kill()?;
+    second.wait_ready()?;
+    world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
+    second.stop()
+}

@@ -1,0 +1,169 @@
+//! What passes through the proxy: data, its end, resets, many connections at once.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::socket::{setsockopt, sockopt};
+use shunt_testbed::Agent;
+
+use super::{BOTH, PODS, V4, pair, raw_server, raw_service, wait_for_metric};
+use crate::world::World;
+
+/// The size of a transfer in each direction.
+const BULK: usize = 16 << 20;
+/// The number of connections at a time.
+const MANY: usize = 500;
+
+/// A server of the test behind the proxy.
+struct Raw {
+    world: World,
+    server: TcpListener,
+    _agent: Agent,
+}
+
+impl Raw {
+    fn new() -> Result<Raw> {
+        let world = World::new()?;
+        let server = raw_server(&world.lab.pod1)?;
+        world.manifests.write("raw.yaml", raw_service(&world.lab.pod1))?;
+        let agent = world.agent(BOTH)?.start()?;
+        Ok(Raw { world, server, _agent: agent })
+    }
+
+    fn pair(&self) -> Result<(TcpStream, TcpStream)> {
+        pair(&self.world, &self.server)
+    }
+}
+
+/// Bytes that repeat after a prime number, so that a lost or doubled piece shows.
+fn pattern(seed: u8) -> Vec<u8> {
+    (0..BULK).map(|n| seed.wrapping_add((n % 251) as u8)).collect()
+}
+
+fn send_all(mut to: &TcpStream, bytes: &[u8]) -> Result<()> {
+    to.write_all(bytes)?;
+    Ok(to.shutdown(Shutdown::Write)?)
+}
+
+fn receive_all(mut from: &TcpStream) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[test]
+fn bulk_data_arrives_unchanged_in_both_directions_at_once() -> Result<()> {
+    let raw = Raw::new()?;
+    let (client, endpoint) = raw.pair()?;
+    let (up, down) = (pattern(1), pattern(2));
+    thread::scope(|scope| -> Result<()> {
+        let senders = [(&client, &up), (&endpoint, &down)]
+            .map(|(to, bytes)| scope.spawn(move || send_all(to, bytes)));
+        let receivers = [(&endpoint, &up), (&client, &down)]
+            .map(|(from, bytes)| scope.spawn(move || Ok(receive_all(from)? == *bytes)));
+        for sender in senders {
+            sender.join().map_err(|_| anyhow::anyhow!("a sender panicked"))??;
+        }
+        for receiver in receivers {
+            let is_same: Result<bool> =
+                receiver.join().map_err(|_| anyhow::anyhow!("a receiver panicked"))?;
+            ensure!(is_same?, "the content differs");
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn each_direction_ends_by_itself() -> Result<()> {
+    let raw = Raw::new()?;
+    let (mut client, mut endpoint) = raw.pair()?;
+    client.write_all(b"question")?;
+    client.shutdown(Shutdown::Write)?;
+    assert_eq!(receive_all(&endpoint)?, b"question");
+    endpoint.write_all(b"answer")?;
+    drop(endpoint);
+    assert_eq!(receive_all(&client)?, b"answer");
+
+    let (mut client, mut endpoint) = raw.pair()?;
+    endpoint.write_all(b"greeting")?;
+    endpoint.shutdown(Shutdown::Write)?;
+    assert_eq!(receive_all(&client)?, b"greeting");
+    client.write_all(b"reply")?;
+    drop(client);
+    assert_eq!(receive_all(&endpoint)?, b"reply");
+    wait_for_metric(&raw.world, "shunt_loopback_connections_open", &[], 0.0)
+}
+
+#[test]
+fn reset_is_passed_on() -> Result<()> {
+    let raw = Raw::new()?;
+    for is_client in [true, false] {
+        let (client, endpoint) = raw.pair()?;
+        let (first, mut other) = if is_client { (client, endpoint) } else { (endpoint, client) };
+        setsockopt(&first, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
+        drop(first);
+        let error = other.read(&mut [0]).err().context("no error")?;
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    wait_for_metric(&raw.world, "shunt_loopback_connections_open", &[], 0.0)
+}
+
+#[test]
+fn client_that_does_not_read_delays_no_other() -> Result<()> {
+    let raw = Raw::new()?;
+    let (mut stalled, mut endpoint) = raw.pair()?;
+    // Until all buffers on the way are full.
+    endpoint.set_nonblocking(true)?;
+    let piece = vec![7; 64 << 10];
+    let mut sent = 0;
+    let mut full = 0;
+    while full < 20 {
+        match endpoint.write(&piece) {
+            Ok(count) => (sent, full) = (sent + count, 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                full += 1;
+                thread::sleep(std::time::Duration::from_millis(10));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    for _ in 0..10 {
+        let (mut client, mut endpoint) = raw.pair()?;
+        client.write_all(b"ping")?;
+        let mut bytes = [0; 4];
+        endpoint.read_exact(&mut bytes)?;
+        assert_eq!(&bytes, b"ping");
+    }
+    endpoint.set_nonblocking(false)?;
+    endpoint.shutdown(Shutdown::Write)?;
+    let mut received = Vec::new();
+    stalled.read_to_end(&mut received)?;
+    assert_eq!(received.len(), sent);
+    Ok(())
+}
+
+#[test]
+fn many_connections_at_once() -> Result<()> {
+    let world = World::with_web()?;
+    let agent = world.agent(BOTH)?.start()?;
+    let node = world.lab.from(&world.lab.node);
+    node.tcp(V4).eventually().reaches(&PODS);
+    let mut connections = Vec::new();
+    for _ in 0..MANY {
+        connections.push(node.connect(V4)?);
+    }
+    wait_for_metric(&world, "shunt_loopback_connections_open", &[], MANY as f64)?;
+    for (n, connection) in connections.iter_mut().enumerate() {
+        let line = format!("line {n}");
+        assert_eq!(connection.echo(&line)?, line);
+    }
+    let status = crate::world::status_json(&world.lab.node)?;
+    assert_eq!(status["loopback"]["connections"], MANY);
+    drop(connections);
+    wait_for_metric(&world, "shunt_loopback_connections_open", &[], 0.0)?;
+    let labels = [("result", "forwarded")];
+    assert!(super::metric(&world, "shunt_loopback_connections_total", &labels)? >= MANY as f64);
+    agent.stop()
+}
