@@ -22,6 +22,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const QUESTION_TIMEOUT: Duration = Duration::from_millis(500);
 /// The maximum length of a question in bytes.
 const MAX_QUESTION: u64 = 64 * 1024;
+/// The number of attempts of a command whose question came too late.
+const ATTEMPTS: usize = 3;
 /// The pause after a client that the agent could not serve.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -151,6 +153,25 @@ fn see_process(status: &mut Status, process: i32) {
 
 /// Returns the answer and the process ID of the agent.
 fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
+    repeat_late(|| ask_once(question))
+}
+
+/// Repeats an attempt whose question came too late: on a busy node, a command may not run for longer
+/// than [`QUESTION_TIMEOUT`] between connection and question, and the agent closes the connection.
+fn repeat_late<T>(mut attempt: impl FnMut() -> Result<T, NoAnswer>) -> Result<T, NoAnswer> {
+    let mut result = attempt();
+    for _ in 1..ATTEMPTS {
+        match &result {
+            Err(NoAnswer::System(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+                result = attempt();
+            }
+            _ => break,
+        }
+    }
+    result
+}
+
+fn ask_once<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     let (mut stream, agent) = match connect_to_agent(TIMEOUT) {
         Ok(Some(found)) => found,
         Ok(None) => return Err(NoAnswer::NoAgent),
@@ -182,4 +203,32 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     let answer =
         serde_json::from_slice(&json).map_err(|reason| NoAnswer::Unreadable { process, reason })?;
     Ok((answer, process))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_question_is_asked_again() {
+        let late = || Err(NoAnswer::System(io::ErrorKind::BrokenPipe.into()));
+        let mut attempts = 0;
+        let result = repeat_late(|| {
+            attempts += 1;
+            if attempts < ATTEMPTS { late() } else { Ok(attempts) }
+        });
+        assert_eq!(result.ok(), Some(ATTEMPTS));
+        let mut attempts = 0;
+        let result: Result<usize, NoAnswer> = repeat_late(|| {
+            attempts += 1;
+            late()
+        });
+        assert!(matches!(result, Err(NoAnswer::System(_))) && attempts == ATTEMPTS);
+        let mut attempts = 0;
+        let result: Result<usize, NoAnswer> = repeat_late(|| {
+            attempts += 1;
+            Err(NoAnswer::Deaf)
+        });
+        assert!(matches!(result, Err(NoAnswer::Deaf)) && attempts == 1);
+    }
 }
