@@ -6,12 +6,11 @@ use super::*;
 use crate::source::kubernetes::ContentType;
 use crate::unresponsive::Mode;
 
+mod node_ports;
 mod own;
 
 pub(super) const HEAD: &str =
     "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
-
-mod node_ports;
 
 fn of_file(rest: &str) -> Result<Loaded, Invalid> {
     let text = format!("{HEAD}{rest}");
