@@ -81,3 +81,50 @@ fn the_agent_works_with_net_admin_alone() -> Result<()> {
     assert!(!output.status.success() && log.contains("NET_ADMIN"), "{log}");
     Ok(())
 }
+
+/// As systemd does: another user than root, with one capability, in the folder of the unit.
+#[test]
+fn the_unit_starts_an_agent_that_works() -> Result<()> {
+    let unit = read("deploy/systemd/shunt.service")?;
+    let line = |key: &str| {
+        let lines = unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        lines.map(str::to_owned).next().with_context(|| format!("no {key}"))
+    };
+    let folder = TempDir::new()?;
+    let etc = folder.path().display().to_string();
+    fs::create_dir(folder.path().join("manifests"))?;
+    fs::copy(repository("deploy/systemd/config.yaml"), folder.path().join("config.yaml"))?;
+    for file in fs::read_dir(repository("examples/demo"))? {
+        let file = file?;
+        fs::copy(file.path(), folder.path().join("manifests").join(file.file_name()))?;
+    }
+    // In a user namespace, other users cannot read what is not open to all.
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(folder.path(), open)?;
+
+    let ns = Netns::new()?;
+    for key in ["ExecStartPre", "ExecStart"] {
+        let command = line(key)?.replace("/etc/shunt", &etc);
+        let mut words = command.split_whitespace();
+        let program = words.next().context("no program")?;
+        assert_eq!(program.trim_start_matches(['+', '-']), "/usr/local/bin/shunt");
+        let arguments: Vec<&str> = words.collect();
+        let known = Command::new(SHUNT).args(&arguments).arg("--help").output()?;
+        succeeded(&known).with_context(|| format!("{arguments:?}"))?;
+        if key == "ExecStart" {
+            assert_eq!(line("CapabilityBoundingSet")?, "CAP_NET_ADMIN");
+            let output = ns
+                .command("setpriv")
+                .args(["--bounding-set=-all,+net_admin", "--inh-caps=-all,+net_admin"])
+                .args(["--ambient-caps=-all,+net_admin", "--no-new-privs", SHUNT])
+                .args(&arguments)
+                .args(["--once", "--healthz-bind-address=", "--metrics-bind-address="])
+                .output()?;
+            let log = succeeded(&output)?;
+            assert!(!log.contains("ERROR"), "{log}");
+        }
+    }
+    let rules = ns.output("nft", &["list", "ruleset"])?;
+    assert!(rules.contains("table ip shunt") && rules.contains("table ip6 shunt"), "{rules}");
+    Ok(())
+}
