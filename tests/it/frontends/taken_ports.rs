@@ -10,7 +10,9 @@ use nix::sys::socket::{
     sockopt,
 };
 use serde_json::Value;
-use shunt_testbed::{Agent, Exposition, METRICS_PORT, Node, Protocol, Service, patience};
+use shunt_testbed::{
+    Agent, Exposition, HttpAnswer, METRICS_PORT, Node, Protocol, Service, patience,
+};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, status_json, status_text};
 
@@ -161,6 +163,16 @@ fn sockets_without_node_ports_are_not_reported() -> Result<()> {
     let _in_the_way = scene.udp("::", 30_006)?;
     scene.wait_for(&[("UDP", 30_006)])?;
     assert!(!scene.agent.log().contains("30004"), "{}", scene.agent.log());
+    scene.agent.stop()
+}
+
+#[test]
+fn sockets_of_the_agent_are_not_reported() -> Result<()> {
+    let scene = Scene::with("metricsBindAddress: 0.0.0.0:30004\n")?;
+    let answers = |answer: &HttpAnswer| (answer.body == "ok").then_some(());
+    scene.agent.wait_for_answer(30_004, "/healthz", answers)?;
+    let _in_the_way = scene.tcp("::", 30_006)?;
+    scene.wait_for(&[("TCP", 30_006)])?;
     scene.agent.stop()
 }
 
