@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::Value;
 use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Standin, Verb, both, standin_only};
+use shunt_testbed::{Protocol, Service};
 
 use crate::world::{World, cluster_ip_service};
 
@@ -20,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_repair_is_told,
         rules_of_kube_proxy_are_told,
         a_taken_port_is_told,
+        a_taken_node_port_on_localhost_is_told,
     ];
     cases.extend(standin_only![
         forbidden_events_delay_nothing,
@@ -65,6 +67,22 @@ fn a_taken_port_is_told(api: Api) -> Result<()> {
     assert_eq!(event["type"], "Warning");
     assert_eq!(event["regarding"]["kind"], "Node");
     assert!(event["note"].as_str().is_some_and(|note| note.contains("0.0.0.0:10256")), "{event}");
+    Ok(())
+}
+
+fn a_taken_node_port_on_localhost_is_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let service = Service::new("taken").cluster_ips(&["10.96.0.33"]);
+    world.api.put(service.node_port("tcp", Protocol::Tcp, 80, 30_081))?;
+    world.put_slices("taken", &[&world.lab.pod1])?;
+    let _taken = world.lab.node.run(|| Ok(TcpListener::bind("127.0.0.1:30081")?))?;
+    let agent = world.agent_by_flags().arg("--nodeport-addresses=primary,localhost");
+    let _agent = agent.spawn()?;
+    let event = wait_for(&world, "FailedToListenOnLoopback")?;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["kind"], "Service");
+    assert_eq!(event["regarding"]["name"], "taken");
+    assert!(event["note"].as_str().is_some_and(|note| note.contains("127.0.0.1:30081")), "{event}");
     Ok(())
 }
 
