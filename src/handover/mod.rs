@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use crate::presence::connect_to_agent;
+use crate::presence::{Peer, connect_to_agent};
 use crate::query::Question;
 
 /// The maximum number of file descriptors in a message, a bit less than the kernel's (`SCM_MAX_FD`).
@@ -43,10 +43,12 @@ impl Heirs {
 
     /// Keeps the connection of a waiting agent.
     pub fn add(&self, stream: UnixStream) {
+        let process = Peer::of(&stream).map_or(0, |peer| peer.process);
         let mut heirs = self.lock();
         heirs.retain(is_open);
         if heirs.len() < MAX_HEIRS && stream.set_nonblocking(true).is_ok() {
             heirs.push(stream);
+            tracing::info!(process, "another shunt waits until this one ends");
         }
     }
 

@@ -164,7 +164,9 @@ impl Shared {
     }
 
     fn count(&self) {
-        let (listening, failed) = (lock(&self.listeners).len(), lock(&self.unbound).len());
+        // One lock at a time, since readers take them in another order.
+        let listening = lock(&self.listeners).len();
+        let failed = lock(&self.unbound).len();
         self.metrics.loopback_node_ports(listening, failed);
     }
 }
@@ -226,11 +228,12 @@ impl State {
     /// Accepts no more connections: new ones wait in the queues of the listeners.
     pub fn stop_accepting(&self) {
         let (stopped, answer) = std::sync::mpsc::channel();
-        if let Some(link) = &*lock(&self.0.link) {
-            let _ = link.send(Message::StopAccepting(stopped));
+        let link = lock(&self.0.link).clone();
+        if let Some(link) = link
+            && link.send(Message::StopAccepting(stopped)).is_ok()
+        {
+            let _ = answer.recv_timeout(STOP_TIMEOUT);
         }
-        // Without a thread the sender is gone, and this returns at once.
-        let _ = answer.recv_timeout(STOP_TIMEOUT);
     }
 
     /// Returns the listeners.
@@ -253,9 +256,10 @@ impl State {
     /// Returns a report about the proxy.
     #[must_use]
     pub fn report(&self) -> LoopbackReport {
+        let listening = lock(&self.0.listeners).len();
         let unbound = lock(&self.0.unbound);
         LoopbackReport {
-            listening: lock(&self.0.listeners).len(),
+            listening,
             connections: self.0.open(),
             max_connections: self.0.max_connections,
             unbound: unbound

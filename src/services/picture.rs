@@ -10,7 +10,7 @@ use shunt_core::model::{
     self, Backend, Family, ObjectName, Protocol, ServicePort, Store, TrafficPolicy,
 };
 use shunt_core::plan::{
-    self, Conflict, Desired, FrontendKey, FrontendKind, NodeContext, SourceRange,
+    self, Conflict, Desired, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext, SourceRange,
 };
 
 use super::connections::TrackedConnections;
@@ -209,12 +209,18 @@ impl Painter<'_> {
         };
         let node_addresses = match key {
             FrontendKey::Address(..) => None,
-            FrontendKey::NodePort(family, ..) => self
+            FrontendKey::NodePort(family, protocol, _) => self
                 .context
-                .and_then(|context| context.node_port_addresses(family))
+                .and_then(|context| Some((context, context.node_port_addresses(family)?)))
+                .map(|(context, addresses)| {
+                    let is_on = context.options.loopback_node_ports.has(family);
+                    let loopback = (is_on && protocol == Protocol::Tcp)
+                        .then(|| LoopbackNodePorts::address(family));
+                    let all = addresses.into_iter().chain(loopback);
+                    all.map(|address| address.to_string()).collect::<Vec<_>>()
+                })
                 // Manifests do not tell the addresses of interfaces.
-                .filter(|addresses| self.sources.agent.is_some() || !addresses.is_empty())
-                .map(|addresses| addresses.iter().map(ToString::to_string).collect::<Vec<_>>()),
+                .filter(|addresses| self.sources.agent.is_some() || !addresses.is_empty()),
         };
         let (address, number) = match key {
             FrontendKey::Address(address, _, port) => (Some(address.to_string()), port),

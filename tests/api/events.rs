@@ -23,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_taken_port_is_told,
         ejected_endpoint_has_an_event_and_a_restored_one_another,
         a_process_on_a_node_port_is_told_once,
+        a_taken_node_port_on_localhost_is_told,
     ];
     cases.extend(standin_only![
         forbidden_events_delay_nothing,
@@ -144,6 +145,22 @@ fn a_process_on_a_node_port_is_told_once(api: Api) -> Result<()> {
     })?;
     assert_eq!(with_reason(&world, "NodePortTaken")?, [event]);
     agent.stop()
+}
+
+fn a_taken_node_port_on_localhost_is_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let service = Service::new("taken").cluster_ips(&["10.96.0.33"]);
+    world.api.put(service.node_port("tcp", Protocol::Tcp, 80, 30_081))?;
+    world.put_slices("taken", &[&world.lab.pod1])?;
+    let _taken = world.lab.node.run(|| Ok(TcpListener::bind("127.0.0.1:30081")?))?;
+    let agent = world.agent_by_flags().arg("--nodeport-addresses=primary,localhost");
+    let _agent = agent.spawn()?;
+    let event = wait_for(&world, "FailedToListenOnLoopback")?;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["regarding"]["kind"], "Service");
+    assert_eq!(event["regarding"]["name"], "taken");
+    assert!(event["note"].as_str().is_some_and(|note| note.contains("127.0.0.1:30081")), "{event}");
+    Ok(())
 }
 
 fn the_start_is_told(api: Api) -> Result<()> {

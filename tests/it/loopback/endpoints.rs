@@ -1,9 +1,10 @@
 //! The endpoints that connections through the proxy get.
 
 use anyhow::Result;
-use shunt_testbed::{Host, Protocol};
+use nix::errno::Errno;
+use shunt_testbed::{Host, Outcome};
 
-use super::{BOTH, PODS, RAW, V4, V6, raw_service};
+use super::{BOTH, PATIENCE, PODS, RAW, V4, V6, raw_service};
 use crate::world::{World, manifest, status_json, web};
 
 fn write(world: &World, spec: &str, pods: &[&Host]) -> Result<()> {
@@ -108,7 +109,11 @@ fn endpoint_that_refuses_makes_the_client_see_a_reset() -> Result<()> {
     world.manifests.write("raw.yaml", raw_service(&world.lab.pod1))?;
     let _agent = world.agent(BOTH)?.start()?;
     super::connect(&world, RAW)?;
-    world.lab.from(&world.lab.node).probe(Protocol::Tcp, RAW).refused();
+    let tally = world.lab.from(&world.lab.node).tcp(RAW).tally(4, PATIENCE)?;
+    let is_reset = |outcome: &Outcome| {
+        matches!(outcome, Outcome::Refused | Outcome::Unreachable(Errno::ECONNRESET))
+    };
+    assert!(tally.counts.iter().all(|(outcome, _)| is_reset(outcome)), "{tally}");
     let labels = [("result", "unreachable")];
     assert!(super::metric(&world, "shunt_loopback_connections_total", &labels)? >= 4.0);
     Ok(())

@@ -5,10 +5,11 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
-use shunt_testbed::Agent;
+use shunt_testbed::{Agent, Outcome};
 
-use super::{BOTH, PODS, V4, pair, raw_server, raw_service, wait_for_metric};
+use super::{BOTH, PATIENCE, PODS, V4, metric, pair, raw_server, raw_service, wait_for_metric};
 use crate::world::World;
 
 /// The size of a transfer in each direction.
@@ -144,6 +145,36 @@ fn client_that_does_not_read_delays_no_other() -> Result<()> {
     Ok(())
 }
 
+/// Of 240 files, each connection may need six, and a quarter is for other uses.
+#[test]
+fn connections_above_the_maximum_are_reset() -> Result<()> {
+    const MOST: usize = 30;
+    let world = World::with_web()?;
+    let limited = ["sh", "-c", "ulimit -n 240 && exec \"$@\"", "sh"];
+    let agent = world.agent(BOTH)?.wrapper(&limited).start()?;
+    let node = world.lab.from(&world.lab.node);
+    node.tcp(V4).eventually().reaches(&PODS);
+    wait_for_metric(&world, "shunt_loopback_connections_open", &[], 0.0)?;
+    let mut connections = Vec::new();
+    for _ in 0..MOST {
+        connections.push(node.connect(V4)?);
+    }
+    let tally = node.tcp(V4).tally(4, PATIENCE)?;
+    let is_reset = |outcome: &Outcome| {
+        matches!(outcome, Outcome::Refused | Outcome::Unreachable(Errno::ECONNRESET))
+    };
+    ensure!(tally.counts.iter().all(|(outcome, _)| is_reset(outcome)), "{tally}");
+    agent.wait_for_log(&["WARN", "too many connections", "maximum=30"])?;
+    assert_eq!(agent.log().matches("too many connections").count(), 1);
+    assert_eq!(metric(&world, "shunt_loopback_connections_total", &[("result", "too-many")])?, 4.0);
+    for connection in &mut connections {
+        assert_eq!(connection.echo("still there")?, "still there");
+    }
+    drop(connections);
+    node.tcp(V4).eventually().reaches(&PODS);
+    agent.stop()
+}
+
 #[test]
 fn many_connections_at_once() -> Result<()> {
     let world = World::with_web()?;
@@ -164,6 +195,6 @@ fn many_connections_at_once() -> Result<()> {
     drop(connections);
     wait_for_metric(&world, "shunt_loopback_connections_open", &[], 0.0)?;
     let labels = [("result", "forwarded")];
-    assert!(super::metric(&world, "shunt_loopback_connections_total", &labels)? >= MANY as f64);
+    assert!(metric(&world, "shunt_loopback_connections_total", &labels)? >= MANY as f64);
     agent.stop()
 }
