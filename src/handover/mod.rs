@@ -5,7 +5,7 @@
 //! wait in their queues: no client is refused. They pass at the end only. A copy in another process
 //! would keep a port open that the agent closes.
 //!
-//! Must not know: what the listeners are for.
+//! Must not know: the purpose of the listeners.
 
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -93,8 +93,8 @@ pub struct Heir {
 }
 
 impl Heir {
-    /// Asks the agent that has the lock for its listeners, unless that is done, and receives what it
-    /// has sent. Never waits for it.
+    /// Asks the agent that has the lock for its listeners, once, and receives those that it has sent.
+    /// Never waits for it.
     pub fn look(&mut self) {
         if self.connection.is_none() {
             // Another agent has got the lock, and these listeners with it.

@@ -122,12 +122,13 @@ pub(super) const BOOTS: [Boot; 5] = [
 ];
 
 /// The modules of the test program, also those of which no machine runs a test.
-const MODULES: [&str; 10] = [
+const MODULES: [&str; 11] = [
     "conntrack",
     "differential",
     "endpoints",
     "frontends",
     "kernel",
+    "loopback",
     "metrics",
     "oncall",
     "packets",

@@ -2,7 +2,7 @@
 //!
 //! The kernel routes no packet from a loopback address to another host, so no rule can translate
 //! these connections. A proxy in the agent accepts them, for TCP. This module has the configuration
-//! of that proxy, and what it needs of a frontend.
+//! of that proxy, and its view of a frontend.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -83,7 +83,7 @@ impl Desired {
         touched.map(|port| (port, self.loopback_port(port))).collect()
     }
 
-    /// Returns what the proxy needs of a port; `None` if it must not serve it.
+    /// Returns a port for the proxy; `None` if the proxy must not serve it.
     fn loopback_port(&self, (family, port): (Family, u16)) -> Option<LoopbackPort> {
         let key = FrontendKey::NodePort(family, Protocol::Tcp, port);
         self.options.loopback_node_ports.port_of(key)?;
@@ -144,7 +144,7 @@ mod tests {
         Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Service, ServicePort, Store,
         TrafficPolicy,
     };
-    use crate::plan::Options;
+    use crate::plan::{NodePortAddresses, Options};
 
     const PORT: (Family, u16) = (Family::V4, 30_080);
 
@@ -242,6 +242,34 @@ mod tests {
         assert_eq!(pool(&world.change(slice(&[3]))), Some(1));
         let name = ObjectName::new("shop", "web");
         assert_eq!(pool(&world.change(Change::ServiceGone(name))), None);
+    }
+
+    #[test]
+    fn loopback_prefix_beside_primary_changes_no_other_address() {
+        let net = |text: &str| text.parse().expect("a prefix");
+        let loopback = || vec![net("127.0.0.0/8"), net("::1/128")];
+        let selected = |addresses, node_address: Option<IpAddr>| {
+            let options =
+                Options { node_port_addresses: addresses, node_address, ..Options::default() };
+            let own = ["127.0.0.1", "192.0.2.10", "192.0.2.11", "::1", "2001:db8::1"];
+            let context = NodeContext {
+                options,
+                node_name: "here".to_owned(),
+                node: None,
+                interface_addresses: own.map(|it| it.parse().expect("an address")).into(),
+                service_cidrs: Vec::new(),
+            };
+            Family::ALL.map(|family| context.node_port_addresses(family))
+        };
+        for known in [None, Some([192, 0, 2, 10].into())] {
+            let both = selected(NodePortAddresses::PrimaryAnd(loopback()), known);
+            assert_eq!(both, selected(NodePortAddresses::Primary, known));
+        }
+        let none = [Some(Default::default()), Some(Default::default())];
+        assert_eq!(selected(NodePortAddresses::Cidrs(loopback()), None), none);
+        let more = NodePortAddresses::PrimaryAnd(vec![net("192.0.2.11/32")]);
+        let all = [[192, 0, 2, 10], [192, 0, 2, 11]].map(IpAddr::from);
+        assert_eq!(selected(more, Some(all[0])), [Some(all.into()), None]);
     }
 
     /// The node uses the endpoints of other nodes, too.

@@ -85,8 +85,9 @@ impl NodeContext {
             return None;
         }
         let primary = self.node_address(family).filter(|_| selected.has_primary());
-        let has_net = selected.nets().iter().any(|net| Family::of_net(net) == family);
-        if primary.is_none() && !has_net {
+        // A loopback prefix selects no address here, so it changes nothing beside `primary`.
+        let is_own = |net: &IpNet| Family::of_net(net) == family && !net.network().is_loopback();
+        if selected.has_primary() && primary.is_none() && !selected.nets().iter().any(is_own) {
             return None;
         }
         let own = self.interface_addresses.iter().filter(usable);

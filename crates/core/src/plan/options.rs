@@ -33,7 +33,8 @@ pub enum NodePortAddresses {
     Primary,
     /// On the node's addresses in these prefixes; a family without a prefix has all its addresses.
     Cidrs(Vec<IpNet>),
-    /// On the node's primary address of each family, and on its addresses in these prefixes.
+    /// On the node's primary address of each family, and on its addresses in these prefixes; of a
+    /// family with neither on every address but loopback.
     PrimaryAnd(Vec<IpNet>),
 }
 
