@@ -401,7 +401,9 @@ fn load_balancing(
     check: &mut Check<'_>,
 ) -> Balancing {
     if let Some(scheduler) = text(&written.ipvs.scheduler) {
+        let own = text(&written.shunt.load_balancing);
         let reason = match Mode::of(written) {
+            Mode::Ipvs if own.is_some() => Some("has no effect: shunt.loadBalancing overrides it"),
             Mode::Ipvs if is_hash(scheduler) => None,
             Mode::Ipvs => Some(
                 "shunt chooses endpoints at random, which spreads connections as rr does; for \

@@ -15,8 +15,8 @@ use nfnetlink::nft::{
 use nix::errno::Errno;
 use shunt_core::model::{Backend, Balancing, Family, Protocol};
 use shunt_core::plan::{
-    ChainName, FrontendKey, GONE_ENDPOINTS, Key, NodeContext, Pools, Set, SourceRange, base_chains,
-    on_demand_chain,
+    ChainName, FrontendKey, GONE_ENDPOINTS, HASH_SEED, Key, NodeContext, Pools, Set, SourceRange,
+    base_chains, on_demand_chain,
 };
 
 use super::codec::{
@@ -41,7 +41,7 @@ pub struct MissingFeature {
 
 /// The names of the features that [`missing_features`] tells apart.
 pub fn features() -> impl Iterator<Item = &'static str> {
-    FEATURES.iter().map(|feature| feature.name)
+    FEATURES.iter().chain([&HASHING]).map(|feature| feature.name)
 }
 
 /// Returns the features of the kernel that shunt's rules of a family need, and that it lacks.
@@ -57,7 +57,8 @@ pub fn missing_features(
     let whole = |batch: &mut Batch, name: &str| whole_table(node_context, family, batch, name);
     let Some(refusal) = probe.refusal(whole)? else { return Ok(Vec::new()) };
     let mut missing = Vec::new();
-    for feature in &FEATURES {
+    let hashing = (node_context.options.balancing != Balancing::Random).then_some(&HASHING);
+    for feature in FEATURES.iter().chain(hashing) {
         let small = |batch: &mut Batch, name: &str| feature.add(family, batch, name);
         if let Some(refusal) = probe.refusal(small)? {
             missing.push(MissingFeature {
@@ -175,6 +176,10 @@ fn whole_table(node_context: &NodeContext, family: Family, batch: &mut Batch, na
         ChainName::AffinityTimeout(10_800),
         balancer(true),
     ];
+    let (pools, balancing) = (Pools::Services, node_context.options.balancing);
+    if balancing != Balancing::Random {
+        on_demand.push(ChainName::Balancer { pools, balancing, affinity: false, count: 2 });
+    }
     if node_context.options.reset_gone_endpoints {
         batch.add_set(table, name, GONE_ENDPOINTS, &gone_set_type(family));
         on_demand.extend(ChainName::FOR_GONE_ENDPOINTS);
@@ -240,6 +245,19 @@ enum Object {
 }
 
 const FIRST: Register = Register(0);
+
+/// Needed by hash tables only.
+const HASHING: Feature = Feature {
+    name: "hash",
+    option: "CONFIG_NFT_HASH",
+    object: Object::Rule(Hook::Prerouting, None, |_| Expr::Hash {
+        key: FIRST,
+        length: 4,
+        modulus: 2,
+        seed: HASH_SEED,
+        to: FIRST,
+    }),
+};
 
 const FEATURES: [Feature; 11] = [
     Feature {
@@ -351,6 +369,7 @@ fn operands(family: Family, expr: Expr) -> Vec<Expr> {
         (Expr::UpdateMap { .. } | Expr::DestinationNat { .. }, Family::V6) => {
             vec![load(0, 32, FIRST), load(0, 32, Register(8))]
         }
+        (Expr::Hash { .. }, _) => vec![load(0, 4, FIRST)],
         _ => Vec::new(),
     };
     exprs.push(expr);
@@ -468,6 +487,12 @@ mod tests {
         ] {
             assert_eq!(missing(&[word], Family::V4), [feature]);
         }
+        let mut hashing = node_context();
+        hashing.options.balancing = Balancing::SourceHash;
+        let found = missing_features(&mut Without(&[b"hash\0"]), &hashing, Family::V4);
+        let found = found.expect("an answer");
+        assert_eq!(found.iter().map(|it| &*it.feature).collect::<Vec<_>>(), ["hash (ip)"]);
+        assert_eq!(missing(&[b"hash\0"], Family::V4), [""; 0]);
         let two = missing(&[b"numgen\0", b"masq\0"], Family::V6);
         assert_eq!(two, ["numgen (ip6)", "masquerade (ip6)"]);
         assert_eq!(missing(&[], Family::V4), [""; 0]);

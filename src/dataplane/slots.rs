@@ -74,7 +74,11 @@ impl Slotted {
     pub(super) fn is_narrowed_by(&self, next: &Slotted) -> bool {
         let ([old, _], [new, short_circuit]) = (&self.ordered, &next.ordered);
         let lost = || missing(old, new);
-        !short_circuit.is_empty() && lost().any(|b| short_circuit.binary_search(&b).is_ok())
+        // A backend with fewer slots than before is not lost.
+        let is_narrowed = |backend: &Backend| {
+            new.binary_search(backend).is_err() && short_circuit.binary_search(backend).is_ok()
+        };
+        !short_circuit.is_empty() && lost().any(|backend| is_narrowed(&backend))
     }
 }
 
@@ -157,6 +161,28 @@ mod tests {
             ordered.sort_unstable();
             let assigned = assign(&backends(old), &ordered, &backends(new));
             assert_eq!(assigned, backends(wanted), "{old:?} {new:?}");
+        }
+    }
+
+    #[test]
+    fn a_pool_is_narrowed_by_backends_and_not_by_weights() {
+        let slotted = |main: &[u8]| {
+            Slotted::in_order(Frontend {
+                label: "default/web".into(),
+                outcome: Outcome::Balance(backends(main)),
+                balancing: Balancing::Random,
+                masquerade: false,
+                short_circuit: backends(&[1, 2, 3]),
+                affinity: Some(60),
+                sources: None,
+            })
+        };
+        for (old, new, narrowed) in [
+            (&[1, 2][..], &[1][..], true),
+            (&[1, 1, 2], &[1, 2, 2], false),
+            (&[1, 2, 4], &[1, 2], false),
+        ] {
+            assert_eq!(slotted(old).is_narrowed_by(&slotted(new)), narrowed, "{old:?} {new:?}");
         }
     }
 

@@ -166,8 +166,12 @@ fn proxied(
     };
     let (locality, unresponsive) = (context.locality(), &context.options.unresponsive);
     let question = Question { service, port, family, policy, locality, unresponsive };
-    let pool: &[_] = frontend.pool_of_node().map_or(&[], |pool| pool);
-    let views = endpoints(store, question, &choices_of(pool));
+    let served = match key {
+        FrontendKey::NodePort(family, _, port) => desired.loopback_port((family, port)),
+        FrontendKey::Address(..) => None,
+    };
+    let pool = served.map(|served| served.pool).unwrap_or_default();
+    let views = endpoints(store, question, &choices_of(&pool));
     let target = Target::of(question, key, kind, frontend);
     let finding = match pool.is_empty() {
         true => no_endpoints(service, store, &target, &views),

@@ -120,12 +120,15 @@ impl Candidate<'_> {
         }
     }
 
-    /// Returns the rank among candidates of the same address: the port from bit 34, two bits for
+    /// Returns the rank among candidates of the same address: the port from bit 35, three bits for
     /// the copy, then the position. Among copies of one backend: not terminating before
-    /// terminating, ready before not ready, then the order of the slices.
+    /// terminating, ready before not ready, with a weight before without one, then the order of the
+    /// slices.
     fn rank(&self, place: u32) -> u64 {
-        let copy = u64::from(self.terminating) << 1 | u64::from(!self.ready);
-        u64::from(self.backend.port) << 34 | copy << 32 | u64::from(place)
+        let copy = u64::from(self.terminating) << 2
+            | u64::from(!self.ready) << 1
+            | u64::from(self.weight.is_none());
+        u64::from(self.backend.port) << 35 | copy << 32 | u64::from(place)
     }
 }
 
@@ -212,13 +215,13 @@ fn candidates<'a>(
     match family {
         Family::V4 => reordered(
             &candidates,
-            |candidate, place| candidate.address() << 50 | u128::from(candidate.rank(place)),
-            |rank| (rank >> 34, rank as u32),
+            |candidate, place| candidate.address() << 51 | u128::from(candidate.rank(place)),
+            |rank| (rank >> 35, rank as u32),
         ),
         Family::V6 => reordered(
             &candidates,
             |candidate, place| (candidate.address(), candidate.rank(place)),
-            |(address, rank)| ((address, rank >> 34), rank as u32),
+            |(address, rank)| ((address, rank >> 35), rank as u32),
         ),
     }
 }
@@ -365,6 +368,22 @@ mod tests {
         assert_eq!(selected(&slices).0, [1, 2]);
         let reversed = [slices[1].clone(), slices[0].clone()];
         assert_eq!(selected(&reversed).0, [1, 2]);
+    }
+
+    #[test]
+    fn a_copy_with_a_weight_wins_and_drained_endpoints_keep_their_flows() {
+        let weighted = |name: &str, weight, endpoints: &[&str]| EndpointSlice {
+            weight,
+            ..slice(name, endpoints)
+        };
+        let own = weighted("b", Some(0), &["1 rs"]);
+        let slices = [weighted("a", None, &["1 rs", "2 rs"]), own.clone()];
+        let selection = select(slices.iter(), &port(), Family::V4, Locality::default());
+        assert_eq!(octets(&selection.cluster), [2]);
+        assert_eq!(octets(&selection.serving), [1, 2]);
+        // A living copy wins nevertheless.
+        let slices = [own, weighted("c", Some(5), &["1 st"])];
+        assert_eq!(selected(&slices).0, [0_u8; 0]);
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Desired {
     }
 
     /// Returns a port for the proxy; `None` if the proxy must not serve it.
-    fn loopback_port(&self, (family, port): (Family, u16)) -> Option<LoopbackPort> {
+    pub(crate) fn loopback_port(&self, (family, port): (Family, u16)) -> Option<LoopbackPort> {
         let key = FrontendKey::NodePort(family, Protocol::Tcp, port);
         self.options.loopback_node_ports.port_of(key)?;
         let frontend = self.frontend(key)?;
@@ -92,16 +92,23 @@ impl Desired {
         Some(LoopbackPort {
             service: self.service_of(key)?.clone(),
             pool: match frontend.balancing {
+                Balancing::SourceHash => self.slot_of_node(family, pool),
                 // The source port is not known yet.
                 Balancing::Random | Balancing::SourceAndPortHash => pool.clone(),
-                Balancing::SourceHash => {
-                    let client = LoopbackNodePorts::address(family);
-                    let count = u32::try_from(pool.len()).unwrap_or(u32::MAX);
-                    [*pool.get(hash_index(client, count) as usize)?].into()
-                }
             },
             affinity: frontend.affinity,
         })
+    }
+
+    /// Returns the slot of a hash table for the node's own address, which endpoints see as the client.
+    /// The loopback address is the same on every node, and would choose the same endpoint on all.
+    fn slot_of_node(&self, family: Family, pool: &Arc<[Backend]>) -> Arc<[Backend]> {
+        let client = self.node_context().and_then(|context| context.node_address(family));
+        let slot = client.and_then(|client| {
+            let count = u32::try_from(pool.len()).unwrap_or(u32::MAX);
+            pool.get(hash_index(client, count) as usize)
+        });
+        slot.map_or_else(|| pool.clone(), |backend| [*backend].into())
     }
 
     /// Notes changed frontends.
@@ -283,7 +290,8 @@ mod tests {
     #[test]
     fn by_the_hash_of_its_address_the_node_has_one_endpoint() {
         let mut world = World::new(true);
-        let options = Options { balancing: Balancing::SourceHash, ..options(true) };
+        let node_address = Some([192, 0, 2, 1].into());
+        let options = Options { balancing: Balancing::SourceHash, node_address, ..options(true) };
         world.desired.configure(options, "here");
         world.change(slice(&[1, 2, 3]));
         assert_eq!(pool(&world.change(service(TrafficPolicy::Cluster, None))), Some(1));

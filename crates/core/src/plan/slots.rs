@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use crate::model::{Backend, Balancing, Selection, Weights};
 
-/// The number of slots of a small pool with weights. A share is exact to half a slot, 0.2 %.
+/// The number of slots of a small pool with weights. A share is exact to half a slot, 0.2 %, and one
+/// slot at least.
 pub const WEIGHTED_SLOTS: usize = 256;
 /// The maximum number of slots of a pool with weights, unless it has more backends.
 pub const MAX_WEIGHTED_SLOTS: usize = 16_384;
