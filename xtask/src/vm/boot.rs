@@ -66,6 +66,18 @@ pub(super) const BOOTS: [Boot; 5] = [
                 ],
             },
             Run {
+                name: "balancing",
+                tests: &[
+                    "hash::a_client_stays_with_its_endpoint_through_every_frontend",
+                    "hash::explain_knows_the_endpoint_of_a_client",
+                    "weights::a_drained_endpoint_keeps_its_connections_and_gets_no_new_one",
+                ],
+            },
+            Run {
+                name: "loopback",
+                tests: &["traffic::each_direction_ends_by_itself", "traffic::reset_is_passed_on"],
+            },
+            Run {
                 name: "frontends",
                 tests: &[
                     "cluster_ips::",
@@ -122,7 +134,8 @@ pub(super) const BOOTS: [Boot; 5] = [
 ];
 
 /// The modules of the test program, also those of which no machine runs a test.
-const MODULES: [&str; 11] = [
+const MODULES: [&str; 12] = [
+    "balancing",
     "conntrack",
     "differential",
     "endpoints",
