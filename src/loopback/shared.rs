@@ -26,6 +26,9 @@ const MAX_CONNECTIONS: usize = 16_384;
 /// The maximum number of file descriptors of a connection: two sockets, and two pipes while neither
 /// side reads.
 const FILES_PER_CONNECTION: u64 = 6;
+/// How long a connection may stay open without data after one side has ended its stream. Connection
+/// tracking has the same timeout, so a connection without a proxy would not last longer.
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(120);
 /// The timeout for the thread to stop accepting connections.
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 /// The minimum time between two log lines of a kind.
@@ -47,6 +50,8 @@ pub(super) struct Shared {
     pub(super) metrics: Metrics,
     /// Wakes the thread when the last connection has ended.
     pub(super) idle: Notify,
+    /// [`HALF_CLOSED_TIMEOUT`], except in tests.
+    pub(super) half_closed_timeout: Duration,
     report: Report,
     max_connections: usize,
     open: AtomicUsize,
@@ -82,6 +87,7 @@ impl Shared {
             pipes: Pipes::default(),
             metrics,
             idle: Notify::new(),
+            half_closed_timeout: HALF_CLOSED_TIMEOUT,
             report,
             max_connections: most.clamp(1, MAX_CONNECTIONS),
             open: AtomicUsize::new(0),
