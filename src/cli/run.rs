@@ -432,16 +432,15 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
     Ok(Some(sender.context("cannot start a thread for connection tracking")?))
 }
 
-/// Hands the listeners over to an agent that waits for the lock, if there is one.
-fn hand_over(heirs: &Heirs, loopback: &loopback::State) {
+/// Hands the listeners over to an agent that waits for the lock, if there is one. Returns their
+/// number.
+fn hand_over(heirs: &Heirs, loopback: &loopback::State) -> usize {
     if heirs.is_empty() {
-        return;
+        return 0;
     }
     loopback.stop_accepting();
     let listeners = loopback.listeners();
-    if !listeners.is_empty() && heirs.send(&listeners) > 0 {
-        tracing::info!(listeners = listeners.len(), "handed listeners over to the next agent");
-    }
+    if !listeners.is_empty() && heirs.send(&listeners) > 0 { listeners.len() } else { 0 }
 }
 
 /// Returns the handler for node ports on which the proxy for loopback addresses cannot listen.
