@@ -14,11 +14,12 @@ use nix::sys::signal::{SigSet, Signal};
 /// How long the last log line may take: standard error may be a full pipe.
 const LAST_LINE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What the agent does before a signal ends it.
-static LAST_ACT: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+/// What the agent does before a signal ends it. Returns the number of listeners handed over.
+static LAST_ACT: OnceLock<Box<dyn Fn() -> usize + Send + Sync>> = OnceLock::new();
 
-/// Sets what the agent does before a signal ends it. It must not wait for long.
-pub(super) fn before_the_end(act: impl Fn() + Send + Sync + 'static) {
+/// Sets what the agent does before a signal ends it. It must not wait for long, and must not log:
+/// standard error may be a full pipe. It returns the number of listeners that it has handed over.
+pub(super) fn before_the_end(act: impl Fn() -> usize + Send + Sync + 'static) {
     // The agent sets it once.
     let _ = LAST_ACT.set(Box::new(act));
 }
@@ -49,10 +50,11 @@ pub(super) fn end_when_asked(work: Work) -> anyhow::Result<()> {
             let Ok(signal) = asked.wait() else { continue };
             match work {
                 Work::Unending => {
-                    if let Some(act) = LAST_ACT.get() {
-                        act();
-                    }
-                    end(0, || {
+                    let listeners = LAST_ACT.get().map_or(0, |act| act());
+                    end(0, move || {
+                        if listeners > 0 {
+                            tracing::info!(listeners, "handed listeners over to the next agent");
+                        }
                         tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
                     });
                 }

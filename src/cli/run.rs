@@ -432,26 +432,31 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
     Ok(Some(sender.context("cannot start a thread for connection tracking")?))
 }
 
-/// Hands the listeners over to an agent that waits for the lock, if there is one.
-fn hand_over(heirs: &Heirs, loopback: &loopback::State) {
+/// Hands the listeners over to an agent that waits for the lock, if there is one. Returns their
+/// number.
+fn hand_over(heirs: &Heirs, loopback: &loopback::State) -> usize {
     if heirs.is_empty() {
-        return;
+        return 0;
     }
     loopback.stop_accepting();
     let listeners = loopback.listeners();
-    if !listeners.is_empty() && heirs.send(&listeners) > 0 {
-        tracing::info!(listeners = listeners.len(), "handed listeners over to the next agent");
-    }
+    if !listeners.is_empty() && heirs.send(&listeners) > 0 { listeners.len() } else { 0 }
 }
 
 /// Returns the handler for node ports on which the proxy for loopback addresses cannot listen.
 fn report_loopback(events: Recorder) -> loopback::Report {
     Arc::new(move |service, address, error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "give the agent the capability NET_BIND_SERVICE or the Service a port from 1024 on"
+            }
+            io::ErrorKind::AddrNotAvailable => "add the address to the interface lo",
+            _ => "free the port or give the Service another one",
+        };
         tracing::error!(
             object = %format_args!("Service {service}"), field = "spec.ports.nodePort",
             value = %address,
-            "cannot listen for the node port on loopback: {error}; free the port or give the \
-             Service another one; the agent retries"
+            "cannot listen for the node port on loopback: {error}; {remedy}; the agent retries"
         );
         events.record(events::unbound_loopback(service, address, error));
     })

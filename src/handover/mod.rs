@@ -11,8 +11,11 @@ use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::{ControlMessage, MsgFlags, getsockopt, sendmsg, sockopt};
@@ -34,11 +37,15 @@ const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The agents that wait until this one ends. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Heirs(Arc<Mutex<Vec<UnixStream>>>);
+pub struct Heirs {
+    streams: Arc<Mutex<Vec<UnixStream>>>,
+    /// The number of log lines in progress.
+    lines: Arc<AtomicUsize>,
+}
 
 impl Heirs {
     fn lock(&self) -> MutexGuard<'_, Vec<UnixStream>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps the connection of a waiting agent.
@@ -48,8 +55,23 @@ impl Heirs {
         heirs.retain(is_open);
         if heirs.len() < MAX_HEIRS && stream.set_nonblocking(true).is_ok() {
             heirs.push(stream);
-            tracing::info!(process, "another shunt waits until this one ends");
+            self.log(process);
         }
+    }
+
+    /// Logs in a thread of its own: standard error may be a full pipe, and the thread of the caller
+    /// answers commands.
+    fn log(&self, process: i32) {
+        let lines = self.lines.clone();
+        if lines.fetch_add(1, Ordering::Relaxed) >= MAX_HEIRS {
+            lines.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        // Without a thread the line is missing, and nothing else.
+        let _ = thread::Builder::new().name("heir".to_owned()).spawn(move || {
+            tracing::info!(process, "another shunt waits until this one ends");
+            lines.fetch_sub(1, Ordering::Relaxed);
+        });
     }
 
     /// Returns true if no agent waits.
@@ -61,10 +83,11 @@ impl Heirs {
     }
 
     /// Sends the listeners to all waiting agents. One of them gets the lock; the others close them.
-    /// Returns the number of agents that got all.
+    /// Returns the number of agents that got all. Their connections stay open until this process ends,
+    /// so that they notice its end and not this message's.
     pub fn send(&self, listeners: &[impl AsRawFd]) -> usize {
         let files: Vec<RawFd> = listeners.iter().map(AsRawFd::as_raw_fd).collect();
-        let heirs = std::mem::take(&mut *self.lock());
+        let heirs = self.lock();
         let sent = heirs.iter().filter(|heir| files.chunks(MAX_FILES).all(|it| send(heir, it)));
         sent.count()
     }
@@ -84,11 +107,17 @@ fn is_open(stream: &UnixStream) -> bool {
     read.is_err_and(|errno| errno == rustix::io::Errno::AGAIN)
 }
 
+/// The name of an agent's socket: random, and so different for each agent. Process IDs are not
+/// visible across containers.
+type Name = Vec<u8>;
+
 /// An agent that waits.
 #[derive(Debug, Default)]
 pub struct Heir {
     connection: Option<UnixStream>,
     connected_at: Option<Instant>,
+    /// The agent that `files` are from.
+    agent: Option<Name>,
     files: Vec<OwnedFd>,
 }
 
@@ -96,13 +125,21 @@ impl Heir {
     /// Asks the agent that has the lock for its listeners, once, and receives those that it has sent.
     /// Never waits for it.
     pub fn look(&mut self) {
-        if self.connection.is_none() {
-            // Another agent has got the lock, and these listeners with it.
-            self.files.clear();
-            let is_early = self.connected_at.is_some_and(|at| at.elapsed() < RECONNECT);
-            if !is_early {
-                self.connected_at = Some(Instant::now());
-                self.connection = connect();
+        self.look_by(connect);
+    }
+
+    fn look_by(&mut self, connect: impl FnOnce() -> Option<(UnixStream, Name)>) {
+        // With listeners, another agent that has got the lock must be noticed soon: it has them, too.
+        let is_early =
+            self.files.is_empty() && self.connected_at.is_some_and(|at| at.elapsed() < RECONNECT);
+        if self.connection.is_none() && !is_early {
+            self.connected_at = Some(Instant::now());
+            if let Some((connection, agent)) = connect() {
+                // An agent that is still ending keeps the lock for a while.
+                if self.agent.as_ref() != Some(&agent) {
+                    self.files.clear();
+                }
+                (self.connection, self.agent) = (Some(connection), Some(agent));
             }
         }
         self.receive();
@@ -150,8 +187,8 @@ impl Heir {
 }
 
 /// Connects to the agent of this network namespace, and asks for its listeners.
-fn connect() -> Option<UnixStream> {
-    let ask = || -> io::Result<Option<UnixStream>> {
+fn connect() -> Option<(UnixStream, Name)> {
+    let ask = || -> io::Result<Option<(UnixStream, Name)>> {
         let Some((mut stream, agent)) = connect_to_agent(CONNECT_TIMEOUT)? else { return Ok(None) };
         if !agent.is_trusted() {
             return Ok(None);
@@ -160,7 +197,66 @@ fn connect() -> Option<UnixStream> {
         line.push(b'\n');
         stream.write_all(&line)?;
         stream.set_nonblocking(true)?;
-        Ok(Some(stream))
+        let name = stream.peer_addr()?.as_abstract_name().unwrap_or_default().to_vec();
+        Ok(Some((stream, name)))
     };
     ask().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// An agent with a listener, and one that waits for its end.
+    fn agent_and_heir() -> (Heirs, TcpListener, Heir) {
+        let heirs = Heirs::default();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut heir = Heir::default();
+        heir.look_by(|| Some((connected(&heirs), b"first".to_vec())));
+        (heirs, listener, heir)
+    }
+
+    fn connected(heirs: &Heirs) -> UnixStream {
+        let (mine, other) = UnixStream::pair().unwrap();
+        mine.set_nonblocking(true).unwrap();
+        heirs.add(other);
+        mine
+    }
+
+    fn not_again() -> Option<(UnixStream, Name)> {
+        panic!("the connection is open")
+    }
+
+    #[test]
+    fn listeners_stay_while_their_agent_is_still_ending() {
+        let (heirs, listener, mut heir) = agent_and_heir();
+        assert_eq!(heirs.send(&[listener.as_fd()]), 1);
+        for _ in 0..3 {
+            heir.look_by(not_again);
+        }
+        drop(heirs);
+        // The lock is still taken, first without an agent at the socket, then by the same one.
+        let (again, end) = UnixStream::pair().unwrap();
+        drop(end);
+        heir.look_by(not_again);
+        heir.look_by(|| None);
+        heir.look_by(|| Some((again, b"first".to_vec())));
+        let taken: Vec<_> = heir.take().into_iter().map(|(address, _)| address).collect();
+        assert_eq!(taken, [listener.local_addr().unwrap()]);
+    }
+
+    #[test]
+    fn listeners_are_closed_once_another_agent_has_the_lock() {
+        let (heirs, listener, mut heir) = agent_and_heir();
+        assert_eq!(heirs.send(&[listener.as_fd()]), 1);
+        heir.look_by(not_again);
+        drop(heirs);
+        heir.look_by(not_again);
+        let next = Heirs::default();
+        heir.look_by(|| Some((connected(&next), b"second".to_vec())));
+        assert!(heir.files.is_empty());
+        assert!(heir.take().is_empty());
+    }
 }

@@ -1,12 +1,16 @@
 //! Listeners pass from an ending agent to one that waits for its lock.
 
-use std::io::{ErrorKind, Read};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use shunt_testbed::Agent;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use shunt_testbed::{Agent, Scratch};
 
 use super::{BOTH, PATIENCE, PODS, V4, V6, wait_for};
 use crate::world::{World, status_json};
@@ -90,6 +94,47 @@ fn no_connection_is_refused_while_the_next_agent_takes_over() -> Result<()> {
     ensure!(count.refused == 0 && count.served > 0 && count.cut <= 1, "{count:?}");
     assert_eq!(status_json(&world.lab.node)?["loopback"]["listening"], 2);
     assert!(!second.log().contains("cannot listen"), "{}", second.log());
+    second.stop()
+}
+
+/// The end takes longer than the next agent's attempts to get the lock.
+#[test]
+fn no_connection_is_refused_if_the_log_of_the_ending_agent_is_a_full_pipe() -> Result<()> {
+    let world = World::with_web()?;
+    let scratch = Scratch::new()?;
+    let path = scratch.path().join("log");
+    mkfifo(&path, Mode::S_IRWXU)?;
+    let mut log =
+        File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&path)?;
+    let redirect = format!("exec \"$@\" 2>{}", path.display());
+    let first = world.agent(BOTH)?.wrapper(&["sh", "-c", &redirect, "sh"]).start()?;
+    world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
+    let second = heir(&world, BOTH)?;
+    let mut lines = Vec::new();
+    wait_for("the heir", || {
+        let mut some = [0; 4096];
+        match log.read(&mut some) {
+            Ok(count) => lines.extend_from_slice(&some[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+        let lines = String::from_utf8_lossy(&lines);
+        Ok(lines.contains("another shunt waits until this one ends").then_some(()))
+    })?;
+    for size in [4096, 1] {
+        while log.write(&vec![b'.'; size]).is_ok() {}
+    }
+    let end = AtomicBool::new(false);
+    let count = thread::scope(|scope| -> Result<Count> {
+        let clients = scope.spawn(|| connect_until(&world, &end));
+        let ending = SetOnDrop(&end);
+        first.stop()?;
+        second.wait_ready()?;
+        world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
+        drop(ending);
+        clients.join().map_err(|_| anyhow::anyhow!("a client panicked"))?
+    })?;
+    ensure!(count.refused == 0 && count.served > 0 && count.cut <= 1, "{count:?}");
     second.stop()
 }
 
