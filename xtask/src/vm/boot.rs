@@ -99,7 +99,6 @@ pub(super) const BOOTS: [Boot; 5] = [
                 "--test-threads=4",
                 // Hundreds of connections at once: more than an emulated processor takes in time.
                 "--skip=unresponsive::overload::slow_backends_under_overload_are_never_ejected",
-                "--skip=unresponsive::endings::many_endpoints_of_a_dead_node_among_thousands_of_services",
                 // The machine does not have the library that makes a message fail.
                 "--skip=unresponsive::modes::one_failure_forgets_nothing",
             ],
