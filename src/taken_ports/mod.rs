@@ -1,7 +1,7 @@
 //! Finds processes of the node that listen on a node port in use.
 //!
 //! Destination NAT comes before the socket, so packets to that port go to the Service. At the
-//! addresses with node ports, nobody reaches the process. It still answers elsewhere, as on loopback.
+//! addresses with node ports, no client reaches the process. It still answers elsewhere, as on loopback.
 //! kube-proxy up to 1.20 held the ports, so that no other process could have them. shunt holds none:
 //! it reports such a process, and blocks nothing.
 //!
