@@ -19,7 +19,8 @@ type Place = (TableFamily, String);
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     chains: BTreeMap<Place, (DumpedChain, Vec<DumpedRule>)>,
-    elements: BTreeSet<(Place, ListedElement)>,
+    /// With the number of slots, since a backend may have several.
+    elements: BTreeMap<(Place, ListedElement), usize>,
     sets: BTreeMap<Place, String>,
     comments: BTreeMap<TableFamily, Option<String>>,
     /// What packets have taught it: client and frontend, backend.
@@ -44,6 +45,9 @@ impl Content {
                 content.chains.entry(place(&rule.chain)).and_modify(|(_, rules)| rules.push(rule));
             }
             for set in &listing.sets {
+                // The size of a hashed set grows, and never shrinks.
+                let mut set = set.clone();
+                set.size = set.size.map(|_| 0);
                 content.sets.insert(place(&set.name), format!("{set:?}"));
             }
             for (name, elements) in listing.elements {
@@ -61,7 +65,7 @@ impl Content {
                         // Who has which place depends on who came when.
                         element.key.truncate(element.key.len() - 4);
                     }
-                    content.elements.insert((place(&name), element));
+                    *content.elements.entry((place(&name), element)).or_default() += 1;
                 }
             }
         }
@@ -74,7 +78,7 @@ impl Content {
         let family = table_family(key.family());
         let of_frontend: Vec<_> = self
             .elements
-            .iter()
+            .keys()
             .filter(|((of, _), element)| *of == family && element.key == bytes)
             .filter_map(|((_, name), element)| Some((Set::from_name(name)?, element)))
             .filter(|(set, _)| set.key().first() == Some(&field))
@@ -90,8 +94,12 @@ impl Content {
     /// Fails unless there is all that a fresh start makes, and nothing else but chains that no
     /// frontend needs any more.
     pub(crate) fn equals(&self, fresh: &Content, anything_set_aside: bool) -> Result<()> {
-        let lacking: Vec<_> = fresh.elements.difference(&self.elements).collect();
-        let left: Vec<_> = self.elements.difference(&fresh.elements).collect();
+        let beyond = |all: &Content, others: &Content| -> Vec<String> {
+            let different =
+                all.elements.iter().filter(|(it, n)| others.elements.get(it) != Some(n));
+            different.map(|(it, count)| format!("{count} of {it:?}")).collect()
+        };
+        let (lacking, left) = (beyond(fresh, self), beyond(self, fresh));
         ensure!(lacking.is_empty() && left.is_empty(), "lacks {lacking:?}, and still has {left:?}");
         ensure!(self.sets == fresh.sets, "sets: {:?}", self.sets);
         ensure!(self.comments == fresh.comments, "tables: {:?}", self.comments);
