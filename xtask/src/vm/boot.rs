@@ -22,6 +22,8 @@ pub(super) struct Boot {
     pub(super) name: &'static str,
     /// For the kernel.
     pub(super) kernel_arguments: &'static str,
+    /// Whether it is about the agent's times rather than the kernel.
+    pub(super) is_about_the_agent: bool,
     /// What is run, in this order.
     runs: &'static [Run],
 }
@@ -44,6 +46,7 @@ pub(super) const BOOTS: [Boot; 5] = [
     Boot {
         name: "packets",
         kernel_arguments: TABLE_SIZE,
+        is_about_the_agent: false,
         runs: &[
             Run {
                 name: "packets",
@@ -92,6 +95,7 @@ pub(super) const BOOTS: [Boot; 5] = [
     Boot {
         name: "unresponsive",
         kernel_arguments: TABLE_SIZE,
+        is_about_the_agent: true,
         runs: &[Run {
             name: "unresponsive",
             tests: &[
@@ -107,6 +111,7 @@ pub(super) const BOOTS: [Boot; 5] = [
     Boot {
         name: "kernel",
         kernel_arguments: TABLE_SIZE,
+        is_about_the_agent: false,
         runs: &[
             // First, because it wants to find a machine on which nothing was done.
             Run { name: BARE, tests: &[] },
@@ -122,12 +127,14 @@ pub(super) const BOOTS: [Boot; 5] = [
     Boot {
         name: "without-ipv6",
         kernel_arguments: "ipv6.disable=1",
+        is_about_the_agent: false,
         runs: &[Run { name: WITHOUT_IPV6, tests: &[] }],
     },
     // Without TABLE_SIZE: what the kernel chooses by itself is what a node falls to.
     Boot {
         name: "after-boot",
         kernel_arguments: "",
+        is_about_the_agent: false,
         runs: &[Run { name: AFTER_BOOT, tests: &[] }],
     },
 ];
