@@ -41,5 +41,4 @@ pub use ruleset::{
     TABLE, base_chains, on_demand_chain,
 };
 pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
-pub use slots::{HASH_SLOTS, MAX_WEIGHTED_SLOTS, WEIGHTED_SLOTS};
 pub use text::{base_text, element_text, render, rule_text};

@@ -96,7 +96,7 @@ pub struct Options {
     pub loopback_node_ports: LoopbackNodePorts,
     /// The primary address of the node in its family, whatever the Node says (`bindAddress`).
     pub node_address: Option<IpAddr>,
-    /// The balancing of Services without an annotation (`ipvs.scheduler`).
+    /// The balancing of Services without an annotation (`shunt.loadBalancing`).
     #[serde(default)]
     pub balancing: Balancing,
     /// Reset established connections to endpoints that were terminating and are gone

@@ -11,12 +11,12 @@ use crate::model::{Backend, Balancing, Selection, Weights};
 
 /// The number of slots of a small pool with weights. A share is exact to half a slot, 0.2 %, and one
 /// slot at least.
-pub const WEIGHTED_SLOTS: usize = 256;
+const WEIGHTED_SLOTS: usize = 256;
 /// The maximum number of slots of a pool with weights, unless it has more backends.
-pub const MAX_WEIGHTED_SLOTS: usize = 16_384;
+const MAX_WEIGHTED_SLOTS: usize = 16_384;
 /// The numbers of slots of a hash table, each for pools of at most so many backends. They are prime,
 /// as the permutations need it. With each step, most clients get another backend.
-pub const HASH_SLOTS: [(usize, usize); 4] =
+const HASH_SLOTS: [(usize, usize); 4] =
     [(1, 2), (20, 251), (200, 1_021), (usize::MAX, LARGEST_HASH_SLOTS)];
 const LARGEST_HASH_SLOTS: usize = 16_381;
 
