@@ -125,8 +125,9 @@ fn last_of_many_modes_counts() -> Result<()> {
     }
     changing.wait_for_search(true)?;
     let lab = &changing.scene.world.lab;
-    kill(&lab.pod3)?;
     let calls = times(12, &lab.pod2, VIP)?;
+    changing.scene.warm_up(&calls)?;
+    kill(&lab.pod3)?;
     changing.scene.connect_until_ejected(&calls, &[endpoint(&lab.pod3)])?;
     assert!(!changing.scene.agent.log().contains("cannot look for endpoints"));
     Ok(())
