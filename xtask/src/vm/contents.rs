@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::command::{cargo, describe, find, repository};
 use crate::programs;
+use crate::release;
 use crate::tree::Tree;
 
 /// The program of the tests that are run on other kernels, as cargo calls it. Its modules are the suites.
@@ -55,23 +56,27 @@ pub(super) const TEST_PROGRAM: &str = "/tests/it";
 pub(super) struct Built {
     tests: PathBuf,
     agent: PathBuf,
+    /// The path by which the tests know the agent: that of their own build of it.
+    agent_path: PathBuf,
     own_program: PathBuf,
 }
 
 impl Built {
-    /// Build the tests and the agent as they are released.
+    /// Build the agent as it is released, and the tests as `cargo xtask test` does: they wait for the
+    /// kernel and the agent most of the time, and a build of them for release takes minutes.
     pub(super) fn new() -> Result<Self> {
-        let programs = built(&["test", "--no-run", "--package=shunt", "--test", TESTS])?;
-        let program = |name: &str, is_test: bool| {
-            let found = programs.iter().find(|it| it.name == name && it.is_test == is_test);
+        let tests = built(&["test", "--no-run", "--package=shunt", "--test", TESTS])?;
+        let own = built(&["build", "--package=shunt-vm"])?;
+        let program = |programs: &[Program], name: &str| {
+            let found = programs.iter().find(|it| it.name == name);
             let file = found.map(|program| program.file.clone());
             file.with_context(|| format!("cargo has built no program {name}"))
         };
-        let own = built(&["build", "--package=shunt-vm"])?;
         Ok(Self {
-            tests: program(TESTS, true)?,
-            agent: program("shunt", false)?,
-            own_program: own.into_iter().next().context("cargo has built no shunt-vm")?.file,
+            tests: program(&tests, TESTS)?,
+            agent: release::build()?,
+            agent_path: program(&tests, "shunt")?,
+            own_program: program(&own, "shunt-vm")?,
         })
     }
 
@@ -88,7 +93,6 @@ impl Built {
             }
         }
         let mut files = vec![(OWN_PROGRAM.to_owned(), self.own_program.clone())];
-        // Tests know the agent by the path that cargo gave it.
         files.push((self.agent(), self.agent.clone()));
         files.push((TEST_PROGRAM.to_owned(), self.tests.clone()));
         for program in PROGRAMS {
@@ -110,9 +114,9 @@ impl Built {
         Ok(tree)
     }
 
-    /// The agent's path, here and in the machine.
+    /// The agent's path in the machine.
     pub(super) fn agent(&self) -> String {
-        self.agent.display().to_string()
+        self.agent_path.display().to_string()
     }
 }
 
@@ -131,18 +135,13 @@ fn copy(path: &Path, tree: &mut Tree) -> Result<()> {
 /// A program that cargo has built.
 struct Program {
     name: String,
-    is_test: bool,
     file: PathBuf,
 }
 
-/// Run cargo with these arguments, as for a release; the programs that it names.
+/// Run cargo with these arguments; the programs that it names.
 fn built(arguments: &[&str]) -> Result<Vec<Program>> {
     let mut cargo = cargo();
-    cargo.args(arguments).args([
-        "--release",
-        "--locked",
-        "--message-format=json-render-diagnostics",
-    ]);
+    cargo.args(arguments).args(["--locked", "--message-format=json-render-diagnostics"]);
     let output = cargo
         .stdin(std::process::Stdio::null())
         .stderr(std::process::Stdio::inherit())
@@ -160,7 +159,6 @@ fn program(message: &str) -> Option<Program> {
     Some(Program {
         file: message.get("executable")?.as_str()?.into(),
         name: message.pointer("/target/name")?.as_str()?.to_owned(),
-        is_test: message.pointer("/profile/test")?.as_bool()?,
     })
 }
 
@@ -170,10 +168,10 @@ mod tests {
 
     #[test]
     fn programs_are_read_from_the_messages_of_cargo() {
-        let message = r#"{"reason":"compiler-artifact","target":{"name":"it"},
-            "profile":{"test":true},"executable":"/t/it-1"}"#;
+        let message =
+            r#"{"reason":"compiler-artifact","target":{"name":"it"},"executable":"/t/it-1"}"#;
         let read = program(message).unwrap();
-        assert_eq!((read.name.as_str(), read.is_test), ("it", true));
+        assert_eq!(read.name, "it");
         assert_eq!(read.file, Path::new("/t/it-1"));
         assert!(program(r#"{"reason":"compiler-artifact","executable":null}"#).is_none());
         assert!(program("not JSON").is_none());
