@@ -263,7 +263,11 @@ fn keep_running(
         let state = loopback_state.clone();
         move || state.report()
     };
-    let status = known.clone().teller(health_of.clone(), unbound.clone(), loopback);
+    let waiting = {
+        let heirs = heirs.clone();
+        move || heirs.count()
+    };
+    let status = known.clone().teller(health_of.clone(), unbound.clone(), loopback, waiting);
     let answer = answers(known.clone(), status, directory.clone());
     start_thread("status", move || query::serve(&presence.listener, &heirs, answer))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
@@ -435,7 +439,7 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
 /// Hands the listeners over to an agent that waits for the lock, if there is one. Returns their
 /// number.
 fn hand_over(heirs: &Heirs, loopback: &loopback::State) -> usize {
-    if heirs.is_empty() {
+    if heirs.count() == 0 {
         return 0;
     }
     loopback.stop_accepting();

@@ -1,15 +1,18 @@
 //! `shunt status`: shows the state of the running agent.
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
 use super::args::{Status as Arguments, StatusOutput};
 use super::{Failure, logging, netns};
-use crate::query::ask_status;
+use crate::query::{ask_status, ask_visible};
 
 /// Requests the agent's status and prints it. Fails if the agent has problems.
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     logging::start_with(&arguments.logging.0);
     netns::enter(arguments.netns.as_deref())?;
+    if arguments.startup_probe {
+        return startup_probe();
+    }
     let mut status = ask_status().map_err(anyhow::Error::from)?;
     status.judge();
     let text = match arguments.output {
@@ -21,6 +24,23 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     };
     super::print(&text)?;
     if status.problems.is_empty() { Ok(()) } else { Err(Failure::Problems) }
+}
+
+/// Fails unless the agent of this container has started: it has programmed the rules, or waits for the
+/// lock. In the second case, the agent that answers is that of another container.
+fn startup_probe() -> Result<(), Failure> {
+    let (status, is_own) = ask_visible().map_err(anyhow::Error::from)?;
+    let text = match (is_own, status.rules.last_sync.is_some(), status.waiting_agents) {
+        (true, true, _) => "the agent has programmed the rules\n",
+        (false, _, 1..) => "the agent waits until that of another container ends\n",
+        (true, false, _) => return Err(anyhow!("nothing has been programmed yet").into()),
+        (false, _, 0) => {
+            let why =
+                "the agent of another container programs the rules, and none waits for its end";
+            return Err(anyhow!(why).into());
+        }
+    };
+    Ok(super::print(text)?)
 }
 
 /// Returns true for `-v`, unless its value is 0.

@@ -74,12 +74,12 @@ impl Heirs {
         });
     }
 
-    /// Returns true if no agent waits.
+    /// Returns the number of waiting agents.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub fn count(&self) -> usize {
         let mut heirs = self.lock();
         heirs.retain(is_open);
-        heirs.is_empty()
+        heirs.len()
     }
 
     /// Sends the listeners to all waiting agents. One of them gets the lock; the others close them.

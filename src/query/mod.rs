@@ -13,7 +13,7 @@ use shunt_core::plan::{Desired, Options};
 use crate::directory::{Excerpt, Selection};
 use crate::status::Status;
 
-pub use socket::{NoAnswer, ask_objects, ask_refresh, ask_status, serve};
+pub use socket::{NoAnswer, ask_objects, ask_refresh, ask_status, ask_visible, serve};
 
 /// A question to the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -124,6 +124,16 @@ pub fn ask_status() -> Result<Status, NoAnswer> {
     Ok(status)
 }
 
+/// Asks the agent of this network namespace for its status. Also returns true if its process is
+/// visible here, which those in other containers are not.
+///
+/// # Errors
+/// If there is none, or it does not answer.
+pub fn ask_visible() -> Result<(Status, bool), NoAnswer> {
+    let (status, process) = ask(&Question::Status)?;
+    Ok((status, process > 0))
+}
+
 /// Asks the agent of this network namespace for objects, with its status.
 ///
 /// # Errors

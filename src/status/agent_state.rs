@@ -200,6 +200,7 @@ impl AgentState {
         health: HealthSource,
         unbound: UnboundPorts,
         loopback: impl Fn() -> LoopbackReport,
+        waiting_agents: impl Fn() -> usize,
     ) -> impl Fn() -> Status {
         let started = Time::now();
         move || {
@@ -226,6 +227,7 @@ impl AgentState {
                 unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
                 loopback: loopback(),
+                waiting_agents: waiting_agents(),
             }
         }
     }

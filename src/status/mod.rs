@@ -72,6 +72,8 @@ pub struct Status {
     pub unbound_health_ports: Vec<UnboundPort>,
     /// The proxy of node ports on loopback addresses.
     pub loopback: LoopbackReport,
+    /// The number of agents that wait until this one ends.
+    pub waiting_agents: usize,
 }
 
 /// Describes a missing Node, and what to do.

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 
 /// What the chart and the kustomizations come to: see `cargo xtask chart`.
-const RENDERED: [&str; 8] = [
+const RENDERED: [&str; 9] = [
     "deploy/kustomize/base/shunt.yaml",
     "deploy/kustomize/monitoring/monitoring.yaml",
     "tests/fixtures/chart/everything.yaml",
@@ -25,6 +25,7 @@ const RENDERED: [&str; 8] = [
     "tests/fixtures/chart/kubeadm.yaml",
     "tests/fixtures/chart/kustomize-example.yaml",
     "tests/fixtures/chart/rke2.yaml",
+    "tests/fixtures/chart/surge.yaml",
     "deploy/guides/check.yaml",
 ];
 

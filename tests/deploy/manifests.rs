@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::{Container, PodSpec, Probe, Volume};
+use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use shunt::spanned_yaml;
 
@@ -116,7 +116,15 @@ fn the_agent_is_on_every_node_and_in_its_network() -> Result<()> {
         assert_eq!(tolerations.filter(all).count(), 1, "{path}");
         let update = daemon_set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
         let update = update.and_then(|strategy| strategy.rolling_update.as_ref()).context(path)?;
-        assert_eq!(update.max_surge, Some(IntOrString::Int(0)), "{path}: ports of the node");
+        let numbers = (update.max_unavailable.clone(), update.max_surge.clone());
+        // The API server accepts one of them only.
+        let percent = |text: &str| Some(IntOrString::String(text.to_owned()));
+        let none = || Some(IntOrString::Int(0));
+        let has_ports = agent(&daemon_set)?.ports.is_some();
+        match path.contains("surge") {
+            true => assert_eq!((numbers, has_ports), ((none(), percent("25%")), false), "{path}"),
+            false => assert_eq!((numbers, has_ports), ((percent("10%"), none()), true), "{path}"),
+        }
     }
     Ok(())
 }
@@ -203,7 +211,7 @@ fn a_check_is_made_with_the_settings_and_rights_of_the_agent() -> Result<()> {
             assert_ne!(job.service_account_name, agents.service_account_name, "is deleted with it");
         }
     }
-    assert_eq!(init_containers, 1);
+    assert_eq!(init_containers, 2);
     Ok(())
 }
 
@@ -285,22 +293,22 @@ fn assert_selects(
 fn probes_ask_for_what_the_agent_serves() -> Result<()> {
     for (path, daemon_set) in daemon_sets()? {
         let agent = agent(&daemon_set)?;
-        let get = |probe: &Option<Probe>, url: &str| {
-            let get = probe.as_ref().and_then(|probe| probe.http_get.as_ref()).context(path)?;
-            assert_eq!(get.path.as_deref(), Some(url), "{path}");
-            assert_eq!(get.port, IntOrString::String("healthz".to_owned()), "{path}");
-            anyhow::Ok(get.host.clone())
-        };
-        let hosts = [
-            get(&agent.startup_probe, "/healthz")?,
-            get(&agent.liveness_probe, "/livez")?,
-            get(&agent.readiness_probe, "/livez")?,
-        ];
+        let command = agent.startup_probe.as_ref().and_then(|probe| probe.exec.as_ref());
+        let command = command.and_then(|exec| exec.command.as_deref()).context(path)?;
+        // The name by which the image has the agent.
+        assert_eq!(command, ["shunt", "status", "--startup-probe"], "{path}");
         // Only one rendering binds to the loopback address.
-        let host = path.contains("everything").then(|| "::1".to_owned());
-        assert_eq!(hosts, [host.clone(), host.clone(), host], "{path}");
-        let ports = agent.ports.iter().flatten().filter_map(|port| port.name.as_deref());
-        assert_eq!(ports.collect::<Vec<_>>(), ["healthz", "metrics"], "{path}");
+        let has_values = path.contains("everything");
+        let port = if has_values { 20_256 } else { 10_256 };
+        for probe in [&agent.liveness_probe, &agent.readiness_probe] {
+            let get = probe.as_ref().and_then(|probe| probe.http_get.as_ref()).context(path)?;
+            assert_eq!(get.path.as_deref(), Some("/livez"), "{path}");
+            assert_eq!(get.port, IntOrString::Int(port), "{path}");
+            assert_eq!(get.host, has_values.then(|| "::1".to_owned()), "{path}");
+        }
+        for port in agent.ports.iter().flatten() {
+            assert!(matches!(port.name.as_deref(), Some("healthz" | "metrics")), "{path}");
+        }
     }
     Ok(())
 }
@@ -315,7 +323,7 @@ fn the_api_server_is_not_looked_for_at_its_cluster_ip() -> Result<()> {
         let given = value("KUBERNETES_SERVICE_HOST").zip(value("KUBERNETES_SERVICE_PORT"));
         let expected = match path {
             // Its ConfigMap has a kubeconfig.
-            _ if path.contains("kubeadm") => None,
+            _ if path.contains("kubeadm") || path.contains("surge") => None,
             _ if path.contains("k3s") => Some(("127.0.0.1", "6444")),
             _ if path.contains("rke2") => Some(("127.0.0.1", "6443")),
             _ if path.contains("base") => Some(("replace-me.invalid", "6443")),

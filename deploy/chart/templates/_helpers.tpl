@@ -53,7 +53,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* The port and host of a probe. */}}
 {{- define "shunt.health" -}}
-port: healthz
+port: {{ .Values.healthz.port }}
 {{- if include "shunt.isLoopback" .Values.healthz.bindAddress }}
 host: {{ .Values.healthz.bindAddress | trimAll "[]" | quote }}
 {{- end }}

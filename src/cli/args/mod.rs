@@ -200,6 +200,10 @@ pub struct Status {
     /// Output format.
     #[arg(long, value_enum, default_value_t = StatusOutput::Text)]
     pub output: StatusOutput,
+    /// Only exit with 0 if the agent of this container has programmed the rules, or waits until that
+    /// of another container ends: for the startup probe.
+    #[arg(long, conflicts_with = "output")]
+    pub startup_probe: bool,
     /// Ask the agent of this network namespace: a name as in `ip netns`, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub netns: Option<PathBuf>,

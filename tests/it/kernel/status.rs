@@ -38,7 +38,8 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
     let known = AgentState::default();
     known.follow(NODE, Following::Manifests(vec!["/etc/shunt".into()]));
-    let teller = known.clone().teller(health(), UnboundPorts::default(), LoopbackReport::default);
+    let teller =
+        known.clone().teller(health(), UnboundPorts::default(), LoopbackReport::default, || 0);
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
     std::thread::spawn(move || {

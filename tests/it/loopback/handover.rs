@@ -13,7 +13,7 @@ use nix::unistd::mkfifo;
 use shunt_testbed::{Agent, Scratch};
 
 use super::{BOTH, PATIENCE, PODS, V4, V6, wait_for};
-use crate::world::{World, status_json};
+use crate::world::{SHUNT, World, run_shunt, status_json};
 
 /// What became of connections, one after the other.
 #[derive(Debug, Default)]
@@ -183,4 +183,45 @@ fn killed_agent_hands_nothing_over() -> Result<()> {
     second.wait_ready()?;
     world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
     second.stop()
+}
+
+/// Two pods on a node: the probe of each must judge its own agent.
+#[test]
+fn startup_probe_succeeds_for_an_agent_that_has_programmed_or_that_waits() -> Result<()> {
+    let world = World::with_web()?;
+    let node = &world.lab.node;
+    let same_container = || -> Result<(bool, String)> {
+        let output = run_shunt(node, &["status", "--startup-probe"])?;
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    // The process of the agent is not visible in the new namespace of process IDs.
+    let other_container = || -> Result<(bool, String)> {
+        let mut command = node.command("unshare");
+        command.args(["--pid", "--fork", SHUNT, "status", "--startup-probe"]);
+        let output = command.output()?;
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    let fails = |probe: &dyn Fn() -> Result<(bool, String)>, why: &str| -> Result<()> {
+        let (is_started, log) = probe()?;
+        ensure!(!is_started && log.contains(why), "{log}");
+        Ok(())
+    };
+    fails(&same_container, "no shunt")?;
+    // Nothing listens there, so nothing is listed.
+    let early = Agent::builder(SHUNT, node).arg("--master=http://127.0.0.1:9").spawn()?;
+    wait_for("an answer", || Ok(same_container()?.1.contains("nothing has been").then_some(())))?;
+    fails(&other_container, "none waits")?;
+    early.stop()?;
+
+    let first = world.agent(BOTH)?.start()?;
+    ensure!(same_container()?.0);
+    fails(&other_container, "none waits")?;
+    let second = heir(&world, BOTH)?;
+    wait_for("the heir", || Ok(other_container()?.0.then_some(())))?;
+    let text = run_shunt(node, &["status"])?.stdout;
+    ensure!(String::from_utf8_lossy(&text).contains("1 agent waits until this one ends"));
+    second.stop()?;
+    fails(&other_container, "none waits")?;
+    ensure!(same_container()?.0);
+    first.stop()
 }
