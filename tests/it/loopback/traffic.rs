@@ -1,11 +1,13 @@
 //! What passes through the proxy: data, its end, resets, many connections at once.
 
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{setsockopt, sockopt};
 use shunt_testbed::{Agent, Outcome};
 
@@ -14,14 +16,17 @@ use crate::world::World;
 
 /// The size of a transfer in each direction.
 const BULK: usize = 16 << 20;
-/// The number of connections at a time.
-const MANY: usize = 500;
+/// The number of connections at a time, and the files of the agent for each.
+const TEN_THOUSAND: u64 = 10_000;
+const FILES: u64 = 8;
+/// The maximum of the agent's memory for a connection without data, in bytes.
+const MOST_PER_CONNECTION: u64 = 8 << 10;
 
 /// A server of the test behind the proxy.
 struct Raw {
     world: World,
     server: TcpListener,
-    _agent: Agent,
+    agent: Agent,
 }
 
 impl Raw {
@@ -30,7 +35,7 @@ impl Raw {
         let server = raw_server(&world.lab.pod1)?;
         world.manifests.write("raw.yaml", raw_service(&world.lab.pod1))?;
         let agent = world.agent(BOTH)?.start()?;
-        Ok(Raw { world, server, _agent: agent })
+        Ok(Raw { world, server, agent })
     }
 
     fn pair(&self) -> Result<(TcpStream, TcpStream)> {
@@ -175,26 +180,56 @@ fn connections_above_the_maximum_are_reset() -> Result<()> {
     agent.stop()
 }
 
+/// As many as the system permits: the agent uses an eighth of its files, and the test has both ends.
 #[test]
-fn many_connections_at_once() -> Result<()> {
-    let world = World::with_web()?;
-    let agent = world.agent(BOTH)?.start()?;
-    let node = world.lab.from(&world.lab.node);
-    node.tcp(V4).eventually().reaches(&PODS);
-    let mut connections = Vec::new();
-    for _ in 0..MANY {
-        connections.push(node.connect(V4)?);
+fn ten_thousand_connections_at_once() -> Result<()> {
+    let files = allow_files(TEN_THOUSAND * FILES)?;
+    let many = (files / FILES).min(TEN_THOUSAND);
+    let raw = Raw::new()?;
+    // The first connection waits for the listener.
+    let mut pairs = vec![raw.pair()?];
+    let before = resident(raw.agent.pid())?;
+    while pairs.len() < usize::try_from(many)? {
+        pairs.push(raw.pair().with_context(|| format!("after {} connections", pairs.len()))?);
     }
-    wait_for_metric(&world, "shunt_loopback_connections_open", &[], MANY as f64)?;
-    for (n, connection) in connections.iter_mut().enumerate() {
-        let line = format!("line {n}");
-        assert_eq!(connection.echo(&line)?, line);
+    wait_for_metric(&raw.world, "shunt_loopback_connections_open", &[], many as f64)?;
+    let grown = resident(raw.agent.pid())?.saturating_sub(before);
+    ensure!(grown < many * MOST_PER_CONNECTION, "{many} connections: {grown} bytes");
+    for (n, (client, endpoint)) in pairs.iter_mut().enumerate() {
+        let (question, answer) = (n.to_be_bytes(), (!n).to_be_bytes());
+        for (from, to, bytes) in [(&*client, &*endpoint, question), (&*endpoint, &*client, answer)]
+        {
+            let (mut from, mut to, mut read) = (from, to, [0; 8]);
+            from.write_all(&bytes)?;
+            to.read_exact(&mut read)?;
+            ensure!(read == bytes, "connection {n}");
+        }
     }
-    let status = crate::world::status_json(&world.lab.node)?;
-    assert_eq!(status["loopback"]["connections"], MANY);
-    drop(connections);
-    wait_for_metric(&world, "shunt_loopback_connections_open", &[], 0.0)?;
+    let status = crate::world::status_json(&raw.world.lab.node)?;
+    assert_eq!(status["loopback"]["connections"], many);
+    drop(pairs);
+    wait_for_metric(&raw.world, "shunt_loopback_connections_open", &[], 0.0)?;
     let labels = [("result", "forwarded")];
-    assert!(metric(&world, "shunt_loopback_connections_total", &labels)? >= MANY as f64);
-    agent.stop()
+    let forwarded = metric(&raw.world, "shunt_loopback_connections_total", &labels)?;
+    assert_eq!(forwarded, many as f64);
+    raw.agent.stop()
+}
+
+/// Permits this process and those that it starts so many open files, or as many as the system
+/// does. Returns their number.
+fn allow_files(wanted: u64) -> Result<u64> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if hard < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
+        return Ok(wanted);
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(wanted)), hard)?;
+    Ok(hard)
+}
+
+/// The bytes of memory that a process uses.
+fn resident(pid: i32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: u64 = line.and_then(|it| it.split_whitespace().next()).context("no VmRSS")?.parse()?;
+    Ok(kib << 10)
 }

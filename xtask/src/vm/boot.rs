@@ -96,17 +96,21 @@ pub(super) const BOOTS: [Boot; 5] = [
         name: "unresponsive",
         kernel_arguments: TABLE_SIZE,
         is_about_the_agent: true,
-        runs: &[Run {
-            name: "unresponsive",
-            tests: &[
-                // They wait for the kernel's timeouts most of the time.
-                "--test-threads=4",
-                // Hundreds of connections at once: more than an emulated processor takes in time.
-                "--skip=unresponsive::overload::slow_backends_under_overload_are_never_ejected",
-                // The machine does not have the library that makes a message fail.
-                "--skip=unresponsive::modes::one_failure_forgets_nothing",
-            ],
-        }],
+        runs: &[
+            Run {
+                name: "unresponsive",
+                tests: &[
+                    // They wait for the kernel's timeouts most of the time.
+                    "--test-threads=4",
+                    // Hundreds of connections at once: more than an emulated processor takes in time.
+                    "--skip=unresponsive::overload::slow_backends_under_overload_are_never_ejected",
+                    // The machine does not have the library that makes a message fail.
+                    "--skip=unresponsive::modes::one_failure_forgets_nothing",
+                ],
+            },
+            // Root may open as many files here as it wants to, which few machines for tests permit.
+            Run { name: "loopback", tests: &["traffic::ten_thousand_connections_at_once"] },
+        ],
     },
     Boot {
         name: "kernel",

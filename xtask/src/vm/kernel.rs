@@ -1,43 +1,60 @@
-//! Kernels to boot: Debian's packages, kept with their digests, or local ones.
+//! Kernels to boot: packages of Debian and Ubuntu, kept with their digests, or local ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::mirror::{Package, Part, Suite};
+use super::mirror::{Archive, Package, Suite};
 use crate::command::{command, run};
 use crate::digest::sha256;
 
-/// A line of kernels, and where Debian has its newest.
+/// A line of kernels, and where its newest is.
 pub(super) struct Line {
     /// What it is called: in arguments, in reports, in `docs/kernels.md`.
     pub(super) name: &'static str,
     suite: &'static str,
-    part: Part,
+    archive: Archive,
     /// Start of the names of the packages; the rest is the kernel's release. The first one has the
     /// kernel.
     packages: &'static [&'static str],
     /// How the release starts.
     release: &'static str,
-    /// How the release ends: the kernel for clouds is small, and has drivers for QEMU's devices.
+    /// How the release ends: Debian's kernel for clouds is small, and has drivers for QEMU's devices.
     flavour: &'static str,
 }
 
 /// All lines. A suite drops old packages at every update, so none is named in full.
-pub(super) const LINES: [Line; 4] = [
+pub(super) const LINES: [Line; 6] = [
     Line {
         name: "5.10",
         suite: "bullseye-security",
-        part: Part::Security,
+        archive: Archive::DebianSecurity,
         packages: &["linux-image-"],
         release: "5.10.",
         flavour: "-cloud-amd64",
     },
+    // Not that of RHEL 9, which has many changes of later kernels.
+    Line {
+        name: "5.14",
+        suite: "focal-updates",
+        archive: Archive::Ubuntu,
+        packages: &["linux-image-unsigned-", "linux-modules-"],
+        release: "5.14.",
+        flavour: "-oem",
+    },
+    Line {
+        name: "5.15",
+        suite: "jammy-updates",
+        archive: Archive::Ubuntu,
+        packages: &["linux-image-unsigned-", "linux-modules-", "linux-modules-extra-"],
+        release: "5.15.",
+        flavour: "-generic",
+    },
     Line {
         name: "6.1",
         suite: "bookworm-security",
-        part: Part::Security,
+        archive: Archive::DebianSecurity,
         packages: &["linux-image-"],
         release: "6.1.",
         flavour: "-cloud-amd64",
@@ -45,7 +62,7 @@ pub(super) const LINES: [Line; 4] = [
     Line {
         name: "6.12",
         suite: "bookworm-security",
-        part: Part::Security,
+        archive: Archive::DebianSecurity,
         packages: &["linux-image-"],
         release: "6.12.",
         flavour: "+deb12-cloud-amd64",
@@ -53,7 +70,7 @@ pub(super) const LINES: [Line; 4] = [
     Line {
         name: "7",
         suite: "sid",
-        part: Part::Main,
+        archive: Archive::Debian,
         packages: &["linux-binary-", "linux-modules-"],
         release: "7.",
         flavour: "-cloud-amd64",
@@ -168,12 +185,12 @@ impl Line {
         mirror: Option<&str>,
         record: Option<&Record>,
     ) -> Result<Vec<PathBuf>> {
-        let suite = Suite::new(cache, self.suite, self.part, mirror);
+        let suite = Suite::new(cache, self.suite, self.archive, mirror);
         suite.refresh()?;
         let names = suite.names()?;
-        let release = self.newest(&names).with_context(|| {
-            format!("Debian's {} has no kernel {} any more", self.suite, self.name)
-        })?;
+        let release = self
+            .newest(&names)
+            .with_context(|| format!("{} has no kernel {} any more", self.suite, self.name))?;
         let packages: Vec<Package> = self
             .packages
             .iter()

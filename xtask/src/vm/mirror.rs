@@ -1,4 +1,4 @@
-//! Debian's archive, without root: apt with lists and a cache of its own.
+//! The archives of Debian and Ubuntu, without root: apt with lists and a cache of its own.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -8,29 +8,56 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::command::{command, output, stdout};
+use crate::command::{command, output, repository, stdout};
 use crate::packages::KEYRING;
 
 /// Where Debian is if this machine's apt does not say it: the archive's own name.
 const DEFAULT: &str = "http://deb.debian.org";
 
+/// The key of Ubuntu's archive since 2018 (`ubuntu-keyring`), which Debian does not have. Its
+/// fingerprint is F6EC B376 2474 EDA9 D21B 7022 8719 20D1 991B C93C.
+const UBUNTU_KEY: &str = "vm-tests/keys/ubuntu-archive-2018.asc";
+
 /// How old lists may be before they are asked for again.
 const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A part of Debian's archive.
+/// An archive of packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    /// Releases.
-    Main,
-    /// Security updates of releases.
-    Security,
+pub(super) enum Archive {
+    /// Debian's releases.
+    Debian,
+    /// Security updates of Debian's releases.
+    DebianSecurity,
+    /// Ubuntu's releases, with their updates.
+    Ubuntu,
 }
 
-impl Part {
+impl Archive {
+    /// The folder of a mirror.
     fn name(self) -> &'static str {
         match self {
-            Self::Main => "debian",
-            Self::Security => "debian-security",
+            Self::Debian => "debian",
+            Self::DebianSecurity => "debian-security",
+            Self::Ubuntu => "ubuntu",
+        }
+    }
+
+    fn address(self) -> Result<String> {
+        match configured(self) {
+            Some(address) => Ok(address),
+            None if self == Self::Ubuntu => bail!(
+                "this machine's apt does not say where Ubuntu is; name a mirror by --mirror, an \
+                 address with a folder `ubuntu`"
+            ),
+            None => Ok(format!("{DEFAULT}/{}", self.name())),
+        }
+    }
+
+    /// The file of the key that signs the archive.
+    fn key(self) -> PathBuf {
+        match self {
+            Self::Debian | Self::DebianSecurity => KEYRING.into(),
+            Self::Ubuntu => repository().join(UBUNTU_KEY),
         }
     }
 }
@@ -43,20 +70,26 @@ pub(super) struct Package {
     pub(super) sha256: String,
 }
 
-/// One suite of the archive.
+/// One suite of an archive.
 pub(super) struct Suite {
     folder: PathBuf,
     name: &'static str,
-    part: Part,
+    archive: Archive,
     base: Option<String>,
 }
 
 impl Suite {
-    /// A suite, whose lists are kept below `folder`. `mirror` is where folders `debian` and
-    /// `debian-security` are, if an argument says it.
-    pub(super) fn new(folder: &Path, name: &'static str, part: Part, mirror: Option<&str>) -> Self {
-        let base = mirror.map(|mirror| format!("{}/{}", mirror.trim_end_matches('/'), part.name()));
-        Self { folder: folder.join("apt").join(name), name, part, base }
+    /// A suite, whose lists are kept below `folder`. `mirror` is where the folders of the archives
+    /// are, if an argument says it.
+    pub(super) fn new(
+        folder: &Path,
+        name: &'static str,
+        archive: Archive,
+        mirror: Option<&str>,
+    ) -> Self {
+        let base =
+            mirror.map(|mirror| format!("{}/{}", mirror.trim_end_matches('/'), archive.name()));
+        Self { folder: folder.join("apt").join(name), name, archive, base }
     }
 
     /// Fetch the lists of the suite, unless they are recent.
@@ -71,21 +104,19 @@ impl Suite {
             fs::create_dir_all(self.folder.join(folder)).context("cannot make apt's folders")?;
         }
         File::create(self.folder.join("status")).context("cannot make apt's files")?;
+        let key = self.archive.key();
         ensure!(
-            Path::new(KEYRING).is_file(),
-            "there is no {KEYRING}, by which packages are verified; it is in Debian's and Ubuntu's \
-             package debian-archive-keyring"
+            key.is_file(),
+            "there is no {}, by which packages are verified; Debian's keys are in Debian's and \
+             Ubuntu's package debian-archive-keyring",
+            key.display()
         );
-        let base = match &self.base {
-            Some(base) => base.clone(),
-            None => {
-                configured(self.part).unwrap_or_else(|| format!("{DEFAULT}/{}", self.part.name()))
-            }
-        };
+        let base = self.base.clone().map_or_else(|| self.archive.address(), Ok)?;
         let sources = format!(
             "Types: deb\nURIs: {base}\nSuites: {}\nComponents: main\nArchitectures: amd64\n\
-             Signed-By: {KEYRING}\n",
-            self.name
+             Signed-By: {}\n",
+            self.name,
+            key.display()
         );
         fs::write(self.folder.join("suite.sources"), sources)
             .context("cannot write apt's sources")?;
@@ -160,8 +191,8 @@ impl Suite {
     }
 }
 
-/// Where this machine's apt fetches a part of Debian from, if it is a Debian.
-fn configured(part: Part) -> Option<String> {
+/// Where this machine's apt fetches an archive from, if it is the archive of this machine.
+fn configured(archive: Archive) -> Option<String> {
     let system = fs::read_to_string("/etc/os-release").ok()?;
     let targets = output(command("apt-get").args([
         "indextargets",
@@ -170,22 +201,23 @@ fn configured(part: Part) -> Option<String> {
         "Created-By: Packages",
     ]));
     let targets = targets.ok().filter(|targets| targets.status.success())?;
-    mirror_of(part, &system, &String::from_utf8_lossy(&targets.stdout))
+    mirror_of(archive, &system, &String::from_utf8_lossy(&targets.stdout))
 }
 
 /// The same, from what `/etc/os-release` and apt say.
-fn mirror_of(part: Part, system: &str, targets: &str) -> Option<String> {
+fn mirror_of(archive: Archive, system: &str, targets: &str) -> Option<String> {
     let field = |name: &str| {
         let value = system.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
         Some(value.trim_matches('"'))
     };
-    if field("ID")? != "debian" {
+    let id = if archive == Archive::Ubuntu { "ubuntu" } else { "debian" };
+    if field("ID")? != id {
         return None;
     }
     let codename = field("VERSION_CODENAME")?;
-    let release = match part {
-        Part::Main => codename.to_owned(),
-        Part::Security => format!("{codename}-security"),
+    let release = match archive {
+        Archive::Debian | Archive::Ubuntu => codename.to_owned(),
+        Archive::DebianSecurity => format!("{codename}-security"),
     };
     targets.lines().find_map(|line| {
         let (its_release, address) = line.split_once(' ')?;
@@ -197,24 +229,31 @@ fn mirror_of(part: Part, system: &str, targets: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    const DEBIAN: &str = "PRETTY_NAME=\"Debian\"\nVERSION_CODENAME=bookworm\nID=debian\n";
+    const ON_DEBIAN: &str = "PRETTY_NAME=\"Debian\"\nVERSION_CODENAME=bookworm\nID=debian\n";
     const TARGETS: &str = "bookworm-security http://mirror.example/debian-security/\n\
                            bookworm http://mirror.example/debian/\n";
+    const ON_UBUNTU: &str = "ID=ubuntu\nVERSION_CODENAME=noble\n";
 
     #[test]
-    fn a_debian_machine_knows_its_mirror() {
-        let mirror = |part| mirror_of(part, DEBIAN, TARGETS);
-        assert_eq!(mirror(Part::Main).as_deref(), Some("http://mirror.example/debian"));
+    fn a_machine_knows_the_mirror_of_its_own_archive() {
+        let mirror = |archive| mirror_of(archive, ON_DEBIAN, TARGETS);
+        assert_eq!(mirror(Archive::Debian).as_deref(), Some("http://mirror.example/debian"));
         assert_eq!(
-            mirror(Part::Security).as_deref(),
+            mirror(Archive::DebianSecurity).as_deref(),
             Some("http://mirror.example/debian-security")
+        );
+        let targets = "noble http://mirror.example/ubuntu/\n";
+        assert_eq!(
+            mirror_of(Archive::Ubuntu, ON_UBUNTU, targets).as_deref(),
+            Some("http://mirror.example/ubuntu")
         );
     }
 
     #[test]
     fn others_do_not() {
-        let ubuntu = "ID=ubuntu\nVERSION_CODENAME=noble\n";
-        assert_eq!(mirror_of(Part::Main, ubuntu, "noble http://mirror.example/ubuntu/\n"), None);
-        assert_eq!(mirror_of(Part::Main, DEBIAN, ""), None);
+        let targets = "noble http://mirror.example/ubuntu/\n";
+        assert_eq!(mirror_of(Archive::Debian, ON_UBUNTU, targets), None);
+        assert_eq!(mirror_of(Archive::Ubuntu, ON_DEBIAN, TARGETS), None);
+        assert_eq!(mirror_of(Archive::Debian, ON_DEBIAN, ""), None);
     }
 }

@@ -44,7 +44,7 @@ const KVM_LIMIT: Duration = Duration::from_secs(30);
 /// Arguments of `cargo xtask vm-test`.
 #[derive(Args, Default)]
 pub(crate) struct Arguments {
-    /// A line of kernels (5.10, 6.1, 6.12, 7), a package with a kernel, or a folder with one; may be
+    /// A line of kernels (5.10, 5.14, 5.15, 6.1, 6.12, 7), a package with a kernel, or a folder with one; may be
     /// given several times [default: 6.1, 6.12 and 7]
     #[arg(long = "kernel", value_name = "LINE|PATH")]
     kernels: Vec<String>,
@@ -82,8 +82,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     once: bool,
 
-    /// Where Debian is, if not where this machine's apt has it: an address with folders `debian` and
-    /// `debian-security`
+    /// Where Debian and Ubuntu are, if not where this machine's apt has them: an address with folders
+    /// `debian`, `debian-security` and `ubuntu`
     #[arg(long, value_name = "ADDRESS")]
     mirror: Option<String>,
 }
@@ -310,7 +310,7 @@ fn conclude(
     features
 }
 
-/// Shows what the kernels of Debian can, and compares it with what is written about them.
+/// Shows what the kernels of distributions can, and compares it with what is written about them.
 fn features(arguments: &Arguments, jobs: &[Job<'_>], outcomes: &[Outcome]) -> Result<()> {
     let mut found = Table::default();
     for (job, outcome) in jobs.iter().zip(outcomes) {
