@@ -20,6 +20,7 @@ mod privilege;
 mod programs;
 mod release;
 mod report;
+mod site;
 mod style;
 mod suite;
 mod tidy;
@@ -91,6 +92,8 @@ enum Task {
     Image(image::Arguments),
     /// Write the man pages of shunt and its commands to `target/man`
     Man,
+    /// Build the pages of the repository as a site, and check its links
+    Site,
     /// Boot distribution kernels in QEMU and run the kernel and packet tests there
     VmTest(vm::Arguments),
     /// Render the Helm chart and the kustomizations again, after changing them; needs helm and kubectl
@@ -121,6 +124,7 @@ fn main() -> ExitCode {
         Task::Demo { agent: Some(agent) } => demo::run(agent),
         Task::Image(arguments) => image::run(&installer, arguments),
         Task::Man => man::run(&installer),
+        Task::Site => site::run(),
         Task::VmTest(arguments) => vm::run(&installer, arguments),
         Task::Chart => chart::render(),
         Task::Ci => ci::run(&installer),
