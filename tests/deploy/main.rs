@@ -6,6 +6,7 @@ mod agent;
 mod kinds;
 mod manifests;
 mod monitoring;
+mod pages;
 mod promql;
 
 use std::fs;
