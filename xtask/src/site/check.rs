@@ -42,10 +42,6 @@ pub(crate) fn pages(files: &BTreeSet<String>, pages: &BTreeMap<String, String>) 
     let linked = |from: &str| -> BTreeSet<&String> {
         let links = pages.get_key_value(from).and_then(|(path, _)| parsed.get(path));
         let targets = links.iter().flat_map(|page| &page.links).map(|link| &link.target);
-        let inside = |target| match target {
-            &Target::Inside { ref path, .. } => Some(path),
-            Target::Elsewhere | Target::Outside(_) => None,
-        };
         targets.filter_map(inside).collect()
     };
     let (contents, decisions) = (linked(SUMMARY), linked(DECISIONS));
@@ -57,6 +53,14 @@ pub(crate) fn pages(files: &BTreeSet<String>, pages: &BTreeMap<String, String>) 
         }
     }
     faults
+}
+
+/// Returns the path of a target in the repository.
+fn inside(target: &Target) -> Option<&String> {
+    match target {
+        Target::Inside { path, .. } => Some(path),
+        Target::Elsewhere | Target::Outside(_) => None,
+    }
 }
 
 /// Checks the links of a built site. Returns how many it has.
