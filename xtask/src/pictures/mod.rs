@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, ensure};
 use shunt_testbed::{Agent, EndpointSlice, Host, ManifestDir, Protocol, Service, Topology, probe};
 
 use self::svg::Picture;
-use self::terminal::{Size, record, record_for};
+use self::terminal::{Size, record, record_until};
 use crate::command::{cargo, repository, run as run_command};
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
@@ -110,7 +110,9 @@ fn pictures(shunt: &Path, lab: &Topology) -> Result<()> {
         command.args(words.split(' '));
         command
     };
-    let top = record_for(on_node("top"), Size { columns: 100, rows: 13 }, TOP)?;
+    let began = Instant::now();
+    let size = Size { columns: 100, rows: 13 };
+    let top = record_until(on_node("top"), size, |_| began.elapsed() > TOP)?;
     write("top", "shunt top: new connections a second of each Service", "shunt top", &top)?;
 
     lab.pod3.nft(DEAD)?;

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use nix::pty::{Winsize, openpty};
 use vt100::{Parser, Screen};
 
@@ -19,20 +19,30 @@ pub(super) struct Size {
     pub(super) rows: u16,
 }
 
-/// How long a command may take that ends by itself.
-const LIMIT: Duration = Duration::from_secs(60);
+/// How long a command may take.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns the screen after the end of a command.
 pub(super) fn record(command: Command, size: Size) -> Result<Screen> {
-    run(command, size, LIMIT, None)
+    run(command, size, |_| false, b"")
 }
 
-/// Returns the screen of a command after this time, which ends with the key `q`.
-pub(super) fn record_for(command: Command, size: Size, time: Duration) -> Result<Screen> {
-    run(command, size, time, Some(b"q"))
+/// Returns the screen of a command once it is as wanted, and ends the command with the key `q`. Each
+/// output of the command is looked at.
+pub(super) fn record_until(
+    command: Command,
+    size: Size,
+    is_wanted: impl Fn(&Screen) -> bool,
+) -> Result<Screen> {
+    run(command, size, is_wanted, b"q")
 }
 
-fn run(mut command: Command, size: Size, time: Duration, key: Option<&[u8]>) -> Result<Screen> {
+fn run(
+    mut command: Command,
+    size: Size,
+    is_wanted: impl Fn(&Screen) -> bool,
+    key: &[u8],
+) -> Result<Screen> {
     let size_of_kernel =
         Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = openpty(Some(&size_of_kernel), None).context("cannot make a terminal")?;
@@ -61,20 +71,22 @@ fn run(mut command: Command, size: Size, time: Duration, key: Option<&[u8]>) -> 
     let [rows, columns] =
         [size.rows, size.columns].map(|n| NonZeroU16::new(n).unwrap_or(NonZeroU16::MIN));
     let mut parser = Parser::new(rows, columns, 0);
-    let deadline = Instant::now() + time;
-    let is_over = loop {
+    let deadline = Instant::now() + LIMIT;
+    loop {
         match output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(bytes) => parser.process(&bytes),
-            Err(RecvTimeoutError::Timeout) => break false,
-            Err(RecvTimeoutError::Disconnected) => break true,
+            Err(RecvTimeoutError::Timeout) => {
+                child.kill().context("cannot end a command")?;
+                bail!("a command takes longer than {LIMIT:?}:\n{}", parser.screen().contents());
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
         }
-    };
-    let screen = parser.screen().clone();
-    match key {
-        Some(key) if !is_over => master.write_all(key).context("cannot press a key")?,
-        None if !is_over => child.kill().context("cannot end a command")?,
-        _ => {}
+        if is_wanted(parser.screen()) {
+            master.write_all(key).context("cannot press a key")?;
+            break;
+        }
     }
+    let screen = parser.screen().clone();
     child.wait().context("cannot wait for a command")?;
     drop(output);
     reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -99,7 +111,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "stty -icanon; echo waits; head -c 1 > /dev/null"]);
         let size = Size { columns: 20, rows: 4 };
-        let screen = record_for(command, size, Duration::from_millis(500)).unwrap();
+        let screen = record_until(command, size, |screen| screen.contents() == "waits").unwrap();
         assert_eq!(screen.contents(), "waits");
     }
 }
