@@ -71,6 +71,21 @@ fn helm_gets_files_and_values_that_exist() -> Result<()> {
 }
 
 #[test]
+fn quick_start_is_the_same_on_its_page_and_in_the_readme() -> Result<()> {
+    let commands = |page| -> Result<Vec<String>> {
+        let text = read(page)?;
+        let lines = text.lines().skip_while(|line| !line.starts_with("    docker build "));
+        Ok(lines.take_while(|line| line.starts_with("    ")).map(str::to_owned).collect())
+    };
+    let of_page = commands("docs/quick-start.md")?;
+    assert_eq!(of_page.len(), 5, "{of_page:?}");
+    assert_eq!(of_page, commands("README.md")?);
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(of_page[0].contains(&format!("localhost/shunt:{version} ")), "{of_page:?}");
+    Ok(())
+}
+
+#[test]
 fn value_that_does_not_exist_is_found() -> Result<()> {
     let values = serde_json::json!({"apiServer": {"host": ""}, "nodeSelector": {}});
     for (path, exists) in [
