@@ -1,4 +1,4 @@
-//! What a node of kubeadm has in kube-proxy's ConfigMap, handed to the agent as it is.
+//! What kubeadm and EKS have in kube-proxy's ConfigMaps, handed to the agent as it is.
 
 use std::fs;
 use std::path::Path;
@@ -11,12 +11,18 @@ use shunt_testbed::{Agent, Exposition, HEALTH_PORT, METRICS_PORT, Protocol, Scra
 use crate::world::{SHUNT, WEB, World};
 
 pub(crate) fn cases() -> Vec<Case> {
-    both![the_configuration_of_kubeadm_programs_the_node]
+    both![
+        the_configuration_of_kubeadm_programs_the_node,
+        the_configuration_of_eks_programs_the_node,
+    ]
 }
 
 /// Where kubeadm's DaemonSet mounts the kubeconfig, which is beside the configuration in the
 /// ConfigMap.
 const MOUNTED: &str = "/var/lib/kube-proxy/kubeconfig.conf";
+
+/// Where that of EKS mounts it, from a ConfigMap of its own.
+const MOUNTED_ON_EKS: &str = "/var/lib/kube-proxy/kubeconfig\n";
 
 fn fixture(name: &str) -> Result<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -52,6 +58,26 @@ fn the_configuration_of_kubeadm_programs_the_node(api: Api) -> Result<()> {
     assert_metrics(&agent)?;
     let log = agent.log();
     assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
+    agent.stop()
+}
+
+fn the_configuration_of_eks_programs_the_node(api: Api) -> Result<()> {
+    let world = World::with_web(api)?;
+    let config = fixture("eks-kube-proxy.yaml")?;
+    assert!(config.contains(MOUNTED_ON_EKS), "{config}");
+    let scratch = Scratch::new()?;
+    let file = scratch.path().join("config");
+    let kubeconfig = format!("{}\n", world.kubeconfig.path().display());
+    fs::write(&file, config.replace(MOUNTED_ON_EKS, &kubeconfig))?;
+    let agent = Agent::builder(SHUNT, &world.lab.node)
+        .arg(format!("--config={}", file.display()))
+        .start()?;
+    let pods = ["pod-1", "pod-2", "pod-3"];
+    world.lab.from(&world.lab.client).tcp("192.0.2.10:30080").reaches(&pods);
+    for to in WEB {
+        world.lab.from(&world.lab.pod1).tcp(to).reaches(&pods);
+    }
+    assert_health(&agent)?;
     agent.stop()
 }
 

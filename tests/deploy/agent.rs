@@ -52,7 +52,7 @@ fn the_agent_takes_the_configuration() -> Result<()> {
             assert!(!log.contains("WARN") && !log.contains("ERROR"), "{path}: {log}");
         }
     }
-    assert_eq!(configurations, 6, "all but the ones for monitoring and kubeadm have one");
+    assert_eq!(configurations, 8, "all but the ones for monitoring, kubeadm and EKS have one");
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod agent;
 mod kinds;
 mod manifests;
 mod monitoring;
+mod pages;
 mod promql;
 
 use std::fs;
@@ -17,15 +18,18 @@ use anyhow::{Context, Result};
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 
 /// What the chart and the kustomizations come to: see `cargo xtask chart`.
-const RENDERED: [&str; 9] = [
+const RENDERED: [&str; 12] = [
     "deploy/kustomize/base/shunt.yaml",
     "deploy/kustomize/monitoring/monitoring.yaml",
+    "tests/fixtures/chart/eks.yaml",
     "tests/fixtures/chart/everything.yaml",
     "tests/fixtures/chart/k3s.yaml",
+    "tests/fixtures/chart/kind.yaml",
     "tests/fixtures/chart/kubeadm.yaml",
     "tests/fixtures/chart/kustomize-example.yaml",
     "tests/fixtures/chart/rke2.yaml",
     "tests/fixtures/chart/surge.yaml",
+    "tests/fixtures/chart/talos.yaml",
     "deploy/guides/check.yaml",
 ];
 

@@ -324,6 +324,9 @@ fn the_api_server_is_not_looked_for_at_its_cluster_ip() -> Result<()> {
         let expected = match path {
             // Its ConfigMap has a kubeconfig.
             _ if path.contains("kubeadm") || path.contains("surge") => None,
+            _ if path.contains("eks") => None,
+            _ if path.contains("kind") => Some(("kind-control-plane", "6443")),
+            _ if path.contains("talos") => Some(("127.0.0.1", "7445")),
             _ if path.contains("k3s") => Some(("127.0.0.1", "6444")),
             _ if path.contains("rke2") => Some(("127.0.0.1", "6443")),
             _ if path.contains("base") => Some(("replace-me.invalid", "6443")),
@@ -332,6 +335,29 @@ fn the_api_server_is_not_looked_for_at_its_cluster_ip() -> Result<()> {
         };
         assert_eq!(given, expected.map(|(h, p)| (h.to_owned(), p.to_owned())), "{path}");
     }
+    Ok(())
+}
+
+/// EKS has the configuration and the kubeconfig, which the configuration names by its path, in two
+/// ConfigMaps.
+#[test]
+fn configuration_and_kubeconfig_of_eks_are_in_one_folder() -> Result<()> {
+    let daemon_sets = daemon_sets()?;
+    let (path, daemon_set) =
+        daemon_sets.iter().find(|(path, _)| path.contains("eks")).context("no rendering")?;
+    let agent = agent(daemon_set)?;
+    let config = agent.args.iter().flatten().find_map(|it| it.strip_prefix("--config="));
+    assert_eq!(config, Some("/var/lib/kube-proxy/config"), "{path}");
+    let fixture = read("tests/fixtures/eks-kube-proxy.yaml")?;
+    assert!(fixture.contains("kubeconfig: /var/lib/kube-proxy/kubeconfig\n"), "{fixture}");
+    let mounts = agent.volume_mounts.iter().flatten();
+    let mount = mounts.clone().find(|mount| mount.mount_path == "/var/lib/kube-proxy");
+    let name = &mount.context("no mount")?.name;
+    let volume = pod(daemon_set)?.volumes.iter().flatten().find(|volume| volume.name == *name);
+    let projected = volume.and_then(|volume| volume.projected.as_ref()).context("no volume")?;
+    let sources = projected.sources.iter().flatten();
+    let names = sources.filter_map(|source| Some(source.config_map.as_ref()?.name.as_str()));
+    assert_eq!(names.collect::<Vec<_>>(), ["kube-proxy-config", "kube-proxy"]);
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 
 mod kubeadm;
 mod manifests;
+mod moves;
 mod nodes;
 mod shell;
 
@@ -22,6 +23,9 @@ fn main() -> ExitCode {
         &[
             ("manifests", manifests::manifests),
             ("kubeadm_there_and_back", kubeadm::there_and_back),
+            ("eks_there_and_back", moves::eks),
+            ("talos_there_and_back", moves::talos),
+            ("quick_start", moves::quick_start),
             ("commands_on_nodes", nodes::commands_on_nodes),
             ("verification", nodes::verification),
         ],

@@ -11,14 +11,17 @@ use crate::{read, repository};
 const OPERATOR: &str = include_str!("operator.yaml");
 
 /// All that is rendered, and the examples: the API server refuses unknown fields too.
-const MANIFESTS: [&str; 8] = [
+const MANIFESTS: [&str; 11] = [
     "deploy/guides/check.yaml",
     "deploy/kustomize/base/shunt.yaml",
+    "tests/fixtures/chart/eks.yaml",
     "tests/fixtures/chart/everything.yaml",
     "tests/fixtures/chart/k3s.yaml",
+    "tests/fixtures/chart/kind.yaml",
     "tests/fixtures/chart/kubeadm.yaml",
     "tests/fixtures/chart/rke2.yaml",
     "tests/fixtures/chart/surge.yaml",
+    "tests/fixtures/chart/talos.yaml",
     "examples/services",
 ];
 

@@ -16,6 +16,9 @@ const WHAT_CHANGES: &str = "deploy/guides/from-kube-proxy.md";
 const NOTES: &str = "deploy/chart/templates/NOTES.txt";
 const GUIDES: [&str; 3] =
     ["deploy/guides/k3s.md", "deploy/guides/kubeadm.md", "deploy/guides/rke2.md"];
+/// Those that have no commands for a shell on a node.
+const FURTHER_GUIDES: [&str; 3] =
+    ["deploy/guides/eks.md", "deploy/guides/talos.md", "docs/quick-start.md"];
 const NODE: &str = "{apiVersion: v1, kind: Node, metadata: {name: node-1}}";
 
 /// How long kubectl may take for each step.
@@ -82,7 +85,7 @@ pub(crate) fn commands_on_nodes(kubernetes: &Kubernetes) -> Result<()> {
         assert_eq!(container_of_notes[field], container[field], "{field}");
     }
 
-    for guide in GUIDES {
+    for guide in GUIDES.into_iter().chain(FURTHER_GUIDES) {
         let lookup = script(guide, "kubectl run shunt-dns")?.replace("NODE", "node-1");
         let pod = with_pod(&shell, "default", &lookup)?;
         let command = &pod["spec"]["containers"][0]["command"];

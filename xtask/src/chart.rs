@@ -30,7 +30,7 @@ enum Renderer {
     Kustomize(&'static str),
 }
 
-const RENDERINGS: [Rendering; 9] = [
+const RENDERINGS: [Rendering; 12] = [
     Rendering {
         output: "deploy/kustomize/base/shunt.yaml",
         by: Renderer::Helm { values: &[], arguments: &["--set=apiServer.host=replace-me.invalid"] },
@@ -72,6 +72,18 @@ const RENDERINGS: [Rendering; 9] = [
         by: Renderer::Helm { values: &["deploy/values/rke2.yaml"], arguments: &[] },
     },
     Rendering {
+        output: "tests/fixtures/chart/kind.yaml",
+        by: Renderer::Helm { values: &["deploy/values/kind.yaml"], arguments: &[] },
+    },
+    Rendering {
+        output: "tests/fixtures/chart/eks.yaml",
+        by: Renderer::Helm { values: &["deploy/values/eks.yaml"], arguments: &[] },
+    },
+    Rendering {
+        output: "tests/fixtures/chart/talos.yaml",
+        by: Renderer::Helm { values: &["deploy/values/talos.yaml"], arguments: &[] },
+    },
+    Rendering {
         output: "tests/fixtures/chart/everything.yaml",
         by: Renderer::Helm {
             values: &["tests/fixtures/chart/everything.values.yaml"],
@@ -99,7 +111,7 @@ const DIGEST: &str = "# sha256 of this and of what it is made from: ";
 const OF_HELM: [&str; 3] = ["# Source: ", "app.kubernetes.io/managed-by: ", "helm.sh/chart: "];
 
 /// Values that the chart refuses, and a part of what it says then.
-const REFUSALS: [(&[&str], &str); 8] = [
+const REFUSALS: [(&[&str], &str); 9] = [
     (&[], "apiServer.host must be given"),
     (&["--set=apiServer.host=10.0.0.1:6443"], "without port and brackets"),
     (&["--set=apiServer.host=api.example.net:6443"], "without port and brackets"),
@@ -120,6 +132,10 @@ const REFUSALS: [(&[&str], &str); 8] = [
             "--set=kubeProxyCleanup.enabled=true",
         ],
         "maxSurge and kubeProxyCleanup.enabled exclude each other",
+    ),
+    (
+        &["--set=apiServer.host=10.0.0.1", "--set=existingKubeconfigConfigMap=kube-proxy"],
+        "belongs to a configuration in existingConfigMap",
     ),
 ];
 

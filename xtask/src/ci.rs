@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::command::{cargo, run as run_command};
 use crate::packages::{Installer, Purpose};
 use crate::style::Style;
-use crate::{chart, demo, image, suite, tidy, vm};
+use crate::{chart, demo, image, site, suite, tidy, vm};
 
 /// A step: its name, and what it does.
 type Step<'a> = (&'static str, Box<dyn Fn() -> Result<()> + 'a>);
@@ -29,6 +29,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         ("chart", Box::new(chart::check)),
         ("clippy", Box::new(|| run_command(&mut clippy()))),
         ("docs", Box::new(|| run_command(&mut docs()))),
+        ("site", Box::new(site::run)),
         ("test", Box::new(test)),
         ("demo", Box::new(|| demo::prepare(installer))),
         ("vm-test", Box::new(|| vm::run(installer, &vm::Arguments::of_ci()))),

@@ -16,10 +16,12 @@ mod digest;
 mod image;
 mod man;
 mod packages;
+mod pictures;
 mod privilege;
 mod programs;
 mod release;
 mod report;
+mod site;
 mod style;
 mod suite;
 mod tidy;
@@ -91,6 +93,14 @@ enum Task {
     Image(image::Arguments),
     /// Write the man pages of shunt and its commands to `target/man`
     Man,
+    /// Make the pictures of commands in docs/pictures, from a real run
+    Pictures {
+        /// Skip the build, and run in the network namespace we are in
+        #[arg(long, hide = true)]
+        agent: Option<PathBuf>,
+    },
+    /// Build the pages of the repository as a site, and check its links
+    Site,
     /// Boot distribution kernels in QEMU and run the kernel and packet tests there
     VmTest(vm::Arguments),
     /// Render the Helm chart and the kustomizations again, after changing them; needs helm and kubectl
@@ -121,6 +131,9 @@ fn main() -> ExitCode {
         Task::Demo { agent: Some(agent) } => demo::run(agent),
         Task::Image(arguments) => image::run(&installer, arguments),
         Task::Man => man::run(&installer),
+        Task::Pictures { agent: None } => pictures::prepare(&installer),
+        Task::Pictures { agent: Some(agent) } => pictures::run(agent),
+        Task::Site => site::run(),
         Task::VmTest(arguments) => vm::run(&installer, arguments),
         Task::Chart => chart::render(),
         Task::Ci => ci::run(&installer),
@@ -156,5 +169,27 @@ mod tests {
         let from = Some(PathBuf::from("rows.json"));
         assert_eq!(bench(&["--docs", "--from", "rows.json"]), (true, from, Vec::new()));
         assert!(Cli::try_parse_from(["xtask", "bench", "--from", "rows.json"]).is_err());
+    }
+
+    #[test]
+    fn pages_name_tasks_that_exist() {
+        use clap::CommandFactory as _;
+        let command = Cli::command();
+        let (mut tasks, mut faults) = (0, Vec::new());
+        for path in tidy::tracked_files().unwrap().iter().filter(|path| path.ends_with(".md")) {
+            // A page that was deleted, but not committed so.
+            let Ok(text) = command::repository_file(path) else { continue };
+            let text = String::from_utf8(text).unwrap();
+            for rest in text.split("cargo xtask ").skip(1) {
+                let word = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').next();
+                let word = word.unwrap_or_default();
+                tasks += 1;
+                if !word.is_empty() && command.find_subcommand(word).is_none() {
+                    faults.push(format!("{path}: cargo xtask {word}"));
+                }
+            }
+        }
+        assert!(faults.is_empty(), "{faults:?}");
+        assert!(tasks > 40, "{tasks} tasks");
     }
 }

@@ -144,8 +144,20 @@ capabilities:
     type: Directory
 {{ end -}}
 - name: config
+  {{- if .Values.existingKubeconfigConfigMap }}
+  {{- if not .Values.existingConfigMap }}
+  {{- fail "existingKubeconfigConfigMap belongs to a configuration in existingConfigMap; without one, set apiServer.host" }}
+  {{- end }}
+  projected:
+    sources:
+      - configMap:
+          name: {{ .Values.existingConfigMap }}
+      - configMap:
+          name: {{ .Values.existingKubeconfigConfigMap }}
+  {{- else }}
   configMap:
     name: {{ .Values.existingConfigMap | default (include "shunt.fullname" .) }}
+  {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}

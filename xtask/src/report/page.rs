@@ -168,30 +168,13 @@ fn table(rows: &[&Row]) -> Result<String> {
 }
 
 /// A line of the table in README.md: words, section, what is measured.
-const SUMMARY: [(&str, &str, &str); 8] = [
-    ("cold start until all Services work", "beside", "cold start: process to packets"),
-    ("the same with 250 011 endpoints", "shape", "cold start: process to packets"),
+const SUMMARY: [(&str, &str, &str); 3] = [
     ("one endpoint: API write to packets", "beside", "one endpoint: write sent to packets"),
-    ("processor time for it", "beside", "one endpoint: processor time"),
-    ("memory, settled", "beside", "memory when settled"),
-    ("NetworkProgrammingLatency, p99", "churn", "trigger time to packets: 99 %"),
+    ("cold start until all Services work", "beside", "cold start: process to packets"),
     ("first packet, median", "path", "new TCP connection of a pod, SYN to SYN-ACK: 50 %"),
-    ("new connections a second", "path", "new TCP connections a second, one processor"),
 ];
-/// The pictures in README.md, with what they show.
-const SHOWN: [(&str, &str); 3] = [
-    (
-        "change",
-        "shunt sends the changed elements to the kernel as soon as it hears of them. kube-proxy hands a \
-         text to `nft` or `iptables-restore`.",
-    ),
-    ("cpu", "Each node of a cluster spends this time on each change."),
-    (
-        "first-packet",
-        "Only the first packet of a connection meets rules for Services. In iptables mode, these are \
-         more with each Service.",
-    ),
-];
+/// The picture in README.md.
+const SHOWN: &str = "change";
 
 /// The figures in README.md: of the largest size of each.
 pub(crate) fn summary(figures: &Figures) -> Result<String> {
@@ -218,11 +201,9 @@ pub(crate) fn summary(figures: &Figures) -> Result<String> {
     }
     let mut text =
         format!("| | | {} |\n| --- | --- | ---: | ---: | ---: |\n{table}", names.join(" | "));
-    for (name, words) in SHOWN {
-        let plot = PLOTS.iter().find(|plot| plot.name == name);
-        if let Some(alternative) = plot.and_then(|plot| plot.alternative(figures)) {
-            write!(text, "\n{words}\n\n![{alternative}](docs/plots/{name}.svg)\n")?;
-        }
+    let plot = PLOTS.iter().find(|plot| plot.name == SHOWN);
+    if let Some(alternative) = plot.and_then(|plot| plot.alternative(figures)) {
+        write!(text, "\n![{alternative}](docs/plots/{SHOWN}.svg)\n")?;
     }
     Ok(text)
 }
@@ -298,12 +279,9 @@ mod tests {
         for (words, ..) in SUMMARY {
             assert!(text.contains(&format!("| {words} |")), "{words}: {text}");
         }
-        for (name, words) in SHOWN {
-            assert!(text.contains(&format!("](docs/plots/{name}.svg)")), "{name}: {text}");
-            assert!(text.contains(words), "{words}: {text}");
-        }
+        assert!(text.contains(&format!("](docs/plots/{SHOWN}.svg)")), "{text}");
         let mut some = rows();
-        some.retain(|row| row.section != "churn" && row.subject != "kube-proxy iptables");
+        some.retain(|row| row.subject != "kube-proxy iptables");
         assert_eq!(summary(&figures(some)).unwrap(), NOTHING);
     }
 }
