@@ -30,8 +30,10 @@ const NODE_PORT: u16 = 30_090;
 const TARGET: u16 = 9000;
 const LOCALHOST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), NODE_PORT);
 
-/// The first byte of a client says what it wants.
-const ANSWER: u8 = b'a';
+/// The first byte of a client says what it wants: an answer, the same on a connection that stays
+/// open, or a transfer.
+const ONCE: u8 = b'o';
+const STAY: u8 = b's';
 const BULK: u8 = b'b';
 
 pub(crate) fn measure(table: &mut Table, _: &[Size]) {
@@ -44,7 +46,10 @@ fn measure_all(table: &mut Table) -> Result<()> {
     let (lab, manifests) = (Topology::new()?, ManifestDir::new()?);
     let endpoint = SocketAddr::new(lab.pod1.ips().next().context("no address")?, TARGET);
     let listener = lab.pod1.run(|| Ok(TcpListener::bind(endpoint)?))?;
-    thread::spawn(move || listener.incoming().flatten().for_each(serve));
+    thread::spawn(move || {
+        let mut open = Vec::new();
+        listener.incoming().flatten().for_each(|client| serve(client, &mut open));
+    });
     let service = Service::new("raw").cluster_ips(&["10.96.0.30"]);
     let service = service.node_port("tcp", Protocol::Tcp, 80, NODE_PORT);
     let slice = EndpointSlice::v4("raw").port("tcp", Protocol::Tcp, TARGET).hosts(&[&lab.pod1]);
@@ -116,15 +121,15 @@ fn connect(node: &Netns, to: SocketAddr) -> Result<TcpStream> {
     node.run(|| Ok(TcpStream::connect_timeout(&to, PATIENCE)?))
 }
 
-/// Opens a connection that the endpoint has answered.
+/// Opens a connection that stays open.
 fn open(node: &Netns, to: SocketAddr) -> Result<TcpStream> {
     let mut stream = connect(node, to)?;
-    ask(&mut stream)?;
+    ask(&mut stream, STAY)?;
     Ok(stream)
 }
 
-fn ask(stream: &mut TcpStream) -> Result<()> {
-    stream.write_all(&[ANSWER])?;
+fn ask(stream: &mut TcpStream, what: u8) -> Result<()> {
+    stream.write_all(&[what])?;
     Ok(stream.read_exact(&mut [0])?)
 }
 
@@ -133,7 +138,7 @@ fn rate(to: SocketAddr) -> Result<f64> {
     let started = Instant::now();
     let mut count = 0_u32;
     while started.elapsed() < ROUND {
-        ask(&mut TcpStream::connect(to)?)?;
+        ask(&mut TcpStream::connect(to)?, ONCE)?;
         count += 1;
     }
     Ok(f64::from(count) / started.elapsed().as_secs_f64())
@@ -156,19 +161,21 @@ fn bulk(to: SocketAddr) -> Result<f64> {
     Ok(sent as f64 * 8.0 / 1e9 / started.elapsed().as_secs_f64())
 }
 
-/// Serves a client of the endpoint. Each of many clients that only wait has one small thread.
-fn serve(mut stream: TcpStream) {
-    let mut served = move || -> std::io::Result<()> {
-        let mut first = [0];
-        stream.read_exact(&mut first)?;
-        let mut buffer = vec![0; if first == [BULK] { 256 << 10 } else { 1 }];
-        if first == [ANSWER] {
-            stream.write_all(&first)?;
-        }
-        while stream.read(&mut buffer)? > 0 {}
-        if first == [BULK] { stream.write_all(&first) } else { Ok(()) }
-    };
-    let thread = thread::Builder::new().stack_size(64 << 10);
-    // A client that is cut off has a round that fails.
-    let _ = thread.spawn(move || drop(served()));
+/// Serves a client of the endpoint. One that is cut off has a round that fails.
+fn serve(mut client: TcpStream, open: &mut Vec<TcpStream>) {
+    let mut first = [0];
+    if client.read_exact(&mut first).is_err() {
+        return;
+    }
+    if first == [BULK] {
+        thread::spawn(move || {
+            let mut buffer = vec![0; 256 << 10];
+            while client.read(&mut buffer)? > 0 {}
+            client.write_all(&first)
+        });
+        return;
+    }
+    if client.write_all(&first).is_ok() && first == [STAY] {
+        open.push(client);
+    }
 }

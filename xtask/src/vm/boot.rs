@@ -13,7 +13,7 @@ const ENVIRONMENT: [(&str, &str); 6] = [
     ("RUST_TEST_THREADS", "1"),
     ("SHUNT_LAB_SLOWNESS", "10"),
     // Of random sequences, as many as there is time for on an emulated processor.
-    ("PROPTEST_CASES", "6"),
+    ("PROPTEST_CASES", "3"),
 ];
 
 /// One boot of a kernel.
