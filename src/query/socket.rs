@@ -173,15 +173,14 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     repeat_late(|| ask_once(question))
 }
 
-/// Repeats an attempt whose question came too late: on a busy node, a command may not run for longer
-/// than [`QUESTION_TIMEOUT`] between connection and question, and the agent closes the connection.
+/// Repeats an attempt with an answer to another question. On a busy node, a command may not run for
+/// longer than [`QUESTION_TIMEOUT`] between connection and question, and the agent sends its status. An
+/// agent of an old version always does, without a look at the question.
 fn repeat_late<T>(mut attempt: impl FnMut() -> Result<T, NoAnswer>) -> Result<T, NoAnswer> {
     let mut result = attempt();
     for _ in 1..ATTEMPTS {
         match &result {
-            Err(NoAnswer::System(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                result = attempt();
-            }
+            Err(NoAnswer::Unreadable { .. }) => result = attempt(),
             _ => break,
         }
     }
@@ -202,20 +201,19 @@ fn ask_once<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnsw
     stream.set_read_timeout(Some(TIMEOUT))?;
     let mut line = serde_json::to_vec(question).map_err(io::Error::from)?;
     line.push(b'\n');
-    // The agent may have closed the connection already, because it refuses this user.
-    let sent = stream.write_all(&line);
+    // The agent may have closed the connection already, because it refuses this user, or has answered.
+    let _ = stream.write_all(&line);
     let mut json = Vec::new();
     match stream.read_to_end(&mut json) {
-        Ok(0) => return Err(closed(process)),
-        Ok(_) => sent?,
+        // It may have closed the connection with the question unread, also after an answer.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             return Err(NoAnswer::Silent(process));
         }
-        // It closed the connection with the question unread.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-            return Err(closed(process));
-        }
-        Err(error) => return Err(error.into()),
+        result => _ = result?,
+    }
+    if json.is_empty() {
+        return Err(closed(process));
     }
     Ok((read(&json, process)?, process))
 }
@@ -267,7 +265,7 @@ mod tests {
 
     #[test]
     fn late_question_is_asked_again() {
-        let late = || Err(NoAnswer::System(io::ErrorKind::BrokenPipe.into()));
+        let late = || Err(read::<Objects>(br#"{"version":"0.0.1"}"#, 7).unwrap_err());
         let mut attempts = 0;
         let result = repeat_late(|| {
             attempts += 1;
@@ -279,7 +277,7 @@ mod tests {
             attempts += 1;
             late()
         });
-        assert!(matches!(result, Err(NoAnswer::System(_))) && attempts == ATTEMPTS);
+        assert!(matches!(result, Err(NoAnswer::Unreadable { .. })) && attempts == ATTEMPTS);
         let mut attempts = 0;
         let result: Result<usize, NoAnswer> = repeat_late(|| {
             attempts += 1;
