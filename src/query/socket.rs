@@ -7,6 +7,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use nix::unistd::Uid;
 use serde::de::DeserializeOwned;
 
 use super::{Answer, Objects, Question, Refresh};
@@ -26,6 +27,9 @@ const MAX_QUESTION: u64 = 64 * 1024;
 const ATTEMPTS: usize = 3;
 /// The pause after a client that the agent could not serve.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// The version of this program.
+const OWN: &str = env!("CARGO_PKG_VERSION");
 
 /// Why a command has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -50,13 +54,24 @@ pub enum NoAnswer {
     /// The user of this process may not ask.
     #[error("shunt (process {0}) answers only to root; run this command as root")]
     Refused(i32),
-    /// The answer is not JSON of this version.
+    /// The agent closed the connection, although it answers this user.
     #[error(
-        "the answer of shunt (process {process}) is of another version: {reason}; use its own binary"
+        "shunt (process {0}) closed the connection without an answer: it ends, or its version does not \
+         know the question of this command (version {OWN}); try again, or run the command with the \
+         agent's own binary"
+    )]
+    Closed(i32),
+    /// The answer is not that of this version.
+    #[error(
+        "cannot read the answer of shunt (process {process}, version {version}) with this command \
+         (version {OWN}): {reason}; run the command with the agent's own binary, for example in its \
+         container"
     )]
     Unreadable {
         /// The process ID of the agent.
         process: i32,
+        /// The version of the agent.
+        version: String,
         /// The error of the JSON parser.
         reason: serde_json::Error,
     },
@@ -97,7 +112,9 @@ fn serve_one(
     let asked = BufReader::new(&stream).take(MAX_QUESTION).read_line(&mut line);
     let question = match asked {
         Ok(0) => Question::Status,
-        Ok(_) => serde_json::from_str(&line)?,
+        // A newer command may have questions that are unknown here. The status has the version, which
+        // the command names.
+        Ok(_) => serde_json::from_str(&line).unwrap_or(Question::Status),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Question::Status,
         Err(error) => return Err(error),
     };
@@ -166,15 +183,14 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     repeat_late(|| ask_once(question))
 }
 
-/// Repeats an attempt whose question came too late: on a busy node, a command may not run for longer
-/// than [`QUESTION_TIMEOUT`] between connection and question, and the agent closes the connection.
+/// Repeats an attempt with an answer to another question. On a busy node, a command may not run for
+/// longer than [`QUESTION_TIMEOUT`] between connection and question, and the agent sends its status. An
+/// agent of an old version always does, without a look at the question.
 fn repeat_late<T>(mut attempt: impl FnMut() -> Result<T, NoAnswer>) -> Result<T, NoAnswer> {
     let mut result = attempt();
     for _ in 1..ATTEMPTS {
         match &result {
-            Err(NoAnswer::System(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                result = attempt();
-            }
+            Err(NoAnswer::Unreadable { .. }) => result = attempt(),
             _ => break,
         }
     }
@@ -195,24 +211,37 @@ fn ask_once<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnsw
     stream.set_read_timeout(Some(TIMEOUT))?;
     let mut line = serde_json::to_vec(question).map_err(io::Error::from)?;
     line.push(b'\n');
-    // The agent may have closed the connection already, because it refuses this user.
-    let sent = stream.write_all(&line);
+    // The agent may have closed the connection already, because it refuses this user, or has answered.
+    let _ = stream.write_all(&line);
     let mut json = Vec::new();
     match stream.read_to_end(&mut json) {
-        Ok(0) => return Err(NoAnswer::Refused(process)),
-        Ok(_) => sent?,
+        // It may have closed the connection with the question unread, also after an answer.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             return Err(NoAnswer::Silent(process));
         }
-        // It closed the connection with the question unread.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-            return Err(NoAnswer::Refused(process));
-        }
-        Err(error) => return Err(error.into()),
+        result => _ = result?,
     }
-    let answer =
-        serde_json::from_slice(&json).map_err(|reason| NoAnswer::Unreadable { process, reason })?;
-    Ok((answer, process))
+    if json.is_empty() {
+        return Err(closed(process));
+    }
+    Ok((read(&json, process)?, process))
+}
+
+/// Explains an agent that closed the connection without an answer.
+fn closed(process: i32) -> NoAnswer {
+    if Uid::effective().is_root() { NoAnswer::Closed(process) } else { NoAnswer::Refused(process) }
+}
+
+/// Reads an answer.
+fn read<T: DeserializeOwned>(json: &[u8], process: i32) -> Result<T, NoAnswer> {
+    serde_json::from_slice(json).map_err(|reason| {
+        // The status alone, or beside what was asked for.
+        let value: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
+        let version = value.get("version").or_else(|| value.get("status")?.get("version"));
+        let version = version.and_then(|version| version.as_str()).unwrap_or("unknown").to_owned();
+        NoAnswer::Unreadable { process, version, reason }
+    })
 }
 
 #[cfg(test)]
@@ -220,8 +249,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn unreadable_answer_names_both_versions() {
+        for answer in [r#"{"version":"0.9.9"}"#, r#"{"status":{"version":"0.9.9"}}"#] {
+            let error = read::<Objects>(answer.as_bytes(), 7).unwrap_err().to_string();
+            assert!(error.contains("process 7, version 0.9.9"), "{error}");
+            assert!(error.contains(&format!("this command (version {OWN})")), "{error}");
+        }
+        let error = read::<Objects>(b"no JSON", 7).unwrap_err().to_string();
+        assert!(error.contains("version unknown"), "{error}");
+    }
+
+    #[test]
+    fn unknown_question_gets_the_status() -> io::Result<()> {
+        let (mut client, agent) = UnixStream::pair()?;
+        client.write_all(b"{\"somethingNew\":1}\n")?;
+        serve_one(agent, &Heirs::default(), |question| {
+            assert_eq!(*question, Question::Status);
+            Answer::Status(Box::new(Status { node: "node-1".to_owned(), ..Status::default() }))
+        })?;
+        let mut answer = String::new();
+        client.read_to_string(&mut answer)?;
+        assert!(answer.contains("node-1"), "{answer}");
+        Ok(())
+    }
+
+    #[test]
     fn late_question_is_asked_again() {
-        let late = || Err(NoAnswer::System(io::ErrorKind::BrokenPipe.into()));
+        let late = || Err(read::<Objects>(br#"{"version":"0.0.1"}"#, 7).unwrap_err());
         let mut attempts = 0;
         let result = repeat_late(|| {
             attempts += 1;
@@ -233,7 +287,7 @@ mod tests {
             attempts += 1;
             late()
         });
-        assert!(matches!(result, Err(NoAnswer::System(_))) && attempts == ATTEMPTS);
+        assert!(matches!(result, Err(NoAnswer::Unreadable { .. })) && attempts == ATTEMPTS);
         let mut attempts = 0;
         let result: Result<usize, NoAnswer> = repeat_late(|| {
             attempts += 1;

@@ -3,6 +3,7 @@
 //! it gets; alerts and dashboard ask for metrics that there are.
 
 mod agent;
+mod immutable;
 mod kinds;
 mod manifests;
 mod monitoring;

@@ -22,6 +22,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
     }
     let not_run = RefCell::new(Vec::new());
     let test = || suite::test(installer, &[], &mut not_run.borrow_mut());
+    let container = || suite::container(installer, &[], &mut not_run.borrow_mut());
     let steps: Vec<Step<'_>> = vec![
         ("packages", Box::new(|| installer.ensure(Purpose::ALL))),
         ("format", Box::new(|| run_command(cargo().args(["fmt", "--all", "--check"])))),
@@ -34,6 +35,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         ("demo", Box::new(|| demo::prepare(installer))),
         ("vm-test", Box::new(|| vm::run(installer, &vm::Arguments::of_ci()))),
         ("image", Box::new(|| image::run(installer, &image::Arguments::default()))),
+        ("container", Box::new(container)),
     ];
     let outcome = report(steps, Style::of_stdout());
     suite::report_not_run(&not_run.borrow(), Style::of_stdout());

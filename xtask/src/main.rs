@@ -31,6 +31,7 @@ mod vm;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use crate::packages::{Installer, Purpose};
@@ -103,6 +104,12 @@ enum Task {
     Site,
     /// Boot distribution kernels in QEMU and run the kernel and packet tests there
     VmTest(vm::Arguments),
+    /// Make the image and run it in containerd as a kubelet does: as root
+    ContainerTest {
+        /// Handed to the test program
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Render the Helm chart and the kustomizations again, after changing them; needs helm and kubectl
     Chart,
     /// Everything that must pass before a change is taken
@@ -116,12 +123,7 @@ fn main() -> ExitCode {
         Task::Setup => installer
             .ensure(Purpose::ALL)
             .map(|()| println!("everything that shunt needs from the system is there")),
-        Task::Test { args } => {
-            let mut not_run = Vec::new();
-            let outcome = suite::test(&installer, args, &mut not_run);
-            suite::report_not_run(&not_run, Style::of_stdout());
-            outcome
-        }
+        Task::Test { args } => with_not_run(|not_run| suite::test(&installer, args, not_run)),
         Task::Tidy => tidy::run(),
         Task::Soak { minutes, seed } => suite::soak(&installer, *minutes, *seed),
         Task::Bench { docs: true, from: Some(file), .. } => report::write(file),
@@ -135,6 +137,10 @@ fn main() -> ExitCode {
         Task::Pictures { agent: Some(agent) } => pictures::run(agent),
         Task::Site => site::run(),
         Task::VmTest(arguments) => vm::run(&installer, arguments),
+        Task::ContainerTest { args } => with_not_run(|not_run| {
+            image::run(&installer, &image::Arguments::default())?;
+            suite::container(&installer, args, not_run)
+        }),
         Task::Chart => chart::render(),
         Task::Ci => ci::run(&installer),
     };
@@ -145,6 +151,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Run tests, and say last which were not run.
+fn with_not_run(tests: impl FnOnce(&mut Vec<String>) -> Result<()>) -> Result<()> {
+    let mut not_run = Vec::new();
+    let outcome = tests(&mut not_run);
+    suite::report_not_run(&not_run, Style::of_stdout());
+    outcome
 }
 
 #[cfg(test)]

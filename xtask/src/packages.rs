@@ -23,11 +23,14 @@ pub(crate) enum Purpose {
     Demo,
     /// Running tests in virtual machines.
     Vm,
+    /// Running tests in containers.
+    Container,
 }
 
 impl Purpose {
     /// Every purpose.
-    pub(crate) const ALL: &[Self] = &[Self::Build, Self::Test, Self::Demo, Self::Vm];
+    pub(crate) const ALL: &[Self] =
+        &[Self::Build, Self::Test, Self::Demo, Self::Vm, Self::Container];
 }
 
 /// How to see that something is there, wherever it came from.
@@ -138,6 +141,12 @@ const REQUIREMENTS: &[Requirement] = &[
         package: "xz-utils",
         why: "decompresses the modules of kernels",
         purposes: &[Purpose::Vm],
+    },
+    Requirement {
+        probe: Probe::Program("containerd"),
+        package: "containerd",
+        why: "starts the image as a kubelet does",
+        purposes: &[Purpose::Container],
     },
     Requirement {
         probe: Probe::Program("strip"),

@@ -9,6 +9,7 @@ use std::process::{self, Command};
 use anyhow::{Context as _, Result};
 
 use crate::command::{cargo, repository, run};
+use crate::image;
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
 use crate::report;
@@ -26,8 +27,29 @@ pub(crate) fn test(
 ) -> Result<()> {
     let subcommand: &[_] = if selects_package(args) { &["test"] } else { &["test", "--workspace"] };
     let mut tests = prepared(installer)?;
+    run_recording(tests.args(subcommand).args(args), not_run)
+}
+
+/// Run the tests in containers with the image of `cargo xtask image`. containerd needs real root; a
+/// user namespace would not do.
+pub(crate) fn container(
+    installer: &Installer,
+    args: &[String],
+    not_run: &mut Vec<String>,
+) -> Result<()> {
+    installer.ensure(&[Purpose::Build, Purpose::Test, Purpose::Container])?;
+    // Those of a run without an image.
+    not_run.retain(|line| !line.contains(" of container: "));
+    let mut tests = cargo();
+    tests.args(["test", "--package", "shunt", "--test", "container", "--"]).args(args);
+    tests.env("SHUNT_IMAGE", repository().join(image::OUTPUT));
+    run_recording(&mut tests, not_run)
+}
+
+/// Run tests. Adds a line to `not_run` for each program some of whose tests could not run here.
+fn run_recording(tests: &mut Command, not_run: &mut Vec<String>) -> Result<()> {
     let file = env::temp_dir().join(format!("shunt-tests-not-run-{}", process::id()));
-    let outcome = run(tests.args(subcommand).args(args).env(NOT_RUN, &file));
+    let outcome = run(tests.env(NOT_RUN, &file));
     match fs::read_to_string(&file) {
         Ok(lines) => not_run.extend(lines.lines().map(str::to_owned)),
         Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -24,7 +24,7 @@ use crate::style::Style;
 use crate::tree::Tree;
 
 /// The default folder of the image layout.
-const OUTPUT: &str = "target/image";
+pub(crate) const OUTPUT: &str = "target/image";
 
 /// The default name of an image, which no registry has.
 const NAME: &str = concat!("localhost/shunt:", env!("CARGO_PKG_VERSION"));

@@ -39,4 +39,6 @@ pub use object::{Key, Kind};
 pub use program::Program;
 pub use proxy::Proxy;
 pub use standin::{Answer, Fault, Request, Settings, Standin, TOKEN, Verb};
-pub use suite::{Alone, Api, Case, Real, run, run_real};
+pub use suite::{
+    Alone, Api, Case, Conditional, Real, kubernetes, run, run_real, run_where_possible,
+};

@@ -1,9 +1,10 @@
 //! Tests whose bodies run against both servers, and a harness that says which it could not run.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use libtest_mimic::{Arguments, Completion, Conclusion, Failed, Trial};
@@ -152,7 +153,7 @@ pub fn run(modules: &[(&str, Vec<Case>)]) -> ExitCode {
         let name = format!("{module}::{}", case.name);
         trials.push(Trial::ignorable_test(name, test).with_kind("kube-apiserver"));
     }
-    conclude(&libtest_mimic::run(&arguments, trials), Kubernetes::installed())
+    conclude_by(&libtest_mimic::run(&arguments, trials), Kubernetes::installed())
 }
 
 /// A test by its name that needs the real server, and other programs beside it.
@@ -182,7 +183,40 @@ pub fn run_real(programs: &[&'static str], alone: &[Alone], real: &[Real]) -> Ex
         Trial::ignorable_test(name, test)
     };
     trials.extend(real.iter().map(trial));
-    conclude(&libtest_mimic::run(&arguments, trials), Kubernetes::installed_with(&programs))
+    conclude_by(&libtest_mimic::run(&arguments, trials), Kubernetes::installed_with(&programs))
+}
+
+/// A test by its name, and why this machine cannot run it, if so.
+pub type Conditional = (&'static str, Result<(), String>, fn() -> Result<()>);
+
+/// Runs the tests that the command line asks for, one after the other unless `--test-threads` says
+/// more. Those that cannot run here are reported as ignored, with the reason.
+pub fn run_where_possible(tests: Vec<Conditional>) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(1);
+    let ignored: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+    let trial = |(name, ready, body): Conditional| {
+        let ignored = Arc::clone(&ignored);
+        let test = move || match ready {
+            Err(reason) => {
+                let mut ignored = ignored.lock().unwrap_or_else(PoisonError::into_inner);
+                *ignored.entry(reason.clone()).or_insert(0) += 1;
+                Ok(Completion::ignored_with(reason))
+            }
+            Ok(()) => body().map_err(failed).map(|()| Completion::Completed),
+        };
+        Trial::ignorable_test(name, test)
+    };
+    let trials = tests.into_iter().map(trial).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let ignored = ignored.lock().unwrap_or_else(PoisonError::into_inner);
+    conclude(&conclusion, ignored.iter().map(|(reason, tests)| (*tests, reason.as_str())))
+}
+
+/// Concludes tests that all need the same programs.
+fn conclude_by(conclusion: &Conclusion, programs: Result<PathBuf, String>) -> ExitCode {
+    let reason = programs.err().filter(|_| conclusion.num_ignored > 0);
+    conclude(conclusion, reason.iter().map(|reason| (conclusion.num_ignored, reason.as_str())))
 }
 
 /// Says last how many tests were not run and why.
@@ -191,14 +225,17 @@ pub fn run_real(programs: &[&'static str], alone: &[Alone], real: &[Real]) -> Ex
     clippy::print_stderr,
     reason = "a test harness: the reader of the results looks there"
 )]
-fn conclude(conclusion: &Conclusion, programs: Result<PathBuf, String>) -> ExitCode {
+fn conclude<'a>(
+    conclusion: &Conclusion,
+    not_run: impl IntoIterator<Item = (u64, &'a str)>,
+) -> ExitCode {
     let own = env::current_exe().unwrap_or_default();
     let own = own.file_stem().unwrap_or_default().to_string_lossy();
     // Cargo adds a hash.
     let own = own.rsplit_once('-').map_or(&*own, |(name, _)| name);
-    if let (tests @ 1.., Err(reason)) = (conclusion.num_ignored, programs) {
+    for (tests, reason) in not_run {
         println!("{tests} tests of {own} were not run: {reason}");
-        if let Err(error) = record_not_run(own, tests, &reason) {
+        if let Err(error) = record_not_run(own, tests, reason) {
             eprintln!("{error:#}");
             return ExitCode::FAILURE;
         }
@@ -207,7 +244,10 @@ fn conclude(conclusion: &Conclusion, programs: Result<PathBuf, String>) -> ExitC
 }
 
 /// The one kube-apiserver of this process, without objects.
-fn kubernetes() -> Result<MutexGuard<'static, Kubernetes>> {
+///
+/// # Errors
+/// If it is not installed or does not start.
+pub fn kubernetes() -> Result<MutexGuard<'static, Kubernetes>> {
     static RUNNING: OnceLock<Result<Mutex<Kubernetes>, String>> = OnceLock::new();
     let running = RUNNING.get_or_init(|| {
         let assets = Kubernetes::installed()?;
