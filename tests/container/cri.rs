@@ -337,10 +337,14 @@ impl Cri {
     }
 
     /// Runs a command in a container to its end.
-    pub(crate) fn exec_sync(&self, container: &str, words: &[&str]) -> Result<ExecSyncResponse> {
+    pub(crate) fn exec_sync(
+        &self,
+        container: &str,
+        words: &[impl AsRef<str>],
+    ) -> Result<ExecSyncResponse> {
         let question = ExecSyncRequest {
             container_id: container.to_owned(),
-            cmd: words.iter().map(|&word| word.to_owned()).collect(),
+            cmd: words.iter().map(|word| word.as_ref().to_owned()).collect(),
             timeout: 60,
         };
         self.call("RuntimeService", "ExecSync", &question)

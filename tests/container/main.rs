@@ -25,7 +25,7 @@ use shunt_testbed::{
 };
 
 use containerd::Containerd;
-use pod::{Pod, Rendered};
+use pod::{Pod, Question, Rendered};
 
 /// The folder of the image layout.
 const IMAGE: &str = "SHUNT_IMAGE";
@@ -39,6 +39,7 @@ const NET_ADMIN: u64 = 1 << 12;
 const PATIENCE: Duration = Duration::from_secs(30);
 const TARGET: u16 = 8080;
 const CLUSTER_IP: &str = "10.96.0.10:80";
+const LOCALHOST: &str = "127.0.0.1:30080";
 const PODS: [&str; 3] = ["pod-1", "pod-2", "pod-3"];
 
 fn main() -> ExitCode {
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     let ready = image().and_then(|_| Containerd::missing().map_or(Ok(()), Err));
     shunt_fake_apiserver::run_where_possible(vec![
         ("agent_in_a_container_serves_the_node", ready.clone(), agent_serves_the_node),
+        ("next_pod_starts_beside_the_one_before", ready.clone(), next_pod_starts_beside),
         ("agent_without_its_capability_names_it", ready.clone(), agent_without_capability_names_it),
         ("other_users_get_no_capability", ready, other_users_get_no_capability),
     ])
@@ -87,11 +89,16 @@ impl Cluster {
 
     /// Starts the pod of the chart.
     fn start(&self) -> Result<Running<'_>> {
+        self.start_as("pod")
+    }
+
+    /// The same, with the folder of its volumes: one for each pod.
+    fn start_as(&self, name: &str) -> Result<Running<'_>> {
         ensure!(self.gate.address().is_ipv4(), "an address that needs brackets");
         let authority = self.api.authority().context("no TLS")?;
         let credentials = [("token", TOKEN), ("ca.crt", &authority), ("namespace", "kube-system")];
         let (cri, node) = (&self.containerd.cri, &self.lab.node.name);
-        let folder = self.containerd.folder().join("pod");
+        let folder = self.containerd.folder().join(name);
         let pod = Pod::new(&self.rendered, node, &self.containerd.cgroup(), &credentials, &folder)?;
         let sandbox = cri.run_pod_sandbox(&pod.sandbox)?;
         let container =
@@ -123,16 +130,23 @@ impl Running<'_> {
 
     /// Waits until each probe of the pod succeeds.
     fn wait_ready(&self) -> Result<()> {
-        for (port, path) in self.cluster.rendered.probes()? {
-            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let answer = || http_get(&self.cluster.lab.node, to, &path);
-            self.wait(&path, || Ok(answer().is_ok_and(|answer| answer.status == 200)))?;
+        for probe in self.cluster.rendered.probes()? {
+            match &probe {
+                Question::Command(words) => {
+                    self.wait(&words.join(" "), || Ok(self.exec(words)?.1 == 0))?;
+                }
+                Question::Http(port, path) => {
+                    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
+                    let answer = || http_get(&self.cluster.lab.node, to, path);
+                    self.wait(path, || Ok(answer().is_ok_and(|answer| answer.status == 200)))?;
+                }
+            }
         }
         Ok(())
     }
 
     /// Runs a command in the container. Returns what it printed, and its exit code.
-    fn exec(&self, words: &[&str]) -> Result<(String, i32)> {
+    fn exec(&self, words: &[impl AsRef<str>]) -> Result<(String, i32)> {
         let answer = self.cluster.containerd.cri.exec_sync(&self.container, words)?;
         let text = [answer.stdout, answer.stderr].concat();
         Ok((String::from_utf8_lossy(&text).into_owned(), answer.exit_code))
@@ -204,7 +218,7 @@ fn agent_serves_the_node() -> Result<()> {
         (name.clone(), if name == CONFIG { format!("{text}{addition}") } else { text.clone() })
     });
     running.pod.update_config(&content.collect::<BTreeMap<_, _>>())?;
-    for to in ["127.0.0.1:30080", "[::1]:30080"] {
+    for to in [LOCALHOST, "[::1]:30080"] {
         lab.from(&lab.node).tcp(to).eventually().reaches(&["pod-2"]);
     }
 
@@ -223,6 +237,34 @@ fn agent_serves_the_node() -> Result<()> {
     assert_eq!(content()?, rules);
     pod().tcp(CLUSTER_IP).reaches(&["pod-2"]);
     cluster.containerd.cri.remove_pod_sandbox(&running.sandbox)
+}
+
+/// With `maxSurge`, a DaemonSet ends a pod once the next one on its node is ready.
+fn next_pod_starts_beside() -> Result<()> {
+    let mut cluster = Cluster::new()?;
+    let localhost = "mode: nftables\nnodePortAddresses: [primary, localhost]\n";
+    cluster.rendered.config.get_mut(CONFIG).context("no configuration")?.push_str(localhost);
+    let before = cluster.start()?;
+    before.wait_ready()?;
+    let node = cluster.lab.from(&cluster.lab.node);
+    node.tcp(LOCALHOST).eventually().reaches(&PODS);
+    let next = cluster.start_as("next")?;
+    next.wait_ready()?;
+    let (status, code) = before.exec(&["shunt", "status"])?;
+    ensure!(code == 0 && status.contains("1 agent waits until this one ends"), "{code}\n{status}");
+    ensure!(next.pod.log().contains("waiting until it ends"), "{}", next.pod.log());
+
+    let grace = cluster.rendered.pod.termination_grace_period_seconds.context("no grace period")?;
+    cluster.containerd.cri.stop_container(&before.container, grace)?;
+    // The listeners pass, so none of these is refused. They wait for the first sync.
+    node.tcp(LOCALHOST).times(20).reaches(&PODS);
+    next.wait_ready()?;
+    let (status, code) = next.exec(&["shunt", "status"])?;
+    ensure!(code == 0 && status.contains("OK"), "{code}\n{status}");
+    for running in [&before, &next] {
+        cluster.containerd.cri.remove_pod_sandbox(&running.sandbox)?;
+    }
+    Ok(())
 }
 
 /// The kernel's view of the agent's process: one capability, a seccomp filter, no new privileges, and

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, EnvVar, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext,
-    Volume,
+    ConfigMap, Container, EnvVar, PodSecurityContext, PodSpec, Probe, SeccompProfile,
+    SecurityContext, Volume,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use shunt::spanned_yaml::{self, Node, typed_reporting_unknown};
@@ -85,27 +85,29 @@ impl Rendered {
         Ok(())
     }
 
-    /// The port and path of a probe of the agent.
-    pub(crate) fn probes(&self) -> Result<Vec<(u16, String)>> {
+    /// The probes of the agent, that of the start first.
+    pub(crate) fn probes(&self) -> Result<Vec<Question>> {
         let agent = self.agent()?;
         let probes = [&agent.startup_probe, &agent.liveness_probe, &agent.readiness_probe];
-        let mut found = Vec::new();
-        for probe in probes {
-            let get =
-                probe.as_ref().and_then(|probe| probe.http_get.as_ref()).context("no probe")?;
-            let port = match &get.port {
-                IntOrString::Int(port) => *port,
-                IntOrString::String(name) => {
-                    let mut ports = agent.ports.iter().flatten();
-                    let is_it = |name: &str, it: Option<&str>| it == Some(name);
-                    let port = ports.find(|port| is_it(name, port.name.as_deref()));
-                    port.with_context(|| format!("no port {name}"))?.container_port
-                }
-            };
-            found.push((u16::try_from(port)?, get.path.clone().context("no path")?));
-        }
-        Ok(found)
+        probes.into_iter().map(|probe| question(probe.as_ref().context("no probe")?)).collect()
     }
+}
+
+/// What a probe asks.
+pub(crate) enum Question {
+    /// A command in the container, which ends with 0.
+    Command(Vec<String>),
+    /// The port and path on the node.
+    Http(u16, String),
+}
+
+fn question(probe: &Probe) -> Result<Question> {
+    if let Some(command) = probe.exec.as_ref().and_then(|exec| exec.command.clone()) {
+        return Ok(Question::Command(command));
+    }
+    let get = probe.http_get.as_ref().context("neither a command nor HTTP")?;
+    let IntOrString::Int(port) = &get.port else { bail!("{:?} is no number", get.port) };
+    Ok(Question::Http(u16::try_from(*port)?, get.path.clone().context("no path")?))
 }
 
 /// The configurations of a pod, and its volumes on the host.
@@ -148,7 +150,7 @@ impl Pod {
         let sandbox = cri::PodSandboxConfig {
             metadata: Some(cri::PodSandboxMetadata {
                 name: "shunt".to_owned(),
-                uid: "00000000-0000-0000-0000-000000000001".to_owned(),
+                uid: folder.display().to_string(),
                 namespace: "kube-system".to_owned(),
             }),
             log_directory: logs.display().to_string(),
