@@ -26,6 +26,7 @@ mod style;
 mod suite;
 mod tidy;
 mod tree;
+mod upgrade;
 mod vm;
 
 use std::path::PathBuf;
@@ -110,6 +111,9 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Build another version and replace it by this one and back, with traffic: as root, or in a user
+    /// namespace
+    Upgrade(upgrade::Arguments),
     /// Render the Helm chart and the kustomizations again, after changing them; needs helm and kubectl
     Chart,
     /// Everything that must pass before a change is taken
@@ -141,6 +145,9 @@ fn main() -> ExitCode {
             image::run(&installer, &image::Arguments::default())?;
             suite::container(&installer, args, not_run)
         }),
+        Task::Upgrade(arguments) => {
+            with_not_run(|not_run| upgrade::run_tests(&installer, arguments, not_run))
+        }
         Task::Chart => chart::render(),
         Task::Ci => ci::run(&installer),
     };

@@ -4,6 +4,7 @@
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::{self, Command};
 
 use anyhow::{Context as _, Result};
@@ -44,6 +45,19 @@ pub(crate) fn container(
     tests.args(["test", "--package", "shunt", "--test", "container", "--"]).args(args);
     tests.env("SHUNT_IMAGE", repository().join(image::OUTPUT));
     run_recording(&mut tests, not_run)
+}
+
+/// Run the tests of an upgrade and a downgrade, with the agent and the files of another version in
+/// this folder.
+pub(crate) fn upgrade(
+    installer: &Installer,
+    previous: &Path,
+    args: &[String],
+    not_run: &mut Vec<String>,
+) -> Result<()> {
+    let mut tests = prepared(installer)?;
+    tests.args(["test", "--package", "shunt", "--test", "upgrade", "--"]).args(args);
+    run_recording(tests.env("SHUNT_PREVIOUS", previous), not_run)
 }
 
 /// Run tests. Adds a line to `not_run` for each program some of whose tests could not run here.

@@ -1,0 +1,124 @@
+//! Connections while one version replaces the other.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use shunt_testbed::{Agent, Delivered, Protocol, Traffic};
+
+use crate::world::{CLUSTER_IP, Version, World};
+
+/// How an agent ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Terminated,
+    Killed,
+}
+
+impl Ending {
+    fn end(self, agent: Agent) -> Result<()> {
+        match self {
+            Self::Terminated => agent.stop(),
+            Self::Killed => agent.kill(),
+        }
+    }
+}
+
+pub(crate) fn terminated() -> Result<()> {
+    there_and_back(Ending::Terminated, false)
+}
+
+pub(crate) fn killed() -> Result<()> {
+    there_and_back(Ending::Killed, false)
+}
+
+pub(crate) fn terminated_before_one_that_waits() -> Result<()> {
+    there_and_back(Ending::Terminated, true)
+}
+
+pub(crate) fn killed_before_one_that_waits() -> Result<()> {
+    there_and_back(Ending::Killed, true)
+}
+
+/// New connections all the time, and one of each client that stays open, through an upgrade, a
+/// downgrade, and the upgrade after it.
+fn there_and_back(ending: Ending, waits: bool) -> Result<()> {
+    let world = World::new("")?;
+    let lab = &world.lab;
+    let mut agent = world.agent(Version::Previous, "")?.start()?;
+    world.assert_changes_apply()?;
+    let mut layouts = BTreeSet::from([layout(&world)?]);
+    let flows = [
+        (&lab.client, Protocol::Tcp, "203.0.113.10:80"),
+        (&lab.client, Protocol::Udp, CLUSTER_IP),
+        (&lab.pod2, Protocol::Tcp, "[fd00:96::10]:80"),
+        (&lab.pod1, Protocol::Udp, "[2001:db8:113::10]:80"),
+        (&lab.node2, Protocol::Sctp, "192.0.2.10:30080"),
+    ];
+    let traffic = Traffic::start(flows, Duration::from_micros(200))?;
+    for next in &Version::THERE_AND_BACK[1..] {
+        traffic.more(50)?;
+        let next = world.agent(*next, "")?;
+        agent = if waits {
+            let next = next.spawn()?;
+            next.wait_for_log(&["waiting until it ends"])?;
+            ending.end(agent)?;
+            next.wait_ready()?;
+            next
+        } else {
+            ending.end(agent)?;
+            traffic.more(20)?;
+            next.start()?
+        };
+        traffic.more(100)?;
+        layouts.insert(layout(&world)?);
+    }
+    nothing_lost(&traffic.stop(), layouts.len() > 1)?;
+    world.assert_changes_apply()?;
+    agent.stop()
+}
+
+/// No connection that is open ends. While a table is replaced, one new connection may be refused: see
+/// the limits in README.md.
+fn nothing_lost(delivered: &Delivered, replaced: bool) -> Result<()> {
+    let refused = [": refused", "(ENOPROTOOPT: Protocol not available)"];
+    let is_refused = |failure: &&String| refused.iter().any(|it| failure.ends_with(it));
+    let allowed = delivered.failures.iter().filter(is_refused).count();
+    if replaced && allowed == 1 && delivered.failed == 1 {
+        return Ok(());
+    }
+    delivered.all()
+}
+
+/// A client keeps its endpoint, also if this version replaces a table of another layout. An earlier
+/// version may not, and then the client's next endpoint counts.
+pub(crate) fn affinity() -> Result<()> {
+    let world = World::new("sessionAffinity: ClientIP")?;
+    let mut known: Option<(String, Vec<String>)> = None;
+    for version in Version::THERE_AND_BACK {
+        let agent = world.agent(version, "")?.start()?;
+        let layout = layout(&world)?;
+        let client = world.lab.from(&world.lab.client);
+        let tally = client.tcp("203.0.113.10:80").tally(10, Duration::from_secs(10))?;
+        let reached = tally.servers().with_context(|| format!("{version:?}: {tally:?}"))?;
+        let reached: Vec<String> = reached.into_iter().map(str::to_owned).collect();
+        ensure!(reached.len() == 1, "{version:?}: {reached:?}");
+        if let Some((before, endpoint)) = &known {
+            let is_kept = *endpoint == reached;
+            let may_differ = version == Version::Previous && *before != layout;
+            ensure!(is_kept || may_differ, "{version:?}: {reached:?}, not {endpoint:?}");
+        }
+        known = Some((layout, reached));
+        agent.stop()?;
+    }
+    Ok(())
+}
+
+/// What decides whether a version replaces the table: the comment with the number of its layout, and the
+/// sets with their sizes.
+fn layout(world: &World) -> Result<String> {
+    let table = world.lab.node.output("nft", &["list", "table", "ip", "shunt"])?;
+    let parts = ["\tcomment ", "\tset ", "\tmap ", "\t\ttype ", "\t\tsize "];
+    let lines = table.lines().filter(|line| parts.iter().any(|part| line.starts_with(part)));
+    Ok(lines.collect::<Vec<_>>().join("\n"))
+}

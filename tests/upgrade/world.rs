@@ -1,0 +1,142 @@
+//! What every scenario starts from: the testbed, and agents of both versions.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use shunt_testbed::{
+    Agent, AgentBuilder, CLUSTER_CIDR, Echo, EndpointSlice, Host, ManifestDir, Node, Protocol,
+    Service, Topology,
+};
+
+/// The folder of the previous version: its agent `shunt`, and its files in `source`.
+const PREVIOUS: &str = "SHUNT_PREVIOUS";
+
+const TARGET: u16 = 8080;
+pub(crate) const PODS: [&str; 3] = ["pod-1", "pod-2", "pod-3"];
+pub(crate) const CLUSTER_IP: &str = "10.96.0.10:80";
+
+/// Returns the folder of the previous version, or why there is none.
+pub(crate) fn previous() -> Result<PathBuf, String> {
+    let folder = env::var_os(PREVIOUS).map(PathBuf::from);
+    let folder = folder.filter(|folder| folder.join("shunt").is_file());
+    folder.ok_or_else(|| format!("{PREVIOUS} names no other version; run `cargo xtask upgrade`"))
+}
+
+/// One of the two versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    Previous,
+    Current,
+}
+
+impl Version {
+    /// An upgrade and a downgrade, and the former again with what the latter has left.
+    pub(crate) const THERE_AND_BACK: [Self; 4] =
+        [Self::Previous, Self::Current, Self::Previous, Self::Current];
+
+    fn binary(self) -> Result<PathBuf> {
+        match self {
+            Self::Previous => Ok(previous().map_err(anyhow::Error::msg)?.join("shunt")),
+            Self::Current => Ok(env!("CARGO_BIN_EXE_shunt").into()),
+        }
+    }
+
+    /// Reads a file of the repository, as of this version.
+    pub(crate) fn read(self, path: &str) -> Result<String> {
+        let folder = match self {
+            Self::Previous => previous().map_err(anyhow::Error::msg)?.join("source"),
+            Self::Current => Path::new(env!("CARGO_MANIFEST_DIR")).to_owned(),
+        };
+        let path = folder.join(path);
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    }
+}
+
+/// The testbed with servers in all pods, and a directory of manifests.
+pub(crate) struct World {
+    pub(crate) lab: Topology,
+    pub(crate) manifests: ManifestDir,
+    _servers: Vec<Echo>,
+}
+
+impl World {
+    /// With a Service that has every kind of frontend in both families, and these fields.
+    pub(crate) fn new(fields: &str) -> Result<Self> {
+        let lab = Topology::new()?;
+        let servers = lab.serve(TARGET)?;
+        let manifests = ManifestDir::new()?;
+        manifests.write("node.yaml", Node::of(&lab.node))?;
+        let web = Service::new("web").metadata("creationTimestamp: 2020-01-01T00:00:00Z");
+        let web = Protocol::ALL
+            .into_iter()
+            .fold(web, |web, protocol| web.node_port(&name(protocol), protocol, 80, 30080));
+        let web = web
+            .cluster_ips(&["10.96.0.10", "fd00:96::10"])
+            .spec("ipFamilyPolicy: RequireDualStack")
+            .external_ips(&["198.51.100.10", "2001:db8:51::10"])
+            .load_balancer(&["203.0.113.10", "2001:db8:113::10"]);
+        let web = if fields.is_empty() { web } else { web.spec(fields) };
+        manifests.write("web.yaml", web)?;
+        let world = Self { lab, manifests, _servers: servers };
+        world.set_endpoints(&[&world.lab.pod1, &world.lab.pod2, &world.lab.pod3])?;
+        Ok(world)
+    }
+
+    /// Replaces the endpoints of the Service.
+    pub(crate) fn set_endpoints(&self, pods: &[&Host]) -> Result<()> {
+        let slices = EndpointSlice::pair("web", |slice| {
+            let port =
+                |slice: EndpointSlice, protocol| slice.port(&name(protocol), protocol, TARGET);
+            Protocol::ALL.into_iter().fold(slice, port).hosts(pods)
+        });
+        self.manifests.write("web-slices.yaml", slices)
+    }
+
+    /// An agent of this version with [`CLUSTER_CIDR`] and more settings.
+    pub(crate) fn agent(&self, version: Version, settings: &str) -> Result<AgentBuilder> {
+        let agent = Agent::builder(version.binary()?, &self.lab.node).manifests(&self.manifests);
+        agent.config(&format!("{CLUSTER_CIDR}{settings}"))
+    }
+
+    /// Runs a command of this version on the node, to its end.
+    pub(crate) fn command(&self, version: Version, words: &[&str]) -> Result<Output> {
+        let output = self.lab.node.command(version.binary()?).args(words).output()?;
+        ensure!(output.status.code().is_some(), "{version:?} {words:?}: {}", text(&output));
+        Ok(output)
+    }
+
+    /// The names of all tables on the node, with their families, in alphabetical order.
+    pub(crate) fn tables(&self) -> Result<Vec<String>> {
+        let tables = self.lab.node.output("nft", &["list", "tables"])?;
+        let names = tables.lines().map(|line| line.trim_start_matches("table ").to_owned());
+        let mut names: Vec<String> = names.collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Asserts that the agent applies changes, in both families and for two protocols.
+    #[track_caller]
+    pub(crate) fn assert_changes_apply(&self) -> Result<()> {
+        self.set_endpoints(&[&self.lab.pod2])?;
+        let client = || self.lab.from(&self.lab.client);
+        client().tcp("203.0.113.10:80").eventually().reaches(&["pod-2"]);
+        client().tcp("[2001:db8:113::10]:80").eventually().reaches(&["pod-2"]);
+        client().udp(CLUSTER_IP).eventually().reaches(&["pod-2"]);
+        self.set_endpoints(&[&self.lab.pod1, &self.lab.pod2, &self.lab.pod3])?;
+        client().tcp("203.0.113.10:80").eventually().reaches(&PODS);
+        client().tcp("[2001:db8:113::10]:80").eventually().reaches(&PODS);
+        client().udp(CLUSTER_IP).eventually().reaches(&PODS);
+        Ok(())
+    }
+}
+
+/// All that a program printed.
+pub(crate) fn text(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it)).concat()
+}
+
+fn name(protocol: Protocol) -> String {
+    protocol.to_string().to_lowercase()
+}
