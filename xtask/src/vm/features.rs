@@ -17,7 +17,8 @@ const HEAD: &str = "\
 The kernels that `cargo xtask vm-test` tests, and their features. `cargo xtask vm-test --write-docs` writes this table from
 probes inside of them. A test fails on a kernel with another result.
 
-`cargo xtask ci` tests all of them but 5.10, which is tested on request (`--kernel 5.10`).
+`cargo xtask ci` tests 6.1, 6.12 and 7. The others are tested on request (`--kernel 5.10`). 5.14 and 5.15 are Ubuntu's, the
+others Debian's.
 ";
 
 /// Names of features as probes have them (`vm-tests/src/features.rs`), for people, and what they mean
