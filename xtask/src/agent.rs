@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::command::{cargo, command, run, stdout};
+use crate::command::{cargo, run};
+use crate::release::source;
 
 /// Build the agent for release; the path of its binary.
 pub(crate) fn build() -> Result<PathBuf> {
     let mut build = cargo();
     build.args(["build", "--release", "--locked", "--package", "shunt"]);
-    // Without git, as in an archive of the source, `shunt version` does not know the commit.
-    let git = ["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"];
-    if let Ok(commit) = stdout(command("git").args(git)) {
-        build.env("SHUNT_COMMIT", commit.trim());
+    // Without it `shunt version` does not know the commit.
+    if let Some(commit) = source::revision()? {
+        build.env("SHUNT_COMMIT", commit);
     }
     run(&mut build)?;
     built("release")
