@@ -2,8 +2,12 @@
 # here what is in the image, so that both are the same.
 #
 #     docker build --tag localhost/shunt:0.1.0 .
+#
+# A tag can move. To build on one image for ever, give its digest:
+# --build-arg BUILDER=docker.io/library/rust@sha256:…
+ARG BUILDER=docker.io/library/rust:1.95.0-bookworm
 
-FROM rust:1-bookworm AS build
+FROM ${BUILDER} AS build
 WORKDIR /shunt
 COPY . .
 # Installs the C libraries, builds, runs the result once in what will be its image.

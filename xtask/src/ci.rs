@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::command::{cargo, run as run_command};
 use crate::packages::{Installer, Purpose};
 use crate::style::Style;
-use crate::{chart, demo, image, site, suite, tidy, vm};
+use crate::{agent, chart, demo, image, site, suite, tidy, vm};
 
 /// A step: its name, and what it does.
 type Step<'a> = (&'static str, Box<dyn Fn() -> Result<()> + 'a>);
@@ -21,7 +21,16 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         require_component(component)?;
     }
     let not_run = RefCell::new(Vec::new());
-    let test = || suite::test(installer, &[], &mut not_run.borrow_mut());
+    // Tests wait most of the time, and the build of a release takes minutes.
+    let release = RefCell::new(None);
+    let test = || {
+        release.replace(Some(agent::Ahead::start()?));
+        suite::test(installer, &[], &mut not_run.borrow_mut())
+    };
+    let demo = || {
+        release.take().map_or(Ok(()), agent::Ahead::wait)?;
+        demo::prepare(installer)
+    };
     let container = || suite::container(installer, &[], &mut not_run.borrow_mut());
     let steps: Vec<Step<'_>> = vec![
         ("packages", Box::new(|| installer.ensure(Purpose::ALL))),
@@ -32,7 +41,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         ("docs", Box::new(|| run_command(&mut docs()))),
         ("site", Box::new(site::run)),
         ("test", Box::new(test)),
-        ("demo", Box::new(|| demo::prepare(installer))),
+        ("demo", Box::new(demo)),
         ("vm-test", Box::new(|| vm::run(installer, &vm::Arguments::of_ci()))),
         ("image", Box::new(|| image::run(installer, &image::Arguments::default()))),
         ("container", Box::new(container)),

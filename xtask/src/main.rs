@@ -8,6 +8,7 @@
     reason = "a command-line tool: what it prints is what it is for"
 )]
 
+mod agent;
 mod chart;
 mod ci;
 mod command;
@@ -93,6 +94,8 @@ enum Task {
     },
     /// Make a container image of the agent, as an OCI image layout, without a container engine
     Image(image::Arguments),
+    /// Make all that is published for a version: binaries, image, chart, source, digests, provenance
+    Release(release::Arguments),
     /// Write the man pages of shunt and its commands to `target/man`
     Man,
     /// Make the pictures of commands in docs/pictures, from a real run
@@ -136,6 +139,7 @@ fn main() -> ExitCode {
         Task::Demo { agent: None } => demo::prepare(&installer),
         Task::Demo { agent: Some(agent) } => demo::run(agent),
         Task::Image(arguments) => image::run(&installer, arguments),
+        Task::Release(arguments) => release::run(&installer, arguments),
         Task::Man => man::run(&installer),
         Task::Pictures { agent: None } => pictures::prepare(&installer),
         Task::Pictures { agent: Some(agent) } => pictures::run(agent),

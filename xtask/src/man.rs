@@ -1,19 +1,26 @@
-//! `cargo xtask man`: the man pages, and the completions of bash, which the agent writes itself.
+//! `cargo xtask man`: the man pages, and the completions of shells, which the agent writes itself.
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use flate2::{Compression, GzBuilder};
 
+use crate::agent;
 use crate::command::{cargo, command, repository, run as run_command, stdout};
 use crate::packages::{Installer, Purpose};
-use crate::release;
 use crate::tree::Tree;
 
 /// The folder for the pages.
 const OUTPUT: &str = "target/man";
+
+/// Where each shell looks for completions.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/shunt"),
+    ("zsh", "usr/share/zsh/site-functions/_shunt"),
+    ("fish", "usr/share/fish/vendor_completions.d/shunt.fish"),
+];
 
 /// Write the man pages.
 pub(crate) fn run(installer: &Installer) -> Result<()> {
@@ -24,15 +31,16 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         fs::remove_dir_all(&folder)?;
     }
     fs::create_dir_all(&folder)?;
-    write_pages(&release::built("debug")?, &folder)?;
+    run_command(command(agent::built("debug")?).arg("man").arg(&folder))?;
     println!("wrote the man pages to {OUTPUT}; read one with `man -l {OUTPUT}/shunt.1`");
     Ok(())
 }
 
-/// The man pages and the completions of bash of this agent, where Debian has them.
-pub(crate) fn install(agent: &Path, tree: &mut Tree) -> Result<()> {
+/// The man pages and the completions of shells, where they look for them. `agent` begins a command that
+/// runs the agent.
+pub(crate) fn install(agent: &dyn Fn() -> Command, tree: &mut Tree) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    write_pages(agent, folder.path())?;
+    run_command(agent().arg("man").arg(folder.path()))?;
     let mut pages = 0;
     for page in fs::read_dir(folder.path())? {
         let page = page?;
@@ -41,12 +49,10 @@ pub(crate) fn install(agent: &Path, tree: &mut Tree) -> Result<()> {
         pages += 1;
     }
     ensure!(pages > 0, "the agent has written no man page");
-    let script = stdout(command(agent).args(["completion", "bash"]))?;
-    tree.file("usr/share/bash-completion/completions/shunt", script)
-}
-
-fn write_pages(agent: &Path, folder: &Path) -> Result<()> {
-    run_command(command(agent).arg("man").arg(folder))
+    for (shell, path) in COMPLETIONS {
+        tree.file(path, stdout(agent().args(["completion", shell]))?)?;
+    }
+    Ok(())
 }
 
 /// Compressed as Debian does it, without a name and a time: the same page makes the same bytes.

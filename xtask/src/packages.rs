@@ -25,10 +25,12 @@ pub(crate) enum Purpose {
     Vm,
     /// Running tests in containers.
     Container,
+    /// Making a release, and tests under emulation.
+    Release,
 }
 
 impl Purpose {
-    /// Every purpose.
+    /// Every purpose but a release, whose compilers few machines need.
     pub(crate) const ALL: &[Self] =
         &[Self::Build, Self::Test, Self::Demo, Self::Vm, Self::Container];
 }
@@ -133,8 +135,26 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         probe: Probe::File(KEYRING),
         package: "debian-archive-keyring",
-        why: "verifies the kernel packages that are fetched",
-        purposes: &[Purpose::Vm],
+        why: "verifies the packages that are fetched",
+        purposes: &[Purpose::Vm, Purpose::Release],
+    },
+    Requirement {
+        probe: Probe::Program("x86_64-linux-gnu-gcc"),
+        package: "gcc-x86-64-linux-gnu",
+        why: "links releases for amd64",
+        purposes: &[Purpose::Release],
+    },
+    Requirement {
+        probe: Probe::Program("aarch64-linux-gnu-gcc"),
+        package: "gcc-aarch64-linux-gnu",
+        why: "links releases for arm64",
+        purposes: &[Purpose::Release],
+    },
+    Requirement {
+        probe: Probe::Program("qemu-aarch64-static"),
+        package: "qemu-user-static",
+        why: "runs programs of another architecture",
+        purposes: &[Purpose::Release],
     },
     Requirement {
         probe: Probe::Program("xz"),

@@ -1,8 +1,11 @@
 //! Files that an archive is to be made of: a layer of an image, or the first file system of a machine.
 
 use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 /// Files by their paths, which are relative to the root, without `./`.
 #[derive(Default)]
@@ -41,6 +44,28 @@ impl Tree {
     /// All of it, each folder before what is in it.
     pub(crate) fn items(&self) -> impl Iterator<Item = (&str, &Item)> {
         self.items.iter().map(|(path, item)| (path.as_str(), item))
+    }
+
+    /// Returns the tree without its folders, for an archive that lists files only.
+    pub(crate) fn without_folders(self) -> Self {
+        let files = |(_, item): &(String, Item)| !matches!(item, Item::Folder);
+        Self { items: self.items.into_iter().filter(files).collect() }
+    }
+
+    /// Writes the files into a folder, which is made.
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        for (path, item) in self.items() {
+            let path = folder.join(path);
+            let written = match item {
+                Item::Folder => fs::create_dir_all(&path),
+                Item::File { content, mode } => fs::write(&path, content)
+                    .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(*mode))),
+                Item::Link { target } => symlink(target, &path),
+            };
+            written.with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
     }
 
     fn add(&mut self, path: &str, item: Item) -> Result<()> {

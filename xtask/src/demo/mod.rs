@@ -21,10 +21,10 @@ use shunt_testbed::Agent;
 use self::cluster::{BACKENDS, Cluster, ENDPOINTS, EXAMPLE, GONE, REMAINING, Target};
 use self::page::Page;
 use self::traffic::Sent;
+use crate::agent;
 use crate::command::run as run_command;
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
-use crate::release;
 use crate::style::Style;
 
 /// Connections to each address.
@@ -43,7 +43,7 @@ const READY: Duration = Duration::from_secs(5);
 pub(crate) fn prepare(installer: &Installer) -> Result<()> {
     installer.ensure(&[Purpose::Build, Purpose::Demo])?;
     let privilege = Privilege::probe()?;
-    let agent = release::build()?;
+    let agent = agent::build()?;
     let xtask = env::current_exe().context("cannot find the program that runs")?;
     run_command(privilege.isolated(&xtask).args(["demo", "--agent"]).arg(agent))
 }

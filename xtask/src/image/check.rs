@@ -5,23 +5,32 @@ use std::io::Read as _;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use flate2::read::GzDecoder;
 use nix::unistd::geteuid;
 use serde_json::Value;
 
-use super::layout::{CONFIG, LAYER, MANIFEST, digest};
-use crate::command::{command, repository, stdout};
+use super::documents::{CONFIG, LAYER};
+use super::layout::{INDEX, MANIFEST, digest};
+use crate::command::{command, find, repository, stdout};
+use crate::release::architecture::Architecture;
 
 /// What the agent in the image is given to plan, and a line of what it must say.
 const EXAMPLE: &str = "examples/demo";
 const PLANNED: &str = "table ip shunt";
 
-/// Check every digest and every size, and that the agent runs with nothing but what is in the image.
-pub(super) fn check(layout: &Path) -> Result<()> {
+/// Check every digest and every size, and that the agent runs with nothing but what is in the image. A
+/// foreign architecture takes an emulator, which is put into the unpacked image.
+pub(crate) fn check(layout: &Path, architecture: Option<Architecture>) -> Result<()> {
     let root = tempfile::tempdir().context("cannot make a temporary folder")?;
-    unpack(layout, root.path())?;
-    let version = stdout(inside(root.path()).args(["/usr/bin/shunt", "--version"]))
+    unpack(layout, architecture.map(Architecture::name), root.path())?;
+    let mut agent = vec!["/usr/bin/shunt"];
+    if let Some(emulator) = architecture.and_then(Architecture::emulator) {
+        let file = find(emulator).with_context(|| format!("there is no {emulator} here"))?;
+        fs::copy(file, root.path().join("tmp/emulator")).context("cannot copy the emulator")?;
+        agent.insert(0, "/tmp/emulator");
+    }
+    let version = stdout(inside(root.path()).args(&agent).arg("--version"))
         .context("the agent does not run in its image")?;
     ensure!(
         version.trim() == concat!("shunt ", env!("CARGO_PKG_VERSION")),
@@ -33,9 +42,9 @@ pub(super) fn check(layout: &Path) -> Result<()> {
         let entry = entry?;
         fs::copy(entry.path(), manifests.join(entry.file_name()))?;
     }
-    let render = ["/usr/bin/shunt", "render", "--manifests", "/tmp/manifests"];
-    let rules =
-        stdout(inside(root.path()).args(render)).context("the agent does not work in its image")?;
+    let render = ["render", "--manifests", "/tmp/manifests"];
+    let rules = stdout(inside(root.path()).args(&agent).args(render))
+        .context("the agent does not work in its image")?;
     ensure!(rules.contains(PLANNED), "the agent in the image plans no rules:\n{rules}");
     Ok(())
 }
@@ -54,21 +63,31 @@ fn inside(root: &Path) -> Command {
     words
 }
 
-/// Check the layout, and put the files of its layers into a folder, one layer over the other.
-pub(super) fn unpack(layout: &Path, root: &Path) -> Result<()> {
+/// Check the layout, and put the files of its layers into a folder, one layer over the other. An index
+/// of several architectures needs the name of one.
+pub(crate) fn unpack(layout: &Path, architecture: Option<&str>, root: &Path) -> Result<()> {
     let marker = json(&read(&layout.join("oci-layout"))?)?;
     ensure!(marker["imageLayoutVersion"] == "1.0.0", "oci-layout says {marker}");
-    let index = json(&read(&layout.join("index.json"))?)?;
-    let manifests = index["manifests"].as_array().context("index.json has no manifests")?;
-    ensure!(manifests.len() == 1, "index.json has {} manifests", manifests.len());
-    let manifest = json(&blob(layout, &manifests[0], MANIFEST)?)?;
+    let offered = manifests(&json(&read(&layout.join("index.json"))?)?)?;
+    let [top] = &offered[..] else { bail!("index.json has {} manifests", offered.len()) };
+    let of_index = match top["mediaType"] == INDEX {
+        true => manifests(&json(&blob(layout, top, INDEX)?)?)?,
+        false => offered.clone(),
+    };
+    let descriptor = of_index
+        .iter()
+        .find(|it| architecture.is_none_or(|name| it["platform"]["architecture"] == name))
+        .with_context(|| format!("the image has no {architecture:?}"))?;
+    let manifest = json(&blob(layout, descriptor, MANIFEST)?)?;
     let config = json(&blob(layout, &manifest["config"], CONFIG)?)?;
-    ensure!(config["architecture"] == manifests[0]["platform"]["architecture"]);
+    ensure!(config["architecture"] == descriptor["platform"]["architecture"]);
     let layers = manifest["layers"].as_array().context("the manifest has no layers")?;
     let diff_ids = config["rootfs"]["diff_ids"].as_array().context("no diff_ids")?;
     ensure!(layers.len() == diff_ids.len(), "the config has not one diff_id for each layer");
     let blobs = fs::read_dir(layout.join("blobs/sha256"))?.count();
-    ensure!(blobs == layers.len() + 2, "there are blobs that nothing refers to");
+    if of_index.len() == 1 {
+        ensure!(blobs == layers.len() + 2, "there are blobs that nothing refers to");
+    }
     fs::create_dir_all(root).with_context(|| format!("cannot make {}", root.display()))?;
     for (layer, diff_id) in layers.iter().zip(diff_ids) {
         let mut archive = Vec::new();
@@ -77,6 +96,10 @@ pub(super) fn unpack(layout: &Path, root: &Path) -> Result<()> {
         tar::Archive::new(&archive[..]).unpack(root).context("cannot unpack a layer")?;
     }
     Ok(())
+}
+
+fn manifests(index: &Value) -> Result<Vec<Value>> {
+    Ok(index["manifests"].as_array().context("an index has no manifests")?.clone())
 }
 
 /// The bytes that a descriptor stands for.

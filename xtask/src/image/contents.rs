@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::licences;
+use crate::command::command;
+use crate::release::crates;
 use crate::tree::Tree;
 use crate::{man, programs};
 
@@ -12,13 +14,9 @@ use crate::{man, programs};
 const MOUNT_POINTS: [&str; 7] = ["dev", "etc/shunt", "proc", "run", "sys", "tmp", "var/lib"];
 
 /// What the agent needs from the system: taken from this one, because it was linked here.
-pub(super) fn system(agent: &Path, tree: &mut Tree) -> Result<()> {
-    for path in MOUNT_POINTS {
-        tree.folder(path)?;
-    }
+pub(crate) fn system(agent: &Path, tree: &mut Tree) -> Result<()> {
+    folders(tree)?;
     programs::links_at_the_root(tree)?;
-    // Without it libc asks the name servers before it looks into /etc/hosts.
-    tree.file("etc/nsswitch.conf", "hosts: files dns\n")?;
     let libraries = programs::libraries(agent)?;
     ensure!(
         libraries.iter().any(|file| file.contains("libnftnl.so")),
@@ -30,9 +28,19 @@ pub(super) fn system(agent: &Path, tree: &mut Tree) -> Result<()> {
     licences::of_libraries(&libraries, tree)
 }
 
+/// Folders of the runtime, and the configuration of libc.
+pub(crate) fn folders(tree: &mut Tree) -> Result<()> {
+    for path in MOUNT_POINTS {
+        tree.folder(path)?;
+    }
+    // Without it libc asks the name servers before it looks into /etc/hosts.
+    tree.file("etc/nsswitch.conf", "hosts: files dns\n")
+}
+
 /// The agent itself, with its man pages and completions.
-pub(super) fn agent(agent: &Path, revision: &str, tree: &mut Tree) -> Result<()> {
+pub(crate) fn agent(agent: &Path, revision: &str, tree: &mut Tree) -> Result<()> {
     tree.program("usr/bin/shunt", programs::stripped(agent)?)?;
-    man::install(agent, tree)?;
-    licences::of_agent(revision, tree)
+    man::install(&|| command(agent), tree)?;
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    licences::of_agent(revision, &crates::of(&target)?, tree)
 }

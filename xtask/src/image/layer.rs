@@ -9,16 +9,12 @@ use tar::{Builder, EntryType, Header};
 
 use crate::tree::{Item, Tree};
 
-/// When all files were changed, in seconds since 1970: the start of 2020. Some programs complain about
-/// 0.
-const CHANGED: u64 = 1_577_836_800;
-
-/// The files as a tar archive.
-pub(super) fn archive(tree: &Tree) -> Result<Vec<u8>> {
+/// The files as a tar archive, all changed at this time, in seconds since 1970.
+pub(crate) fn archive(tree: &Tree, time: u64) -> Result<Vec<u8>> {
     let mut archive = Builder::new(Vec::new());
     for (path, item) in tree.items() {
         let mut header = Header::new_gnu();
-        header.set_mtime(CHANGED);
+        header.set_mtime(time);
         header.set_uid(0);
         header.set_gid(0);
         header.set_size(0);
@@ -46,7 +42,7 @@ pub(super) fn archive(tree: &Tree) -> Result<Vec<u8>> {
 }
 
 /// gzip, without a name and a time in it.
-pub(super) fn compress(bytes: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn compress(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut gzip = GzBuilder::new().mtime(0).write(Vec::new(), Compression::default());
     gzip.write_all(bytes)?;
     Ok(gzip.finish()?)
@@ -63,12 +59,12 @@ mod tests {
         tree.file("usr/a", "x").unwrap();
         tree.link("bin", "usr/bin").unwrap();
         tree.folder("usr").unwrap();
-        let bytes = archive(&tree).unwrap();
+        let bytes = archive(&tree, 17).unwrap();
         let mut archive = tar::Archive::new(&bytes[..]);
         let entries = archive.entries().unwrap().map(|entry| {
             let entry = entry.unwrap();
             let header = entry.header();
-            assert_eq!((header.uid().unwrap(), header.mtime().unwrap()), (0, CHANGED));
+            assert_eq!((header.uid().unwrap(), header.mtime().unwrap()), (0, 17));
             (entry.path().unwrap().display().to_string(), header.mode().unwrap())
         });
         let expected = [("bin", 0o777), ("usr/", 0o755), ("usr/a", 0o644), ("usr/bin/", 0o755)];

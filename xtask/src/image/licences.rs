@@ -6,9 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
 
-use crate::command::{cargo, command, find, output, repository_file, stdout};
+use crate::command::{command, find, output, repository_file, stdout};
+use crate::release::crates::{Crate, Kind};
+use crate::release::sysroot::Sysroot;
 use crate::tree::Tree;
 
 /// Where Debian keeps the licences of packages, and the texts that these refer to.
@@ -19,7 +20,7 @@ const COMMON: &str = "/usr/share/common-licenses";
 const LICENCE_FILES: [&str; 5] = ["copying", "copyright", "licence", "license", "notice"];
 
 /// The licences of shared libraries, from the Debian packages that they come from.
-pub(super) fn of_libraries(libraries: &[String], tree: &mut Tree) -> Result<()> {
+pub(crate) fn of_libraries(libraries: &[String], tree: &mut Tree) -> Result<()> {
     if find("dpkg-query").is_none() {
         bail!(
             "there is no dpkg-query here, so the licences of the libraries cannot be found; make the \
@@ -83,8 +84,36 @@ fn referred(text: &str) -> BTreeSet<String> {
     names.filter(|name| !name.is_empty() && Path::new(COMMON).join(name).is_file()).collect()
 }
 
+/// The licences of Debian's packages that were linked into the agent, from where they are unpacked.
+pub(crate) fn of_linked(sysroot: &Sysroot, tree: &mut Tree) -> Result<()> {
+    let mut sources = String::new();
+    let mut common = BTreeSet::from(["GPL-3".to_owned()]);
+    for package in sysroot.linked() {
+        let path = format!("{DOCUMENTS}/{}/copyright", package.name);
+        let text = fs::read_to_string(sysroot.folder.join(path.trim_start_matches('/')))
+            .with_context(|| format!("the package {} has no {path}", package.name))?;
+        common.extend(referred(&text));
+        tree.file(&path, text)?;
+        let (name, version) = &package.source;
+        sources += &format!("{name} {version}\n");
+    }
+    for name in common {
+        let path = format!("{COMMON}/{name}");
+        let text = fs::read(sysroot.folder.join(path.trim_start_matches('/')))
+            .with_context(|| format!("the sysroot has no {path}"))?;
+        tree.file(&path, text)?;
+    }
+    let text = format!(
+        "The C libraries that are linked into shunt come from these source packages of Debian, in\n\
+         these versions:\n\n{sources}\n\
+         Their licences are in {DOCUMENTS} and {COMMON}. Their sources are where Debian keeps those\n\
+         of its packages: `apt-get source NAME=VERSION`, or snapshot.debian.org.\n"
+    );
+    tree.file(&format!("{DOCUMENTS}/shunt/libraries"), text)
+}
+
 /// Our own licences, and those of the crates that are linked into the agent.
-pub(super) fn of_agent(revision: &str, tree: &mut Tree) -> Result<()> {
+pub(crate) fn of_agent(revision: &str, crates: &[Crate], tree: &mut Tree) -> Result<()> {
     let folder = format!("{DOCUMENTS}/shunt");
     for name in ["LICENSE-APACHE", "LICENSE-GPL"] {
         tree.file(&format!("{folder}/{name}"), repository_file(name)?)?;
@@ -99,45 +128,19 @@ pub(super) fn of_agent(revision: &str, tree: &mut Tree) -> Result<()> {
          Cargo.lock of that commit has their versions.\n"
     );
     tree.file(&format!("{folder}/copyright"), text)?;
-    tree.file(&format!("{folder}/crates"), crates()?)
+    tree.file(&format!("{folder}/crates"), texts(crates)?)
 }
 
 /// A list of the crates, and each text of a licence with the crates that it belongs to.
-fn crates() -> Result<String> {
-    let edges = "--edges=normal,no-proc-macro";
-    let tree = stdout(cargo().args([
-        "tree",
-        "--locked",
-        "--package=shunt",
-        edges,
-        "--prefix=none",
-        "--format={p}",
-    ]))?;
-    // `name vX.Y.Z`, and `(*)` where it was listed before.
-    let linked: BTreeSet<(&str, &str)> = tree
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split(' ');
-            Some((words.next()?, words.next()?.strip_prefix('v')?))
-        })
-        .filter(|(name, _)| *name != "shunt")
-        .collect();
-    let metadata = stdout(cargo().args(["metadata", "--locked", "--format-version=1"]))?;
-    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata is no JSON")?;
-    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
+fn texts(crates: &[Crate]) -> Result<String> {
     let mut list = String::new();
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (name, version) in linked {
-        let package = packages
-            .iter()
-            .find(|package| package["name"] == name && package["version"] == version)
-            .with_context(|| format!("cargo metadata does not know {name} {version}"))?;
-        let licence = package["license"].as_str().unwrap_or("see its text");
+    for it in crates.iter().filter(|it| it.kind == Kind::Linked && it.name != "shunt") {
+        let Crate { name, version, .. } = it;
+        let licence = it.licence.as_deref().unwrap_or("see its text");
         // Writing to a String cannot fail.
         let _ = writeln!(list, "{name} {version}: {licence}");
-        let manifest = package["manifest_path"].as_str().context("a crate without a manifest")?;
-        let folder = Path::new(manifest).parent().context("a manifest without a folder")?;
-        for text in licence_texts(folder)? {
+        for text in licence_texts(&it.folder)? {
             texts.entry(text).or_default().push(format!("{name} {version}"));
         }
     }
@@ -167,6 +170,8 @@ fn licence_texts(folder: &Path) -> Result<BTreeSet<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::release::architecture::Architecture;
+    use crate::release::crates;
 
     #[test]
     fn common_licences_are_found_in_a_text() {
@@ -178,7 +183,8 @@ mod tests {
 
     #[test]
     fn every_crate_is_listed_and_many_texts_are_shared() {
-        let text = crates().unwrap();
+        let crates = crates::of(Architecture::Amd64.target()).unwrap();
+        let text = texts(&crates).unwrap();
         let (list, texts) = text.split_once("\n===").unwrap();
         assert!(list.lines().any(|line| line.starts_with("nftnl 0.")), "{list}");
         assert!(!list.lines().any(|line| line.starts_with("shunt ")), "{list}");

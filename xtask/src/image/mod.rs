@@ -4,22 +4,24 @@
 //! changes rarely, and the agent. From the same files it makes the same bytes. What it has written is
 //! read back and checked, and the agent in it is run.
 
-mod check;
-mod contents;
-mod layer;
-mod layout;
-mod licences;
+pub(crate) mod check;
+pub(crate) mod contents;
+mod documents;
+pub(crate) mod layer;
+pub(crate) mod layout;
+pub(crate) mod licences;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 
-use self::layout::{Image, Layer};
-use crate::command::{command, repository, stdout};
+pub(crate) use self::documents::{Image, Platform, split};
+use crate::agent;
+use crate::command::repository;
 use crate::packages::{Installer, Purpose};
-use crate::release;
+use crate::release::source::Source;
 use crate::style::Style;
 use crate::tree::Tree;
 
@@ -27,7 +29,7 @@ use crate::tree::Tree;
 pub(crate) const OUTPUT: &str = "target/image";
 
 /// The default name of an image, which no registry has.
-const NAME: &str = concat!("localhost/shunt:", env!("CARGO_PKG_VERSION"));
+pub(crate) const NAME: &str = concat!("localhost/shunt:", env!("CARGO_PKG_VERSION"));
 
 /// Arguments of `cargo xtask image`.
 #[derive(Args)]
@@ -54,34 +56,45 @@ impl Default for Arguments {
 /// Build the agent and make an image of it.
 pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
     installer.ensure(&[Purpose::Build])?;
-    let image = assemble(&release::build()?, &arguments.name)?;
+    let image = assemble(&agent::build()?, &arguments.name)?;
     let output = repository().join(&arguments.output);
     write(&image, &output)?;
-    check::check(&output)?;
+    check::check(&output, None)?;
     if let Some(folder) = &arguments.unpack {
         let folder = repository().join(folder);
         let empty = fs::read_dir(&folder).map_or(true, |mut entries| entries.next().is_none());
         ensure!(empty, "{} is not empty", folder.display());
-        check::unpack(&output, &folder)?;
+        check::unpack(&output, None, &folder)?;
     }
     let style = Style::of_stdout();
     println!("{} {}", style.bold("image:"), arguments.name);
     println!("{} {}", style.bold("layout:"), output.display());
-    println!("{} {:.1} MB", style.bold("size:"), image.size() as f64 / 1e6);
+    println!("{} {:.1} MB", style.bold("size:"), image.layout.size() as f64 / 1e6);
     println!("{} {}", style.bold("digest:"), image.digest());
     Ok(())
 }
 
 /// The image of this binary, with what it needs from this machine.
 fn assemble(agent: &Path, name: &str) -> Result<Image> {
-    let commit = Commit::read()?;
+    let source = Source::read()?;
     let mut system = Tree::default();
     contents::system(agent, &mut system)?;
     let mut own = Tree::default();
-    contents::agent(agent, &commit.revision, &mut own)?;
-    let layers =
-        vec![Layer::new("what shunt needs from the system", &system)?, Layer::new("shunt", &own)?];
-    Image::new(name, &commit, layers)
+    contents::agent(agent, source.commit(), &mut own)?;
+    let layers = vec![("what shunt needs from the system", system), ("shunt", own)];
+    Image::new(name, &source, &[Platform { architecture: architecture()?, layers }])
+}
+
+/// The name that Go has for what this program was built for, and with it the agent.
+fn architecture() -> Result<&'static str> {
+    Ok(match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "riscv64" => "riscv64",
+        "s390x" => "s390x",
+        "powerpc64" if cfg!(target_endian = "little") => "ppc64le",
+        other => bail!("there is no name for images of the architecture {other}"),
+    })
 }
 
 /// Put the image into this folder; a layout that was there is replaced.
@@ -95,29 +108,7 @@ fn write(image: &Image, folder: &Path) -> Result<()> {
         fs::remove_dir_all(folder)
             .with_context(|| format!("cannot remove {}", folder.display()))?;
     }
-    image.write(folder)
-}
-
-/// What the image is made of.
-struct Commit {
-    /// Its name, with a mark where files were changed since.
-    revision: String,
-    /// When it was made, as RFC 3339 writes it. It stands for the time at which the image was made,
-    /// which would make every image another one.
-    time: String,
-}
-
-impl Commit {
-    fn read() -> Result<Self> {
-        let git = |arguments: &[&str]| -> Result<String> {
-            let text = stdout(command("git").args(arguments).env("TZ", "UTC"))
-                .context("cannot tell from which commit the image is made")?;
-            Ok(text.trim().to_owned())
-        };
-        let revision = git(&["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"])?;
-        let format = "--date=format-local:%Y-%m-%dT%H:%M:%SZ";
-        Ok(Self { revision, time: git(&["log", "-1", format, "--format=%cd"])? })
-    }
+    image.layout.files()?.write(folder)
 }
 
 #[cfg(test)]
@@ -128,7 +119,7 @@ mod tests {
     #[test]
     fn the_agent_runs_in_its_image_and_the_image_is_the_same_twice() {
         run(cargo().args(["build", "--quiet", "--package", "shunt"])).unwrap();
-        let agent = release::built("debug").unwrap();
+        let agent = agent::built("debug").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let layouts = ["one", "two"].map(|name| folder.path().join(name));
         let images = layouts.each_ref().map(|layout| {
@@ -138,7 +129,7 @@ mod tests {
         });
         let [one, two] = layouts.each_ref().map(|it| fs::read(it.join("index.json")).unwrap());
         assert_eq!(one, two);
-        check::check(&layouts[0]).unwrap();
+        check::check(&layouts[0], None).unwrap();
 
         // Again into the same folder, but into no other.
         write(&images[0], &layouts[0]).unwrap();

@@ -19,10 +19,10 @@ use shunt_testbed::{Agent, EndpointSlice, Host, ManifestDir, Protocol, Service, 
 
 use self::svg::Picture;
 use self::terminal::{Size, record, record_until};
+use crate::agent;
 use crate::command::{cargo, repository, run as run_command};
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
-use crate::release;
 
 /// The folder of the pictures.
 const OUTPUT: &str = "docs/pictures";
@@ -71,7 +71,7 @@ pub(crate) fn prepare(installer: &Installer) -> Result<()> {
     installer.ensure(&[Purpose::Build, Purpose::Demo])?;
     let privilege = Privilege::probe()?;
     run_command(cargo().args(["build", "--quiet", "--locked", "--package", "shunt"]))?;
-    let agent = release::built("debug")?;
+    let agent = agent::built("debug")?;
     let xtask = env::current_exe().context("cannot find the program that runs")?;
     run_command(privilege.isolated(&xtask).args(["pictures", "--agent"]).arg(agent))
 }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use crate::agent;
 use crate::command::{cargo, describe, find, repository};
 use crate::programs;
-use crate::release;
 use crate::tree::Tree;
 
 /// The program of the tests that are run on other kernels, as cargo calls it. Its modules are the suites.
@@ -74,7 +74,7 @@ impl Built {
         };
         Ok(Self {
             tests: program(&tests, TESTS)?,
-            agent: release::build()?,
+            agent: agent::build()?,
             agent_path: program(&tests, "shunt")?,
             own_program: program(&own, "shunt-vm")?,
         })

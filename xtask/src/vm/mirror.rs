@@ -23,7 +23,7 @@ const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// An archive of packages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Archive {
+pub(crate) enum Archive {
     /// Debian's releases.
     Debian,
     /// Security updates of Debian's releases.
@@ -64,24 +64,25 @@ impl Archive {
 
 /// A package as the archive's index has it.
 #[derive(Debug)]
-pub(super) struct Package {
-    pub(super) name: String,
-    pub(super) version: String,
-    pub(super) sha256: String,
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) sha256: String,
 }
 
 /// One suite of an archive.
-pub(super) struct Suite {
+pub(crate) struct Suite {
     folder: PathBuf,
     name: &'static str,
     archive: Archive,
     base: Option<String>,
+    architecture: &'static str,
 }
 
 impl Suite {
     /// A suite, whose lists are kept below `folder`. `mirror` is where the folders of the archives
     /// are, if an argument says it.
-    pub(super) fn new(
+    pub(crate) fn new(
         folder: &Path,
         name: &'static str,
         archive: Archive,
@@ -89,11 +90,18 @@ impl Suite {
     ) -> Self {
         let base =
             mirror.map(|mirror| format!("{}/{}", mirror.trim_end_matches('/'), archive.name()));
-        Self { folder: folder.join("apt").join(name), name, archive, base }
+        let folder = folder.join("apt").join(name);
+        Self { folder, name, archive, base, architecture: "amd64" }
+    }
+
+    /// The same suite for another architecture than amd64, by Debian's name; its lists need a folder
+    /// of their own.
+    pub(crate) fn of(self, architecture: &'static str) -> Self {
+        Self { architecture, ..self }
     }
 
     /// Fetch the lists of the suite, unless they are recent.
-    pub(super) fn refresh(&self) -> Result<()> {
+    pub(crate) fn refresh(&self) -> Result<()> {
         let mark = self.folder.join("refreshed");
         let refreshed = fs::metadata(&mark).and_then(|mark| mark.modified()).ok();
         let age = refreshed.and_then(|refreshed| refreshed.elapsed().ok());
@@ -113,9 +121,10 @@ impl Suite {
         );
         let base = self.base.clone().map_or_else(|| self.archive.address(), Ok)?;
         let sources = format!(
-            "Types: deb\nURIs: {base}\nSuites: {}\nComponents: main\nArchitectures: amd64\n\
+            "Types: deb\nURIs: {base}\nSuites: {}\nComponents: main\nArchitectures: {}\n\
              Signed-By: {}\n",
             self.name,
+            self.architecture,
             key.display()
         );
         fs::write(self.folder.join("suite.sources"), sources)
@@ -129,13 +138,13 @@ impl Suite {
     }
 
     /// The names of all its packages.
-    pub(super) fn names(&self) -> Result<Vec<String>> {
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
         let names = stdout(self.apt("apt-cache").arg("pkgnames"))?;
         Ok(names.lines().map(str::to_owned).collect())
     }
 
     /// What the index says of a package.
-    pub(super) fn package(&self, name: &str) -> Result<Package> {
+    pub(crate) fn package(&self, name: &str) -> Result<Package> {
         let text = stdout(self.apt("apt-cache").args(["show", "--no-all-versions", name]))?;
         let fields: BTreeMap<&str, &str> =
             text.lines().filter_map(|line| line.split_once(": ")).collect();
@@ -147,7 +156,7 @@ impl Suite {
     }
 
     /// Fetch a package into `folder`; apt verifies it by the signed index. The file.
-    pub(super) fn download(&self, package: &Package, folder: &Path) -> Result<PathBuf> {
+    pub(crate) fn download(&self, package: &Package, folder: &Path) -> Result<PathBuf> {
         let arriving = self.folder.join("arriving");
         let _ = fs::remove_dir_all(&arriving);
         fs::create_dir_all(&arriving).context("cannot make a folder for a package")?;
@@ -179,8 +188,8 @@ impl Suite {
             ("Dir::Etc::sourceparts", "/dev/null".into()),
             ("Dir::Etc::preferences", "/dev/null".into()),
             ("Dir::Etc::preferencesparts", "/dev/null".into()),
-            ("APT::Architecture", "amd64".into()),
-            ("APT::Architectures", "amd64".into()),
+            ("APT::Architecture", self.architecture.into()),
+            ("APT::Architectures", self.architecture.into()),
             ("Acquire::Languages", "none".into()),
             // As root, apt would fetch as a user who cannot write to our folders.
             ("APT::Sandbox::User", "root".into()),

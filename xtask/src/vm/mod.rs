@@ -10,7 +10,7 @@ mod cpio;
 mod features;
 mod kernel;
 mod machine;
-mod mirror;
+pub(crate) mod mirror;
 mod modules;
 mod report;
 

@@ -1,0 +1,79 @@
+//! The agent as it is released.
+
+use std::env;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
+use crate::command::{cargo, command, run};
+use crate::release::source;
+
+/// Build the agent for release; the path of its binary.
+pub(crate) fn build() -> Result<PathBuf> {
+    run(&mut with_arguments(cargo())?)?;
+    built("release")
+}
+
+/// A build for release that goes on beside other work, with the time that this leaves. Ends with its
+/// owner.
+pub(crate) struct Ahead(Child);
+
+impl Ahead {
+    /// Start the build. What it says, [`build`] says again if it fails there, too.
+    pub(crate) fn start() -> Result<Self> {
+        let build = with_arguments(cargo())?;
+        let mut idle = command("nice");
+        idle.args(["-n", "19"]).arg(build.get_program()).args(build.get_args());
+        for (name, value) in build.get_envs() {
+            match value {
+                Some(value) => idle.env(name, value),
+                None => idle.env_remove(name),
+            };
+        }
+        let [input, output, errors] = [(); 3].map(|()| Stdio::null());
+        // A group of its own, so that its compilers end with it.
+        idle.stdin(input).stdout(output).stderr(errors).process_group(0);
+        Ok(Self(idle.spawn().context("cannot run nice")?))
+    }
+
+    /// Wait for the end.
+    pub(crate) fn wait(mut self) -> Result<()> {
+        self.0.wait().context("cannot wait for the build")?;
+        Ok(())
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let group = i32::try_from(self.0.id()).map(Pid::from_raw);
+            // What is left then ends by itself.
+            let _ = group.map(|group| killpg(group, Signal::SIGTERM));
+            let _ = self.0.wait();
+        }
+    }
+}
+
+fn with_arguments(mut build: Command) -> Result<Command> {
+    build.args(["build", "--release", "--locked", "--package", "shunt"]);
+    // Without it `shunt version` does not know the commit.
+    if let Some(commit) = source::revision()? {
+        build.env("SHUNT_COMMIT", commit);
+    }
+    Ok(build)
+}
+
+/// The agent that cargo has just built with this profile, beside the folder that it built us into:
+/// that folder may be set in more places than one could ask.
+pub(crate) fn built(profile: &str) -> Result<PathBuf> {
+    let xtask = env::current_exe().context("cannot find the program that runs")?;
+    let mut folders = xtask.ancestors().skip(1).filter(|folder| !folder.ends_with("deps"));
+    let target = folders.next().and_then(Path::parent).context("xtask is in no target folder")?;
+    let agent = target.join(profile).join("shunt");
+    ensure!(agent.is_file(), "cargo has built no {}", agent.display());
+    Ok(agent)
+}
