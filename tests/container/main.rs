@@ -41,6 +41,8 @@ const TARGET: u16 = 8080;
 const CLUSTER_IP: &str = "10.96.0.10:80";
 const LOCALHOST: &str = "127.0.0.1:30080";
 const PODS: [&str; 3] = ["pod-1", "pod-2", "pod-3"];
+/// So many connections that each pod gets one.
+const MANY: usize = 80;
 
 fn main() -> ExitCode {
     let image = || {
@@ -196,9 +198,9 @@ fn agent_serves_the_node() -> Result<()> {
     running.wait_ready()?;
     let pod = || lab.from(&lab.pod1);
     for to in [CLUSTER_IP, "[fd00:96::10]:80"] {
-        pod().tcp(to).times(20).reaches(&PODS);
+        pod().tcp(to).times(MANY).reaches(&PODS);
     }
-    lab.from(&lab.client).tcp("192.0.2.10:30080").times(20).reaches(&PODS).source_masqueraded();
+    lab.from(&lab.client).tcp("192.0.2.10:30080").times(MANY).reaches(&PODS).source_masqueraded();
     let tables = lab.node.output("nft", &["list", "tables"])?;
     for table in ["table ip shunt\n", "table ip6 shunt\n", "table ip shunt-unresponsive\n"] {
         ensure!(tables.contains(table), "no {table} in\n{tables}");
@@ -257,7 +259,7 @@ fn next_pod_starts_beside() -> Result<()> {
     let grace = cluster.rendered.pod.termination_grace_period_seconds.context("no grace period")?;
     cluster.containerd.cri.stop_container(&before.container, grace)?;
     // The listeners pass, so none of these is refused. They wait for the first sync.
-    node.tcp(LOCALHOST).times(20).reaches(&PODS);
+    node.tcp(LOCALHOST).times(MANY).reaches(&PODS);
     next.wait_ready()?;
     let (status, code) = next.exec(&["shunt", "status"])?;
     ensure!(code == 0 && status.contains("OK"), "{code}\n{status}");

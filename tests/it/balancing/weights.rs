@@ -102,7 +102,7 @@ fn the_annotation_of_cilium_counts() -> Result<()> {
 fn a_drained_endpoint_keeps_its_connections_and_gets_no_new_one() -> Result<()> {
     let weighted = Weighted::new("shunt.dev/weight", ["0", "", "0"])?;
     let vip = "10.96.0.10:80";
-    let client = || weighted.world.lab.from(&weighted.world.lab.client).tcp(vip).times(12);
+    let client = || weighted.world.lab.from(&weighted.world.lab.client).tcp(vip).times(60);
     let mut open = weighted.world.lab.client.run(|| Connection::open(vip.parse()?))?;
     ensure!(open.server == "pod-2", "{}", open.server);
     weighted.set(["", "0", ""])?;

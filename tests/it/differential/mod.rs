@@ -287,7 +287,7 @@ const MAP: &str = "verdicts";
 const KEY: Register = Register(0);
 
 /// Whether the kernel takes these rules one by one, in a chain to which the map leads, or refuses one
-/// with that error.
+/// with that error. Linux 5.14 calls a circle ELOOP.
 fn takes(refusal: Errno, rules: &[Expr]) -> Result<bool> {
     let (family, table, chain) = (FAMILIES[0], TABLES[0], "one");
     Netns::new()?.run(|| {
@@ -307,7 +307,9 @@ fn takes(refusal: Errno, rules: &[Expr]) -> Result<bool> {
             batch.add_rule(family, table, chain, &[load, rule.clone()], None);
             match kernel.commit(&batch.finish()) {
                 Ok(()) => {}
-                Err(Error::Refused(all)) if all.iter().all(|it| it.errno == refusal) => {
+                Err(Error::Refused(all))
+                    if all.iter().all(|it| [refusal, Errno::ELOOP].contains(&it.errno)) =>
+                {
                     return Ok(false);
                 }
                 Err(error) => return Err(error.into()),
