@@ -96,6 +96,8 @@ enum Task {
     Image(image::Arguments),
     /// Make all that is published for a version: binaries, image, chart, source, digests, provenance
     Release(release::Arguments),
+    /// Build the tests that need no kernel for arm64, and run them under QEMU
+    Arm64(release::EmulationArguments),
     /// Write the man pages of shunt and its commands to `target/man`
     Man,
     /// Make the pictures of commands in docs/pictures, from a real run
@@ -140,6 +142,7 @@ fn main() -> ExitCode {
         Task::Demo { agent: Some(agent) } => demo::run(agent),
         Task::Image(arguments) => image::run(&installer, arguments),
         Task::Release(arguments) => release::run(&installer, arguments),
+        Task::Arm64(arguments) => release::emulate(&installer, arguments),
         Task::Man => man::run(&installer),
         Task::Pictures { agent: None } => pictures::prepare(&installer),
         Task::Pictures { agent: Some(agent) } => pictures::run(agent),

@@ -137,4 +137,28 @@ mod tests {
         assert!(write(&images[0], folder.path()).is_err());
         assert!(folder.path().join("precious").exists());
     }
+
+    #[test]
+    fn an_index_has_an_image_for_each_architecture() {
+        let platforms = ["amd64", "arm64"].map(|architecture| {
+            let mut tree = Tree::default();
+            tree.file("etc/architecture", architecture).unwrap();
+            Platform { architecture, layers: vec![("one", tree)] }
+        });
+        let source = Source { revision: None, time: 17 };
+        let image = Image::new("example.net/shunt:test", &source, &platforms).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let layout = folder.path().join("layout");
+        write(&image, &layout).unwrap();
+        let index = fs::read_to_string(layout.join("index.json")).unwrap();
+        assert!(index.contains(image.digest()) && index.contains(layout::INDEX), "{index}");
+        for architecture in ["amd64", "arm64"] {
+            let root = folder.path().join(architecture);
+            check::unpack(&layout, Some(architecture), &root).unwrap();
+            let content = fs::read_to_string(root.join("etc/architecture")).unwrap();
+            assert_eq!(content, architecture);
+        }
+        let other = check::unpack(&layout, Some("s390x"), &folder.path().join("s390x"));
+        assert!(other.unwrap_err().to_string().contains("s390x"));
+    }
 }

@@ -10,6 +10,7 @@ mod binary;
 mod build;
 mod chart;
 pub(crate) mod crates;
+mod emulation;
 mod files;
 mod provenance;
 mod ready;
@@ -26,6 +27,7 @@ use clap::Args;
 
 use self::architecture::Architecture;
 use self::crates::Crate;
+pub(crate) use self::emulation::{Arguments as EmulationArguments, run as emulate};
 use self::provenance::Inputs;
 use self::sbom::Materials;
 use self::source::{Source, VERSION};
@@ -35,6 +37,7 @@ use crate::digest::sha256;
 use crate::image::layer::{archive, compress};
 use crate::image::{self, Image, Platform};
 use crate::packages::{Installer, Purpose};
+use crate::privilege::Privilege;
 use crate::style::Style;
 use crate::tree::{Item, Tree};
 
@@ -163,6 +166,11 @@ fn built(
         "the agent says another commit than {}: {said}",
         source.commit()
     );
+    if architecture.emulator().is_none() {
+        let mut once = Privilege::probe()?.isolated(&agent);
+        stdout(once.args(["run", "--once", "--manifests", "examples/demo"]))
+            .context("the agent does not program its rules into this kernel")?;
+    }
     let digest =
         sha256(&fs::read(&agent).with_context(|| format!("cannot read {}", agent.display()))?);
     let tools: Vec<_> = tools

@@ -398,12 +398,12 @@ impl nftnl::expr::Expression for Expr {
             }
             Expr::Reject { v6 } => {
                 // `ICMP_PORT_UNREACH` and `ICMPV6_PORT_UNREACH`.
-                let code: u32 = if *v6 { 4 } else { 3 };
+                let code = if *v6 { 4 } else { 3 };
                 build(
                     c"reject",
                     &[
                         (sys::NFTNL_EXPR_REJECT_TYPE, U32(libc::NFT_REJECT_ICMP_UNREACH as u32)),
-                        (sys::NFTNL_EXPR_REJECT_CODE, U32(code)),
+                        (sys::NFTNL_EXPR_REJECT_CODE, Value::U8(code)),
                     ],
                 )
             }
@@ -530,6 +530,9 @@ fn build(kind: &CStr, attributes: &[(u32, Value<'_>)]) -> NonNull<sys::nftnl_exp
                 unsafe { sys::nftnl_expr_set_str(expr.as_ptr(), attribute, text.as_ptr()) };
             }
         }
+        // From 1.2.7 on, libnftnl ignores a value of another length than the attribute's.
+        // SAFETY: as above.
+        debug_assert!(unsafe { sys::nftnl_expr_is_set(expr.as_ptr(), attribute) });
     }
     expr
 }
