@@ -65,7 +65,8 @@ impl Built {
     /// Build the agent as it is released, and the tests as `cargo xtask test` does: they wait for the
     /// kernel and the agent most of the time, and a build of them for release takes minutes.
     pub(super) fn new() -> Result<Self> {
-        let tests = built(&["test", "--no-run", "--package=shunt", "--test", TESTS])?;
+        // Of the whole workspace, as there: other features would make another build.
+        let tests = built(&["test", "--no-run", "--workspace", "--test", TESTS])?;
         let own = built(&["build", "--package=shunt-vm"])?;
         let program = |programs: &[Program], name: &str| {
             let found = programs.iter().find(|it| it.name == name);
