@@ -530,7 +530,7 @@ fn build(kind: &CStr, attributes: &[(u32, Value<'_>)]) -> NonNull<sys::nftnl_exp
                 unsafe { sys::nftnl_expr_set_str(expr.as_ptr(), attribute, text.as_ptr()) };
             }
         }
-        // From 1.2.7 on, libnftnl ignores a value of another length than the attribute's.
+        // libnftnl 1.2.9 ignores a value of another length than the attribute's; 1.2.4 does not.
         // SAFETY: as above.
         debug_assert!(unsafe { sys::nftnl_expr_is_set(expr.as_ptr(), attribute) });
     }
