@@ -16,6 +16,7 @@ mod demo;
 mod digest;
 mod image;
 mod man;
+mod mirror;
 mod packages;
 mod pictures;
 mod privilege;

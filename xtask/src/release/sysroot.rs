@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use super::architecture::Architecture;
 use crate::command::{command, output, repository, run, stdout};
 use crate::digest::sha256;
-use crate::vm::mirror::{Archive, Package, Suite};
+use crate::mirror::{Archive, Package, Suite};
 
 /// The release of Debian, and its number.
 pub(crate) const RELEASE: (&str, &str) = ("trixie", "13");

@@ -31,7 +31,7 @@ const REGISTRY_HOSTS: [&str; 9] = [
 ];
 
 /// Where Debian is on a machine that is no Debian, whose apt cannot say it.
-const DEFAULT_MIRROR: (&str, &str) = ("xtask/src/vm/mirror.rs", REGISTRY_HOSTS[6]);
+const DEFAULT_MIRROR: (&str, &str) = ("xtask/src/mirror.rs", REGISTRY_HOSTS[6]);
 
 /// What is wrong with this file.
 pub(super) fn check(path: &str, text: &str) -> Vec<Violation> {

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::mirror::{Archive, Package, Suite};
 use crate::command::{command, run};
 use crate::digest::sha256;
+use crate::mirror::{Archive, Package, Suite};
 
 /// A line of kernels, and where its newest is.
 pub(super) struct Line {

@@ -10,7 +10,6 @@ mod cpio;
 mod features;
 mod kernel;
 mod machine;
-pub(crate) mod mirror;
 mod modules;
 mod report;
 
