@@ -1,7 +1,8 @@
 //! Interns the names that occur in many objects.
 
-use std::collections::HashSet;
 use std::sync::Arc;
+
+use foldhash::HashSet;
 
 /// A table with one copy of each text that objects share: names of nodes, zones, ports, Services.
 /// With 100 000 endpoints on 1 000 nodes, it has 1 000 node names in place of 100 000.
