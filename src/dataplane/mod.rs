@@ -8,6 +8,7 @@
 //! reports events.
 
 mod affinity;
+mod ahead;
 mod capacity;
 mod codec;
 mod command;

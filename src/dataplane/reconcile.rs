@@ -11,6 +11,7 @@ use shunt_core::plan::{
 };
 
 use super::affinity::{Step, Sweep, kept};
+use super::ahead::Ahead;
 use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
 use super::gone::{Gone, is_about_gone};
@@ -31,12 +32,13 @@ const ATTEMPTS: usize = 50;
 
 /// The dataplane of one network namespace. The time comes in as an argument: nothing in here waits.
 pub struct Dataplane {
-    kernel: Box<dyn Kernel>,
-    stopwatch: Box<dyn Stopwatch>,
-    store: Store,
-    dirty: Dirty,
-    desired: Desired,
-    state: State,
+    pub(super) kernel: Box<dyn Kernel>,
+    pub(super) stopwatch: Box<dyn Stopwatch>,
+    pub(super) store: Store,
+    pub(super) dirty: Dirty,
+    pub(super) desired: Desired,
+    pub(super) state: State,
+    pub(super) ahead: Ahead,
     /// The reader, while the state is unknown.
     reader: Reader,
     /// The reading of a check for drift.
@@ -50,7 +52,7 @@ pub struct Dataplane {
     unused_chains: UnusedChains,
     /// Frontends whose flows need a sweep after the next successful sync.
     flows: Flows,
-    stats: CommitStats,
+    pub(super) stats: CommitStats,
 }
 
 /// The progress of a sync.
@@ -107,6 +109,7 @@ impl Dataplane {
             dirty: Dirty::default(),
             desired: Desired::new(options, node_name),
             state: State::Unread,
+            ahead: Ahead::default(),
             reader: Reader::default(),
             found: None,
             policy: OwnershipPolicy { wanted: ownership, kernel_can: None },
@@ -136,6 +139,7 @@ impl Dataplane {
     /// Applies a change, which the next sync programs. Returns false if the store had it already.
     pub fn apply(&mut self, change: Change) -> bool {
         self.gone.note(&self.store, &change);
+        self.ahead.note(&change);
         self.store.apply(change, &mut self.dirty)
     }
 
@@ -252,7 +256,8 @@ impl Dataplane {
         if !self.store.is_synced() {
             return Ok(Progress::Unchanged);
         }
-        self.plan(now);
+        let dirty = std::mem::take(&mut self.dirty);
+        self.plan(&dirty, now);
         if self.state.current().is_none() {
             // What a check has read may be old by now.
             lessons.is_fresh = self.found.is_none();
@@ -275,7 +280,8 @@ impl Dataplane {
         if !self.store.is_synced() {
             return Ok(None);
         }
-        self.plan(now);
+        let dirty = std::mem::take(&mut self.dirty);
+        self.plan(&dirty, now);
         if self.state.current().is_none() && self.read(now)?.is_some() {
             return Ok(None);
         }
@@ -296,14 +302,15 @@ impl Dataplane {
         };
         self.drift.record_changes();
         self.sweep.committed(&prepared.stale, &prepared.later);
-        let report = prepared.enter(current, &mut self.policy);
+        let mut report = prepared.enter(current, &mut self.policy);
+        self.ahead.account(&mut report);
         self.settled();
         Ok(report)
     }
 
     /// Updates the plan for dirty objects, and puts refused frontends on trial.
-    fn plan(&mut self, now: Instant) {
-        self.desired.update(&self.store, &std::mem::take(&mut self.dirty));
+    pub(super) fn plan(&mut self, dirty: &Dirty, now: Instant) {
+        self.desired.update(&self.store, dirty);
         let touched = self.desired.take_delta();
         self.stats.full |= touched.chains || self.state.current().is_none();
         self.quarantine.release(&touched);
@@ -315,7 +322,7 @@ impl Dataplane {
 
     /// Reads the kernel's state for a comparison with the whole plan. Returns the time of a retry
     /// if the listing cannot be trusted.
-    fn read(&mut self, now: Instant) -> Result<Option<Instant>, Error> {
+    pub(super) fn read(&mut self, now: Instant) -> Result<Option<Instant>, Error> {
         let Some(node_context) = self.desired.node_context() else { return Ok(None) };
         let read = match self.found.take() {
             Some(found) => Ok(found),
@@ -357,7 +364,12 @@ impl Dataplane {
 
     /// Makes the transaction from the record to the plan. Returns `None` if there is nothing to
     /// write.
-    fn compare(&mut self, isolated: bool, now: Instant) -> Result<Option<Prepared>, Error> {
+    pub(super) fn compare(
+        &mut self,
+        isolated: bool,
+        now: Instant,
+    ) -> Result<Option<Prepared>, Error> {
+        let ahead = (!self.is_synced()).then(|| self.planned_part());
         let (Some(node_context), Some(current)) =
             (self.desired.node_context(), self.state.current_mut())
         else {
@@ -376,6 +388,7 @@ impl Dataplane {
                 sweep: &mut self.sweep,
                 gone: gone.wanted(now),
                 isolated,
+                ahead,
             })
         };
         let mut prepared = prepare(current, &mut *self.kernel)?;
@@ -400,8 +413,9 @@ impl Dataplane {
 
     /// Notes that the kernel holds the plan.
     fn settled(&mut self) {
+        let is_synced = self.is_synced();
         if let Some(current) = self.state.current_mut() {
-            current.settled();
+            current.settled(is_synced);
         }
         self.quarantine.committed();
         self.gone.settled();

@@ -127,9 +127,10 @@ impl Current {
         self.moved_affinity.push((family, affinity));
     }
 
-    /// Notes that the kernel holds the plan.
-    pub(super) fn settled(&mut self) {
-        self.difference = Difference::Planned(PlanDelta::default());
+    /// Notes that the kernel holds the plan; without base chains before the first sync.
+    pub(super) fn settled(&mut self, has_base_chains: bool) {
+        let planned = PlanDelta::new(Vec::new(), Vec::new(), !has_base_chains);
+        self.difference = Difference::Planned(planned);
         self.stale = Stale::default();
     }
 

@@ -4,7 +4,7 @@
 //! neither recovers from a watch that is rejected with 410, nor returns `Retry-After`.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,6 +47,9 @@ const ABSENT_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 /// The interval of retries to list ServiceCIDRs without permission. The pause is random, between
 /// this time and twice of it.
 const FORBIDDEN_RETRY_INTERVAL: Duration = Duration::from_secs(300);
+/// The first list of a kind is delivered in parts of so many objects, so that others can work on them
+/// while the rest arrives.
+const PART: usize = 500;
 /// The upper bound for a server's `Retry-After`, without the random part.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
@@ -103,7 +106,11 @@ impl From<ReceiverGone> for End {
 
 /// The objects of an incomplete list.
 #[derive(Default)]
-struct List(BTreeMap<ObjectName, Change>);
+struct List {
+    names: HashSet<ObjectName>,
+    /// Those that are not delivered yet.
+    changes: Vec<Change>,
+}
 
 impl Watch {
     pub(super) fn new(
@@ -349,6 +356,10 @@ impl Watch {
             let mut page = Page::new(answer);
             while let Some(item) = page.next().await? {
                 self.put(&mut list, &item)?;
+                if !self.listed && list.changes.len() == PART {
+                    let part = std::mem::take(&mut list.changes);
+                    self.deliver(None, ChangeBatch::new(part, Instant::now())).await?;
+                }
             }
             let ListMetadata { version, next: token } = page.end()?;
             if token.is_none() {
@@ -434,7 +445,8 @@ impl Watch {
     fn put(&mut self, list: &mut List, object: &Object<'_>) -> Result<(), Failure> {
         match self.decoder.take(object) {
             Ok(Some(decoded)) => {
-                list.0.insert(decoded.name, decoded.change);
+                list.names.insert(decoded.name);
+                list.changes.push(decoded.change);
             }
             Ok(None) => {}
             Err(reason) if object.is_malformed() => return Err(object.invalid(reason)),
@@ -443,12 +455,10 @@ impl Watch {
         Ok(())
     }
 
-    /// Delivers a complete list.
+    /// Delivers the rest of a complete list.
     async fn deliver_list(&mut self, list: List) -> Result<(), ReceiverGone> {
         self.listed = true;
-        let names: HashSet<ObjectName> = list.0.keys().cloned().collect();
-        let mut changes: Vec<Change> = Vec::with_capacity(list.0.len() + 1);
-        changes.extend(list.0.into_values());
+        let List { names, mut changes } = list;
         changes.extend(self.decoder.listed(names));
         self.deliver(Some(self.resource.kind), ChangeBatch::new(changes, Instant::now())).await
     }

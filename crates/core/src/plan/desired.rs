@@ -80,21 +80,24 @@ impl Desired {
         &self.options.unresponsive
     }
 
-    /// Plans the dirty Services again; all Services if the node context changes the plans.
+    /// Plans the dirty Services again; all known Services if another node context changes their
+    /// plans.
     pub fn update(&mut self, store: &Store, dirty: &Dirty) {
         let mut ejecting = Vec::new();
         if dirty.node_context || self.node_context.is_none() {
             let new = NodeContext::of(store, &self.options, &self.node_name);
-            let same = self.node_context.as_ref().is_some_and(|old| old.plans_services_as(&new));
+            let same = self.node_context.as_ref().is_none_or(|old| old.plans_services_as(&new));
+            if self.node_context.is_none() {
+                let services = store.service_count();
+                self.plans.reserve_exact(services);
+                self.claims.reserve(services);
+                self.flows.reserve(services);
+            }
             ejecting = self.ejecting(&new);
             self.set_node_context(new);
             if !same {
                 let gone = self.plans.keys().filter(|name| store.service(name).is_none());
                 let gone: Vec<ObjectName> = gone.cloned().collect();
-                let missing = store.service_count().saturating_sub(self.plans.len());
-                self.plans.reserve_exact(missing);
-                self.claims.reserve(missing);
-                self.flows.reserve(missing);
                 let known = store.services().map(|service| &service.name);
                 return self.plan_services(store, known.chain(&gone));
             }
@@ -277,6 +280,12 @@ impl Desired {
                 self.touched.members.push(member);
             }
         }
+    }
+
+    /// Returns the number of planned Services.
+    #[must_use]
+    pub fn planned_count(&self) -> usize {
+        self.plans.len()
     }
 
     /// Returns the node context; `None` before the first update.
