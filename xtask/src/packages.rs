@@ -93,20 +93,20 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         probe: Probe::Program("unshare"),
         package: "util-linux",
-        why: "tests and demo run in network namespaces of their own",
-        purposes: &[Purpose::Test, Purpose::Demo],
+        why: "tests, demo and the check of a release run in network namespaces of their own",
+        purposes: &[Purpose::Test, Purpose::Demo, Purpose::Release],
     },
     Requirement {
         probe: Probe::Program("ip"),
         package: "iproute2",
         why: "lays out nodes, pods and clients as network namespaces",
-        purposes: &[Purpose::Test, Purpose::Demo],
+        purposes: &[Purpose::Test, Purpose::Demo, Purpose::Release],
     },
     Requirement {
         probe: Probe::Program("nft"),
         package: "nftables",
         why: "shows what the kernel has; the agent itself never calls it",
-        purposes: &[Purpose::Test, Purpose::Demo],
+        purposes: &[Purpose::Test, Purpose::Demo, Purpose::Release],
     },
     Requirement {
         probe: Probe::Program("iptables-nft-restore"),
@@ -327,6 +327,11 @@ mod tests {
             names(&missing(&[Purpose::Demo], nothing_there)),
             ["util-linux", "iproute2", "nftables"]
         );
+        // The agent of a release programs its rules once, in a network namespace.
+        let release = names(&missing(&[Purpose::Release], nothing_there));
+        for package in ["util-linux", "iproute2", "nftables"] {
+            assert!(release.contains(&package), "{package} is not in {release:?}");
+        }
         assert!(missing(Purpose::ALL, |_| true).is_empty());
     }
 
