@@ -27,10 +27,12 @@ pub(crate) enum Purpose {
     Container,
     /// Making a release, and tests under emulation.
     Release,
+    /// Making the pictures of the pages.
+    Pictures,
 }
 
 impl Purpose {
-    /// Every purpose but a release, whose compilers few machines need.
+    /// Every purpose but a release, whose compilers few machines need, and pictures.
     pub(crate) const ALL: &[Self] =
         &[Self::Build, Self::Test, Self::Demo, Self::Vm, Self::Container];
 }
@@ -136,7 +138,7 @@ const REQUIREMENTS: &[Requirement] = &[
         probe: Probe::File(KEYRING),
         package: "debian-archive-keyring",
         why: "verifies the packages that are fetched",
-        purposes: &[Purpose::Vm, Purpose::Release],
+        purposes: &[Purpose::Vm, Purpose::Release, Purpose::Pictures],
     },
     Requirement {
         probe: Probe::Program("x86_64-linux-gnu-gcc"),
