@@ -148,6 +148,9 @@ impl Objects {
             Objects::Api(access) => {
                 let asked = count_requests(metrics.clone());
                 let metrics = metrics.clone();
+                for kind in Kind::ALL {
+                    metrics.watches(kind.resource());
+                }
                 let restarted = move |kind: Kind| metrics.watch_restarted(kind.resource());
                 let source = Source::new(access.clone(), node_name, restarted, asked)?;
                 let server = access.server()?;

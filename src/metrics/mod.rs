@@ -246,6 +246,11 @@ impl Metrics {
         self.0.own.loopback_connected(result);
     }
 
+    /// Exports the restarts of a resource's watch from zero on, so that a rate has the first restart.
+    pub fn watches(&self, resource: &'static str) {
+        self.0.own.watches(resource);
+    }
+
     /// Counts a restarted watch by the plural name of the resource, such as `services`.
     pub fn watch_restarted(&self, resource: &'static str) {
         self.0.own.watch_restarted(resource);

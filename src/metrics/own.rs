@@ -267,6 +267,10 @@ impl Own {
         self.loopback_connected.get_or_create(&[("result", result.name())]).inc();
     }
 
+    pub(super) fn watches(&self, resource: &'static str) {
+        drop(self.watch_restarts.get_or_create(&[("resource", resource)]));
+    }
+
     pub(super) fn watch_restarted(&self, resource: &'static str) {
         self.watch_restarts.get_or_create(&[("resource", resource)]).inc();
     }

@@ -111,7 +111,7 @@ const DIGEST: &str = "# sha256 of this and of what it is made from: ";
 const OF_HELM: [&str; 3] = ["# Source: ", "app.kubernetes.io/managed-by: ", "helm.sh/chart: "];
 
 /// Values that the chart refuses, and a part of what it says then.
-const REFUSALS: [(&[&str], &str); 9] = [
+const REFUSALS: [(&[&str], &str); 11] = [
     (&[], "apiServer.host must be given"),
     (&["--set=apiServer.host=10.0.0.1:6443"], "without port and brackets"),
     (&["--set=apiServer.host=api.example.net:6443"], "without port and brackets"),
@@ -136,6 +136,14 @@ const REFUSALS: [(&[&str], &str); 9] = [
     (
         &["--set=apiServer.host=10.0.0.1", "--set=existingKubeconfigConfigMap=kube-proxy"],
         "belongs to a configuration in existingConfigMap",
+    ),
+    (
+        &["--set=apiServer.host=10.0.0.1", "--set=config.shunt.ejectUnresponsive=always"],
+        "ejectUnresponsive",
+    ),
+    (
+        &["--set=apiServer.host=10.0.0.1", "--set=config.shunt.loadBalancing=maglev"],
+        "loadBalancing",
     ),
 ];
 
@@ -237,9 +245,27 @@ impl Rendering {
     }
 }
 
+/// Leaves out what depends on helm: its comments and labels, and blank lines at the end of a document,
+/// which not every version writes.
 fn without_traces_of_helm(text: &str) -> String {
     let kept = text.lines().filter(|line| !OF_HELM.iter().any(|it| line.trim().starts_with(it)));
-    kept.fold(String::new(), |text, line| text + line.trim_end() + "\n")
+    let mut all = String::new();
+    for line in kept.map(str::trim_end) {
+        if line == "---" {
+            end_document(&mut all);
+        }
+        all += line;
+        all.push('\n');
+    }
+    end_document(&mut all);
+    all
+}
+
+fn end_document(text: &mut String) {
+    text.truncate(text.trim_end().len());
+    if !text.is_empty() {
+        text.push('\n');
+    }
 }
 
 /// All files below a folder of the repository, in order.
@@ -290,5 +316,7 @@ mod tests {
     fn what_helm_says_of_itself_is_left_out() {
         let text = "# Source: shunt/x.yaml\na:\n  helm.sh/chart: shunt-0.1.0\n  b: c  \n";
         assert_eq!(without_traces_of_helm(text), "a:\n  b: c\n");
+        let text = "---\na: |\n  b\n\n  c\n\n---\nd: e\n\n";
+        assert_eq!(without_traces_of_helm(text), "---\na: |\n  b\n\n  c\n---\nd: e\n");
     }
 }

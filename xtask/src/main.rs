@@ -9,6 +9,7 @@
 )]
 
 mod agent;
+mod canvas;
 mod chart;
 mod ci;
 mod command;
@@ -101,12 +102,8 @@ enum Task {
     Arm64(release::EmulationArguments),
     /// Write the man pages of shunt and its commands to `target/man`
     Man,
-    /// Make the pictures of commands in docs/pictures, from a real run
-    Pictures {
-        /// Skip the build, and run in the network namespace we are in
-        #[arg(long, hide = true)]
-        agent: Option<PathBuf>,
-    },
+    /// Make the pictures of commands and of the dashboard in docs/pictures, from real runs
+    Pictures(pictures::Arguments),
     /// Build the pages of the repository as a site, and check its links
     Site,
     /// Boot distribution kernels in QEMU and run the kernel and packet tests there
@@ -145,8 +142,7 @@ fn main() -> ExitCode {
         Task::Release(arguments) => release::run(&installer, arguments),
         Task::Arm64(arguments) => release::emulate(&installer, arguments),
         Task::Man => man::run(&installer),
-        Task::Pictures { agent: None } => pictures::prepare(&installer),
-        Task::Pictures { agent: Some(agent) } => pictures::run(agent),
+        Task::Pictures(arguments) => pictures::run(&installer, arguments),
         Task::Site => site::run(),
         Task::VmTest(arguments) => vm::run(&installer, arguments),
         Task::ContainerTest { args } => with_not_run(|not_run| {

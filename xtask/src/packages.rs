@@ -27,10 +27,12 @@ pub(crate) enum Purpose {
     Container,
     /// Making a release, and tests under emulation.
     Release,
+    /// Making the pictures of the pages.
+    Pictures,
 }
 
 impl Purpose {
-    /// Every purpose but a release, whose compilers few machines need.
+    /// Every purpose but a release, whose compilers few machines need, and pictures.
     pub(crate) const ALL: &[Self] =
         &[Self::Build, Self::Test, Self::Demo, Self::Vm, Self::Container];
 }
@@ -93,20 +95,20 @@ const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         probe: Probe::Program("unshare"),
         package: "util-linux",
-        why: "tests and demo run in network namespaces of their own",
-        purposes: &[Purpose::Test, Purpose::Demo],
+        why: "tests, demo and the check of a release run in network namespaces of their own",
+        purposes: &[Purpose::Test, Purpose::Demo, Purpose::Release],
     },
     Requirement {
         probe: Probe::Program("ip"),
         package: "iproute2",
         why: "lays out nodes, pods and clients as network namespaces",
-        purposes: &[Purpose::Test, Purpose::Demo],
+        purposes: &[Purpose::Test, Purpose::Demo, Purpose::Release],
     },
     Requirement {
         probe: Probe::Program("nft"),
         package: "nftables",
         why: "shows what the kernel has; the agent itself never calls it",
-        purposes: &[Purpose::Test, Purpose::Demo],
+        purposes: &[Purpose::Test, Purpose::Demo, Purpose::Release],
     },
     Requirement {
         probe: Probe::Program("iptables-nft-restore"),
@@ -136,7 +138,7 @@ const REQUIREMENTS: &[Requirement] = &[
         probe: Probe::File(KEYRING),
         package: "debian-archive-keyring",
         why: "verifies the packages that are fetched",
-        purposes: &[Purpose::Vm, Purpose::Release],
+        purposes: &[Purpose::Vm, Purpose::Release, Purpose::Pictures],
     },
     Requirement {
         probe: Probe::Program("x86_64-linux-gnu-gcc"),
@@ -327,6 +329,11 @@ mod tests {
             names(&missing(&[Purpose::Demo], nothing_there)),
             ["util-linux", "iproute2", "nftables"]
         );
+        // The agent of a release programs its rules once, in a network namespace.
+        let release = names(&missing(&[Purpose::Release], nothing_there));
+        for package in ["util-linux", "iproute2", "nftables"] {
+            assert!(release.contains(&package), "{package} is not in {release:?}");
+        }
         assert!(missing(Purpose::ALL, |_| true).is_empty());
     }
 

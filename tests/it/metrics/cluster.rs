@@ -101,10 +101,14 @@ fn what_a_trigger_took_is_measured_once_and_broken_watches_are_counted() -> Resu
     agent.wait_for_answer(METRICS_PORT, "/metrics", counted(2.0))?;
     assert_eq!(measured(&scrape(agent)?, "IPv6"), Some(0.0));
 
+    let restarts = |scraped: &Exposition| {
+        scraped.value("shunt_watch_restarts_total", &[("resource", "services")])
+    };
+    // A rate needs the value before the first restart.
+    assert_eq!(restarts(&scrape(agent)?), Some(0.0));
     api.break_watches(Kind::Service)?;
     agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
         let scraped = Exposition::parse(&answer.body).ok()?;
-        let restarts = scraped.value("shunt_watch_restarts_total", &[("resource", "services")]);
-        (restarts? >= 1.0).then_some(())
+        (restarts(&scraped)? >= 1.0).then_some(())
     })
 }

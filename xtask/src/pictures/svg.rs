@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use vt100::{Cell, Color, Screen};
 
+use crate::canvas::escape;
+
 /// A picture of a command and what it shows.
 pub(super) struct Picture<'a> {
     pub(super) title: &'a str,
@@ -83,7 +85,7 @@ impl Picture<'_> {
              aria-labelledby=\"title\" font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, \
              'DejaVu Sans Mono', monospace\" font-size=\"14\">\n  <title id=\"title\">{}</title>\n  \
              <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"{BACKGROUND}\"/>\n",
-            escaped(self.title),
+            escape(self.title),
         );
         let prompt = format!("# {}", self.command);
         let look =
@@ -140,13 +142,9 @@ fn run(svg: &mut String, row: usize, column: u16, text: &str, look: &Look) -> Re
         x(begin + spaces)?,
         top + 13,
         look.colour,
-        escaped(trimmed)
+        escape(trimmed)
     )?;
     Ok(())
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ mod sbom;
 mod sign;
 pub(crate) mod source;
 pub(crate) mod sysroot;
+#[cfg(test)]
+mod workflow;
 
 use std::fs;
 use std::path::{Path, PathBuf};

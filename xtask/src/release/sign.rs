@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use super::SUMS;
 use super::sysroot;
-use crate::command::{command, find, run, stdout};
+use crate::command::{command, run, stdout};
 
 /// The variable with the private key, as cosign itself names it; `COSIGN_PASSWORD` has its password.
 pub(super) const KEY: &str = "COSIGN_PRIVATE_KEY";
@@ -33,10 +33,8 @@ pub(super) fn sign(folder: &Path, mirror: Option<&str>) -> Result<bool> {
     Ok(true)
 }
 
-/// The cosign of this machine, or Debian's.
+/// Debian's cosign, whatever this machine has: cosign 3 signs without a log only with flags that
+/// cosign 2 does not know. The release workflow uses the same file.
 fn cosign(mirror: Option<&str>) -> Result<PathBuf> {
-    match find("cosign") {
-        Some(cosign) => Ok(cosign),
-        None => Ok(sysroot::tool("cosign", mirror)?.join("usr/bin/cosign")),
-    }
+    Ok(sysroot::tool("cosign", mirror)?.join("usr/bin/cosign"))
 }

@@ -111,7 +111,7 @@ fn unpack(files: &[PathBuf], base: &Path, folder: &Path) -> Result<()> {
 }
 
 /// Fetches a package with a program for this machine; the folder that it is unpacked into.
-pub(super) fn tool(name: &str, mirror: Option<&str>) -> Result<PathBuf> {
+pub(crate) fn tool(name: &str, mirror: Option<&str>) -> Result<PathBuf> {
     let native = Architecture::ALL.into_iter().find(|it| it.emulator().is_none());
     let native = native.with_context(|| format!("there is no {name} here; install it"))?;
     let base = repository().join(FOLDER).join(native.name());

@@ -448,7 +448,7 @@ pub(crate) mod tests {
         let figures = figures(rows);
         let limited = figures.rows.iter().find(|row| row.more_than).unwrap();
         assert!(limited.text().starts_with("> "));
-        assert!(plot.draw(&figures).unwrap().contains(&svg::escape(&limited.text())));
+        assert!(plot.draw(&figures).unwrap().contains(&crate::canvas::escape(&limited.text())));
     }
 
     #[test]

@@ -1,17 +1,12 @@
-//! Bars and lines as SVG. A picture has a white ground of its own, so that it reads the same on a light
-//! page and on a dark one.
-
-use std::fmt::{Display, Write as _};
+//! Bars and lines of benchmarks as SVG.
 
 use super::figures::{Unit, grouped};
+use crate::canvas::{
+    BLUE, Canvas, GREEN, GREY, GRID, ORANGE, PINK, SKY, SOFT, TEXT, escape, linear_ticks,
+};
 
 const WIDTH: f64 = 860.0;
 const MARGIN: f64 = 24.0;
-const TEXT: &str = "#1f2328";
-const SOFT: &str = "#59636e";
-const GRID: &str = "#d8dee4";
-/// Keeps lines of the grid away from letters.
-const HALO: &str = r##"stroke="#ffffff" stroke-width="3" paint-order="stroke""##;
 /// The height of title and subtitle.
 const HEAD: f64 = 66.0;
 /// The height of what is below the axis, with the footer.
@@ -21,7 +16,6 @@ const FOOT: f64 = 46.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
-    /// Of Okabe and Ito's palette, which colour-blind readers can tell apart.
     colour: &'static str,
     /// A second sign, for prints without colour.
     marker: Marker,
@@ -36,22 +30,21 @@ enum Marker {
     Ring,
 }
 
-pub(crate) const SHUNT: Subject =
-    Subject { name: "shunt", colour: "#0072b2", marker: Marker::Circle };
+pub(crate) const SHUNT: Subject = Subject { name: "shunt", colour: BLUE, marker: Marker::Circle };
 /// With `--eject-unresponsive=on`.
 pub(crate) const EJECTS: Subject =
-    Subject { name: "shunt, on", colour: "#0072b2", marker: Marker::Circle };
+    Subject { name: "shunt, on", colour: BLUE, marker: Marker::Circle };
 /// With `--eject-unresponsive=observe`.
 pub(crate) const OBSERVES: Subject =
-    Subject { name: "shunt, observe", colour: "#56b4e9", marker: Marker::Diamond };
+    Subject { name: "shunt, observe", colour: SKY, marker: Marker::Diamond };
 pub(crate) const NFTABLES: Subject =
-    Subject { name: "kube-proxy nftables", colour: "#e69f00", marker: Marker::Square };
+    Subject { name: "kube-proxy nftables", colour: ORANGE, marker: Marker::Square };
 pub(crate) const IPTABLES: Subject =
-    Subject { name: "kube-proxy iptables", colour: "#cc79a7", marker: Marker::Triangle };
+    Subject { name: "kube-proxy iptables", colour: PINK, marker: Marker::Triangle };
 pub(crate) const TRACKED: Subject =
-    Subject { name: "no Service, connection tracking", colour: "#009e73", marker: Marker::Diamond };
+    Subject { name: "no Service, connection tracking", colour: GREEN, marker: Marker::Diamond };
 pub(crate) const DIRECT: Subject =
-    Subject { name: "no Service, no rules", colour: "#767676", marker: Marker::Ring };
+    Subject { name: "no Service, no rules", colour: GREY, marker: Marker::Ring };
 
 /// The words around a picture.
 pub(crate) struct Frame {
@@ -110,7 +103,7 @@ pub(crate) fn bars(frame: &Frame, unit: Unit, groups: &[Group]) -> String {
         heading + group.bars.len() as f64 * (BAR + GAP) + SPACE
     };
     let inner: f64 = groups.iter().map(height_of).sum();
-    let mut canvas = Canvas::new(frame, HEAD + inner + FOOT + 14.0 * frame.footer.len() as f64);
+    let mut canvas = frame.canvas(HEAD + inner + FOOT + 14.0 * frame.footer.len() as f64);
     let [least, most] = range(groups.iter().flat_map(|group| &group.bars).map(|bar| bar.value));
     let (left, right) = (MARGIN + NAMES, WIDTH - MARGIN - VALUES);
     let (place, ticks): (Box<dyn Fn(f64) -> f64>, Vec<f64>) = if needs_logarithm(groups) {
@@ -147,7 +140,7 @@ pub(crate) fn bars(frame: &Frame, unit: Unit, groups: &[Group]) -> String {
         y += SPACE;
     }
     canvas.line([left, HEAD], [left, bottom], TEXT, 1.0);
-    canvas.finish(frame)
+    frame.finish(canvas)
 }
 
 /// Draws lines over the number of Services, in panels side by side with a common legend.
@@ -161,13 +154,13 @@ pub(crate) fn lines(frame: &Frame, unit: Unit, panels: &[Panel]) -> String {
     const TICK_HEIGHT: f64 = 16.0;
 
     let height = HEAD + LEGEND + HEADING + PLOT + FOOT + 18.0 + 14.0 * frame.footer.len() as f64;
-    let mut canvas = Canvas::new(frame, height);
+    let mut canvas = frame.canvas(height);
     let subjects = panels.first().map_or(&[][..], |panel| &panel.lines);
     for (at, Line { subject, .. }) in subjects.iter().enumerate() {
         let x = MARGIN + 12.0 + 262.0 * (at % 3) as f64;
         let y = HEAD + 6.0 + 22.0 * (at / 3) as f64;
         canvas.line([x - 10.0, y], [x + 10.0, y], subject.colour, 2.5);
-        canvas.marker([x, y], *subject, "");
+        marker(&mut canvas, [x, y], *subject, "");
         canvas.text([x + 18.0, y + 4.5], "start", TEXT, 13, subject.name);
     }
     let width = (WIDTH - 2.0 * MARGIN) / panels.len().max(1) as f64;
@@ -210,7 +203,7 @@ pub(crate) fn lines(frame: &Frame, unit: Unit, panels: &[Panel]) -> String {
             for (place, (services, _, text)) in places.iter().zip(points) {
                 let services = grouped(*services);
                 let title = format!("{}, {services} Services: {text}", subject.name);
-                canvas.marker(*place, *subject, &title);
+                marker(&mut canvas, *place, *subject, &title);
             }
         }
         // The values at the right end, one below the other.
@@ -222,11 +215,11 @@ pub(crate) fn lines(frame: &Frame, unit: Unit, panels: &[Panel]) -> String {
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         spread(&mut ends, TICK_HEIGHT, bottom + 4.0);
         for (y, subject, text) in ends {
-            canvas.marker([right + 16.0, y], subject, "");
+            marker(&mut canvas, [right + 16.0, y], subject, "");
             canvas.text([right + 26.0, y + 4.0], "start", TEXT, 12, text);
         }
     }
-    canvas.finish(frame)
+    frame.finish(canvas)
 }
 
 /// Moves words apart that would cover each other; none gets below `bottom`.
@@ -243,19 +236,6 @@ fn spread<T>(places: &mut [(f64, Subject, T)], distance: f64, bottom: f64) {
     }
 }
 
-/// Round numbers from zero to at least `most`.
-fn linear_ticks(most: f64, about: u32) -> Vec<f64> {
-    if most <= 0.0 || !most.is_finite() {
-        return vec![0.0, 1.0];
-    }
-    let rough = most / f64::from(about);
-    let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|factor| factor * power);
-    let step = step.into_iter().find(|step| *step >= rough * 0.999).unwrap_or(power * 10.0);
-    let steps = (most / step * 0.999).ceil() as u32;
-    (0..=steps).map(|number| f64::from(number) * step).collect()
-}
-
 /// A tick without digits that say nothing.
 fn tick_text(unit: Unit, tick: f64) -> String {
     if tick == 0.0 {
@@ -270,95 +250,50 @@ fn tick_text(unit: Unit, tick: f64) -> String {
     }
 }
 
-struct Canvas {
-    body: String,
-    height: f64,
-}
-
-impl Canvas {
-    fn new(frame: &Frame, height: f64) -> Self {
-        let mut canvas = Self { body: String::new(), height };
-        let title = escape(&frame.title);
-        canvas.add(format_args!(
-            r##"<rect width="{WIDTH}" height="{height}" rx="8" fill="#ffffff" stroke="{GRID}"/>"##
-        ));
-        canvas.add(format_args!(
-            r#"<text x="{MARGIN}" y="30" font-size="16" font-weight="600" fill="{TEXT}">{title}</text>"#
-        ));
-        canvas.text([MARGIN, 50.0], "start", SOFT, 13, &frame.subtitle);
+impl Frame {
+    /// Returns a canvas with the title, for a picture of this height.
+    fn canvas(&self, height: f64) -> Canvas {
+        let mut canvas = Canvas::new(WIDTH, height);
+        canvas.heading([MARGIN, 30.0], TEXT, 16, &self.title);
+        canvas.text([MARGIN, 50.0], "start", SOFT, 13, &self.subtitle);
         canvas
     }
 
-    fn finish(mut self, frame: &Frame) -> String {
-        let first = self.height - 16.0 - 15.0 * (frame.footer.len().saturating_sub(1)) as f64;
-        for (at, line) in frame.footer.iter().enumerate() {
-            self.text([MARGIN, first + 15.0 * at as f64], "start", SOFT, 11, line);
+    fn finish(&self, mut canvas: Canvas) -> String {
+        let first = canvas.height - 16.0 - 15.0 * (self.footer.len().saturating_sub(1)) as f64;
+        for (at, line) in self.footer.iter().enumerate() {
+            canvas.text([MARGIN, first + 15.0 * at as f64], "start", SOFT, 11, line);
         }
-        format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {}\" role=\"img\" \
-             font-family=\"ui-sans-serif, system-ui, 'Segoe UI', Helvetica, Arial, sans-serif\">\n\
-             <title>{}</title>\n{}</svg>\n",
-            self.height,
-            escape(&frame.title),
-            self.body
-        )
-    }
-
-    fn add(&mut self, element: impl Display) {
-        // Writing to a String cannot fail.
-        let _ = writeln!(self.body, "{element}");
-    }
-
-    fn line(&mut self, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2], colour: &str, width: f64) {
-        self.add(format_args!(
-            r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" stroke="{colour}" stroke-width="{width}"/>"#
-        ));
-    }
-
-    fn bar(&mut self, [x, y]: [f64; 2], [width, height]: [f64; 2], colour: &str) {
-        self.add(format_args!(
-            r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height}" fill="{colour}"/>"#
-        ));
-    }
-
-    fn text(&mut self, [x, y]: [f64; 2], anchor: &str, colour: &str, size: u32, text: &str) {
-        let text = escape(text);
-        self.add(format_args!(
-            r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" font-size="{size}" fill="{colour}" {HALO}>{text}</text>"#
-        ));
-    }
-
-    /// A point; a browser shows its title when the mouse is above.
-    fn marker(&mut self, [x, y]: [f64; 2], subject: Subject, title: &str) {
-        let Subject { colour, .. } = subject;
-        let title = if title.is_empty() {
-            title.to_owned()
-        } else {
-            format!("<title>{}</title>", escape(title))
-        };
-        let polygon = |points: &[[f64; 2]]| {
-            let points: Vec<String> =
-                points.iter().map(|[dx, dy]| format!("{:.1},{:.1}", x + dx, y + dy)).collect();
-            format!(r#"<polygon points="{}" fill="{colour}">{title}</polygon>"#, points.join(" "))
-        };
-        let circle = |radius: f64, fill: &str, stroke: &str| {
-            format!(
-                r#"<circle cx="{x:.1}" cy="{y:.1}" r="{radius}" fill="{fill}" stroke="{stroke}" stroke-width="2">{title}</circle>"#
-            )
-        };
-        let element = match subject.marker {
-            Marker::Circle => circle(4.0, colour, colour),
-            Marker::Ring => circle(4.0, "#ffffff", colour),
-            Marker::Square => polygon(&[[-4.5, -4.5], [4.5, -4.5], [4.5, 4.5], [-4.5, 4.5]]),
-            Marker::Triangle => polygon(&[[0.0, -5.5], [5.5, 4.5], [-5.5, 4.5]]),
-            Marker::Diamond => polygon(&[[0.0, -6.0], [6.0, 0.0], [0.0, 6.0], [-6.0, 0.0]]),
-        };
-        self.add(element);
+        canvas.finish(&self.title)
     }
 }
 
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+/// A point; a browser shows its title when the mouse is above.
+fn marker(canvas: &mut Canvas, [x, y]: [f64; 2], subject: Subject, title: &str) {
+    let Subject { colour, .. } = subject;
+    let title = if title.is_empty() {
+        title.to_owned()
+    } else {
+        format!("<title>{}</title>", escape(title))
+    };
+    let polygon = |points: &[[f64; 2]]| {
+        let points: Vec<String> =
+            points.iter().map(|[dx, dy]| format!("{:.1},{:.1}", x + dx, y + dy)).collect();
+        format!(r#"<polygon points="{}" fill="{colour}">{title}</polygon>"#, points.join(" "))
+    };
+    let circle = |radius: f64, fill: &str, stroke: &str| {
+        format!(
+            r#"<circle cx="{x:.1}" cy="{y:.1}" r="{radius}" fill="{fill}" stroke="{stroke}" stroke-width="2">{title}</circle>"#
+        )
+    };
+    let element = match subject.marker {
+        Marker::Circle => circle(4.0, colour, colour),
+        Marker::Ring => circle(4.0, "#ffffff", colour),
+        Marker::Square => polygon(&[[-4.5, -4.5], [4.5, -4.5], [4.5, 4.5], [-4.5, 4.5]]),
+        Marker::Triangle => polygon(&[[0.0, -5.5], [5.5, 4.5], [-5.5, 4.5]]),
+        Marker::Diamond => polygon(&[[0.0, -6.0], [6.0, 0.0], [0.0, 6.0], [-6.0, 0.0]]),
+    };
+    canvas.add(element);
 }
 
 #[cfg(test)]
@@ -366,14 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round_and_reach_the_largest_value() {
-        assert_eq!(linear_ticks(54_116.0, 5), [0.0, 20_000.0, 40_000.0, 60_000.0]);
-        assert_eq!(linear_ticks(500.0, 5).last(), Some(&500.0));
-        assert_eq!(linear_ticks(0.0, 5), [0.0, 1.0]);
-        for most in [1e-6, 3.3e-5, 0.09, 7.0, 99.9, 123_456.0] {
-            let ticks = linear_ticks(most, 5);
-            assert!(ticks.len() <= 7 && ticks.last() >= Some(&(most * 0.999)), "{ticks:?}");
-        }
+    fn ticks_have_no_digits_that_say_nothing() {
         assert_eq!(tick_text(Unit::Seconds, 2e-5), "20 µs");
         assert_eq!(tick_text(Unit::Seconds, 0.0), "0");
         assert_eq!(tick_text(Unit::PerSecond, 20_000.0), "20 000 /s");

@@ -93,9 +93,8 @@ fn allowed(deny: &str) -> Result<BTreeSet<String>> {
 /// Whether the SPDX expression can be satisfied with allowed licences alone. An expression that
 /// does not parse cannot.
 fn permits(expression: &str, allowed: &BTreeSet<String>) -> bool {
-    // Of `A WITH B` the licence A decides: an exception only adds rights.
-    let is_allowed =
-        |term: &LicenseReq| term.license.id().is_some_and(|id| allowed.contains(id.name));
+    // As in `cargo deny`, `A WITH B` is not A.
+    let is_allowed = |term: &LicenseReq| allowed.contains(&term.to_string());
     // Old crates write `MIT/Apache-2.0`.
     Expression::parse_mode(expression, ParseMode::LAX)
         .is_ok_and(|expression| expression.evaluate(is_allowed))
@@ -106,7 +105,7 @@ mod tests {
     use super::*;
 
     const DENY: &str = r#"[licenses]
-        allow = ["MIT", "Apache-2.0", "ISC"]"#;
+        allow = ["MIT", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "ISC"]"#;
 
     fn permitted(expression: &str) -> bool {
         permits(expression, &allowed(DENY).unwrap())
@@ -118,7 +117,8 @@ mod tests {
         assert!(permitted("MIT/Apache-2.0"));
         assert!(permitted("GPL-3.0-only OR MIT"));
         assert!(permitted("(MIT OR GPL-3.0-only) AND ISC"));
-        assert!(permitted("Apache-2.0 WITH LLVM-exception"));
+        assert!(permitted("Apache-2.0 WITH LLVM-exception OR GPL-3.0-only"));
+        assert!(!permitted("MIT WITH LLVM-exception"));
         assert!(!permitted("GPL-3.0-only"));
         assert!(!permitted("MIT AND GPL-3.0-only"));
         assert!(!permitted("GPL-3.0-only OR MIT AND MPL-2.0"));
