@@ -111,16 +111,17 @@ impl Dataplane {
         }
         if let Some(prepared) = self.compare(false, now)? {
             let written = self.commit(prepared)?;
-            let (services, elements) = (self.desired.planned_count(), written.added);
+            let (services, elements) = (self.planned_part().planned, written.added);
             tracing::debug!(services, elements, "wrote Services ahead of the first sync");
             self.ahead.written = written;
         }
         Ok(true)
     }
 
-    /// Returns the part of the known Services that is planned.
+    /// Returns the part of the known Services that is planned: those that are not dirty.
     pub(super) fn planned_part(&self) -> PlannedPart {
-        PlannedPart { planned: self.desired.planned_count(), known: self.store.service_count() }
+        let known = self.store.service_count();
+        PlannedPart { planned: known.saturating_sub(self.dirty.services.len()), known }
     }
 
     /// Takes the dirty Services of which endpoints have arrived.

@@ -282,12 +282,6 @@ impl Desired {
         }
     }
 
-    /// Returns the number of planned Services.
-    #[must_use]
-    pub fn planned_count(&self) -> usize {
-        self.plans.len()
-    }
-
     /// Returns the node context; `None` before the first update.
     #[must_use]
     pub fn node_context(&self) -> Option<&Arc<NodeContext>> {
