@@ -2,13 +2,14 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
 use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::http::Request;
 use hyper::http::request::Builder;
 use shunt_core::model::ObjectName;
+use tokio::time::Instant;
 
 use super::limit::{Decision, Limit};
 use super::message::{Event, Metadata, MicroTime, Reference};
@@ -45,7 +46,9 @@ pub async fn publish(
     nodes: impl Fn() -> HashSet<Arc<str>>,
 ) {
     let mut notices = notices.0.lock().await;
-    let mut limit = Limit::new(Instant::now());
+    // The clock of tokio, which tests stop.
+    let now = || Instant::now().into_std();
+    let mut limit = Limit::new(now());
     let mut forbidden = false;
     let mut content_type = connection.content_types().sent;
     let is_sent_by_others = |notice: &Notice| {
@@ -60,7 +63,7 @@ pub async fn publish(
         if is_sent_by_others(&notice) {
             continue;
         }
-        match limit.decide(&notice, Instant::now()) {
+        match limit.decide(&notice, now()) {
             Decision::Drop => continue,
             Decision::Send => {}
             Decision::SendCombined => notice.note.insert_str(0, "(combined from similar events): "),
