@@ -115,8 +115,9 @@ impl Store {
         Store::default()
     }
 
-    /// Reserves capacity for the objects of the first lists, exactly: maps that grow leave holes in
-    /// the heap of about their own size.
+    /// Reserves capacity for the objects of the first batch of each kind, exactly: maps that grow
+    /// leave holes in the heap of about their own size. A source that lists in parts fills the rest
+    /// as it comes.
     pub fn expect(&mut self, changes: &[Change]) {
         if !self.services.is_empty() && !self.slices.is_empty() {
             return;
