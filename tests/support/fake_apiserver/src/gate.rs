@@ -2,10 +2,12 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sys::socket::{Shutdown, shutdown};
 use shunt_testbed::Netns;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -92,10 +94,9 @@ impl Gate {
 
     /// Refuses connections, and cuts those that are open.
     pub fn refuse(&self) -> Result<()> {
-        self.command(|state| {
-            state.listener = None;
-            state.epoch += 1;
-        })
+        // First, so that none of those that are cut finds it still listening.
+        self.command(|state| state.listener = None)?;
+        self.cut()
     }
 
     /// Takes connections and keeps those that are open, but lets nothing through.
@@ -188,8 +189,14 @@ async fn guard(mut gate: Guarded) -> io::Result<()> {
                 tokio::spawn(relay(client, gate.state.clone(), Arc::clone(&gate.connect)));
             }
             changed = gate.state.changed() => {
-                // A listener that is given up is closed before the command counts as carried out.
-                drop(listener);
+                // A listener that is given up refuses before the command counts as carried out.
+                // Closing it would not do: a process that a test starts meanwhile has a copy of it
+                // until it executes its program.
+                if let Some(listener) = listener
+                    && gate.state.borrow().listener.is_none()
+                {
+                    shutdown(listener.as_raw_fd(), Shutdown::Both)?;
+                }
                 if changed.is_err() {
                     return Ok(());
                 }
