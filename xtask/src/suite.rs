@@ -4,8 +4,10 @@
 use std::env;
 use std::fs;
 use std::io::ErrorKind;
+use std::num::NonZero;
 use std::path::Path;
 use std::process::{self, Command};
+use std::thread;
 
 use anyhow::{Context as _, Result};
 
@@ -18,6 +20,9 @@ use crate::style::Style;
 
 /// The variable that test programs know; see `record_not_run` of `tests/support/testbed`.
 const NOT_RUN: &str = "SHUNT_TESTS_NOT_RUN";
+
+/// The variable that says to a test program how many tests run at a time.
+const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Run every test of the workspace, or those of the packages that `args` select; `args` go to
 /// `cargo test`. Adds a line to `not_run` for each program some of whose tests could not run here.
@@ -142,6 +147,11 @@ fn prepared(installer: &Installer) -> Result<Command> {
     let privilege = Privilege::probe()?;
 
     let mut cargo = cargo();
+    if env::var_os(THREADS).is_none() {
+        // Tests wait for the kernel and the agent half of the time.
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        cargo.env(THREADS, (2 * processors).to_string());
+    }
     if privilege == Privilege::UserNamespace {
         // Only the programs that cargo built run as the namespace's root: the build stays outside,
         // where the files that it writes belong to the user and the network is reachable.

@@ -118,7 +118,9 @@ mod tests {
 
     #[test]
     fn the_agent_runs_in_its_image_and_the_image_is_the_same_twice() {
-        run(cargo().args(["build", "--quiet", "--package", "shunt"])).unwrap();
+        // As `cargo xtask test` builds it; with `--package` other features would make another build.
+        let arguments = ["test", "--quiet", "--no-run", "--workspace", "--test", "deploy"];
+        run(cargo().args(arguments)).unwrap();
         let agent = agent::built("debug").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let layouts = ["one", "two"].map(|name| folder.path().join(name));
