@@ -44,7 +44,10 @@ pub enum NoAnswer {
     #[error("shunt did not accept a connection within {TIMEOUT:?}: it hangs")]
     Deaf,
     /// A process that must not run an agent has the socket.
-    #[error("process {process} of user {user} has the socket of shunt, but may not run it; end it")]
+    #[error(
+        "process {process} of user {user} has the socket of shunt, and only an agent of root or of one's own user \
+         is asked; if it is an agent, run this command as user {user}; if not, end the process"
+    )]
     Impostor {
         /// The process ID, or 0 if it is not visible.
         process: i32,
