@@ -202,5 +202,7 @@ pub(super) fn similar(field: &FieldPath) -> Option<&'static str> {
     }
     let sections = FIELDS.iter().filter_map(|field| Some(field.path.split_once('.')?.0));
     let known = FIELDS.iter().map(|field| field.path).chain(sections);
-    known.min_by_key(distance).filter(|known| distance(known) <= 3)
+    // A short name resembles many.
+    let limit = 3.min(name.len() / 3);
+    known.min_by_key(distance).filter(|known| distance(known) <= limit)
 }

@@ -20,9 +20,9 @@ pub(super) fn read<'a>(
 ) -> Option<(Configuration, Node<'a>)> {
     let error = |field: FieldPath, reason: &str| Diagnostic::new(Severity::Error, field, reason);
     let mut documents = match spanned_yaml::parse_leniently(bytes) {
-        Ok((documents, overridden)) => {
-            // kube-proxy accepts duplicate fields.
-            problems.extend(overridden.into_iter().map(|e| {
+        Ok((documents, errors)) => {
+            // kube-proxy accepts duplicate fields, and whatever follows the first document.
+            problems.extend(errors.into_iter().map(|e| {
                 let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), e.reason);
                 problem.in_file(path, Some(e.line))
             }));

@@ -6,6 +6,7 @@ use super::*;
 use crate::source::kubernetes::ContentType;
 use crate::unresponsive::Mode;
 
+mod documents;
 mod node_ports;
 mod own;
 
@@ -399,35 +400,6 @@ fn of_a_field_that_is_written_twice_the_last_one_counts() {
             "config.conf:5: the key healthzBindAddress comes again in line 6, and that one counts",
         ]
     );
-}
-
-#[test]
-fn files_that_are_something_else() {
-    for (text, expected) in [
-        ("", "config.conf: the file is empty"),
-        ("a: [", "config.conf:1: not YAML or JSON"),
-        (
-            "kind: KubeProxyConfiguration\napiVersion: v1\n",
-            "config.conf:2: apiVersion = v1: must be kubeproxy.",
-        ),
-        ("- a\n", "config.conf:1: apiVersion: must be kubeproxy.config.k8s.io/v1alpha1"),
-    ] {
-        let file = (Path::new("config.conf"), text.as_bytes());
-        let Invalid(problems) = load(Some(file), &Flags::default()).unwrap_err();
-        assert!(problems[0].to_string().starts_with(expected), "{}", problems[0]);
-    }
-}
-
-#[test]
-fn only_the_first_document_is_read() {
-    for second in ["mode: userspace\n", "[\n"] {
-        let text = format!("{HEAD}---\n{second}");
-        let Loaded { problems, .. } =
-            load(Some((Path::new("f"), text.as_bytes())), &Flags::default()).unwrap();
-        let expected = "f:4: second document in the file, ignored";
-        // What is no YAML has no line.
-        assert!(second == "[\n" || problems[0].to_string().starts_with(expected), "{problems:?}");
-    }
 }
 
 #[test]

@@ -37,19 +37,25 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Node<'_>>, SyntaxError> {
 }
 
 /// Parses the documents of a text leniently: of duplicate keys the last one counts, and the others are
-/// returned as errors. The text after the first document may be invalid.
+/// returned as errors. The text after the first document may be invalid, which is returned as an error, too.
 pub fn parse_leniently(bytes: &[u8]) -> Result<(Vec<Node<'_>>, Vec<SyntaxError>), SyntaxError> {
     let mut reader = Reader::new(bytes)?;
     reader.builder.overridden = Some(Vec::new());
     let mut documents = Vec::new();
+    let mut invalid = None;
     for document in reader.by_ref() {
         match document {
             Ok(document) => documents.push(document),
             Err(error) if documents.is_empty() => return Err(error),
-            Err(_) => break,
+            Err(error) => {
+                let reason =
+                    format!("invalid text after the first document, ignored: {}", error.reason);
+                invalid = Some(SyntaxError { reason, ..error });
+            }
         }
     }
-    Ok((documents, reader.builder.overridden.unwrap_or_default()))
+    let errors = reader.builder.overridden.unwrap_or_default().into_iter().chain(invalid);
+    Ok((documents, errors.collect()))
 }
 
 /// Parses the documents of a text one by one, to keep only one in memory. Omits empty ones; an

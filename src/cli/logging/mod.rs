@@ -30,9 +30,10 @@ static HANDLES: OnceLock<Handles> = OnceLock::new();
 /// True for commands: their text goes to a person at a terminal.
 static FOR_PEOPLE: AtomicBool = AtomicBool::new(false);
 
-/// Switches text to messages for people, `error: …`, in place of log lines.
+/// Starts the log with defaults, and with messages for people, `error: …`, in place of log lines.
 pub(super) fn tell_people() {
     FOR_PEOPLE.store(true, Ordering::Relaxed);
+    start(LogFormat::default(), 0);
 }
 
 /// Starts the log with the flags only, for commands without a configuration.
