@@ -196,6 +196,12 @@ mod tests {
     }
 
     #[test]
+    fn the_file_is_as_it_would_be_written() {
+        let text = fs::read_to_string(repository().join(FILE)).unwrap();
+        assert_eq!(text, HEAD.to_owned() + "\n" + &Table::parse(&text).unwrap().text());
+    }
+
+    #[test]
     fn the_file_knows_all_default_kernels() {
         let table = Table::read().unwrap();
         for kernel in super::super::kernel::DEFAULT {
