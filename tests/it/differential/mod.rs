@@ -171,7 +171,11 @@ fn compare(real: &mut dyn Kernel, fake: &mut dyn Kernel) -> Result<()> {
 #[test]
 fn the_fake_answers_as_the_kernel_does() -> Result<()> {
     let soak = soak();
-    let features = Features { table_flags: table_flags()?, maps_as_sets: maps_as_sets()? };
+    let features = Features {
+        table_flags: table_flags()?,
+        maps_as_sets: maps_as_sets()?,
+        set_updates: set_updates()?,
+    };
     let abilities = Abilities {
         features,
         late_circles: late_circles()?,
@@ -200,6 +204,7 @@ fn the_fake_answers_as_the_kernel_does() -> Result<()> {
         Some("EPERM") => features.table_flags & TABLE_OWNER != 0,
         Some("EMLINK") => abilities.late_circles,
         _ if *reason == "add table: EOPNOTSUPP" => abilities.unknown_flags_are_unsupported,
+        _ if *reason == "add set: EEXIST" => features.set_updates,
         _ if *reason == "add chain: EOPNOTSUPP" => abilities.hook_changes_are_unsupported,
         _ => true,
     };
@@ -241,6 +246,22 @@ fn unknown_flags_are_unsupported() -> Result<bool> {
 fn maps_as_sets() -> Result<bool> {
     let look = Expr::InSet { set: MAP.to_owned(), key: KEY, negate: false };
     takes(Errno::EINVAL, &[look])
+}
+
+/// Whether a set that is added again makes another generation.
+fn set_updates() -> Result<bool> {
+    let (family, table, set) = (FAMILIES[0], TABLES[0], "ranges");
+    let mut batch = Batch::new(None);
+    batch.add_table(family, table, 0, "");
+    batch.add_set(family, table, set, &usual(set));
+    let batch = batch.finish();
+    Netns::new()?.run(|| {
+        let mut socket = Socket::open()?;
+        socket.commit(&batch)?;
+        let before = socket.generation()?.id;
+        socket.commit(&batch)?;
+        Ok(socket.generation()?.id != before)
+    })
 }
 
 /// Whether the kernel looks for circles when a transaction ends, and from base chains on.

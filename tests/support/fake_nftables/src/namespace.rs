@@ -26,12 +26,14 @@ pub struct Features {
     pub table_flags: u32,
     /// Rules may look into a map as if it were a set.
     pub maps_as_sets: bool,
+    /// A set that is added again is compared with the existing one, and counts as a change of it.
+    pub set_updates: bool,
 }
 
 impl Default for Features {
     /// Those of the newest kernel.
     fn default() -> Features {
-        Features { table_flags: TABLE_F_MASK, maps_as_sets: true }
+        Features { table_flags: TABLE_F_MASK, maps_as_sets: true, set_updates: true }
     }
 }
 

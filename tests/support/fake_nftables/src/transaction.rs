@@ -271,9 +271,11 @@ impl<'a> Transaction<'a> {
 
     fn new_set(&mut self, message: &Message<'_>) -> Result<(), Failure> {
         let (kind, size) = definition(&message.attrs())?;
+        let updates = self.features.set_updates;
         let table = self.table(message, SET_TABLE)?;
         let name = message.attrs().find(SET_NAME).ok_or(Errno::EINVAL)?;
         match table.set(&text(&name)) {
+            Some(_) if !updates => return Ok(()),
             Some(set) if set.kind != kind => {
                 return Err(at(message, &name, Errno::EEXIST));
             }
