@@ -47,7 +47,8 @@ pub(crate) fn container(
     // Those of a run without an image.
     not_run.retain(|line| !line.contains(" of container: "));
     let mut tests = cargo();
-    tests.args(["test", "--package", "shunt", "--test", "container", "--"]).args(args);
+    // Of the workspace, as it is built already: other features would make another build.
+    tests.args(["test", "--workspace", "--test", "container", "--"]).args(args);
     tests.env("SHUNT_IMAGE", repository().join(image::OUTPUT));
     run_recording(&mut tests, not_run)
 }
@@ -61,7 +62,7 @@ pub(crate) fn upgrade(
     not_run: &mut Vec<String>,
 ) -> Result<()> {
     let mut tests = prepared(installer)?;
-    tests.args(["test", "--package", "shunt", "--test", "upgrade", "--"]).args(args);
+    tests.args(["test", "--workspace", "--test", "upgrade", "--"]).args(args);
     run_recording(tests.env("SHUNT_PREVIOUS", previous), not_run)
 }
 
