@@ -28,12 +28,19 @@ pub struct Features {
     pub maps_as_sets: bool,
     /// A set that is added again is compared with the existing one, and counts as a change of it.
     pub set_updates: bool,
+    /// A refusal names the element, not only the message.
+    pub named_elements: bool,
 }
 
 impl Default for Features {
     /// Those of the newest kernel.
     fn default() -> Features {
-        Features { table_flags: TABLE_F_MASK, maps_as_sets: true, set_updates: true }
+        Features {
+            table_flags: TABLE_F_MASK,
+            maps_as_sets: true,
+            set_updates: true,
+            named_elements: true,
+        }
     }
 }
 

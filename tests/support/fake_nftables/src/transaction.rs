@@ -306,6 +306,7 @@ impl<'a> Transaction<'a> {
 
     fn elements(&mut self, message: &Message<'_>, add: bool) -> Result<(), Failure> {
         let (strict, refuse) = (self.strict, self.refuse);
+        let named = self.features.named_elements;
         let mut changed = false;
         let table = self.table(message, ELEM_LIST_TABLE)?;
         let attrs = message.attrs();
@@ -318,7 +319,10 @@ impl<'a> Transaction<'a> {
             } else {
                 table.delete_element(&text(&name), &element)
             };
-            changed |= result.map_err(|errno| at(message, &element, errno))?;
+            changed |= result.map_err(|errno| match named {
+                true => at(message, &element, errno),
+                false => errno.into(),
+            })?;
             Ok(())
         });
         let walkable = !strict || !add || table.is_walkable();
