@@ -180,6 +180,7 @@ fn the_fake_answers_as_the_kernel_does() -> Result<()> {
         maps_as_sets: maps_as_sets()?,
         set_updates: set_updates()?,
         named_elements: named_elements()?,
+        verdicts_as_values: verdicts_as_values()?,
     };
     let abilities = Abilities {
         features,
@@ -283,6 +284,28 @@ fn named_elements() -> Result<bool> {
     match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
         Err(Error::Refused(all)) => Ok(all[0].keys.len() == 1),
         answer => Err(anyhow!("elements with data in a set without: {answer:?}")),
+    }
+}
+
+/// Whether rules may put the verdicts of a map into a register for values.
+fn verdicts_as_values() -> Result<bool> {
+    let (family, table, chain) = (FAMILIES[0], TABLES[0], "one");
+    let mut batch = Batch::new(None);
+    batch.add_table(family, table, 0, "");
+    batch.add_chain(family, table, chain, None);
+    batch.add_set(
+        family,
+        table,
+        MAP,
+        &SetType { data: Some(SetData::Verdict), ..SetType::of(4, 4) },
+    );
+    let load = Expr::NetworkHeader { offset: 0, length: 4, to: KEY };
+    let look_up = Expr::MapValue { map: MAP.to_owned(), key: KEY, to: KEY };
+    batch.add_rule(family, table, chain, &[load, look_up], None);
+    match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
+        Ok(()) => Ok(true),
+        Err(Error::Refused(all)) if all.iter().all(|it| it.errno == Errno::EINVAL) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Features {
     pub set_updates: bool,
     /// A refusal names the element, not only the message.
     pub named_elements: bool,
+    /// Rules may put the verdicts of a map into a register for values.
+    pub verdicts_as_values: bool,
 }
 
 impl Default for Features {
@@ -40,6 +42,7 @@ impl Default for Features {
             maps_as_sets: true,
             set_updates: true,
             named_elements: true,
+            verdicts_as_values: false,
         }
     }
 }

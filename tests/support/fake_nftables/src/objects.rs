@@ -205,12 +205,13 @@ impl Set {
     }
 
     /// True if what a lookup finds here fits into that register. Without one a map is just a set, to
-    /// kernels from 6.4 on.
-    pub(crate) fn answers(&self, register: Option<u32>) -> bool {
+    /// kernels from 6.4 on. To some, verdicts are values, too.
+    pub(crate) fn answers(&self, register: Option<u32>, verdicts_as_values: bool) -> bool {
         const VERDICT: u32 = libc::NFT_REG_VERDICT as u32;
         match (self.kind.data, register) {
             (_, None) => true,
-            (Some((kind, _)), Some(register)) => (kind == TYPE_VERDICT) == (register == VERDICT),
+            (Some((TYPE_VERDICT, _)), Some(register)) => register == VERDICT || verdicts_as_values,
+            (Some(_), Some(register)) => register != VERDICT,
             _ => false,
         }
     }

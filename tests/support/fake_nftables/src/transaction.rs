@@ -397,7 +397,8 @@ fn refer(
             let found = table.set(&set).ok_or(Errno::ENOENT)?;
             let to = number(&data, LOOKUP_DREG);
             let as_set = to.is_none() && found.kind.data.is_some();
-            if name == "lookup" && (!found.answers(to) || as_set && !features.maps_as_sets) {
+            let answers = found.answers(to, features.verdicts_as_values);
+            if name == "lookup" && (!answers || as_set && !features.maps_as_sets) {
                 return Err(Errno::EINVAL);
             }
             rule.sets.push(set);
