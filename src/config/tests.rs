@@ -403,6 +403,13 @@ fn of_a_field_that_is_written_twice_the_last_one_counts() {
 }
 
 #[test]
+fn short_unknown_field_resembles_no_other() {
+    let text = format!("{HEAD}foo: 1\n");
+    let loaded = load(Some((Path::new("f"), text.as_bytes())), &Flags::default()).unwrap();
+    assert_eq!(texts(&loaded.problems), ["f:3: foo = 1: unknown field, ignored"]);
+}
+
+#[test]
 fn flags_alone() {
     let flags_given = flags(&[
         ("hostname-override", "NODE-1"),

@@ -3,14 +3,15 @@
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn6, bind, listen, setsockopt, socket,
     sockopt,
 };
-use shunt_testbed::Netns;
+use shunt_testbed::{Netns, patience};
 
 fn inode(socket: &impl AsRawFd) -> Result<u32> {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
@@ -70,7 +71,7 @@ fn listening_tcp_sockets_are_listed_and_connections_are_not() -> Result<()> {
 fn bound_udp_sockets_are_listed_and_connected_ones_are_not() -> Result<()> {
     let netns = Netns::new()?;
     netns.ip("link set lo up")?;
-    let _sockets = netns.run(|| {
+    let sockets = netns.run(|| {
         let connected = UdpSocket::bind("127.0.0.1:8080")?;
         connected.connect("127.0.0.1:9")?;
         let on_interface = UdpSocket::bind("0.0.0.0:8082")?;
@@ -81,6 +82,12 @@ fn bound_udp_sockets_are_listed_and_connected_ones_are_not() -> Result<()> {
     assert_eq!(text(&found), ["0.0.0.0 8081 false", "0.0.0.0 8082 false"]);
     let interface = |port| found.iter().find(|it| it.port == port).and_then(|it| it.interface);
     assert_eq!((interface(8081), interface(8082)), (None, Some(1)));
+    // A process that another test starts has copies of them until it executes its program.
+    drop(sockets);
+    let deadline = Instant::now() + patience(Duration::from_secs(10));
+    while !waiting(&netns, Transport::Udp)?.is_empty() {
+        ensure!(Instant::now() < deadline, "closed sockets are listed");
+    }
     Ok(())
 }
 
