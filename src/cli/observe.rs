@@ -9,13 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use shunt_core::model::{ChangeBatch, Family};
-use shunt_core::plan::{Conflict, Flows, LoopbackChanges, Set};
+use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, Set};
 use tokio::sync::watch;
 
 use super::ending::Vital;
 use super::events;
 use super::health::HealthState;
-use crate::conntrack::{Sweep, sysctl};
+use crate::conntrack::{Sweep, Sweeps, sysctl};
 use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, SyncReport};
 use crate::directory::Programmed;
 use crate::events::Recorder;
@@ -45,7 +45,7 @@ pub(super) struct Observer {
     /// The proxy of node ports on loopback addresses.
     pub(super) loopback: Proxy,
     /// `None` where the kernel has no connection tracking to talk to.
-    pub(super) sweeps: Option<Sender<Sweep>>,
+    pub(super) sweeps: Option<Sweeps>,
     /// The addresses of node ports in the last log line about them.
     pub(super) node_ports: Option<NodePorts>,
     /// Set after the first commit, which may load the module of connection tracking.
@@ -65,6 +65,11 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) fn observe(&mut self, event: Event<'_>) {
         match event {
+            Event::Committing { flows, node_context } => {
+                if let Some(sweeps) = &self.sweeps {
+                    sweeps.announce(|| sweep(flows.clone(), node_context));
+                }
+            }
             Event::Synced { wrote, flows, loopback, batches, changes, stats, snapshot } => {
                 log_synced(wrote, stats.took, &snapshot);
                 self.note_node_ports(&snapshot);
@@ -239,11 +244,10 @@ impl Observer {
         }
     }
 
-    fn sweep(&self, flows: Flows, snapshot: &Snapshot) {
-        let (Some(sweeps), false) = (&self.sweeps, flows.is_empty()) else { return };
-        if let Some(sweep) = sweep(flows, snapshot) {
-            // The thread is gone only if the process is ending.
-            let _ = sweeps.send(sweep);
+    fn sweep(&mut self, flows: Flows, snapshot: &Snapshot) {
+        let (Some(sweeps), false) = (&mut self.sweeps, flows.is_empty()) else { return };
+        if let Some(node_context) = &snapshot.node_context {
+            sweeps.committed(sweep(flows, node_context));
         }
     }
 }
@@ -282,10 +286,9 @@ pub(super) fn log_node_ports(snapshot: &Snapshot) {
     }
 }
 
-/// Returns the sweep for changed flows, or `None` without a node context.
-pub(super) fn sweep(flows: Flows, snapshot: &Snapshot) -> Option<Sweep> {
-    let node_context = snapshot.node_context.as_ref()?;
-    Some(Sweep::new(flows, node_context.own_node_port_addresses()))
+/// Returns the sweep for changed flows.
+pub(super) fn sweep(flows: Flows, node_context: &NodeContext) -> Sweep {
+    Sweep::new(flows, node_context.own_node_port_addresses())
 }
 
 /// Returns the health checks of load balancers by their sockets: the addresses of node ports.

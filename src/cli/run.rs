@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -32,7 +31,7 @@ use super::{
     Failure, ending, events, exclusive, leftovers, netns, oneshot, process, taken_ports,
     unresponsive,
 };
-use crate::conntrack::{self, Conntrack, Sweep, sysctl};
+use crate::conntrack::{self, Conntrack, Sweeps, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
 use crate::directory::{Directory, Programmed};
 use crate::events::Recorder;
@@ -132,9 +131,10 @@ fn once(
     log_node_ports(&snapshot);
     sysctl::apply(&settings.config.conntrack, net_sysctls);
     let flows = dataplane.take_flows();
-    if let (Ok(mut conntrack), Some(sweep)) = (Conntrack::open(), sweep(flows, &snapshot)) {
+    if let (Ok(mut conntrack), Some(node_context)) = (Conntrack::open(), &snapshot.node_context) {
+        let sweep = sweep(flows, node_context);
         for family in Family::ALL {
-            conntrack.sweep(family, &sweep).context("cannot delete stale flows")?;
+            conntrack.sweep(family, &sweep, &mut |_| false).context("cannot delete stale flows")?;
         }
     }
     let now = Instant::now();
@@ -414,7 +414,7 @@ fn on_port(events: Recorder, metrics: Metrics, known: AgentState) -> OnPort {
 }
 
 /// Starts the thread that deletes stale flows. Without connection tracking, returns `None`.
-fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
+fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
     let conntrack = match Conntrack::open() {
         Ok(conntrack) => conntrack,
         Err(error) => {
@@ -424,7 +424,7 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
             return Ok(None);
         }
     };
-    let sender = conntrack::spawn(conntrack, move |report| {
+    let sweeps = conntrack::spawn(conntrack, move |report| {
         metrics.conntrack_swept(report.family, report.deleted, report.took);
         if report.deleted > 0 {
             tracing::info!(
@@ -433,7 +433,7 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sender<Sweep>>, Failure> {
             );
         }
     });
-    Ok(Some(sender.context("cannot start a thread for connection tracking")?))
+    Ok(Some(sweeps.context("cannot start a thread for connection tracking")?))
 }
 
 /// Hands the listeners over to an agent that waits for the lock, if there is one. Returns their

@@ -59,24 +59,34 @@ impl Conntrack {
     /// Lists half-open connections to former backends twice: those answered in between stay. So no
     /// client loses a connection to a working backend that was just removed.
     ///
+    /// `is_permitted` is asked for each stale entry after its listing, before its deletion: a commit
+    /// after the start of the sweep may have allowed the flow.
+    ///
     /// # Errors
     /// If entries could not be listed or deleted. Missing entries are no error. Some entries may have
     /// been deleted nevertheless.
-    pub fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error> {
+    pub fn sweep(
+        &mut self,
+        family: Family,
+        sweep: &Sweep,
+        is_permitted: &mut dyn FnMut(&Entry) -> bool,
+    ) -> Result<Report, Error> {
         let started = Instant::now();
         let (mut listed, mut waited) = (0, Duration::ZERO);
         let mut unanswered = self.list_stale(family, Protocol::Tcp, sweep, &mut listed)?;
+        unanswered.retain(|entry| !is_permitted(entry));
         let unanswered_at = Instant::now();
         let untranslated: HashSet<Entry> =
             unanswered.extract_if(|entry| !entry.is_translated()).collect();
         let mut half_open = self.0.delete(&untranslated)?;
-        let stale = self.list_stale(family, Protocol::Udp, sweep, &mut listed)?;
+        let mut stale = self.list_stale(family, Protocol::Udp, sweep, &mut listed)?;
+        stale.retain(|entry| !is_permitted(entry));
         let flows = self.0.delete(&stale)?;
         if !unanswered.is_empty() {
             waited = ON_THE_WAY.saturating_sub(unanswered_at.elapsed());
             thread::sleep(waited);
             let mut still = self.list_stale(family, Protocol::Tcp, sweep, &mut 0)?;
-            still.retain(|entry| unanswered.contains(entry));
+            still.retain(|entry| unanswered.contains(entry) && !is_permitted(entry));
             half_open += self.0.delete(&still)?;
         }
         let took = started.elapsed().saturating_sub(waited);

@@ -10,17 +10,21 @@
 //! stay.
 //!
 //! Owns: the decision which entries are stale ([`Sweep`], pure), their listing and deletion
-//! ([`Conntrack`]), the thread for it, so that a commit never waits for a sweep ([`spawn`]), and
-//! the [`sysctl`]s.
+//! ([`Conntrack`]), the thread for it, so that a commit never waits for a sweep ([`spawn`],
+//! [`Sweeps`]), and the [`sysctl`]s.
+//!
+//! Invariant: a sweep deletes no flow that a commit allows, also while the commit is made.
 //!
 //! Must not know: Services, slices, nf_tables. It never deletes entries of SCTP, answered entries
 //! of TCP, or flows to anything but the frontends of a sweep.
 
+mod inbox;
 mod kernel;
 mod sweep;
 pub mod sysctl;
 mod worker;
 
+pub use inbox::Sweeps;
 pub use kernel::{Conntrack, Report};
 pub use nfnetlink::Error;
 pub use sweep::Sweep;

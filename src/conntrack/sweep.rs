@@ -56,10 +56,16 @@ impl Sweep {
             Some(Protocol::Tcp) if entry.half_open => Protocol::Tcp,
             _ => return false,
         };
-        let answers_from =
-            Backend { address: entry.reply.source.ip(), port: entry.reply.source.port() };
         let flow = self.flow(protocol, entry.original.destination).filter(|_| !entry.zoned);
-        flow.is_some_and(|flow| flow.serving.binary_search(&answers_from).is_err())
+        flow.is_some_and(|flow| !serves(flow, entry))
+    }
+
+    /// Returns true if the entry leads from one of the frontends to one of its backends.
+    #[must_use]
+    pub fn permits(&self, entry: &Entry) -> bool {
+        let flow = Protocol::from_number(entry.protocol)
+            .and_then(|protocol| self.flow(protocol, entry.original.destination));
+        flow.is_some_and(|flow| serves(flow, entry))
     }
 
     /// Returns the backends of the frontend with this address; `None` if the sweep does not include
@@ -91,6 +97,13 @@ impl Sweep {
             })
             .collect()
     }
+}
+
+/// Returns true if the answers of an entry come from a backend of the flow.
+fn serves(flow: &Flow, entry: &Entry) -> bool {
+    let answers_from =
+        Backend { address: entry.reply.source.ip(), port: entry.reply.source.port() };
+    flow.serving.binary_search(&answers_from).is_ok()
 }
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
 //! The thread for sweeps, so that commits never wait for them.
 
 use std::io;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use nfnetlink::conntrack::Entry;
 use shunt_core::model::Family;
 use tracing::warn;
 
+use super::inbox::{self, Inbox, Sweeps};
 use super::{Conntrack, Error, Report, Sweep};
 
 /// The pause between the last sweep and its repetition.
@@ -15,12 +17,10 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 /// however often endpoints change. Sweeps that arrive during the pause are merged.
 const REST: u32 = 4;
 
-/// Starts the thread. It ends when all senders are dropped.
+/// Starts the thread.
 ///
-/// The caller sends a sweep after each commit that changes the backends of a frontend, **also for
-/// additions**. They correct a waiting sweep, which must not delete flows that a later commit
-/// allows. After a start, the sweep has all frontends. Waiting sweeps are merged, so that a busy
-/// thread lags behind by one sweep only. A sweep with additions alone searches nothing.
+/// Waiting sweeps are merged, so that a busy thread lags behind by one sweep only. A sweep with
+/// additions alone searches nothing.
 ///
 /// Each sweep runs twice: at once, and again after a moment without sweeps. By then, packets that
 /// passed the old rules during the commit have made their entries. The repetition also retries
@@ -31,21 +31,31 @@ const REST: u32 = 4;
 pub fn spawn(
     conntrack: Conntrack,
     report: impl FnMut(Report) + Send + 'static,
-) -> io::Result<Sender<Sweep>> {
-    let (sender, sweeps) = mpsc::channel();
-    let mut worker = Worker { conntrack, report, calm: SECOND_LOOK };
-    std::thread::Builder::new().name("conntrack".to_owned()).spawn(move || worker.run(&sweeps))?;
-    Ok(sender)
+) -> io::Result<Sweeps> {
+    let (sweeps, inbox) = inbox::channel();
+    let mut worker = Worker { conntrack, report, calm: SECOND_LOOK, inbox };
+    std::thread::Builder::new().name("conntrack".to_owned()).spawn(move || worker.run())?;
+    Ok(sweeps)
 }
 
 /// The part of [`Conntrack`] that [`Worker`] uses, for tests without a kernel.
 trait Sweeper {
-    fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error>;
+    fn sweep(
+        &mut self,
+        family: Family,
+        sweep: &Sweep,
+        is_permitted: &mut dyn FnMut(&Entry) -> bool,
+    ) -> Result<Report, Error>;
 }
 
 impl Sweeper for Conntrack {
-    fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error> {
-        Conntrack::sweep(self, family, sweep)
+    fn sweep(
+        &mut self,
+        family: Family,
+        sweep: &Sweep,
+        is_permitted: &mut dyn FnMut(&Entry) -> bool,
+    ) -> Result<Report, Error> {
+        Conntrack::sweep(self, family, sweep, is_permitted)
     }
 }
 
@@ -53,19 +63,15 @@ struct Worker<S, R> {
     conntrack: S,
     report: R,
     calm: Duration,
+    inbox: Inbox,
 }
 
 impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
-    fn run(&mut self, sweeps: &Receiver<Sweep>) {
+    fn run(&mut self) {
         let mut again: Option<Sweep> = None;
         loop {
-            let received = match again {
-                None => sweeps.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(_) => sweeps.recv_timeout(self.calm),
-            };
-            match received {
-                Ok(mut sweep) => {
-                    sweeps.try_iter().for_each(|later| sweep.merge(later));
+            match self.inbox.next(again.is_some().then_some(self.calm)) {
+                Ok(sweep) => {
                     let searches = self.sweep(&sweep);
                     if let Some(again) = &mut again {
                         again.merge(sweep);
@@ -89,7 +95,8 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
         let mut took = Duration::ZERO;
         for family in Family::ALL.into_iter().filter(|family| sweep.searches(*family)) {
             searches = true;
-            match self.conntrack.sweep(family, sweep) {
+            let is_permitted = &mut |entry: &Entry| self.inbox.permits(entry);
+            match self.conntrack.sweep(family, sweep, is_permitted) {
                 Ok(report) => {
                     took += report.took;
                     (self.report)(report);
@@ -111,7 +118,9 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
 mod tests {
     use std::collections::BTreeSet;
     use std::net::IpAddr;
+    use std::sync::mpsc::{self, Receiver, Sender};
 
+    use nfnetlink::conntrack::Tuple;
     use nix::errno::Errno;
 
     use super::*;
@@ -125,13 +134,49 @@ mod tests {
     }
 
     impl Sweeper for Recorder {
-        fn sweep(&mut self, family: Family, sweep: &Sweep) -> Result<Report, Error> {
+        fn sweep(
+            &mut self,
+            family: Family,
+            sweep: &Sweep,
+            _: &mut dyn FnMut(&Entry) -> bool,
+        ) -> Result<Report, Error> {
             self.asked.send((family, sweep.clone())).expect("a test that listens");
             if self.failures > 0 {
                 self.failures -= 1;
                 return Err(Error::Refused { request: "list entries", errno: Errno::EPERM });
             }
             Ok(Report { family, listed: 2, deleted: 1, half_open: 0, took: Duration::ZERO })
+        }
+    }
+
+    /// Announces a commit while it sweeps, and says whether an entry to its backend may stay.
+    struct Overtaken {
+        sweeps: Sweeps,
+        permitted: Sender<bool>,
+    }
+
+    impl Sweeper for Overtaken {
+        fn sweep(
+            &mut self,
+            family: Family,
+            _: &Sweep,
+            is_permitted: &mut dyn FnMut(&Entry) -> bool,
+        ) -> Result<Report, Error> {
+            let frontend = "10.96.0.1:53".parse().expect("address:port");
+            let (client, backend) = (([192, 0, 2, 1], 40_000).into(), ([10, 96, 0, 1], 0).into());
+            let entry = Entry {
+                protocol: Protocol::Udp.number(),
+                original: Tuple { source: client, destination: frontend },
+                reply: Tuple { source: backend, destination: client },
+                zoned: false,
+                replied: false,
+                half_open: false,
+                id: [0, 0, 0, 1],
+            };
+            let before = is_permitted(&entry);
+            self.sweeps.announce(|| sweep("10.96.0.1", 1));
+            self.permitted.send(!before && is_permitted(&entry)).expect("a test that listens");
+            Ok(Report { family, listed: 1, deleted: 0, half_open: 0, took: Duration::ZERO })
         }
     }
 
@@ -155,7 +200,7 @@ mod tests {
 
     /// A worker on a thread of its own: where to send sweeps, what it asked for, what it reports.
     struct Running {
-        sweeps: Option<Sender<Sweep>>,
+        sweeps: Option<Sweeps>,
         asked: Receiver<(Family, Sweep)>,
         reports: Receiver<Report>,
         thread: std::thread::JoinHandle<()>,
@@ -164,17 +209,22 @@ mod tests {
     impl Running {
         /// Starts it when `waiting` lies in its queue already.
         fn start(waiting: &[Sweep], failures: usize, calm: Duration) -> Running {
-            let (sweeps, queue) = mpsc::channel();
-            waiting.iter().for_each(|sweep| sweeps.send(sweep.clone()).expect("a queue"));
+            let (mut sweeps, inbox) = inbox::channel();
+            waiting.iter().for_each(|sweep| sweeps.committed(sweep.clone()));
             let (asked, asked_for) = mpsc::channel();
             let (report, reports) = mpsc::channel();
             let mut worker = Worker {
                 conntrack: Recorder { asked, failures },
                 report: move |made| report.send(made).expect("a test that listens"),
                 calm,
+                inbox,
             };
-            let thread = std::thread::spawn(move || worker.run(&queue));
+            let thread = std::thread::spawn(move || worker.run());
             Running { sweeps: Some(sweeps), asked: asked_for, reports, thread }
+        }
+
+        fn committed(&mut self, sweep: &Sweep) {
+            self.sweeps.as_mut().expect("open").committed(sweep.clone());
         }
 
         /// What it asks for next.
@@ -217,9 +267,9 @@ mod tests {
     fn the_second_look_knows_what_came_after_the_first() {
         let before = sweep("10.96.0.1", 1);
         let after = merged(&[sweep("10.96.0.2", 1), sweep("10.96.0.1", 2)]);
-        let worker = Running::start(std::slice::from_ref(&before), 0, SHORT * 5);
+        let mut worker = Running::start(std::slice::from_ref(&before), 0, SHORT * 5);
         assert_eq!(worker.next(), (Family::V4, before));
-        worker.sweeps.as_ref().expect("open").send(after.clone()).expect("a queue");
+        worker.committed(&after);
         // On a machine that sleeps here, the second look at the first sweep comes before.
         while worker.next() != (Family::V4, after.clone()) {}
         assert_eq!(worker.next(), (Family::V4, after));
@@ -227,11 +277,23 @@ mod tests {
     }
 
     #[test]
+    fn a_sweep_in_progress_knows_of_an_announced_commit() {
+        let (mut sweeps, inbox) = inbox::channel();
+        sweeps.committed(sweep("10.96.0.1", 0));
+        let (permitted, told) = mpsc::channel();
+        let conntrack = Overtaken { sweeps, permitted };
+        let mut worker = Worker { conntrack, report: |_| {}, calm: LONG, inbox };
+        let sweep = worker.inbox.next(None).expect("a sweep");
+        worker.sweep(&sweep);
+        assert_eq!(told.try_recv(), Ok(true));
+    }
+
+    #[test]
     fn a_failed_sweep_is_tried_again_and_ends_nothing() {
-        let worker = Running::start(&[sweep("10.96.0.1", 1)], 1, SHORT);
+        let mut worker = Running::start(&[sweep("10.96.0.1", 1)], 1, SHORT);
         assert_eq!(worker.next(), worker.next());
         let other = sweep("10.96.0.2", 1);
-        worker.sweeps.as_ref().expect("open").send(other.clone()).expect("a queue");
+        worker.committed(&other);
         assert_eq!(worker.next(), (Family::V4, other));
         assert!(worker.end().1 >= 2);
     }

@@ -4,12 +4,20 @@ use std::time::Duration;
 
 use nfnetlink::nft::Writer;
 use shunt_core::model::{ChangeBatch, ChangeCounts};
-use shunt_core::plan::{Flows, LoopbackChanges};
+use shunt_core::plan::{Flows, LoopbackChanges, NodeContext};
 
 use super::{CommitStats, Error, Quarantined, Snapshot, SpecConflict, SyncReport};
 
 /// An event of the dataplane's thread.
 pub enum Event<'a> {
+    /// A transaction is about to be committed that changes backends. Nothing says whether it
+    /// succeeds: another one, or [`Event::Synced`], follows.
+    Committing {
+        /// As in [`Event::Synced`].
+        flows: &'a Flows,
+        /// The node after the commit.
+        node_context: &'a NodeContext,
+    },
     /// A sync succeeded: the kernel holds the plan. `wrote` is `None` without a difference.
     Synced {
         /// The result of the transaction.

@@ -12,7 +12,7 @@ impl Dataplane {
     /// Nothing was written then; the next sync handles the difference.
     pub fn sync(&mut self) -> Result<Option<SyncReport>, Error> {
         loop {
-            match self.reconcile(Instant::now())? {
+            match self.reconcile(Instant::now(), &mut |_, _| {})? {
                 Progress::Unchanged => return Ok(None),
                 Progress::Wrote(report) => return Ok(Some(report)),
                 Progress::ReadAgain(at) => {

@@ -7,7 +7,7 @@ use nfnetlink::nft::{self, Kernel, Refusal, Socket};
 use nix::errno::Errno;
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{
-    ChainName, Desired, Flows, FrontendKey, LoopbackChanges, Options, Unresponsive,
+    ChainName, Desired, Flows, FrontendKey, LoopbackChanges, NodeContext, Options, Unresponsive,
 };
 
 use super::affinity::{Step, Sweep, kept};
@@ -218,13 +218,18 @@ impl Dataplane {
         self.quarantine.next_trial()
     }
 
-    /// Reconciles the kernel with the plan of the known objects.
+    /// Reconciles the kernel with the plan of the known objects. Calls `announce` before each
+    /// transaction that changes backends for existing flows.
     ///
     /// # Errors
     /// Nothing was written then; the next sync handles the difference.
-    pub fn reconcile(&mut self, now: Instant) -> Result<Progress, Error> {
+    pub fn reconcile(
+        &mut self,
+        now: Instant,
+        announce: &mut dyn FnMut(&Flows, &NodeContext),
+    ) -> Result<Progress, Error> {
         let started = self.stopwatch.elapsed();
-        let result = self.attempts(now);
+        let result = self.attempts(now, announce);
         let took = self.stopwatch.elapsed().saturating_sub(started);
         self.stats.took += took;
         match result {
@@ -234,11 +239,15 @@ impl Dataplane {
         }
     }
 
-    fn attempts(&mut self, now: Instant) -> Result<Progress, Error> {
+    fn attempts(
+        &mut self,
+        now: Instant,
+        announce: &mut dyn FnMut(&Flows, &NodeContext),
+    ) -> Result<Progress, Error> {
         let mut lessons = Lessons::default();
         let mut attempts = 1;
         loop {
-            let error = match self.attempt(&mut lessons, now) {
+            let error = match self.attempt(&mut lessons, now, announce) {
                 Err(error) => error,
                 done => return done,
             };
@@ -252,7 +261,12 @@ impl Dataplane {
         }
     }
 
-    fn attempt(&mut self, lessons: &mut Lessons, now: Instant) -> Result<Progress, Error> {
+    fn attempt(
+        &mut self,
+        lessons: &mut Lessons,
+        now: Instant,
+        announce: &mut dyn FnMut(&Flows, &NodeContext),
+    ) -> Result<Progress, Error> {
         if !self.store.is_synced() {
             return Ok(Progress::Unchanged);
         }
@@ -265,10 +279,13 @@ impl Dataplane {
                 return Ok(Progress::ReadAgain(at));
             }
         }
-        match self.compare(lessons.isolated, now)? {
-            Some(prepared) => self.commit(prepared).map(Progress::Wrote),
-            None => Ok(Progress::Unchanged),
+        let Some(prepared) = self.compare(lessons.isolated, now)? else {
+            return Ok(Progress::Unchanged);
+        };
+        if let Some(node_context) = self.desired.node_context().filter(|_| !self.flows.is_empty()) {
+            announce(&self.flows, node_context);
         }
+        self.commit(prepared).map(Progress::Wrote)
     }
 
     /// Updates the plan and makes the transaction for it, without a commit. Returns `None` if there

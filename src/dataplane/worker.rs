@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use foldhash::HashSet;
 use nfnetlink::nft::Listener;
 use shunt_core::model::{Change, ChangeBatch, ChangeCounts, Listed, ObjectName};
-use shunt_core::plan::{ChainName, Options};
+use shunt_core::plan::{ChainName, Flows, NodeContext, Options};
 
 use super::command::{Backlog, Command, Configure};
 use super::{Dataplane, Error, Event, Progress, Quarantined, Snapshot, SyncReport};
@@ -234,7 +234,11 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
     }
 
     fn sync(&mut self, now: Instant) {
-        match self.dataplane.reconcile(now) {
+        let report = &mut self.report;
+        let mut announce = |flows: &Flows, node_context: &NodeContext| {
+            report(Event::Committing { flows, node_context });
+        };
+        match self.dataplane.reconcile(now, &mut announce) {
             Ok(Progress::ReadAgain(at)) => {
                 self.due = true;
                 self.pause_until = Some(at);

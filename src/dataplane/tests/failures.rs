@@ -63,6 +63,29 @@ fn changes_wait_for_the_pause_after_a_failure() {
 }
 
 #[test]
+fn transactions_that_change_backends_are_announced_before_they_are_committed() {
+    let mut world = World::new();
+    let announced = world.announced();
+    let (told, seen) = std::sync::mpsc::channel();
+    let mut fails = true;
+    world.on_call(move |call| {
+        let Call::Commit(_) = call else { return None };
+        told.send(announced.load(Ordering::Relaxed)).expect("a test that listens");
+        std::mem::take(&mut fails).then(|| Fault::Before(no_buffers()))
+    });
+    world.send(cluster(&[11]));
+    world.pass(SECOND);
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), [1, 2], "a failure, and its retry");
+    world.send(vec![Change::slice(slice(1, Family::V4, &[11, 12]))]);
+    world.pass(SECOND);
+    assert_eq!(seen.try_iter().next(), Some(3));
+    let announced = world.announced().load(Ordering::Relaxed);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[11, 12]))]);
+    world.pass(3600 * SECOND);
+    assert_eq!(world.announced().load(Ordering::Relaxed), announced, "nothing more to commit");
+}
+
+#[test]
 fn transaction_whose_answer_is_lost_is_read_back() {
     let mut world = World::new();
     let commits = Arc::new(AtomicUsize::new(0));

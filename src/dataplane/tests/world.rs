@@ -1,5 +1,6 @@
 //! A worker over fake nf_tables, with made-up time.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -43,6 +44,8 @@ struct Shared {
     processor: Duration,
     log: Vec<Logged>,
     triggers: usize,
+    /// The number of transactions that were announced.
+    announced: Arc<AtomicUsize>,
     snapshot: Arc<Snapshot>,
     decide: Option<Box<Decide>>,
     /// The processor time of each listing.
@@ -65,6 +68,9 @@ impl Handle {
 
     fn report(&self, event: Event<'_>) {
         match event {
+            Event::Committing { .. } => {
+                self.lock().announced.fetch_add(1, Ordering::Relaxed);
+            }
             Event::Synced { wrote, batches, snapshot, .. } => {
                 let mut shared = self.lock();
                 shared.snapshot = snapshot;
@@ -148,6 +154,11 @@ impl World {
     /// Lets `decide` look at each call to the kernel, from now on.
     pub(super) fn on_call(&self, decide: impl FnMut(Call<'_>) -> Option<Fault> + Send + 'static) {
         self.shared.lock().decide = Some(Box::new(decide));
+    }
+
+    /// The number of announced transactions, also while one is committed.
+    pub(super) fn announced(&self) -> Arc<AtomicUsize> {
+        self.shared.lock().announced.clone()
     }
 
     /// Each listing takes so much processor time.

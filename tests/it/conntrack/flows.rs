@@ -90,7 +90,7 @@ pub(crate) fn serving(backends: &[&str]) -> plan::Flow {
 
 /// Sweeps one family in a namespace, over a new socket.
 pub(crate) fn sweep(ns: &Netns, family: Family, sweep: &Sweep) -> Result<Report> {
-    ns.run(|| Ok(Conntrack::open()?.sweep(family, sweep)?))
+    ns.run(|| Ok(Conntrack::open()?.sweep(family, sweep, &mut |_| false)?))
 }
 
 /// Begins a connection; does not wait for the answer.

@@ -35,7 +35,7 @@ fn both(all: &[u16], dying: &[u16]) -> Vec<Change> {
 }
 
 fn reconcile(dataplane: &mut Dataplane, now: Instant) -> Result<Option<SyncReport>> {
-    match dataplane.reconcile(now)? {
+    match dataplane.reconcile(now, &mut |_, _| {})? {
         Progress::Unchanged => Ok(None),
         Progress::Wrote(report) => Ok(Some(report)),
         Progress::ReadAgain(_) => anyhow::bail!("the kernel cannot be read"),
