@@ -1,23 +1,21 @@
 //! The fake held against the kernel: the same transactions, the same answers, the same listings.
 
 mod operation;
+mod probes;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use nfnetlink::nft::{
-    BaseChain, Batch, ChainKind, ElementData, Elements, Error, Expr, Hook, Kernel, Register,
-    SetData, SetType, Socket, TABLE_OWNER, TABLE_PERSIST, VerdictCode,
-};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nfnetlink::nft::{Batch, Error, Kernel, Socket, TABLE_OWNER};
 use nix::errno::Errno;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
-use shunt_fake_nftables::{Features, Listing, Namespace, soak};
+use shunt_fake_nftables::{Listing, Namespace, soak};
 use shunt_testbed::{Netns, seed};
 
-use self::operation::{Abilities, FAMILIES, Operation, TABLES, operation, usual, whole_tables};
+use self::operation::{Abilities, FAMILIES, Operation, TABLES, operation, whole_tables};
 
 /// How many namespaces are used at a time, how many sequences of transactions a run tries in each,
 /// and how many transactions each of these has at the most.
@@ -175,20 +173,8 @@ fn compare(real: &mut Side<Socket>, fake: &mut Side<shunt_fake_nftables::Socket>
 #[test]
 fn the_fake_answers_as_the_kernel_does() -> Result<()> {
     let soak = soak();
-    let features = Features {
-        table_flags: table_flags()?,
-        maps_as_sets: maps_as_sets()?,
-        set_updates: set_updates()?,
-        named_elements: named_elements()?,
-        verdicts_as_values: verdicts_as_values()?,
-    };
-    let abilities = Abilities {
-        features,
-        late_circles: late_circles()?,
-        exact_ranges: exact_ranges()?,
-        hook_changes_are_unsupported: hook_changes_are_unsupported()?,
-        unknown_flags_are_unsupported: unknown_flags_are_unsupported()?,
-    };
+    let abilities = probes::abilities()?;
+    let features = abilities.features;
     // A refusal makes the kernel wait for all its processors; so several wait at a time.
     let mut total = Counts::default();
     std::thread::scope(|scope| {
@@ -221,170 +207,6 @@ fn the_fake_answers_as_the_kernel_does() -> Result<()> {
     Ok(())
 }
 
-/// The flags of tables that this kernel knows: persistent ones from 6.9 on.
-fn table_flags() -> Result<u32> {
-    const DORMANT: u32 = 0x1;
-    let mut known = DORMANT;
-    for flag in [TABLE_OWNER, TABLE_PERSIST] {
-        let mut batch = Batch::new(None);
-        batch.add_table(FAMILIES[0], "probe", known | flag, "");
-        match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
-            Ok(()) => known |= flag,
-            Err(Error::Refused(all)) if all.iter().all(|it| it.errno == Errno::EOPNOTSUPP) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(known)
-}
-
-/// Whether a flag of a table that no kernel knows is called not supported.
-fn unknown_flags_are_unsupported() -> Result<bool> {
-    let mut batch = Batch::new(None);
-    batch.add_table(FAMILIES[0], "probe", 0x80, "");
-    match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
-        Ok(()) => bail!("the kernel knows a flag of tables that it should not"),
-        Err(Error::Refused(all)) => Ok(all.iter().all(|it| it.errno == Errno::EOPNOTSUPP)),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Whether rules may look into a map as if it were a set.
-fn maps_as_sets() -> Result<bool> {
-    let look = Expr::InSet { set: MAP.to_owned(), key: KEY, negate: false };
-    takes(Errno::EINVAL, &[look])
-}
-
-/// Whether a set that is added again makes another generation.
-fn set_updates() -> Result<bool> {
-    let (family, table, set) = (FAMILIES[0], TABLES[0], "ranges");
-    let mut batch = Batch::new(None);
-    batch.add_table(family, table, 0, "");
-    batch.add_set(family, table, set, &usual(set));
-    let batch = batch.finish();
-    Netns::new()?.run(|| {
-        let mut socket = Socket::open()?;
-        socket.commit(&batch)?;
-        let before = socket.generation()?.id;
-        socket.commit(&batch)?;
-        Ok(socket.generation()?.id != before)
-    })
-}
-
-/// Whether the kernel says which element it refuses.
-fn named_elements() -> Result<bool> {
-    let (family, table, set) = (FAMILIES[0], TABLES[0], "numbers");
-    let mut elements = Elements::new();
-    for key in [[0; 4], [1; 4]] {
-        elements.push(&key, Some(ElementData::Value(&[0; 8])), None);
-    }
-    let mut batch = Batch::new(None);
-    batch.add_table(family, table, 0, "");
-    batch.add_set(family, table, set, &usual(set));
-    batch.add_elements(family, table, set, &elements);
-    match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
-        Err(Error::Refused(all)) => Ok(all[0].keys.len() == 1),
-        answer => Err(anyhow!("elements with data in a set without: {answer:?}")),
-    }
-}
-
-/// Whether rules may put the verdicts of a map into a register for values.
-fn verdicts_as_values() -> Result<bool> {
-    let (family, table, chain) = (FAMILIES[0], TABLES[0], "one");
-    let mut batch = Batch::new(None);
-    batch.add_table(family, table, 0, "");
-    batch.add_chain(family, table, chain, None);
-    batch.add_set(
-        family,
-        table,
-        MAP,
-        &SetType { data: Some(SetData::Verdict), ..SetType::of(4, 4) },
-    );
-    let load = Expr::NetworkHeader { offset: 0, length: 4, to: KEY };
-    let look_up = Expr::MapValue { map: MAP.to_owned(), key: KEY, to: KEY };
-    batch.add_rule(family, table, chain, &[load, look_up], None);
-    match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
-        Ok(()) => Ok(true),
-        Err(Error::Refused(all)) if all.iter().all(|it| it.errno == Errno::EINVAL) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Whether the kernel looks for circles when a transaction ends, and from base chains on.
-fn late_circles() -> Result<bool> {
-    let look_up = || Expr::MapVerdict { map: MAP.to_owned(), key: KEY };
-    takes(Errno::EMLINK, &[look_up(), look_up()])
-}
-
-/// Whether the kernel refuses a range that a key without an end is part of.
-fn exact_ranges() -> Result<bool> {
-    let mut elements = Elements::new();
-    elements.push(&[0, 1, 0, 0, 10, 0, 0, 0], None, None);
-    let (first, last) = ([0, 1, 0, 0, 10, 0, 0, 0], [0, 1, 0, 0, 10, 0, 0, 3]);
-    elements.push_range(&first, Some(&last), None, None);
-    let (family, table, set) = (FAMILIES[0], TABLES[0], "ranges");
-    let mut batch = Batch::new(None);
-    batch.add_table(family, table, 0, "");
-    batch.add_set(family, table, set, &usual(set));
-    batch.add_elements(family, table, set, &elements);
-    match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
-        Ok(()) => Ok(false),
-        Err(Error::Refused(all)) if all.iter().all(|it| it.errno == Errno::EEXIST) => Ok(true),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Whether the kernel says EOPNOTSUPP to another hook for a base chain that is there, and not EEXIST.
-fn hook_changes_are_unsupported() -> Result<bool> {
-    let (family, table) = (FAMILIES[0], TABLES[0]);
-    let mut batch = Batch::new(None);
-    batch.add_table(family, table, 0, "");
-    for hook in [Hook::Input, Hook::Prerouting] {
-        let base = BaseChain { kind: ChainKind::Filter, hook, priority: 0 };
-        batch.add_chain(family, table, "base", Some(base));
-    }
-    match Netns::new()?.run(|| Ok(Socket::open()?.commit(&batch.finish())))? {
-        Err(Error::Refused(all)) if all[0].errno == Errno::EEXIST => Ok(false),
-        Err(Error::Refused(all)) if all[0].errno == Errno::EOPNOTSUPP => Ok(true),
-        answer => Err(anyhow!("another hook for a base chain: {answer:?}")),
-    }
-}
-
-const MAP: &str = "verdicts";
-const KEY: Register = Register(0);
-
-/// Whether the kernel takes these rules one by one, in a chain to which the map leads, or refuses one
-/// with that error. Linux 5.14 calls a circle ELOOP.
-fn takes(refusal: Errno, rules: &[Expr]) -> Result<bool> {
-    let (family, table, chain) = (FAMILIES[0], TABLES[0], "one");
-    Netns::new()?.run(|| {
-        let mut kernel = Socket::open()?;
-        let mut batch = Batch::new(None);
-        let mut elements = Elements::new();
-        elements.push(&[0; 4], Some(ElementData::Verdict(VerdictCode::Goto, Some(chain))), None);
-        batch.add_table(family, table, 0, "");
-        batch.add_chain(family, table, chain, None);
-        let map = SetType { data: Some(SetData::Verdict), ..SetType::of(4, 4) };
-        batch.add_set(family, table, MAP, &map);
-        batch.add_elements(family, table, MAP, &elements);
-        kernel.commit(&batch.finish())?;
-        for rule in rules {
-            let mut batch = Batch::new(None);
-            let load = Expr::NetworkHeader { offset: 0, length: 4, to: KEY };
-            batch.add_rule(family, table, chain, &[load, rule.clone()], None);
-            match kernel.commit(&batch.finish()) {
-                Ok(()) => {}
-                Err(Error::Refused(all))
-                    if all.iter().all(|it| [refusal, Errno::ELOOP].contains(&it.errno)) =>
-                {
-                    return Ok(false);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(true)
-    })
-}
-
 /// Tries sequences in the namespace of this thread.
 fn tried(worker: u64, soak: Option<u32>, abilities: Abilities) -> Result<Counts> {
     let real = Side([Socket::open()?, Socket::open()?]);
@@ -400,7 +222,7 @@ fn tried(worker: u64, soak: Option<u32>, abilities: Abilities) -> Result<Counts>
     TestRunner::new(config)
         .run(&sequences, |transactions| {
             let (real, counts) = &mut *tried.borrow_mut();
-            try_sequence(real, &transactions, abilities.features, counts)
+            try_sequence(real, &transactions, abilities, counts)
                 .map_err(|error| TestCaseError::fail(format!("{error:#}")))
         })
         .map_err(|failure| anyhow!("with SHUNT_SEED={seed}: {failure}"))?;
@@ -434,15 +256,21 @@ struct Counts {
     reasons: BTreeSet<String>,
 }
 
+/// Whether an element of the map with verdicts is refused because it is there.
+fn refuses_a_verdict(result: &Result<(), Error>) -> bool {
+    let Err(Error::Refused(refusals)) = result else { return false };
+    refusals.iter().any(|r| r.object == "verdicts" && r.errno == Errno::EEXIST)
+}
+
 fn try_sequence(
     real: &mut Side<Socket>,
     transactions: &[Transaction],
-    features: Features,
+    abilities: Abilities,
     counts: &mut Counts,
 ) -> Result<()> {
     real.clear()?;
     let namespace = Namespace::at_generation(real.0[0].generation()?.id);
-    namespace.limit(features);
+    namespace.limit(abilities.features);
     let mut fake = Side([0, 1].map(|socket| namespace.open_at(real.0[socket].port())));
     for (number, transaction) in transactions.iter().enumerate() {
         if transaction.reopened {
@@ -459,7 +287,12 @@ fn try_sequence(
             let reasons = refusals.iter().map(|r| format!("{}: {:?}", r.operation, r.errno));
             counts.reasons.extend(reasons);
         }
+        let repeated = !abilities.repeated_verdicts && refuses_a_verdict(&by_kernel);
         let (by_kernel, by_fake) = (answer(&by_kernel), answer(&by_fake));
+        if repeated && by_kernel != by_fake {
+            // From here on, the two may have different elements.
+            return Ok(());
+        }
         ensure!(
             by_kernel == by_fake,
             "{number}: {transaction:?}\nkernel: {by_kernel}\nfake: {by_fake}"

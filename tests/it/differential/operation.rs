@@ -33,6 +33,9 @@ pub(crate) struct Abilities {
     /// It calls a flag of a table that it does not know not supported, as the fake does. Linux 7 calls it
     /// invalid; on such kernels no table has one.
     pub(crate) unknown_flags_are_unsupported: bool,
+    /// It takes an element of a map with verdicts that is there already, as the fake does. Others compare
+    /// memory that they have not set, too, and refuse some.
+    pub(crate) repeated_verdicts: bool,
 }
 
 impl Abilities {

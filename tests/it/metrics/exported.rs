@@ -10,6 +10,19 @@ pub(crate) fn scrape(agent: &Agent) -> Result<Exposition> {
     Exposition::parse(&answer.body)
 }
 
+/// Waits until a sample is exported, and returns all of them: the first sync is counted a moment after
+/// the agent is ready.
+pub(crate) fn wait_for_sample(
+    agent: &Agent,
+    name: &str,
+    labels: &[(&str, &str)],
+) -> Result<Exposition> {
+    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
+        let scraped = Exposition::parse(&answer.body).ok()?;
+        scraped.value(name, labels).map(|_| scraped)
+    })
+}
+
 /// Waits until so many Services are programmed, and returns what is exported then: metrics are read
 /// one after the other, and that one is set after all others, so it takes another look.
 pub(crate) fn wait_for_services(agent: &Agent, count: u32) -> Result<Exposition> {

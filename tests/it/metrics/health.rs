@@ -3,7 +3,7 @@
 use anyhow::Result;
 use shunt_testbed::{Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT, Node, Occupier};
 
-use super::exported::{scrape, wait_for_services};
+use super::exported::{scrape, wait_for_sample, wait_for_services};
 use crate::world::{World, http_service};
 
 /// An answer's body with `T` in place of each time.
@@ -64,9 +64,8 @@ fn a_node_without_ipv6_says_nothing_of_it() -> Result<()> {
     let livez = timeless(&agent.http_get(HEALTH_PORT, "/livez")?);
     let status = r#""status":{"IPv4":{"lastUpdated":"T","healthy":true}}"#;
     assert!(livez.contains(status) && !livez.contains("IPv6"), "{livez}");
-    let scraped = scrape(&agent)?;
     let name = "kubeproxy_sync_proxy_rules_duration_seconds_count";
-    assert!(scraped.value(name, &[("ip_family", "IPv4")]).is_some());
+    let scraped = wait_for_sample(&agent, name, &[("ip_family", "IPv4")])?;
     assert_eq!(scraped.value(name, &[("ip_family", "IPv6")]), None);
     agent.stop()
 }

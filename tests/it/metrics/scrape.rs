@@ -3,7 +3,7 @@
 use anyhow::Result;
 use shunt_testbed::{EndpointSlice, Exposition, METRICS_PORT, Protocol, Service};
 
-use super::exported::{scrape, wait_for_services};
+use super::exported::{scrape, wait_for_sample, wait_for_services};
 use crate::world::{CLUSTER_CIDR, World, http_service, http_slices, manifest, web};
 
 const V4: (&str, &str) = ("ip_family", "IPv4");
@@ -21,7 +21,7 @@ fn value(scraped: &Exposition, name: &str, labels: &[(&str, &str)]) -> f64 {
 fn values_move_with_services() -> Result<()> {
     let world = World::empty()?;
     let agent = world.plain_agent().start()?;
-    let empty = scrape(&agent)?;
+    let empty = wait_for_sample(&agent, "shunt_elements", &[V6, ("map", "service-ips")])?;
     for (name, labels, expected) in [
         ("shunt_services", &[][..], 0.0),
         ("shunt_endpoint_slices", &[], 0.0),
