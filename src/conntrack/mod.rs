@@ -18,14 +18,14 @@
 //! Must not know: Services, slices, nf_tables. It never deletes entries of SCTP, answered entries
 //! of TCP, or flows to anything but the frontends of a sweep.
 
-mod inbox;
 mod kernel;
+mod queue;
 mod sweep;
 pub mod sysctl;
 mod worker;
 
-pub use inbox::Sweeps;
 pub use kernel::{Conntrack, Report};
 pub use nfnetlink::Error;
+pub use queue::Sweeps;
 pub use sweep::Sweep;
 pub use worker::spawn;

@@ -8,7 +8,7 @@ use nfnetlink::conntrack::Entry;
 use shunt_core::model::Family;
 use tracing::warn;
 
-use super::inbox::{self, Inbox, Sweeps};
+use super::queue::{self, Queue, Sweeps};
 use super::{Conntrack, Error, Report, Sweep};
 
 /// The pause between the last sweep and its repetition.
@@ -32,8 +32,8 @@ pub fn spawn(
     conntrack: Conntrack,
     report: impl FnMut(Report) + Send + 'static,
 ) -> io::Result<Sweeps> {
-    let (sweeps, inbox) = inbox::channel();
-    let mut worker = Worker { conntrack, report, calm: SECOND_LOOK, inbox };
+    let (sweeps, queue) = queue::channel();
+    let mut worker = Worker { conntrack, report, calm: SECOND_LOOK, queue };
     std::thread::Builder::new().name("conntrack".to_owned()).spawn(move || worker.run())?;
     Ok(sweeps)
 }
@@ -63,14 +63,14 @@ struct Worker<S, R> {
     conntrack: S,
     report: R,
     calm: Duration,
-    inbox: Inbox,
+    queue: Queue,
 }
 
 impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
     fn run(&mut self) {
         let mut again: Option<Sweep> = None;
         loop {
-            match self.inbox.next(again.is_some().then_some(self.calm)) {
+            match self.queue.next(again.is_some().then_some(self.calm)) {
                 Ok(sweep) => {
                     let searches = self.sweep(&sweep);
                     if let Some(again) = &mut again {
@@ -95,7 +95,7 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
         let mut took = Duration::ZERO;
         for family in Family::ALL.into_iter().filter(|family| sweep.searches(*family)) {
             searches = true;
-            let is_permitted = &mut |entry: &Entry| self.inbox.permits(entry);
+            let is_permitted = &mut |entry: &Entry| self.queue.permits(entry);
             match self.conntrack.sweep(family, sweep, is_permitted) {
                 Ok(report) => {
                     took += report.took;
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Announces a commit while it sweeps, and says whether an entry to its backend may stay.
+    /// Announces a commit during a sweep, and asks whether a flow to its backend may stay.
     struct Overtaken {
         sweeps: Sweeps,
         permitted: Sender<bool>,
@@ -209,7 +209,7 @@ mod tests {
     impl Running {
         /// Starts it when `waiting` lies in its queue already.
         fn start(waiting: &[Sweep], failures: usize, calm: Duration) -> Running {
-            let (mut sweeps, inbox) = inbox::channel();
+            let (mut sweeps, queue) = queue::channel();
             waiting.iter().for_each(|sweep| sweeps.committed(sweep.clone()));
             let (asked, asked_for) = mpsc::channel();
             let (report, reports) = mpsc::channel();
@@ -217,7 +217,7 @@ mod tests {
                 conntrack: Recorder { asked, failures },
                 report: move |made| report.send(made).expect("a test that listens"),
                 calm,
-                inbox,
+                queue,
             };
             let thread = std::thread::spawn(move || worker.run());
             Running { sweeps: Some(sweeps), asked: asked_for, reports, thread }
@@ -277,13 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_in_progress_knows_of_an_announced_commit() {
-        let (mut sweeps, inbox) = inbox::channel();
+    fn sweep_in_progress_keeps_flows_of_an_announced_commit() {
+        let (mut sweeps, queue) = queue::channel();
         sweeps.committed(sweep("10.96.0.1", 0));
         let (permitted, told) = mpsc::channel();
         let conntrack = Overtaken { sweeps, permitted };
-        let mut worker = Worker { conntrack, report: |_| {}, calm: LONG, inbox };
-        let sweep = worker.inbox.next(None).expect("a sweep");
+        let mut worker = Worker { conntrack, report: |_| {}, calm: LONG, queue };
+        let sweep = worker.queue.next(None).expect("a sweep");
         worker.sweep(&sweep);
         assert_eq!(told.try_recv(), Ok(true));
     }

@@ -10,8 +10,8 @@ use super::{CommitStats, Error, Quarantined, Snapshot, SpecConflict, SyncReport}
 
 /// An event of the dataplane's thread.
 pub enum Event<'a> {
-    /// A transaction is about to be committed that changes backends. Nothing says whether it
-    /// succeeds: another one, or [`Event::Synced`], follows.
+    /// The thread is about to commit a transaction that changes backends. If the commit fails, its
+    /// retry is announced too.
     Committing {
         /// As in [`Event::Synced`].
         flows: &'a Flows,

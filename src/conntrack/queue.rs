@@ -1,4 +1,4 @@
-//! The way from the commits to the thread for sweeps.
+//! The queue of sweeps, from the dataplane to the thread that runs them.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
@@ -7,62 +7,63 @@ use nfnetlink::conntrack::Entry;
 
 use super::Sweep;
 
-/// Hands sweeps to the thread, which ends when this is dropped.
+/// The sending end of the queue. Its drop ends the thread.
 ///
-/// The caller tells of each commit that changes the backends of a frontend, **also of additions**:
-/// with [`Sweeps::announce`] before it, and with [`Sweeps::committed`] after it. A sweep that waits
-/// or is in progress must not delete flows that a later commit allows.
+/// The caller calls [`Sweeps::announce`] before each commit that changes the backends of a frontend,
+/// **also for additions**, and [`Sweeps::committed`] after it. A sweep that waits or is in progress
+/// must not delete flows that a later commit allows.
 pub struct Sweeps {
-    sender: Sender<News>,
-    /// There was a sweep, which may be in progress.
+    sender: Sender<Message>,
+    /// True after the first sweep, which may be in progress.
     started: bool,
 }
 
-/// What the thread hears about a commit.
-enum News {
+/// A message about a commit.
+enum Message {
     Announced(Sweep),
     Committed(Sweep),
 }
 
 impl Sweeps {
-    /// Tells of a commit that is about to be made: from now on, flows to its backends stay.
+    /// Announces a commit. From now on, sweeps keep flows to its backends.
     pub fn announce(&self, upcoming: impl FnOnce() -> Sweep) {
         if self.started {
-            self.send(News::Announced(upcoming()));
+            self.send(Message::Announced(upcoming()));
         }
     }
 
-    /// Sweeps after a commit. After a start, the sweep has all frontends.
+    /// Requests a sweep after a commit. The first sweep has all frontends.
     pub fn committed(&mut self, sweep: Sweep) {
         self.started = true;
-        self.send(News::Committed(sweep));
+        self.send(Message::Committed(sweep));
     }
 
-    fn send(&self, news: News) {
+    fn send(&self, message: Message) {
         // The thread is gone only if the process is ending.
-        let _ = self.sender.send(news);
+        let _ = self.sender.send(message);
     }
 }
 
-pub(super) fn channel() -> (Sweeps, Inbox) {
+/// Makes a queue.
+pub(super) fn channel() -> (Sweeps, Queue) {
     let (sender, receiver) = mpsc::channel();
-    (Sweeps { sender, started: false }, Inbox { receiver, waiting: None, upcoming: None })
+    (Sweeps { sender, started: false }, Queue { receiver, waiting: None, upcoming: None })
 }
 
-/// What the thread has heard, but not swept yet.
-pub(super) struct Inbox {
-    receiver: Receiver<News>,
+/// The receiving end of the queue, with the messages of unfinished sweeps.
+pub(super) struct Queue {
+    receiver: Receiver<Message>,
     /// The waiting sweeps, merged.
     waiting: Option<Sweep>,
-    /// The backends after a commit that is being made, or that has failed.
+    /// The announced commit, until it succeeds.
     upcoming: Option<Sweep>,
 }
 
-impl Inbox {
-    fn take(&mut self, news: News) {
-        match news {
-            News::Announced(upcoming) => self.upcoming = Some(upcoming),
-            News::Committed(sweep) => {
+impl Queue {
+    fn receive(&mut self, message: Message) {
+        match message {
+            Message::Announced(upcoming) => self.upcoming = Some(upcoming),
+            Message::Committed(sweep) => {
                 self.upcoming = None;
                 match &mut self.waiting {
                     Some(waiting) => waiting.merge(sweep),
@@ -72,35 +73,36 @@ impl Inbox {
         }
     }
 
-    fn take_all(&mut self) {
-        while let Ok(news) = self.receiver.try_recv() {
-            self.take(news);
+    fn receive_all(&mut self) {
+        while let Ok(message) = self.receiver.try_recv() {
+            self.receive(message);
         }
     }
 
-    /// Waits for a sweep, for ever or for this long.
-    pub(super) fn next(&mut self, patience: Option<Duration>) -> Result<Sweep, RecvTimeoutError> {
-        let until = patience.map(|patience| Instant::now() + patience);
+    /// Waits for a sweep, without a timeout or with this one.
+    pub(super) fn next(&mut self, timeout: Option<Duration>) -> Result<Sweep, RecvTimeoutError> {
+        let until = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            self.take_all();
+            self.receive_all();
             if let Some(sweep) = self.waiting.take() {
                 return Ok(sweep);
             }
-            let news = match until {
+            let message = match until {
                 None => self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected)?,
                 Some(until) => {
                     let left = until.saturating_duration_since(Instant::now());
                     self.receiver.recv_timeout(left)?
                 }
             };
-            self.take(news);
+            self.receive(message);
         }
     }
 
-    /// Returns true if a commit that was announced until now allows a flow. A listed entry that a
-    /// commit allows was made after the announcement of the commit.
+    /// Returns true if an announced commit or a waiting sweep allows the flow. The announcement of a
+    /// commit is older than all flows that follow its rules. So after a listing, the queue has the
+    /// announcements for all listed entries.
     pub(super) fn permits(&mut self, entry: &Entry) -> bool {
-        self.take_all();
+        self.receive_all();
         [&self.waiting, &self.upcoming].into_iter().flatten().any(|sweep| sweep.permits(entry))
     }
 }
@@ -138,42 +140,42 @@ mod tests {
     }
 
     /// Returns which of these ports the announced commits allow.
-    fn permitted(inbox: &mut Inbox) -> Vec<u16> {
-        (1..=4).filter(|port| inbox.permits(&entry(*port))).collect()
+    fn permitted(queue: &mut Queue) -> Vec<u16> {
+        (1..=4).filter(|port| queue.permits(&entry(*port))).collect()
     }
 
     #[test]
-    fn flows_to_backends_of_later_commits_stay() {
-        let (mut sweeps, mut inbox) = channel();
+    fn flows_to_backends_of_later_commits_are_kept() {
+        let (mut sweeps, mut queue) = channel();
         sweeps.committed(sweep(&[1]));
-        assert_eq!(inbox.next(None), Ok(sweep(&[1])));
-        assert_eq!(permitted(&mut inbox), NONE, "what is swept decides itself");
+        assert_eq!(queue.next(None), Ok(sweep(&[1])));
+        assert_eq!(permitted(&mut queue), NONE, "what is swept decides itself");
 
         sweeps.announce(|| sweep(&[2]));
-        assert_eq!(permitted(&mut inbox), [2], "during the commit");
+        assert_eq!(permitted(&mut queue), [2], "during the commit");
         sweeps.announce(|| sweep(&[2, 3]));
-        assert_eq!(permitted(&mut inbox), [2, 3], "the first attempt failed");
+        assert_eq!(permitted(&mut queue), [2, 3], "the first attempt failed");
         sweeps.committed(sweep(&[2, 3]));
-        assert_eq!(permitted(&mut inbox), [2, 3], "the next sweep waits");
+        assert_eq!(permitted(&mut queue), [2, 3], "the next sweep waits");
         sweeps.announce(|| sweep(&[4]));
-        assert_eq!(permitted(&mut inbox), [2, 3, 4], "during the next commit");
+        assert_eq!(permitted(&mut queue), [2, 3, 4], "during the next commit");
 
-        assert_eq!(inbox.next(None), Ok(sweep(&[2, 3])));
-        assert_eq!(permitted(&mut inbox), [4], "the commit may still be in progress");
+        assert_eq!(queue.next(None), Ok(sweep(&[2, 3])));
+        assert_eq!(permitted(&mut queue), [4], "the commit may still be in progress");
         sweeps.committed(sweep(&[4]));
-        assert_eq!(inbox.next(None), Ok(sweep(&[4])));
-        assert_eq!(permitted(&mut inbox), NONE);
+        assert_eq!(queue.next(None), Ok(sweep(&[4])));
+        assert_eq!(permitted(&mut queue), NONE);
     }
 
     #[test]
-    fn an_announcement_is_no_sweep() {
-        let (mut sweeps, mut inbox) = channel();
+    fn announcement_starts_no_sweep() {
+        let (mut sweeps, mut queue) = channel();
         sweeps.announce(|| unreachable!("nothing is swept yet"));
         sweeps.committed(sweep(&[1]));
         sweeps.announce(|| sweep(&[2]));
-        assert_eq!(inbox.next(None), Ok(sweep(&[1])));
-        assert_eq!(inbox.next(Some(Duration::ZERO)), Err(RecvTimeoutError::Timeout));
+        assert_eq!(queue.next(None), Ok(sweep(&[1])));
+        assert_eq!(queue.next(Some(Duration::ZERO)), Err(RecvTimeoutError::Timeout));
         drop(sweeps);
-        assert_eq!(inbox.next(None), Err(RecvTimeoutError::Disconnected));
+        assert_eq!(queue.next(None), Err(RecvTimeoutError::Disconnected));
     }
 }
