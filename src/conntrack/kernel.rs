@@ -59,8 +59,8 @@ impl Conntrack {
     /// Lists half-open connections to former backends twice: those answered in between stay. So no
     /// client loses a connection to a working backend that was just removed.
     ///
-    /// `is_permitted` is asked for each stale entry after its listing, before its deletion: a commit
-    /// after the start of the sweep may have allowed the flow.
+    /// Calls `is_permitted` for each stale entry between its listing and its deletion: a commit after
+    /// the start of the sweep may have allowed the flow.
     ///
     /// # Errors
     /// If entries could not be listed or deleted. Missing entries are no error. Some entries may have

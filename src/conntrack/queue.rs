@@ -1,7 +1,7 @@
 //! The queue of sweeps, from the dataplane to the thread that runs them.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nfnetlink::conntrack::Entry;
 
@@ -32,7 +32,7 @@ impl Sweeps {
         }
     }
 
-    /// Requests a sweep after a commit. The first sweep has all frontends.
+    /// Requests a sweep after a commit. The caller passes all frontends first.
     pub fn committed(&mut self, sweep: Sweep) {
         self.started = true;
         self.send(Message::Committed(sweep));
@@ -50,12 +50,12 @@ pub(super) fn channel() -> (Sweeps, Queue) {
     (Sweeps { sender, started: false }, Queue { receiver, waiting: None, upcoming: None })
 }
 
-/// The receiving end of the queue, with the messages of unfinished sweeps.
+/// The receiving end of the queue, with what waits in it.
 pub(super) struct Queue {
     receiver: Receiver<Message>,
     /// The waiting sweeps, merged.
     waiting: Option<Sweep>,
-    /// The announced commit, until it succeeds.
+    /// The last announced commit, until a sync succeeds.
     upcoming: Option<Sweep>,
 }
 
@@ -79,9 +79,8 @@ impl Queue {
         }
     }
 
-    /// Waits for a sweep, without a timeout or with this one.
-    pub(super) fn next(&mut self, timeout: Option<Duration>) -> Result<Sweep, RecvTimeoutError> {
-        let until = timeout.map(|timeout| Instant::now() + timeout);
+    /// Waits for a sweep, if given until a time at most.
+    pub(super) fn next(&mut self, until: Option<Instant>) -> Result<Sweep, RecvTimeoutError> {
         loop {
             self.receive_all();
             if let Some(sweep) = self.waiting.take() {
@@ -174,7 +173,7 @@ mod tests {
         sweeps.committed(sweep(&[1]));
         sweeps.announce(|| sweep(&[2]));
         assert_eq!(queue.next(None), Ok(sweep(&[1])));
-        assert_eq!(queue.next(Some(Duration::ZERO)), Err(RecvTimeoutError::Timeout));
+        assert_eq!(queue.next(Some(Instant::now())), Err(RecvTimeoutError::Timeout));
         drop(sweeps);
         assert_eq!(queue.next(None), Err(RecvTimeoutError::Disconnected));
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nfnetlink::conntrack::Entry;
 use shunt_core::model::Family;
@@ -11,7 +11,7 @@ use tracing::warn;
 use super::queue::{self, Queue, Sweeps};
 use super::{Conntrack, Error, Report, Sweep};
 
-/// The pause between the last sweep and its repetition.
+/// The pause between a sweep and its repetition.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 /// The pause after a sweep, as a multiple of its duration: sweeps take a fifth of a core at most,
 /// however often endpoints change. Sweeps that arrive during the pause are merged.
@@ -22,9 +22,8 @@ const REST: u32 = 4;
 /// Waiting sweeps are merged, so that a busy thread lags behind by one sweep only. A sweep with
 /// additions alone searches nothing.
 ///
-/// Each sweep runs twice: at once, and again after a moment without sweeps. By then, packets that
-/// passed the old rules during the commit have made their entries. The repetition also retries
-/// failed sweeps.
+/// Each sweep runs twice: at once, and again after a pause. By then, packets that passed the old
+/// rules during the commit have made their entries. The repetition also retries failed sweeps.
 ///
 /// # Errors
 /// If the system refuses to start a thread.
@@ -33,7 +32,7 @@ pub fn spawn(
     report: impl FnMut(Report) + Send + 'static,
 ) -> io::Result<Sweeps> {
     let (sweeps, queue) = queue::channel();
-    let mut worker = Worker { conntrack, report, calm: SECOND_LOOK, queue };
+    let mut worker = Worker { conntrack, report, pause: SECOND_LOOK, queue };
     std::thread::Builder::new().name("conntrack".to_owned()).spawn(move || worker.run())?;
     Ok(sweeps)
 }
@@ -62,31 +61,58 @@ impl Sweeper for Conntrack {
 struct Worker<S, R> {
     conntrack: S,
     report: R,
-    calm: Duration,
+    /// The pause before a repetition.
+    pause: Duration,
     queue: Queue,
+}
+
+/// The repetition of a sweep.
+struct SecondLook {
+    due: Instant,
+    /// The sweep, with the backends of later sweeps.
+    sweep: Sweep,
+    /// The sweeps since then, which get a repetition of their own.
+    since: Option<Sweep>,
+}
+
+impl SecondLook {
+    fn merge(&mut self, later: Sweep, searches: bool) {
+        self.sweep.merge(later.clone());
+        match &mut self.since {
+            Some(since) => since.merge(later),
+            None => self.since = searches.then_some(later),
+        }
+    }
 }
 
 impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
     fn run(&mut self) {
-        let mut again: Option<Sweep> = None;
+        let mut second: Option<SecondLook> = None;
         loop {
-            match self.queue.next(again.is_some().then_some(self.calm)) {
+            if let Some(SecondLook { sweep, since, .. }) =
+                second.take_if(|second| second.due <= Instant::now())
+            {
+                self.sweep(&sweep);
+                second = since.map(|sweep| self.repetition(sweep));
+                continue;
+            }
+            let due = second.as_ref().map(|second| second.due);
+            match self.queue.next(due) {
                 Ok(sweep) => {
                     let searches = self.sweep(&sweep);
-                    if let Some(again) = &mut again {
-                        again.merge(sweep);
-                    } else if searches {
-                        again = Some(sweep);
+                    match &mut second {
+                        Some(second) => second.merge(sweep, searches),
+                        None => second = searches.then(|| self.repetition(sweep)),
                     }
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    again.take().iter().for_each(|sweep| {
-                        self.sweep(sweep);
-                    });
-                }
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    fn repetition(&self, sweep: Sweep) -> SecondLook {
+        SecondLook { due: Instant::now() + self.pause, sweep, since: None }
     }
 
     /// Runs a sweep, then pauses. Returns false if the sweep searches nothing.
@@ -208,7 +234,7 @@ mod tests {
 
     impl Running {
         /// Starts it when `waiting` lies in its queue already.
-        fn start(waiting: &[Sweep], failures: usize, calm: Duration) -> Running {
+        fn start(waiting: &[Sweep], failures: usize, pause: Duration) -> Running {
             let (mut sweeps, queue) = queue::channel();
             waiting.iter().for_each(|sweep| sweeps.committed(sweep.clone()));
             let (asked, asked_for) = mpsc::channel();
@@ -216,7 +242,7 @@ mod tests {
             let mut worker = Worker {
                 conntrack: Recorder { asked, failures },
                 report: move |made| report.send(made).expect("a test that listens"),
-                calm,
+                pause,
                 queue,
             };
             let thread = std::thread::spawn(move || worker.run());
@@ -254,13 +280,28 @@ mod tests {
     }
 
     #[test]
-    fn all_is_looked_at_again_once_it_is_calm() {
+    fn sweep_is_repeated_once() {
         let parts = [sweep("10.96.0.1", 1)];
         let worker = Running::start(&parts, 0, SHORT);
         assert_eq!(worker.next(), (Family::V4, parts[0].clone()));
         assert_eq!(worker.next(), (Family::V4, parts[0].clone()));
         std::thread::sleep(SHORT * 3);
         assert_eq!(worker.end(), (0, 2), "and not a third time");
+    }
+
+    #[test]
+    fn later_sweeps_do_not_postpone_the_second_look() {
+        let (first, later) = (sweep("10.96.0.1", 1), sweep("10.96.0.2", 1));
+        let mut worker = Running::start(std::slice::from_ref(&first), 0, SHORT);
+        assert_eq!(worker.next(), (Family::V4, first.clone()));
+        let both = (Family::V4, merged(&[first, later.clone()]));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while worker.asked.try_iter().all(|asked| asked != both) {
+            assert!(Instant::now() < deadline, "no second look");
+            worker.committed(&later);
+            std::thread::sleep(SHORT / 10);
+        }
+        worker.end();
     }
 
     #[test]
@@ -282,7 +323,7 @@ mod tests {
         sweeps.committed(sweep("10.96.0.1", 0));
         let (permitted, told) = mpsc::channel();
         let conntrack = Overtaken { sweeps, permitted };
-        let mut worker = Worker { conntrack, report: |_| {}, calm: LONG, queue };
+        let mut worker = Worker { conntrack, report: |_| {}, pause: LONG, queue };
         let sweep = worker.queue.next(None).expect("a sweep");
         worker.sweep(&sweep);
         assert_eq!(told.try_recv(), Ok(true));

@@ -10,8 +10,7 @@ use super::{CommitStats, Error, Quarantined, Snapshot, SpecConflict, SyncReport}
 
 /// An event of the dataplane's thread.
 pub enum Event<'a> {
-    /// The thread is about to commit a transaction that changes backends. If the commit fails, its
-    /// retry is announced too.
+    /// The thread is about to commit a transaction that changes backends. The commit may fail.
     Committing {
         /// As in [`Event::Synced`].
         flows: &'a Flows,

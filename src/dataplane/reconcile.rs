@@ -16,7 +16,7 @@ use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
 use super::gone::{Gone, is_about_gone};
 use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own, is_about_flags};
-use super::quarantine::Quarantine;
+use super::quarantine::{Quarantine, Suspect};
 use super::reading::{Reader, Reading};
 use super::record::TableState;
 use super::refusal::{Blame, Error, blame, is_about_affinity};
@@ -165,9 +165,9 @@ impl Dataplane {
     }
 
     /// Takes the frontends with changed backends for existing flows. Call it after a successful
-    /// sync.
+    /// sync. Those in quarantine stay: the kernel still has their former backends.
     pub fn take_flows(&mut self) -> Flows {
-        std::mem::take(&mut self.flows)
+        self.flows.take_except(|key| self.quarantine.holds(Suspect::Frontend(key)))
     }
 
     /// Takes the changes of node ports on loopback addresses. Call it after a successful sync.
@@ -319,7 +319,12 @@ impl Dataplane {
         };
         self.drift.record_changes();
         self.sweep.committed(&prepared.stale, &prepared.later);
+        let replaced = !current.moved_affinity.is_empty();
         let mut report = prepared.enter(current, &mut self.policy);
+        if replaced || report.repaired > 0 {
+            // Packets that met no rules made entries without address translation.
+            self.flows.merge(self.desired.all_flows());
+        }
         self.ahead.account(&mut report);
         self.settled();
         Ok(report)

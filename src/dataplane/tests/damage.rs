@@ -73,6 +73,22 @@ fn own_changes_are_no_damage() {
     assert!(matches!(events[..], [What::Failed { .. }, What::Wrote { .. }]), "{events:?}");
 }
 
+/// Packets that met no rules made entries of connection tracking without address translation.
+#[test]
+fn flows_of_all_frontends_are_swept_after_a_repair() {
+    let mut world = shared();
+    let all = world.take_swept();
+    let mut batch = Batch::new(None);
+    batch.delete_table(TableFamily::Ip, TABLE);
+    world.foreign(&batch.finish());
+    world.pass(2 * SECOND);
+    assert!(world.events().iter().any(|event| matches!(event, What::Repaired(_))));
+    assert_eq!(world.take_swept(), all);
+    world.send(vec![Change::slice(slice(1, Family::V4, &[11, 12, 13]))]);
+    world.settle();
+    assert!(world.take_swept().len() < all.len(), "only those of the Service");
+}
+
 /// A refusal on the way does not hide that there was damage.
 #[test]
 fn repair_beside_a_refused_frontend_is_reported() {

@@ -134,6 +134,25 @@ fn refused_frontend_costs_nothing_but_itself_and_is_tried_after_growing_pauses()
 }
 
 #[test]
+fn flows_of_a_refused_frontend_are_swept_once_the_kernel_accepts_it() {
+    let mut world = World::new();
+    world.send(cluster(&[11]));
+    world.settle();
+    let all = world.take_swept();
+    assert!(!all.is_empty());
+    world.namespace.refuse(|set, _| set.ends_with("endpoints").then_some(Errno::ENOSPC));
+    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
+    world.settle();
+    assert!(!world.snapshot().quarantined.is_empty());
+    let of_refused = world.take_swept();
+    assert!(of_refused.is_empty(), "the kernel has the former endpoint: {of_refused:?}");
+    world.namespace.relent();
+    world.pass(2 * SECOND);
+    assert!(world.snapshot().quarantined.is_empty());
+    assert!(!world.take_swept().is_empty());
+}
+
+#[test]
 fn change_of_a_refused_service_is_tried_at_once() {
     let mut world = World::new();
     world.namespace.refuse(|set, key| {

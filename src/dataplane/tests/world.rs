@@ -1,5 +1,6 @@
 //! A worker over fake nf_tables, with made-up time.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Batch, Error, FinishedBatch, Kernel, TableFamily};
 use shunt_core::model::{Change, ChangeBatch, Family};
-use shunt_core::plan::{Options, TABLE};
+use shunt_core::plan::{FrontendKey, Options, TABLE};
 use shunt_fake_nftables::{Call, Fault, Faulty, Listing, NODE, Namespace, Socket, service, slice};
 
 use crate::dataplane::command::{Backlog, Command, Commands, Configure, channel};
@@ -46,6 +47,8 @@ struct Shared {
     triggers: usize,
     /// The number of transactions that were announced.
     announced: Arc<AtomicUsize>,
+    /// The frontends with changed flows.
+    swept: BTreeSet<FrontendKey>,
     snapshot: Arc<Snapshot>,
     decide: Option<Box<Decide>>,
     /// The processor time of each listing.
@@ -71,8 +74,9 @@ impl Handle {
             Event::Committing { .. } => {
                 self.lock().announced.fetch_add(1, Ordering::Relaxed);
             }
-            Event::Synced { wrote, batches, snapshot, .. } => {
+            Event::Synced { wrote, batches, snapshot, flows, .. } => {
                 let mut shared = self.lock();
+                shared.swept.extend(flows.into_iter().map(|(key, _)| key));
                 shared.snapshot = snapshot;
                 shared.triggers += batches.iter().map(|batch| batch.triggers.len()).sum::<usize>();
                 drop(shared);
@@ -159,6 +163,11 @@ impl World {
     /// The number of announced transactions, also while one is committed.
     pub(super) fn announced(&self) -> Arc<AtomicUsize> {
         self.shared.lock().announced.clone()
+    }
+
+    /// Takes the frontends whose flows were to be swept since the last call.
+    pub(super) fn take_swept(&self) -> BTreeSet<FrontendKey> {
+        std::mem::take(&mut self.shared.lock().swept)
     }
 
     /// Each listing takes so much processor time.

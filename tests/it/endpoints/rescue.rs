@@ -11,15 +11,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getsockname, getsockopt, socket,
     sockopt,
 };
-use shunt_testbed::{Host, Protocol};
+use nix::unistd::Pid;
+use shunt_testbed::{Exposition, Host, METRICS_PORT, Protocol};
 
 use super::changes::{Changes, DYING, READY, SERVING, UNREADY, slices_of};
 use crate::table::{Case, Table};
-use crate::world::{TARGET, World, cluster_ip_service, web};
+use crate::world::{CLUSTER_CIDR, TARGET, World, cluster_ip_service, web};
 
 const TCP: Table = Table::ALL.on(&[Protocol::Tcp]);
 
@@ -268,6 +270,33 @@ fn half_open_connection_from_before_the_service_reaches_it() -> Result<()> {
     world.manifests.write("slices.yaml", slices)?;
     world.manifests.write("web.yaml", web())?;
     all_reach(&all, "pod-3", "the Service is there");
+    Ok(())
+}
+
+#[test]
+fn half_open_connection_from_before_a_repair_reaches_the_service() -> Result<()> {
+    let world = World::new()?;
+    let node = &world.lab.node;
+    mute_surroundings(&world)?;
+    let slices = slices_of("web", "all", &[(&world.lab.pod3, READY)]);
+    world.manifests.write("web.yaml", format!("{}{slices}", web()))?;
+    let agent = world.agent(CLUSTER_CIDR)?;
+    let agent = agent.arg("--own-tables=false").arg("--drift-check-period=500ms").start()?;
+    // The sweeps of the start, which would find the connections too.
+    agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
+        let scraped = Exposition::parse(&answer.body).ok()?;
+        let name = "kubeproxy_conntrack_reconciler_sync_duration_seconds_count";
+        let sweeps = |family| scraped.value(name, &[("ip_family", family)]);
+        (sweeps("IPv4") == Some(2.0) && sweeps("IPv6") == Some(2.0)).then_some(())
+    })?;
+    let process = Pid::from_raw(agent.pid());
+    // The agent repairs damage within a moment.
+    kill(process, Signal::SIGSTOP)?;
+    node.nft("delete table ip shunt; delete table ip6 shunt")?;
+    let all = begin_all(&world, TCP)?;
+    half_open_entries(&world, &all)?;
+    kill(process, Signal::SIGCONT)?;
+    all_reach(&all, "pod-3", "the tables are there again");
     Ok(())
 }
 

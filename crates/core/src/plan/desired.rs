@@ -354,6 +354,22 @@ impl Desired {
         self.unserved
     }
 
+    /// Returns the backends to which existing flows may stay, for all frontends, to be searched. For
+    /// rules that were missing for a moment: packets may have made entries without them.
+    #[must_use]
+    pub fn all_flows(&self) -> Flows {
+        let frontends = self
+            .plans
+            .iter()
+            .flat_map(|(name, plan)| plan.frontends.iter().map(move |(key, _)| (name, plan, *key)));
+        let owned = frontends.filter(|(name, _, key)| self.claims.winner(*key) == Some(name));
+        owned
+            .filter_map(|(_, plan, key)| {
+                plan.serving(key).map(|serving| (key, Flow { serving, search: true }))
+            })
+            .collect()
+    }
+
     /// Takes the changes of the backends for existing flows since the last call.
     pub fn take_flows(&mut self) -> Flows {
         std::mem::take(&mut self.flows)

@@ -55,6 +55,12 @@ impl Flows {
         });
     }
 
+    /// Takes the changes, except those of some frontends.
+    pub fn take_except(&mut self, stays: impl Fn(FrontendKey) -> bool) -> Flows {
+        let stay = self.0.extract_if(.., |(key, _)| stays(*key)).collect();
+        Flows(std::mem::replace(&mut self.0, stay))
+    }
+
     /// Records the backends for existing flows of a frontend.
     pub(super) fn note(&mut self, key: FrontendKey, flow: Flow) {
         self.0.push((key, flow));
