@@ -32,6 +32,7 @@ mod reconcile;
 mod record;
 mod refusal;
 mod remove;
+mod retry;
 mod slots;
 mod snapshot;
 mod state;

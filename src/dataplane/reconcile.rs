@@ -3,23 +3,23 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use nfnetlink::nft::{self, Kernel, Refusal, Socket};
-use nix::errno::Errno;
+use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{
-    ChainName, Desired, Flows, FrontendKey, LoopbackChanges, NodeContext, Options, Unresponsive,
+    ChainName, Desired, Flows, LoopbackChanges, NodeContext, Options, Unresponsive,
 };
 
 use super::affinity::{Step, Sweep, kept};
 use super::ahead::Ahead;
 use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
-use super::gone::{Gone, is_about_gone};
-use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own, is_about_flags};
+use super::gone::Gone;
+use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own};
 use super::quarantine::{Quarantine, Suspect};
 use super::reading::{Reader, Reading};
 use super::record::TableState;
-use super::refusal::{Blame, Error, blame, is_about_affinity};
+use super::refusal::Error;
+use super::retry::Lessons;
 use super::snapshot::Snapshot;
 use super::state::{Current, State};
 use super::stats::CommitStats;
@@ -43,12 +43,12 @@ pub struct Dataplane {
     reader: Reader,
     /// The reading of a check for drift.
     found: Option<Reading>,
-    policy: OwnershipPolicy,
-    quarantine: Quarantine,
+    pub(super) policy: OwnershipPolicy,
+    pub(super) quarantine: Quarantine,
     drift: Drift,
     hashes: Hashes,
-    sweep: Sweep,
-    gone: Gone,
+    pub(super) sweep: Sweep,
+    pub(super) gone: Gone,
     unused_chains: UnusedChains,
     /// Frontends whose flows need a sweep after the next successful sync.
     flows: Flows,
@@ -64,17 +64,6 @@ pub enum Progress {
     Wrote(SyncReport),
     /// The kernel's listing cannot be trusted at the moment; retry at this time.
     ReadAgain(Instant),
-}
-
-/// The consequences of refusals within a sync.
-#[derive(Default)]
-struct Lessons {
-    /// The sync has read the kernel.
-    is_fresh: bool,
-    /// Every element gets a message of its own.
-    isolated: bool,
-    /// The socket was replaced.
-    reconnected: bool,
 }
 
 impl Dataplane {
@@ -443,84 +432,6 @@ impl Dataplane {
         self.gone.settled();
     }
 
-    /// Handles a refusal. Returns false if another attempt would not help.
-    fn finds_a_way_around(
-        &mut self,
-        error: &nft::Error,
-        lessons: &mut Lessons,
-        now: Instant,
-    ) -> Result<bool, Error> {
-        match error {
-            nft::Error::Refused(refusals)
-                if self.policy.kernel_can.is_none() && refusals.iter().any(is_about_flags) =>
-            {
-                self.policy.kernel_can = Some(false);
-                Ok(true)
-            }
-            nft::Error::Refused(refusals) => Ok(self.mend(refusals, lessons, now)),
-            error if is_disconnected(error) && !lessons.reconnected => {
-                // The tables of the old socket have no owner now.
-                lessons.reconnected = true;
-                self.state.lose();
-                self.sweep.restart();
-                self.kernel.reconnect()?;
-                Ok(true)
-            }
-            _ => Ok(false),
-        }
-    }
-
-    fn mend(&mut self, refusals: &[Refusal], lessons: &mut Lessons, now: Instant) -> bool {
-        // An entry expired and was stored anew while it was to be deleted.
-        if refusals.iter().all(is_about_affinity) {
-            return true;
-        }
-        // The kernel may differ from the record.
-        let surprised = |refusal: &Refusal| {
-            matches!(refusal.errno, Errno::EEXIST | Errno::ENOENT | Errno::EBUSY)
-        };
-        if !lessons.is_fresh && refusals.iter().any(surprised) {
-            self.state.lose();
-            self.stats.refused = self.stats.refused.saturating_sub(1);
-            self.stats.overtaken += 1;
-            return true;
-        }
-        // Services work without resets.
-        if refusals.iter().any(is_about_gone) && self.gone.give_up() {
-            let reasons: Vec<String> = refusals.iter().map(ToString::to_string).collect();
-            tracing::error!(
-                "connections to gone endpoints are not reset, the kernel refuses it: {}; turn \
-                 shunt.resetGoneEndpoints off",
-                reasons.join("; ")
-            );
-            return true;
-        }
-        match blame(refusals, |family, chain| self.users(family, chain)) {
-            Blame::Everything => false,
-            Blame::SomeElement => !std::mem::replace(&mut lessons.isolated, true),
-            Blame::Suspects(suspects) => {
-                for (suspect, reason) in suspects {
-                    self.quarantine.add(suspect, &reason, now);
-                }
-                // Of the elements of one message the kernel names only the first.
-                lessons.isolated = true;
-                true
-            }
-        }
-    }
-
-    /// Returns the uncommitted frontends that need a chain.
-    fn users(&self, family: Family, chain: ChainName) -> Vec<FrontendKey> {
-        let Some(current) = self.state.current() else { return Vec::new() };
-        let uses = |key: &FrontendKey| {
-            let frontend = self.desired.frontend(*key);
-            frontend.is_some_and(|frontend| frontend.chains(*key).any(|name| name == chain))
-        };
-        let compared = current.compared(&self.desired);
-        let of_family = compared.frontends().iter().copied().filter(|key| key.family() == family);
-        of_family.filter(uses).collect()
-    }
-
     /// Returns the time of the next sync for gone endpoints.
     #[must_use]
     pub fn next_gone(&self) -> Option<Instant> {
@@ -599,13 +510,4 @@ impl Dataplane {
     pub fn has_unused_chains(&self) -> bool {
         self.state.current().is_some_and(|current| !current.record.unused_chains().is_empty())
     }
-}
-
-/// Returns true if the error makes the socket unusable.
-fn is_disconnected(error: &nft::Error) -> bool {
-    let (nft::Error::Send { reason, .. } | nft::Error::Receive(reason)) = error else {
-        return false;
-    };
-    let gone = [Errno::EBADF, Errno::ENOTSOCK, Errno::ENOTCONN, Errno::EPIPE, Errno::ECONNREFUSED];
-    reason.raw_os_error().is_some_and(|code| gone.contains(&Errno::from_raw(code)))
 }

@@ -5,8 +5,10 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use shunt_testbed::{Echo, Node, Outcome, Protocol, probe};
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use shunt_testbed::{Echo, Flow, Node, Outcome, Protocol, Reply, probe};
 
 use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest};
 
@@ -122,6 +124,35 @@ impl NodePorts {
         }
         Ok(())
     }
+}
+
+/// A client that sends before the agent knows an address of its node, and does not stop.
+#[test]
+fn flow_from_before_an_address_has_node_ports_reaches_a_pod() -> Result<()> {
+    let node = NodePorts::new()?;
+    let agent = node.world.agent(&NodePorts::config(SELECTING[0]))?.start()?;
+    let process = Pid::from_raw(agent.pid());
+    node.add_interface()?;
+    let client = &node.world.lab.client;
+    for ip in ADDED {
+        let to = NodePorts::address(ip)?;
+        let source = client.ip_like(to.ip()).context("an address")?;
+        kill(process, Signal::SIGSTOP)?;
+        node.change("add", ip, "extra")?;
+        let mut flow = client.run(|| Flow::open(Protocol::Udp, source, to))?;
+        let start = Instant::now();
+        let mut wait_for = |servers: &[&str]| loop {
+            Flow::ask_all(&mut [&mut flow], Duration::from_millis(300))?;
+            if matches!(&flow.reply, Reply::Server(server) if servers.contains(&&**server)) {
+                return Ok(());
+            }
+            ensure!(start.elapsed() < PATIENCE, "{ip}: {:?} instead of {servers:?}", flow.reply);
+        };
+        wait_for(&["node-1"])?;
+        kill(process, Signal::SIGCONT)?;
+        wait_for(&PODS)?;
+    }
+    agent.stop()
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::conflicts::{Claims, Precedence};
 use super::{
-    Conflict, Flow, Flows, Frontend, FrontendKey, FrontendKind, HealthCheck, NodeContext, Options,
+    Conflict, Flows, Frontend, FrontendKey, FrontendKind, HealthCheck, NodeContext, Options,
     PlanDelta, ServicePlan, Set, SetMember, Unresponsive, Unserved, base_chains, plan_service,
 };
 use crate::model::{ArrivalMap, Backend, Dirty, Family, ObjectName, Protocol, Store};
@@ -26,7 +26,7 @@ pub struct Desired {
     node_name: String,
     node_context: Option<Arc<NodeContext>>,
     pub(super) plans: ArrivalMap<ObjectName, ServicePlan>,
-    claims: Claims,
+    pub(super) claims: Claims,
     /// Members of plain sets with the number of Services (or node_context) that want them.
     members: ArrivalMap<SetMember, usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
@@ -36,7 +36,7 @@ pub struct Desired {
     /// The sum of all plans.
     unserved: Unserved,
     touched: Touching,
-    flows: Flows,
+    pub(super) flows: Flows,
     /// The ports of the proxy on loopback addresses that may have changed.
     pub(super) loopback: BTreeSet<(Family, u16)>,
 }
@@ -122,6 +122,10 @@ impl Desired {
             Family::ALL.into_iter().filter_map(|f| s.node_port_addresses(f)).flatten().collect()
         };
         let old = self.node_context.as_deref().map(members).unwrap_or_default();
+        let added: BTreeSet<IpAddr> = members(&new).difference(&old).copied().collect();
+        if !added.is_empty() {
+            self.note_node_ports();
+        }
         for address in members(&new) {
             self.add_member(SetMember { set: Set::NodeportIps, address });
         }
@@ -231,39 +235,6 @@ impl Desired {
         self.touched.frontends.extend(keys);
     }
 
-    /// Records the backends to which existing flows may stay, for a frontend that the same Service
-    /// claims before and after.
-    fn note_served(
-        &mut self,
-        name: &ObjectName,
-        key: FrontendKey,
-        old: &ServicePlan,
-        new: &ServicePlan,
-    ) {
-        // With several claims, the owner decides.
-        if self.claims.winner(key) != Some(name) {
-            return;
-        }
-        let (Some(before), Some(serving)) = (old.serving(key), new.serving(key)) else { return };
-        if before != serving {
-            self.flows.note(key, Flow::after(&before, &serving));
-        }
-    }
-
-    /// Records the backends to which existing flows may stay, for a frontend that may have a new
-    /// owner or none. `plan` is the plan of the Service of this name.
-    fn note_owned(&mut self, name: &ObjectName, plan: Option<&ServicePlan>, key: FrontendKey) {
-        let owner = match self.claims.winner(key) {
-            Some(owner) if owner == name => plan,
-            Some(owner) => self.plans.get(owner),
-            None => None,
-        };
-        match owner.and_then(|owner| owner.serving(key)) {
-            Some(serving) => self.flows.note(key, Flow { serving, search: true }),
-            None => self.flows.end(key),
-        }
-    }
-
     fn add_member(&mut self, member: SetMember) {
         let count = self.members.entry(member).or_insert(0);
         *count += 1;
@@ -354,27 +325,6 @@ impl Desired {
         self.unserved
     }
 
-    /// Returns the backends to which existing flows may stay, for all frontends, to be searched. For
-    /// rules that were missing for a moment: packets may have made entries without them.
-    #[must_use]
-    pub fn all_flows(&self) -> Flows {
-        let frontends = self
-            .plans
-            .iter()
-            .flat_map(|(name, plan)| plan.frontends.iter().map(move |(key, _)| (name, plan, *key)));
-        let owned = frontends.filter(|(name, _, key)| self.claims.winner(*key) == Some(name));
-        owned
-            .filter_map(|(_, plan, key)| {
-                plan.serving(key).map(|serving| (key, Flow { serving, search: true }))
-            })
-            .collect()
-    }
-
-    /// Takes the changes of the backends for existing flows since the last call.
-    pub fn take_flows(&mut self) -> Flows {
-        std::mem::take(&mut self.flows)
-    }
-
     /// Takes the changes of the plan since the last call.
     pub fn take_delta(&mut self) -> PlanDelta {
         let Touching { frontends, members, chains } = std::mem::take(&mut self.touched);
@@ -430,7 +380,7 @@ mod tests {
         Change, Endpoint, EndpointPort, EndpointSlice, Protocol, Service, ServicePort,
         TrafficPolicy,
     };
-    use crate::plan::NodePortAddresses;
+    use crate::plan::{Flow, NodePortAddresses};
 
     /// Generates Services with few names and addresses, so that they conflict. An address can be
     /// one Service's ClusterIP and another's VIP or ExternalIP, or both of one Service.
@@ -585,10 +535,13 @@ mod tests {
                 prop_assert_eq!(&owned.collect::<BTreeMap<_, _>>(), &owners);
                 // Where flows may stay follows from the owner's endpoints alone.
                 let flows = by_frontend(flows);
+                let mut all = by_frontend(&desired.all_flows());
                 for (key, owner) in &owners {
                     let serving = flows.get(key).map(|flow| flow.serving.clone());
-                    prop_assert_eq!(serving, desired.plans[owner].serving(*key));
+                    prop_assert_eq!(&serving, &desired.plans[owner].serving(*key));
+                    prop_assert_eq!(serving, all.remove(key).map(|flow| flow.serving));
                 }
+                prop_assert!(all.is_empty());
             }
             prop_assert_eq!(state(&planned[0]), state(&planned[1]));
         }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::FrontendKey;
-use crate::model::{Backend, missing};
+use super::{Desired, FrontendKey, ServicePlan};
+use crate::model::{Backend, ObjectName, missing};
 
 /// The changes of the backends for existing flows, per TCP or UDP frontend. Their order is that of
 /// the changes, and the last change of a frontend counts. Recording is cheap, since a start records
@@ -82,6 +82,74 @@ impl Flows {
     /// Reserves capacity for more frontends.
     pub(super) fn reserve(&mut self, more: usize) {
         self.0.reserve(more);
+    }
+}
+
+impl Desired {
+    /// Returns the backends to which existing flows may stay, for all frontends, to be searched. For
+    /// rules that were missing for a moment: packets may have made entries without them.
+    #[must_use]
+    pub fn all_flows(&self) -> Flows {
+        let frontends = self
+            .plans
+            .iter()
+            .flat_map(|(name, plan)| plan.frontends.iter().map(move |(key, _)| (name, plan, *key)));
+        let owned = frontends.filter(|(name, _, key)| self.claims.winner(*key) == Some(name));
+        owned
+            .filter_map(|(_, plan, key)| {
+                plan.serving(key).map(|serving| (key, Flow { serving, search: true }))
+            })
+            .collect()
+    }
+
+    /// Records all node ports, after an address got them: packets may have come before.
+    pub(super) fn note_node_ports(&mut self) {
+        let all = self.all_flows().0.into_iter();
+        let node_ports = all.filter(|(key, _)| matches!(key, FrontendKey::NodePort(..)));
+        self.flows.merge(node_ports.collect());
+    }
+
+    /// Takes the changes of the backends for existing flows since the last call.
+    pub fn take_flows(&mut self) -> Flows {
+        std::mem::take(&mut self.flows)
+    }
+
+    /// Records the backends to which existing flows may stay, for a frontend that the same Service
+    /// claims before and after.
+    pub(super) fn note_served(
+        &mut self,
+        name: &ObjectName,
+        key: FrontendKey,
+        old: &ServicePlan,
+        new: &ServicePlan,
+    ) {
+        // With several claims, the owner decides.
+        if self.claims.winner(key) != Some(name) {
+            return;
+        }
+        let (Some(before), Some(serving)) = (old.serving(key), new.serving(key)) else { return };
+        if before != serving {
+            self.flows.note(key, Flow::after(&before, &serving));
+        }
+    }
+
+    /// Records the backends to which existing flows may stay, for a frontend that may have a new
+    /// owner or none. `plan` is the plan of the Service of this name.
+    pub(super) fn note_owned(
+        &mut self,
+        name: &ObjectName,
+        plan: Option<&ServicePlan>,
+        key: FrontendKey,
+    ) {
+        let owner = match self.claims.winner(key) {
+            Some(owner) if owner == name => plan,
+            Some(owner) => self.plans.get(owner),
+            None => None,
+        };
+        match owner.and_then(|owner| owner.serving(key)) {
+            Some(serving) => self.flows.note(key, Flow { serving, search: true }),
+            None => self.flows.end(key),
+        }
     }
 }
 
