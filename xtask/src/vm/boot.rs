@@ -120,7 +120,7 @@ pub(super) const BOOTS: [Boot; 5] = [
             // First, because it wants to find a machine on which nothing was done.
             Run { name: BARE, tests: &[] },
             // Not those of `shunt render`: what it prints is no matter of the kernel, and nft 1.0.6 puts a
-            // conversion into the rule of the source ranges that kernels from 6.12 on refuse. Nor storms:
+            // conversion into the rule of the source ranges that 6.12.117 rejects. Nor storms:
             // they are about how often the agent tries again, and take it many times as long here.
             Run { name: "kernel", tests: &["--skip=kernel::rendered::", "--skip=kernel::storm::"] },
             // Whether the fake nf_tables are like this kernel, too.
