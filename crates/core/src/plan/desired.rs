@@ -122,8 +122,7 @@ impl Desired {
             Family::ALL.into_iter().filter_map(|f| s.node_port_addresses(f)).flatten().collect()
         };
         let old = self.node_context.as_deref().map(members).unwrap_or_default();
-        let added: BTreeSet<IpAddr> = members(&new).difference(&old).copied().collect();
-        if !added.is_empty() {
+        if !members(&new).is_subset(&old) {
             self.note_node_ports();
         }
         for address in members(&new) {

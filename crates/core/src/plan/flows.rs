@@ -43,7 +43,7 @@ impl Flows {
             *self = later;
             return;
         }
-        // Only failing commits leave entries here, which must not grow without bound.
+        // Failing commits and refused frontends leave entries here, which must not grow without bound.
         self.0.extend(later.0);
         self.0.sort_by_key(|(key, _)| *key);
         self.0.dedup_by(|(later_key, later), (key, flow)| {
@@ -102,11 +102,14 @@ impl Desired {
             .collect()
     }
 
-    /// Records all node ports, after an address got them: packets may have come before.
+    /// Records all node ports to be searched, after an address got them: packets may have come before.
+    /// Records the other frontends too, because an ExternalIP may hide a node port on that address.
     pub(super) fn note_node_ports(&mut self) {
-        let all = self.all_flows().0.into_iter();
-        let node_ports = all.filter(|(key, _)| matches!(key, FrontendKey::NodePort(..)));
-        self.flows.merge(node_ports.collect());
+        let mut all = self.all_flows();
+        for (key, flow) in &mut all.0 {
+            flow.search = matches!(key, FrontendKey::NodePort(..));
+        }
+        self.flows.merge(all);
     }
 
     /// Takes the changes of the backends for existing flows since the last call.
@@ -170,8 +173,14 @@ impl IntoIterator for Flows {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
-    use crate::model::{Family, Protocol};
+    use crate::model::{
+        Change, Dirty, Family, Protocol, Service, ServicePort, Store, TrafficPolicy,
+    };
+    use crate::plan::{NodePortAddresses, Options};
 
     fn backends(ports: &[u16]) -> Arc<[Backend]> {
         let address = std::net::Ipv4Addr::new(10, 244, 0, 1).into();
@@ -212,5 +221,51 @@ mod tests {
         let mut flows = Flows::default();
         flows.end(FrontendKey::NodePort(Family::V4, Protocol::Sctp, 30_080));
         assert!(flows.is_empty());
+    }
+
+    #[test]
+    fn new_address_of_the_node_searches_node_ports_and_names_what_hides_them() {
+        let prefix: ipnet::IpNet = "192.0.2.0/24".parse().expect("a prefix");
+        let cidrs = NodePortAddresses::Cidrs(vec![prefix]);
+        let options = Options { node_port_addresses: cidrs, ..Options::default() };
+        let (mut store, mut desired) = (Store::new(), Desired::new(options, "node-1"));
+        let service = Service {
+            name: ObjectName::new("default", "web"),
+            created: None,
+            cluster_ips: vec![Ipv4Addr::new(10, 96, 0, 1).into()],
+            external_ips: vec![Ipv4Addr::new(192, 0, 2, 11).into()],
+            load_balancer_ips: Vec::new(),
+            proxied_ips: Vec::new(),
+            source_ranges: Vec::new(),
+            ports: vec![ServicePort {
+                name: "".into(),
+                protocol: Protocol::Udp,
+                port: 30_080,
+                node_port: Some(30_080),
+            }],
+            internal_policy: TrafficPolicy::Cluster,
+            external_policy: TrafficPolicy::Cluster,
+            affinity_seconds: None,
+            balancing: None,
+            health_check_node_port: None,
+        };
+        let mut flows_after = |change: Change| {
+            let mut dirty = Dirty::default();
+            store.apply(change, &mut dirty);
+            desired.update(&store, &dirty);
+            desired.take_flows().into_iter().collect::<BTreeMap<_, _>>()
+        };
+        let addresses = |last: &[u8]| {
+            let all = last.iter().map(|octet| IpAddr::from(Ipv4Addr::new(192, 0, 2, *octet)));
+            Change::InterfaceAddresses(all.collect())
+        };
+        flows_after(addresses(&[10]));
+        let all = flows_after(Change::service(service));
+        let after_new = flows_after(addresses(&[10, 11]));
+        assert!(after_new.keys().eq(all.keys()), "{after_new:?}");
+        for (key, flow) in &after_new {
+            assert_eq!(flow.search, matches!(key, FrontendKey::NodePort(..)), "{key:?}");
+        }
+        assert!(flows_after(addresses(&[10])).is_empty());
     }
 }
