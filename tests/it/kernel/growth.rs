@@ -1,8 +1,12 @@
 //! Sets have a size: a cluster that outgrows it gets larger ones, without a gap.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use anyhow::{Context, Result, ensure};
 use nfnetlink::nft::{Kernel, Socket, TableFamily};
 use shunt_core::model::{Change, Family};
+use shunt_core::plan::FrontendKey;
 use shunt_fake_nftables::{service, slice};
 use shunt_testbed::Netns;
 
@@ -47,6 +51,7 @@ fn a_table_whose_sets_are_too_small_is_replaced_in_one_transaction() -> Result<(
     dataplane.apply_all(services(3..128));
     let report = dataplane.sync()?.context("nothing was written")?;
     assert_eq!((size(&ns, "endpoints")?, report.deleted), (Some(512), 0));
+    dataplane.take_flows();
     let generation = ns.nft_generation()?;
     dataplane.apply_all(services(128..129));
     let report = dataplane.sync()?.context("nothing was written")?;
@@ -54,6 +59,15 @@ fn a_table_whose_sets_are_too_small_is_replaced_in_one_transaction() -> Result<(
     assert_eq!(size(&ns, "endpoints")?, Some(2_048));
     assert!(report.added > 3 * 129, "{report:?}");
     assert_eq!((report.deleted, report.repaired), (0, 0));
+    // A packet may have passed between the tables: the flows of all Services are searched.
+    let searched = dataplane.take_flows().into_iter().filter(|(_, flow)| flow.search);
+    let searched: BTreeSet<IpAddr> = searched
+        .filter_map(|(key, _)| match key {
+            FrontendKey::Address(address, ..) => Some(address),
+            FrontendKey::NodePort(..) => None,
+        })
+        .collect();
+    assert!((0..129).all(|n| searched.contains(&service(n).cluster_ips[0])), "{searched:?}");
 
     let endpoints = ns.output("nft", &["list", "map", "ip", "shunt", "endpoints"])?;
     for n in [0_u16, 2, 127, 128] {
