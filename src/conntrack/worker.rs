@@ -294,9 +294,10 @@ mod tests {
         let (first, later) = (sweep("10.96.0.1", 1), sweep("10.96.0.2", 1));
         let mut worker = Running::start(std::slice::from_ref(&first), 0, SHORT);
         assert_eq!(worker.next(), (Family::V4, first.clone()));
-        let both = (Family::V4, merged(&[first, later.clone()]));
+        // On a machine that sleeps here, it comes before the later sweeps.
+        let looks = [merged(&[first.clone(), later.clone()]), first].map(|look| (Family::V4, look));
         let deadline = Instant::now() + Duration::from_secs(10);
-        while worker.asked.try_iter().all(|asked| asked != both) {
+        while !worker.asked.try_iter().any(|asked| looks.contains(&asked)) {
             assert!(Instant::now() < deadline, "no second look");
             worker.committed(&later);
             std::thread::sleep(SHORT / 10);
@@ -314,7 +315,7 @@ mod tests {
         // On a machine that sleeps here, the second look at the first sweep comes before.
         while worker.next() != (Family::V4, after.clone()) {}
         assert_eq!(worker.next(), (Family::V4, after));
-        assert_eq!(worker.end().0, 0);
+        assert!(worker.end().0 <= 1, "at the most the second look at what came later");
     }
 
     #[test]
