@@ -93,7 +93,7 @@ pub(super) fn judge(api: &Api, node_context: &NodeContext) -> Vec<Line> {
             node_name,
             format!("the API has no Node {}", node_context.node_name),
             "set hostnameOverride or --hostname-override to the name of the Node, or register it; \
-             until then /healthz answers 503, and node ports have no primary addresses",
+             until then /healthz answers 503, and a new node has no node ports",
         ),
     });
     lines
@@ -130,9 +130,9 @@ fn permissions(inspection: &Inspection) -> Line {
         );
     }
     let text = texts.join("; ");
-    match refused.iter().any(|(kind, _)| kind.is_namespaced()) {
+    match refused.iter().any(|(kind, _)| *kind != Kind::ServiceCidr) {
         true => Line::fail(name, text, remedy),
-        // Most of shunt works without the others.
+        // Only packets to unused addresses pass without them.
         false => Line::warn(name, text, remedy),
     }
 }
@@ -235,7 +235,9 @@ mod tests {
         let line = &judge(&slices, &node_context(true))[1];
         assert!(line.remedy.as_deref().is_some_and(|it| it.contains("[EndpointSlice]")));
         let node = asked("192.0.2.10", vec![forbidden(Kind::Node)]);
-        assert_eq!(results(&node, false), [Good, Warn, Good, Skip]);
+        assert_eq!(results(&node, false), [Good, Fail, Good, Skip]);
+        let service_cidrs = asked("192.0.2.10", vec![forbidden(Kind::ServiceCidr)]);
+        assert_eq!(results(&service_cidrs, true), [Good, Warn, Good, Good]);
     }
 
     #[test]

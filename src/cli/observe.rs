@@ -24,7 +24,7 @@ use crate::loopback::Proxy;
 use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::source::manifests::{Location, Locations};
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
-use crate::status::{AgentState, Ejections, NodePorts, missing_node};
+use crate::status::{AgentState, Ejections, NodePorts, WithoutNode};
 
 /// The maximum number of Services with an Event about one endpoint.
 const MAX_EVENTS: usize = 10;
@@ -54,8 +54,9 @@ pub(super) struct Observer {
     pub(super) directory: Sender<Programmed>,
     /// The directory of the sysctls: `/proc/sys/net`, or its mount point in a container.
     pub(super) net_sysctls: PathBuf,
-    /// The name of the agent's Node, if the API has no Node of that name.
-    pub(super) missing_node: Option<String>,
+    /// The name of the agent's Node, whether the API has none of that name, and what the rules go by,
+    /// in the last log line about it.
+    pub(super) without_node: Option<(String, bool, WithoutNode)>,
     /// The file and line of each Service in the manifests.
     pub(super) locations: Locations,
     /// Ends the process with the thread of the dataplane, which owns the observer.
@@ -95,6 +96,9 @@ impl Observer {
                 // Last, so that a scrape with the new gauges also has the counters.
                 let sync = Sync { took: stats.took, full: stats.full };
                 self.metrics.sync_succeeded(sync, &state(&snapshot));
+            }
+            Event::Held { node_is_read } => {
+                self.note_without_node(Some((node_is_read, WithoutNode::Held)));
             }
             Event::Failed { error, retry_in, stats, node_is_eligible } => {
                 tracing::error!(
@@ -192,22 +196,30 @@ impl Observer {
         });
     }
 
-    /// Logs once that the agent's Node does not exist, and once that it does. An Event cannot
-    /// regard a missing Node.
+    /// Logs once that the agent's Node does not exist or cannot be read, and once that it does. An
+    /// Event cannot regard a missing Node.
     fn note_node(&mut self, snapshot: &Snapshot) {
-        let is_missing = !self.unknown_node_is_eligible && snapshot.node_is_eligible.is_none();
-        let missing = is_missing.then(|| self.known.node());
-        if missing == self.missing_node {
+        let is_lacking = !self.unknown_node_is_eligible && snapshot.node_is_eligible.is_none();
+        let is_known = snapshot.node_context.as_ref().is_some_and(|it| it.node.is_some());
+        let how = if is_known { WithoutNode::LastKnown } else { WithoutNode::Closed };
+        self.note_without_node(is_lacking.then_some((snapshot.node_is_read, how)));
+    }
+
+    fn note_without_node(&mut self, how: Option<(bool, WithoutNode)>) {
+        let node = self.known.node();
+        let without = how.map(|(is_missing, how)| (node.clone(), is_missing, how));
+        if without == self.without_node {
             return;
         }
-        self.known.miss_node(is_missing);
-        match &missing {
-            Some(node) => {
-                tracing::error!(node, field = "hostnameOverride", "{}", missing_node(node));
+        self.known.without_node(how);
+        match how {
+            Some((is_missing, how)) => {
+                let what = how.describe(&node, is_missing);
+                tracing::error!(node, field = "hostnameOverride", "{what}");
             }
-            None => tracing::info!(node = self.known.node(), "the Node has appeared in the API"),
+            None => tracing::info!(node, "the API has sent the Node"),
         }
-        self.missing_node = missing;
+        self.without_node = without;
     }
 
     fn count(&self, stats: &CommitStats) {

@@ -130,7 +130,7 @@ impl Reload {
         if changed.is_empty() {
             tracing::info!("reloaded the configuration; nothing has changed");
         } else {
-            self.reach.apply(&old, new);
+            self.reach.apply(&old, new, &objects);
             tracing::info!(changed = changed.join(", "), "applied the changed configuration");
         }
         self.reach.metrics.config_reloaded(true);
@@ -161,9 +161,9 @@ impl Reload {
 }
 
 impl Reach {
-    fn apply(&mut self, old: &Effective, new: &Effective) {
+    fn apply(&mut self, old: &Effective, new: &Effective, objects: &Objects) {
         let configure = |of: &Effective| Configure {
-            options: of.options(),
+            options: objects.options(of),
             node_name: of.node_name.clone(),
             min_period: of.config.min_sync_period,
         };

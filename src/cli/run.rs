@@ -48,7 +48,7 @@ use crate::service_counters::ServiceCounters;
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
-use crate::status::{AgentState, Status};
+use crate::status::{AgentState, Status, WithoutNode};
 use crate::trace::remove_orphans;
 
 /// How long the clients of inherited listeners may wait for the first sync.
@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
         (true, true) => Ownership::Leave,
         (true, false) => Ownership::Own,
     };
-    let mut dataplane = Dataplane::open(settings.options(), &settings.node_name, ownership)
+    let mut dataplane = Dataplane::open(objects.options(&settings), &settings.node_name, ownership)
         .map_err(|error| explain(&error))?;
     match remove_orphans() {
         Ok(0) => {}
@@ -97,7 +97,11 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     // Subscribed before the first listing, so that no change is lost between the two.
     let interfaces = Interfaces::subscribe().context("cannot follow the node's addresses")?;
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
-    dataplane.apply(addresses.clone());
+    let mut known = vec![addresses];
+    if !objects.may_lack_a_node() {
+        known.extend(dataplane.recall_node(&settings.node_name).map_err(|error| explain(&error))?);
+    }
+    dataplane.apply_all(known.clone());
     if arguments.once {
         // `--once` serves no status, but keeps the lock.
         drop(presence.listener);
@@ -107,7 +111,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
             min_period: settings.config.min_sync_period,
             check_period: arguments.drift_check_period,
         };
-        let own = Own { presence, inherited, interfaces, addresses };
+        let own = Own { presence, inherited, interfaces, known };
         keep_running(dataplane, own, pace, arguments, objects, settings)
     }
 }
@@ -121,6 +125,13 @@ fn once(
 ) -> Result<(), Failure> {
     let locations = Locations::default();
     objects.load(&settings.node_name, &locations, |changes| dataplane.apply_all(changes))?;
+    if dataplane.is_held() {
+        return Err(anyhow!(
+            "nothing was programmed: {}",
+            WithoutNode::Held.describe(&settings.node_name, dataplane.is_node_read())
+        )
+        .into());
+    }
     let report = dataplane.sync().context("nothing was programmed")?;
     let snapshot = dataplane.snapshot();
     snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
@@ -158,13 +169,14 @@ struct Own {
     /// The listeners of the agent before.
     inherited: Listeners,
     interfaces: Interfaces,
-    /// The addresses, as a change for the directory; the dataplane has it.
-    addresses: Change,
+    /// The addresses, and the Node that the tables remember, as changes for the directory; the
+    /// dataplane has them.
+    known: Vec<Change>,
 }
 
 fn keep_running(
     dataplane: Dataplane,
-    Own { presence, inherited, interfaces, addresses }: Own,
+    Own { presence, inherited, interfaces, known: before }: Own,
     pace: Pace,
     arguments: &Run,
     objects: Objects,
@@ -194,7 +206,7 @@ fn keep_running(
     let (programmed, directory) =
         Directory::spawn().context("cannot start the thread \"directory\"")?;
     let known_before =
-        Programmed { changes: vec![addresses], received: SystemTime::now(), took: Duration::ZERO };
+        Programmed { changes: before, received: SystemTime::now(), took: Duration::ZERO };
     // The thread ends with the last sender.
     let _ = programmed.send(known_before);
     let loopback =
@@ -218,7 +230,7 @@ fn keep_running(
         sysctls: sysctls.clone(),
         directory: programmed,
         net_sysctls: arguments.net_sysctls.clone(),
-        missing_node: None,
+        without_node: None,
         locations: locations.clone(),
         _vital: Vital("dataplane"),
     };

@@ -21,7 +21,7 @@ pub(super) struct Effective {
 }
 
 impl Effective {
-    /// Returns the options of the plan.
+    /// Returns the options of the plan, for objects of manifests.
     pub(super) fn options(&self) -> Options {
         Options {
             masquerade_bit: self.config.masquerade_bit,
@@ -32,6 +32,7 @@ impl Effective {
             node_address: self.config.bind_address,
             balancing: self.config.load_balancing,
             reset_gone_endpoints: self.config.reset_gone_endpoints,
+            requires_node: false,
             unresponsive: Unresponsive::default(),
         }
     }

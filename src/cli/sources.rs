@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use shunt_core::model::{Change, Store};
+use shunt_core::plan::Options;
 
 use super::args::Run;
 use super::process;
+use super::settings::Effective;
 use crate::config::Config;
 use crate::dataplane::Commands;
 use crate::directory::Directory;
@@ -86,6 +88,11 @@ impl Objects {
     /// one for each.
     pub(super) fn may_lack_a_node(&self) -> bool {
         matches!(self, Objects::Manifests(_))
+    }
+
+    /// Returns the options of the plan for these objects.
+    pub(super) fn options(&self, settings: &Effective) -> Options {
+        Options { requires_node: !self.may_lack_a_node(), ..settings.options() }
     }
 
     /// Reads all objects once.

@@ -34,6 +34,12 @@ pub enum Event<'a> {
         /// The state after the sync.
         snapshot: std::sync::Arc<Snapshot>,
     },
+    /// The source has listed everything but the Node. The first sync waits for it: the tables are of
+    /// another version, and do not remember it.
+    Held {
+        /// The source has sent that there is no Node.
+        node_is_read: bool,
+    },
     /// A sync failed; the retry follows after the pause, whatever changes meanwhile.
     Failed {
         /// The reason.

@@ -1,5 +1,6 @@
 //! What commands read from shunt's tables: the text of a rule, and the element of a frontend.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use nfnetlink::nft::{self, Batch, DumpedRule, Error, Kernel};
@@ -19,7 +20,7 @@ pub struct LiveRule {
     /// The matches and actions in the syntax of nft.
     pub text: String,
     /// The purpose of the rule.
-    pub comment: Option<&'static str>,
+    pub comment: Option<Cow<'static, str>>,
     /// The map of frontends whose verdict the rule follows.
     pub dispatches: Option<Set>,
     /// True if the rule translates the destination to a backend.
@@ -37,7 +38,7 @@ impl LiveRule {
         };
         LiveRule {
             text: rule_text(family, &Rule { comment: None, ..rule.clone() }),
-            comment: rule.comment,
+            comment: rule.comment.clone(),
             dispatches,
             balances: rule.statements.iter().any(balance),
         }

@@ -192,7 +192,7 @@ fn whole_table(node_context: &NodeContext, family: Family, batch: &mut Batch, na
     for chain in &chains {
         for rule in &chain.rules {
             let exprs = expressions(family, rule);
-            batch.add_rule(table, name, &chain.name.to_string(), &exprs, rule.comment);
+            batch.add_rule(table, name, &chain.name.to_string(), &exprs, rule.comment.as_deref());
         }
     }
     add_elements(family, batch, name);

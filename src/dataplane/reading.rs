@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, DumpedSet, Error, Kernel};
-use shunt_core::model::{ArrivalMap, Backend, Family};
+use shunt_core::model::{ArrivalMap, Backend, Family, Node};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
-    NodeContext, Outcome, Pools, Set, SetMember, TABLE, Value, base_chains, on_demand_chain,
+    NodeContext, NotRemembered, Outcome, Pools, Set, SetMember, TABLE, Value, base_chains,
+    on_demand_chain, recall,
 };
 
 use super::capacity::Sizes;
@@ -71,6 +72,25 @@ pub(super) fn read_structure(
     family: Family,
 ) -> Result<TableState, Error> {
     retried(|| read_table(kernel, node_context, family))
+}
+
+/// Reads the Node that the rules of an earlier agent remember. Both tables remember the same, so the
+/// first one is enough. `None` without tables.
+pub(super) fn remembered_node(
+    kernel: &mut dyn Kernel,
+    node_name: &str,
+) -> Result<Result<Option<Node>, NotRemembered>, Error> {
+    for family in Family::ALL {
+        let Some(table) = kernel.table(table_family(family), TABLE)? else { continue };
+        if table.comment.as_deref() != Some(LAYOUT_COMMENT) {
+            return Ok(Err(NotRemembered));
+        }
+        let rules = kernel.rules(table_family(family), TABLE)?;
+        let chain = ChainName::Node.to_string();
+        let facts = rules.iter().filter(|rule| rule.chain == chain);
+        return Ok(recall(facts.filter_map(|rule| rule.comment.as_deref()), node_name));
+    }
+    Ok(Ok(None))
 }
 
 /// The result of one reading.
@@ -200,11 +220,13 @@ fn implements(family: Family, chain: &Chain, live: &[DumpedRule]) -> bool {
     let name = chain.name.to_string();
     for rule in &chain.rules {
         let exprs = expressions(family, rule);
-        batch.add_rule(table_family(family), TABLE, &name, &exprs, None);
+        batch.add_rule(table_family(family), TABLE, &name, &exprs, rule.comment.as_deref());
     }
     let batch = batch.finish();
     let wanted: Vec<DumpedRule> = DumpedRule::of_batch(&batch).collect();
-    wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| w.is_implemented_by(l))
+    // The chain that remembers the Node has its facts in comments.
+    let same = |w: &DumpedRule, l: &DumpedRule| w.is_implemented_by(l) && w.comment == l.comment;
+    wanted.len() == live.len() && wanted.iter().zip(live).all(|(w, l)| same(w, l))
 }
 
 /// The elements of a frontend in a reading.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{
-    ChainName, Desired, Flows, LoopbackChanges, NodeContext, Options, Unresponsive,
+    ChainName, Desired, Flows, LoopbackChanges, NodeContext, NotRemembered, Options, Unresponsive,
 };
 
 use super::affinity::{Step, Sweep, kept};
@@ -14,9 +14,10 @@ use super::ahead::Ahead;
 use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
 use super::gone::Gone;
+use super::listing::retried;
 use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own};
 use super::quarantine::{Quarantine, Suspect};
-use super::reading::{Reader, Reading};
+use super::reading::{Reader, Reading, remembered_node};
 use super::record::TableState;
 use super::refusal::Error;
 use super::retry::Lessons;
@@ -39,6 +40,8 @@ pub struct Dataplane {
     pub(super) desired: Desired,
     pub(super) state: State,
     pub(super) ahead: Ahead,
+    /// The first sync waits for the Node: shunt's tables do not remember it.
+    waits_for_node: bool,
     /// The reader, while the state is unknown.
     reader: Reader,
     /// The reading of a check for drift.
@@ -99,6 +102,7 @@ impl Dataplane {
             desired: Desired::new(options, node_name),
             state: State::Unread,
             ahead: Ahead::default(),
+            waits_for_node: false,
             reader: Reader::default(),
             found: None,
             policy: OwnershipPolicy { wanted: ownership, kernel_can: None },
@@ -128,6 +132,7 @@ impl Dataplane {
     /// Applies a change, which the next sync programs. Returns false if the store had it already.
     pub fn apply(&mut self, change: Change) -> bool {
         self.gone.note(&self.store, &change);
+        self.waits_for_node &= !matches!(change, Change::Node(_));
         self.ahead.note(&change);
         self.store.apply(change, &mut self.dirty)
     }
@@ -175,10 +180,38 @@ impl Dataplane {
         std::mem::take(&mut self.stats)
     }
 
+    /// Finds the Node that an earlier agent knew, in shunt's tables. The caller applies the change
+    /// before all others. If there are tables that do not remember the Node, the first sync waits
+    /// for it: no rule may change for want of the Node.
+    ///
+    /// # Errors
+    /// If the kernel refuses the listing, or commits interrupt every attempt.
+    pub fn recall_node(&mut self, node_name: &str) -> Result<Option<Change>, nft::Error> {
+        match retried(|| remembered_node(&mut *self.kernel, node_name))? {
+            Ok(node) => Ok(node.map(|node| Change::NodeRemembered(node.into()))),
+            Err(NotRemembered) => {
+                self.waits_for_node = true;
+                Ok(None)
+            }
+        }
+    }
+
     /// Returns true once the source has listed everything: before that, nothing is programmed.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.store.is_synced()
+        self.store.is_synced() && !self.waits_for_node
+    }
+
+    /// Returns true if only the Node is missing for the first sync.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.store.is_synced() && self.waits_for_node
+    }
+
+    /// Returns true once the source has sent the agent's Node, or that there is none.
+    #[must_use]
+    pub fn is_node_read(&self) -> bool {
+        self.store.is_node_read()
     }
 
     /// Returns whether load balancers may send traffic to the agent's Node; `None` if it does not
@@ -256,7 +289,7 @@ impl Dataplane {
         now: Instant,
         announce: &mut dyn FnMut(&Flows, &NodeContext),
     ) -> Result<Progress, Error> {
-        if !self.store.is_synced() {
+        if !self.is_synced() {
             return Ok(Progress::Unchanged);
         }
         let dirty = std::mem::take(&mut self.dirty);
@@ -283,7 +316,7 @@ impl Dataplane {
     /// # Errors
     /// If the kernel's state is unknown and cannot be read.
     pub fn prepare(&mut self, now: Instant) -> Result<Option<Prepared>, Error> {
-        if !self.store.is_synced() {
+        if !self.is_synced() {
             return Ok(None);
         }
         let dirty = std::mem::take(&mut self.dirty);

@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub is_sweeping: bool,
     /// Whether load balancers may send traffic to the agent's Node; `None` if it does not exist.
     pub node_is_eligible: Option<bool>,
+    /// The source has sent the agent's Node, or that there is none.
+    pub node_is_read: bool,
     /// The node context of the plan; `None` before the first plan.
     pub node_context: Option<Arc<NodeContext>>,
     /// The health checks of load balancers for Services.
@@ -111,6 +113,7 @@ impl Snapshot {
                 .map(|family| current.map_or(0, |known| known.record.gone(family).len())),
             is_sweeping,
             node_is_eligible: store.node().map(|node| node.eligible),
+            node_is_read: store.is_node_read(),
             node_context: desired.node_context().cloned(),
             health_checks: desired.health_checks().cloned().collect(),
             ejected: desired.ejected().clone(),

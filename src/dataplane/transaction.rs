@@ -265,7 +265,7 @@ fn write_chains(family: Family, wanted: &[Chain], record: &KernelRecord, batch: 
         let name = chain.name.to_string();
         for rule in &chain.rules {
             let exprs = expressions(family, rule);
-            batch.add_rule(table, TABLE, &name, &exprs, rule.comment);
+            batch.add_rule(table, TABLE, &name, &exprs, rule.comment.as_deref());
         }
     }
 }

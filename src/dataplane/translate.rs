@@ -124,6 +124,7 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
         Statement::Reject => exprs.push(Expr::Reject { v6 }),
         Statement::Reset => exprs.push(Expr::RejectWithReset),
         Statement::Drop => exprs.push(Expr::Drop),
+        Statement::Return => exprs.push(Expr::Return),
     }
 }
 

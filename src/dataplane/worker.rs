@@ -173,6 +173,9 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             // These changes wait for the source, not for the dataplane.
             self.backlog.finish();
             self.due = false;
+            if self.dataplane.is_held() {
+                (self.report)(Event::Held { node_is_read: self.dataplane.is_node_read() });
+            }
             return;
         }
         self.look_periodically(now);
@@ -349,7 +352,7 @@ fn remove_superseded(batches: &mut [ChangeBatch]) -> usize {
                 Change::Synced => Concern::Synced,
                 Change::Listed(listed) => Concern::Listed(std::mem::discriminant(listed)),
                 // A Node keeps what an earlier state of it had.
-                Change::Node(_) | Change::NodeGone => {
+                Change::Node(_) | Change::NodeGone | Change::NodeRemembered(_) => {
                     kept.push(change);
                     continue;
                 }

@@ -110,6 +110,7 @@ fn concerns_services(change: &Change) -> bool {
             | Change::SliceGone(_)
             | Change::Node(_)
             | Change::NodeGone
+            | Change::NodeRemembered(_)
             | Change::ServiceCidr(..)
             | Change::ServiceCidrGone(_)
             | Change::InterfaceAddresses(_)

@@ -11,7 +11,7 @@ use shunt_core::plan::{GONE_ENDPOINTS, NodeContext, Options, Set};
 
 use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
-    SyncFailure, Time, Trouble, UnboundPort, UnboundServer, Unserved,
+    SyncFailure, Time, Trouble, UnboundPort, UnboundServer, Unserved, WithoutNode,
 };
 use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
@@ -34,7 +34,8 @@ pub struct AgentState(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     node: String,
-    missing_node: bool,
+    /// Whether the API has no Node of the name, and what the rules go by meanwhile.
+    without_node: Option<(bool, WithoutNode)>,
     /// By purpose.
     unbound_ports: BTreeMap<&'static str, UnboundServer>,
     source: Following,
@@ -107,9 +108,10 @@ impl AgentState {
         self.lock().node.clone()
     }
 
-    /// Notes whether the API has no Node of the name.
-    pub fn miss_node(&self, is_missing: bool) {
-        self.lock().missing_node = is_missing;
+    /// Notes whether the API has no Node of the name, and what the rules go by meanwhile; `None` for
+    /// a Node that it has sent.
+    pub fn without_node(&self, how: Option<(bool, WithoutNode)>) {
+        self.lock().without_node = how;
     }
 
     /// Notes a port that a server cannot bind, or has bound.
@@ -215,7 +217,8 @@ impl AgentState {
                 started,
                 told: Time::now(),
                 node: inner.node.clone(),
-                missing_node: inner.missing_node,
+                missing_node: inner.without_node.is_some_and(|(is_missing, _)| is_missing),
+                without_node: inner.without_node.map(|(_, how)| how),
                 healthy: health.is_live(),
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
                 source: source(&inner.source),

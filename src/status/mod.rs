@@ -49,6 +49,8 @@ pub struct Status {
     pub node: String,
     /// True if the API has no Node of that name.
     pub missing_node: bool,
+    /// What the rules go by, if the API has no such Node or it cannot be read; `None` otherwise.
+    pub without_node: Option<WithoutNode>,
     /// The result of `/livez`: true if no change is overdue.
     pub healthy: bool,
     /// The age of the oldest change that the kernel does not have; `None` if there is none.
@@ -76,13 +78,44 @@ pub struct Status {
     pub waiting_agents: usize,
 }
 
-/// Describes a missing Node, and what to do.
-#[must_use]
-pub fn missing_node(name: &str) -> String {
-    format!(
-        "the API has no Node {name}, so /healthz answers 503 and load balancers avoid this node; set \
-         hostnameOverride or --hostname-override to the name of the Node, or register it"
-    )
+/// What the rules go by while the API has no Node of the agent's name, or it cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WithoutNode {
+    /// The last known state of the Node.
+    LastKnown,
+    /// Nothing: zone and pod CIDRs are unknown, and node ports are closed.
+    Closed,
+    /// The tables of another version of shunt stay as they are.
+    Held,
+}
+
+impl WithoutNode {
+    /// Describes the cause, what it leads to, and what to do.
+    #[must_use]
+    pub fn describe(self, name: &str, is_missing: bool) -> String {
+        let (cause, remedy) = match is_missing {
+            true => (
+                "the API has no Node",
+                "set hostnameOverride or --hostname-override to the name of the Node, or register it",
+            ),
+            false => (
+                "the API server has not sent the Node",
+                "let the agent's role list and watch nodes",
+            ),
+        };
+        let effect = match self {
+            WithoutNode::LastKnown => "its last known zone, addresses and pod CIDRs stay in effect",
+            WithoutNode::Closed => "node ports are closed, its zone and pod CIDRs are unknown",
+            WithoutNode::Held => {
+                "nothing is programmed, the tables of another version of shunt stay as they are"
+            }
+        };
+        format!(
+            "{cause} {name}: {effect}; /healthz answers 503 and load balancers avoid this node; \
+             {remedy}"
+        )
+    }
 }
 
 /// The source of objects and its state.

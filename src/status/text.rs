@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::{Families, NodePorts, Rules, Source, Status, Sync, Time};
+use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
 use crate::loopback::{LoopbackReport, Unbound};
 use crate::unresponsive::{EndpointReport, EndpointState};
 
@@ -83,13 +83,14 @@ impl Status {
             let lasts = Duration::from_secs_f64(trouble.seconds.max(0.0));
             problems.push(format!("{}, for {}; the rules stay", trouble.reason, span(lasts)));
         }
-        if last_sync.is_none() && failure.is_none() {
+        let is_held = self.without_node == Some(WithoutNode::Held);
+        if last_sync.is_none() && failure.is_none() && !is_held {
             problems.push(
                 "nothing has been programmed yet: the source has not listed all objects".to_owned(),
             );
         }
-        if self.missing_node {
-            problems.push(super::missing_node(&self.node));
+        if let Some(without) = self.without_node {
+            problems.push(without.describe(&self.node, self.missing_node));
         }
         some(&mut problems, quarantined, most, "frontends that the kernel refuses", |refused| {
             let wait = refused.retry_at.0.duration_since(self.told.0).unwrap_or_default();

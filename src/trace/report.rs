@@ -195,7 +195,7 @@ impl Words {
         let rule = handle.filter(|_| own).and_then(|handle| self.rules.get(&handle).cloned());
         let note = if rule.is_some() { None } else { self.note(step) };
         let comment = match &rule {
-            Some(rule) => rule.comment.map(str::to_owned),
+            Some(rule) => rule.comment.as_ref().map(ToString::to_string),
             None => note.and_then(|note| note.comment),
         };
         let follows = !matches!(step.verdict, TraceVerdict::Continue | TraceVerdict::Accept);

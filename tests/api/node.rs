@@ -1,18 +1,29 @@
 //! The agent's own Node.
 
-use anyhow::Result;
-use shunt_fake_apiserver::{Api, Case, Key, Kind, both};
-use shunt_testbed::{Echo, EndpointSlice, HEALTH_PORT, Node, Protocol};
+use std::time::Duration;
 
-use crate::world::{WEB, World, web};
+use anyhow::Result;
+use shunt_fake_apiserver::{Answer, Api, Case, Fault, Key, Kind, both, standin_only};
+use shunt_testbed::{Agent, Echo, EndpointSlice, HEALTH_PORT, Node, Protocol};
+
+use crate::status;
+use crate::world::{SHUNT, WEB, World, cluster_ip_service, web};
 
 pub(crate) fn cases() -> Vec<Case> {
     both![
         node_may_appear_late,
         deleted_node_keeps_its_zone_and_addresses,
+        a_restart_with_a_deleted_node_changes_no_rule,
         a_label_of_the_node_counts_at_once,
         other_nodes_do_not_matter,
     ]
+    .into_iter()
+    .chain(standin_only![
+        a_restart_without_a_readable_node_changes_no_rule,
+        a_start_without_a_readable_node_opens_no_node_port,
+        tables_that_remember_no_node_stay_until_it_is_read,
+    ])
+    .collect()
 }
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -84,6 +95,179 @@ fn deleted_node_keeps_its_zone_and_addresses(api: Api) -> Result<()> {
     // What a controller writes then counts.
     world.api.put(Node::of(&world.lab.node).label(ZONE, "b"))?;
     world.assert_web_becomes(&["pod-2"]);
+    Ok(())
+}
+
+/// A world whose Node has a zone and pod CIDRs, a server of its own on the node's port 30080, and
+/// an agent that knows its pods by these CIDRs.
+struct Zoned {
+    world: World,
+    _own_server: Echo,
+}
+
+impl Zoned {
+    fn new(api: Api) -> Result<Zoned> {
+        let world = World::new(api)?;
+        put_zones(&world)?;
+        let _own_server = Echo::on(&world.lab.node, 30080)?;
+        let zoned = Zoned { world, _own_server };
+        zoned.put_node()?;
+        Ok(zoned)
+    }
+
+    fn put_node(&self) -> Result<()> {
+        let node = Node::of(&self.world.lab.node).label(ZONE, "a");
+        self.world.api.put(node.spec("podCIDRs: ['10.244.0.0/16', 'fd00:244::/48']"))
+    }
+
+    fn spawn(&self) -> Result<Agent> {
+        let config = format!(
+            "mode: nftables\ndetectLocalMode: NodeCIDR\nclientConnection: {{kubeconfig: {:?}}}\n",
+            self.world.kubeconfig.path()
+        );
+        let agent = Agent::builder(SHUNT, &self.world.lab.node).arg("--own-tables=false");
+        agent.arg("--eject-unresponsive=off").arg("-v=4").config(&config)?.spawn()
+    }
+
+    /// Runs an agent until it has programmed everything.
+    fn programmed(&self) -> Result<()> {
+        let agent = self.spawn()?;
+        agent.wait_ready()?;
+        self.assert_rules();
+        agent.stop()
+    }
+
+    /// Asserts the zone, the pod CIDR and the node port address.
+    #[track_caller]
+    fn assert_rules(&self) {
+        let client = self.world.lab.from(&self.world.lab.client);
+        for to in WEB {
+            client.tcp(to).reaches(&["pod-1"]).source_masqueraded();
+        }
+        client.tcp("192.0.2.10:30080").reaches(&["pod-1"]);
+        client.tcp("[2001:db8:2::10]:30080").reaches(&["pod-1"]);
+        for to in SECONDARY {
+            client.tcp(to).reaches(&["node-1"]);
+        }
+    }
+
+    /// Makes a Service and waits until it works: everything before is programmed, too.
+    #[track_caller]
+    fn assert_follows(&self) -> Result<()> {
+        self.world.api.put(cluster_ip_service("new", "10.96.0.30"))?;
+        self.world.put_slices("new", &[&self.world.lab.pod2])?;
+        let client = self.world.lab.from(&self.world.lab.client);
+        client.tcp("10.96.0.30:80").eventually().reaches(&["pod-2"]);
+        Ok(())
+    }
+}
+
+/// Asserts that the agent is alive, and that load balancers and `shunt status` know its trouble.
+fn assert_tells(zoned: &Zoned, agent: &Agent, words: &[&str]) -> Result<()> {
+    agent.wait_for_log(&[&["ERROR"], words].concat())?;
+    assert_eq!(agent.http_status("/healthz")?, 503);
+    assert_eq!(agent.http_status("/livez")?, 200);
+    let text = status::text(&zoned.world)?;
+    let is_told = |line: &str| words.iter().all(|word| line.contains(word));
+    assert!(text.lines().any(|line| line.starts_with("PROBLEM") && is_told(line)), "{text}");
+    Ok(())
+}
+
+fn a_restart_with_a_deleted_node_changes_no_rule(api: Api) -> Result<()> {
+    let zoned = Zoned::new(api)?;
+    zoned.programmed()?;
+    zoned.world.api.delete(&key())?;
+    let agent = zoned.spawn()?;
+    zoned.assert_follows()?;
+    zoned.assert_rules();
+    assert_tells(&zoned, &agent, &["the API has no Node node-1", "last known zone"])?;
+    zoned.put_node()?;
+    agent.wait_ready()?;
+    zoned.assert_rules();
+    Ok(())
+}
+
+fn a_restart_without_a_readable_node_changes_no_rule(api: Api) -> Result<()> {
+    let zoned = Zoned::new(api)?;
+    zoned.programmed()?;
+    let standin = zoned.world.standin()?;
+    standin.misbehave(Fault::new(Answer::Status(503)).of(Kind::Node));
+    let agent = zoned.spawn()?;
+    agent.wait_for_log_within(LISTS, &["WARN", "programming without the lists of: Node"])?;
+    zoned.assert_follows()?;
+    zoned.assert_rules();
+    assert_tells(
+        &zoned,
+        &agent,
+        &["the API server has not sent the Node node-1", "last known zone"],
+    )?;
+    // Meanwhile the Node has got another zone.
+    let node = Node::of(&zoned.world.lab.node).label(ZONE, "b");
+    zoned.world.api.put(node)?;
+    standin.behave();
+    zoned.world.assert_web_becomes(&["pod-2"]);
+    agent.wait_ready()?;
+    agent.stop()?;
+    // The tables remember the new zone.
+    standin.misbehave(Fault::new(Answer::Status(403)).of(Kind::Node));
+    let agent = zoned.spawn()?;
+    agent.wait_for_log_within(LISTS, &["WARN", "programming without the lists of: Node"])?;
+    assert_tells(
+        &zoned,
+        &agent,
+        &["the API server has not sent the Node node-1", "last known zone"],
+    )?;
+    zoned.world.assert_web(&["pod-2"]);
+    Ok(())
+}
+
+/// Longer than the agent waits for the Node.
+const LISTS: Duration = Duration::from_secs(60);
+
+fn a_start_without_a_readable_node_opens_no_node_port(api: Api) -> Result<()> {
+    let zoned = Zoned::new(api)?;
+    let standin = zoned.world.standin()?;
+    standin.misbehave(Fault::new(Answer::Status(429)).of(Kind::Node));
+    let assert_closed = || -> Result<()> {
+        zoned.world.assert_web_becomes(&["pod-1", "pod-2"]);
+        let client = zoned.world.lab.from(&zoned.world.lab.client);
+        for to in ["192.0.2.10:30080", "[2001:db8:2::10]:30080"].iter().chain(&SECONDARY) {
+            client.tcp(to).reaches(&["node-1"]);
+        }
+        Ok(())
+    };
+    let agent = zoned.spawn()?;
+    agent.wait_for_log_within(LISTS, &["WARN", "programming without the lists of: Node"])?;
+    assert_closed()?;
+    assert_tells(&zoned, &agent, &["has not sent the Node node-1", "node ports are closed"])?;
+    agent.stop()?;
+    // An agent that finds these tables goes on in the same way.
+    let agent = zoned.spawn()?;
+    agent.wait_for_log_within(LISTS, &["WARN", "programming without the lists of: Node"])?;
+    zoned.assert_follows()?;
+    assert_closed()?;
+    standin.behave();
+    agent.wait_ready()?;
+    zoned.assert_rules();
+    Ok(())
+}
+
+fn tables_that_remember_no_node_stay_until_it_is_read(api: Api) -> Result<()> {
+    let zoned = Zoned::new(api)?;
+    zoned.programmed()?;
+    zoned.world.lab.node.nft("flush chain ip shunt node")?;
+    let standin = zoned.world.standin()?;
+    standin.misbehave(Fault::new(Answer::Status(503)).of(Kind::Node));
+    let generation = zoned.world.generation()?;
+    zoned.world.put_slices("web", &[&zoned.world.lab.pod3])?;
+    let agent = zoned.spawn()?;
+    agent.wait_for_log_within(LISTS, &["WARN", "programming without the lists of: Node"])?;
+    assert_tells(&zoned, &agent, &["has not sent the Node node-1", "nothing is programmed"])?;
+    zoned.assert_rules();
+    assert_eq!(zoned.world.generation()?, generation);
+    standin.behave();
+    agent.wait_ready()?;
+    zoned.world.assert_web(&["pod-3"]);
     Ok(())
 }
 

@@ -13,13 +13,18 @@ pub(crate) fn cases() -> Vec<Case> {
     both![an_outage_is_told_as_long_as_it_lasts, an_agent_that_has_not_begun_says_so]
 }
 
+/// Returns what `shunt status` writes.
+pub(crate) fn text(world: &World) -> Result<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shunt"));
+    let output = command.args(["status", "--netns"]).arg(world.lab.node.path()).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Waits until the first line has all of these parts.
 pub(crate) fn wait_for(world: &World, parts: &[&str]) -> Result<String> {
     let start = Instant::now();
     loop {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shunt"));
-        let output = command.args(["status", "--netns"]).arg(world.lab.node.path()).output()?;
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told = text(world)?;
         let first = told.lines().next().unwrap_or_default();
         if parts.iter().all(|part| first.contains(part)) {
             return Ok(told);

@@ -67,7 +67,13 @@ fn decoded_rules_read_like_planned_ones() {
             for rule in chains.iter().flat_map(|chain| &chain.rules) {
                 let mut batch = Batch::new(None);
                 let exprs = expressions(family, rule);
-                batch.add_rule(table_family(family), TABLE, "chain", &exprs, rule.comment);
+                batch.add_rule(
+                    table_family(family),
+                    TABLE,
+                    "chain",
+                    &exprs,
+                    rule.comment.as_deref(),
+                );
                 let batch = batch.finish();
                 let dumped = DumpedRule::of_batch(&batch).next().expect("one rule");
                 let lengths = |name: &str| {

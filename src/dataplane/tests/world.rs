@@ -29,6 +29,7 @@ pub(super) enum What {
     Unchanged,
     Failed { retry_in: Duration, error: String },
     CleanedUp,
+    Held,
     Repaired(usize),
     Quarantined(String),
     Released(String),
@@ -88,6 +89,7 @@ impl Handle {
             Event::Failed { error, retry_in, .. } => {
                 self.log(What::Failed { retry_in, error: error.to_string() });
             }
+            Event::Held { .. } => self.log(What::Held),
             Event::CleanedUp { .. } => self.log(What::CleanedUp),
             Event::Repaired { repaired, .. } => self.log(What::Repaired(repaired)),
             Event::Quarantined(one) => self.log(What::Quarantined(one.what.clone())),

@@ -438,6 +438,7 @@ impl<'a, T: Tables> Walker<'a, T> {
             }
             Statement::Reject => Step::Leave(Flow::End(End::Rejected(chain))),
             Statement::Drop => Step::Leave(Flow::End(End::Dropped(chain))),
+            Statement::Return => Step::Leave(Flow::Continue),
         })
     }
 }

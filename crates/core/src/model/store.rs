@@ -28,6 +28,9 @@ pub enum Change {
     Node(Box<Node>),
     /// The agent's Node is deleted. Its last state stays in effect.
     NodeGone,
+    /// The last state of the agent's Node as of an earlier agent, in effect until the source has
+    /// sent the Node.
+    NodeRemembered(Box<Node>),
     /// A ServiceCIDR is new or has changed: its name and prefixes.
     ServiceCidr(Arc<str>, Vec<IpNet>),
     /// A ServiceCIDR is deleted.
@@ -101,6 +104,7 @@ pub struct Store {
     /// The last known state of the agent's Node, even if it no longer exists.
     node: Option<Node>,
     node_exists: bool,
+    node_read: bool,
     service_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
     interface_addresses: BTreeSet<IpAddr>,
     synced: bool,
@@ -152,7 +156,15 @@ impl Store {
             Change::SliceGone(name) => return self.drop_slice(&name, dirty),
             Change::Listed(listed) => return self.drop_others(&listed, dirty),
             Change::Node(node) => self.set_node(*node),
-            Change::NodeGone => std::mem::take(&mut self.node_exists),
+            Change::NodeGone => {
+                self.node_read = true;
+                std::mem::take(&mut self.node_exists)
+            }
+            Change::NodeRemembered(node) => {
+                let is_news = self.node.is_none();
+                self.node.get_or_insert(*node);
+                is_news
+            }
             Change::ServiceCidr(name, nets) => {
                 let changed = self.service_cidrs.get(&name) != Some(&nets);
                 self.service_cidrs.insert(name, nets);
@@ -278,6 +290,7 @@ impl Store {
         let changed = self.node != node || !self.node_exists;
         self.node = node;
         self.node_exists = true;
+        self.node_read = true;
         changed
     }
 
@@ -354,6 +367,12 @@ impl Store {
     #[must_use]
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref().filter(|_| self.node_exists)
+    }
+
+    /// Returns true once the source has sent the agent's Node, or that there is none.
+    #[must_use]
+    pub fn is_node_read(&self) -> bool {
+        self.node_read
     }
 
     /// Returns the changes that make an empty store hold the same Node, ServiceCIDRs and addresses,

@@ -17,6 +17,7 @@ mod frontend;
 mod jhash;
 mod layout;
 mod loopback;
+mod memory;
 mod node_context;
 mod options;
 mod ruleset;
@@ -34,6 +35,7 @@ pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
 pub use jhash::hash_index;
 pub use layout::{AFFINITY_SIZE, Field, PREPARED_SIZES, Pools, Set, SetValue};
 pub use loopback::{LoopbackChanges, LoopbackNodePorts, LoopbackPort};
+pub use memory::{NotRemembered, recall};
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{

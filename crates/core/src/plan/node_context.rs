@@ -76,10 +76,14 @@ impl NodeContext {
         address.filter(|address| !address.is_loopback())
     }
 
-    /// Returns the addresses of NodePorts of a family; `None` for all local addresses.
+    /// Returns the addresses of NodePorts of a family; `None` for all local addresses. There are none
+    /// while a required Node is not known.
     #[must_use]
     pub fn node_port_addresses(&self, family: Family) -> Option<BTreeSet<IpAddr>> {
         let usable = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();
+        if self.options.requires_node && self.node.is_none() {
+            return Some(BTreeSet::new());
+        }
         let selected = &self.options.node_port_addresses;
         if selected.is_all(family) {
             return None;

@@ -103,6 +103,10 @@ pub struct Options {
     /// (`shunt.resetGoneEndpoints`).
     #[serde(default)]
     pub reset_gone_endpoints: bool,
+    /// The source has a Node for each agent, as an API server has. While that Node is not known,
+    /// node ports have no address.
+    #[serde(default)]
+    pub requires_node: bool,
     /// The endpoints that do not answer, if the agent may eject them. They are not configured, but
     /// every plan of the same state needs them.
     #[serde(default)]
@@ -120,6 +124,7 @@ impl Default for Options {
             node_address: None,
             balancing: Balancing::default(),
             reset_gone_endpoints: false,
+            requires_node: false,
             unresponsive: Unresponsive::default(),
         }
     }

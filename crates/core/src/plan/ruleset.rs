@@ -1,10 +1,12 @@
 //! The chains and rules of shunt's tables. Their number does not grow with the number of Services;
 //! only elements scale.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use ipnet::IpNet;
 
+use super::memory::remember;
 use super::{DetectLocal, NodeContext, PREPARED_SIZES, Pools, Set};
 use crate::model::{Balancing, Family, Protocol};
 
@@ -57,6 +59,8 @@ pub enum ChainName {
     AffinityLookup,
     /// Looks up the affinity timeout of the frontend that the client connected to.
     AffinityUpdate,
+    /// Remembers the Node ([`recall`](super::recall)). No packet comes here.
+    Node,
     /// Stores the backend of a client for this number of seconds.
     AffinityTimeout(u32),
     /// Sends a connection to one of the backends of a frontend.
@@ -130,7 +134,7 @@ const HASHES: [(Balancing, &str); 2] = [
     (Balancing::SourceAndPortHash, "source-and-port-hash-"),
 ];
 
-const FIXED: [(ChainName, &str); 14] = [
+const FIXED: [(ChainName, &str); 15] = [
     (ChainName::NatPrerouting, "nat-prerouting"),
     (ChainName::NatOutput, "nat-output"),
     (ChainName::NatPostrouting, "nat-postrouting"),
@@ -145,6 +149,7 @@ const FIXED: [(ChainName, &str); 14] = [
     (ChainName::MarkNode, "mark-node"),
     (ChainName::AffinityLookup, "affinity-lookup"),
     (ChainName::AffinityUpdate, "affinity-update"),
+    (ChainName::Node, "node"),
 ];
 
 impl fmt::Display for ChainName {
@@ -200,7 +205,7 @@ pub struct Rule {
     /// The matches and actions, in order.
     pub statements: Vec<Statement>,
     /// The purpose of the rule, which `nft list` shows.
-    pub comment: Option<&'static str>,
+    pub comment: Option<Cow<'static, str>>,
 }
 
 /// One match or action of a rule.
@@ -256,6 +261,8 @@ pub enum Statement {
     Reset,
     /// Drops the packet.
     Drop,
+    /// Ends the chain.
+    Return,
 }
 
 /// The sense of a match: as it stands, or negated.
@@ -282,7 +289,7 @@ fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
 }
 
 fn because<const N: usize>(comment: &'static str, statements: [Statement; N]) -> Rule {
-    Rule { statements: statements.into(), comment: Some(comment) }
+    Rule { statements: statements.into(), comment: Some(comment.into()) }
 }
 
 /// Returns a chain that exists only while some frontend or gone endpoint needs it; `None` for the
@@ -369,6 +376,7 @@ pub fn base_chains(node_context: &NodeContext, family: Family) -> Vec<Chain> {
         chain(ChainName::MarkNode, vec![mark_node(node_context, family)]),
         chain(ChainName::AffinityLookup, vec![rule([Statement::AffinityLookup])]),
         chain(ChainName::AffinityUpdate, affinity_update()),
+        chain(ChainName::Node, remember(node_context)),
     ];
     for pools in Pools::ALL {
         chains.extend((1..=PREPARED_SIZES).map(|count| {
@@ -393,7 +401,7 @@ fn hygiene(
     let port = [Statement::InSet(Set::ClusterIps, Is::So)].into_iter();
     let port = Rule {
         statements: port.chain(unless_local()).chain([Statement::Reject]).collect(),
-        comment: Some("a port that the ClusterIP does not have"),
+        comment: Some("a port that the ClusterIP does not have".into()),
     };
     let cidrs = node_context.service_cidrs.iter().filter(move |net| Family::of_net(net) == family);
     let addresses = cidrs.map(move |net| Rule {
@@ -402,7 +410,7 @@ fn hygiene(
             .chain(unless_local())
             .chain([Statement::Drop])
             .collect(),
-        comment: Some("no Service has this address"),
+        comment: Some("no Service has this address".into()),
     });
     [port].into_iter().chain(addresses.collect::<Vec<_>>())
 }
@@ -467,7 +475,7 @@ fn mark_node(node_context: &NodeContext, family: Family) -> Rule {
     let mark = Statement::SetMark(node_context.options.masquerade_mark());
     let not_a_pod = local_traffic(node_context, family, Is::Not).into_iter();
     let statements = not_a_pod.chain([Statement::SourceIsLocal, mark]).collect();
-    Rule { statements, comment: Some("from the node itself") }
+    Rule { statements, comment: Some("from the node itself".into()) }
 }
 
 /// Returns a match for traffic of local pods, or for all other traffic; `None` without a configured

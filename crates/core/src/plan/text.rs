@@ -247,9 +247,10 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
             Statement::Reject => "reject".to_owned(),
             Statement::Reset => "reject with tcp reset".to_owned(),
             Statement::Drop => "drop".to_owned(),
+            Statement::Return => "return".to_owned(),
         })
         .collect();
-    parts.extend(rule.comment.map(|comment| format!("comment \"{comment}\"")));
+    parts.extend(rule.comment.as_ref().map(|comment| format!("comment \"{comment}\"")));
     parts.join(" ")
 }
 

@@ -229,6 +229,8 @@ pub enum Expr {
     RejectWithReset,
     /// Drops the packet.
     Drop,
+    /// Ends the chain.
+    Return,
     /// Goes to the chain and comes back.
     Jump(String),
     /// Goes to the chain and does not come back.
@@ -412,6 +414,7 @@ impl nftnl::expr::Expression for Expr {
                 &[(sys::NFTNL_EXPR_REJECT_TYPE, U32(libc::NFT_REJECT_TCP_RST as u32))],
             ),
             Expr::Drop => verdict(libc::NF_DROP, None),
+            Expr::Return => verdict(libc::NFT_RETURN, None),
             Expr::Jump(chain) => verdict(libc::NFT_JUMP, Some(chain)),
             Expr::Goto(chain) => verdict(libc::NFT_GOTO, Some(chain)),
         }

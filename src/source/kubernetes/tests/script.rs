@@ -381,7 +381,7 @@ fn words(delivery: &ChangeBatch) -> String {
             format!("-{}", name.name)
         }
         Change::Slice(slice) => format!("+{}", slice.name.name),
-        Change::Node(node) => format!("+node {}", node.name),
+        Change::Node(node) | Change::NodeRemembered(node) => format!("+node {}", node.name),
         Change::NodeGone => "-node".to_owned(),
         Change::ServiceCidr(name, _) => format!("+cidr {name}"),
         Change::ServiceCidrGone(name) => format!("-cidr {name}"),

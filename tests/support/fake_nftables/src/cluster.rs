@@ -93,7 +93,7 @@ impl Objects {
             Change::SliceGone(name) => ("EndpointSlice", name.clone(), true),
             Change::Node(_) => ("Node", nameless, false),
             // What was known of the Node stays in force.
-            Change::NodeGone => return,
+            Change::NodeGone | Change::NodeRemembered(_) => return,
             Change::ServiceCidr(name, _) => {
                 ("ServiceCIDR", ObjectName::new("", name.clone()), false)
             }

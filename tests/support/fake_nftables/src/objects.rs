@@ -55,6 +55,7 @@ pub(crate) struct Rule {
     pub(crate) handle: u64,
     /// As they were sent. The kernel's own listing says more, which nobody asks it for.
     pub(crate) expressions: Vec<u8>,
+    pub(crate) userdata: Vec<u8>,
     /// The chains that it goes to.
     pub(crate) targets: Vec<String>,
     /// The sets that it looks into.
@@ -193,7 +194,8 @@ impl Rule {
         let attrs = Writer::default()
             .text(RULE_CHAIN, chain)
             .long(RULE_HANDLE, self.handle)
-            .put(RULE_EXPRESSIONS, &self.expressions);
+            .put(RULE_EXPRESSIONS, &self.expressions)
+            .put(RULE_USERDATA, &self.userdata);
         DumpedRule::parse(&attrs.attrs())
     }
 }

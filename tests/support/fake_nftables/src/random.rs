@@ -168,6 +168,7 @@ pub fn options() -> impl Strategy<Value = Options> {
                 node_address,
                 balancing,
                 reset_gone_endpoints: false,
+                requires_node: false,
                 unresponsive: unresponsive.into_iter().collect(),
             }
         },

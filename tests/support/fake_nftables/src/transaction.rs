@@ -233,6 +233,7 @@ impl<'a> Transaction<'a> {
         let mut rule = Rule {
             handle: 0,
             expressions: list.map(|list| list.payload.to_vec()).unwrap_or_default(),
+            userdata: attrs.find(RULE_USERDATA).map(|a| a.payload.to_vec()).unwrap_or_default(),
             targets: Vec::new(),
             sets: Vec::new(),
         };

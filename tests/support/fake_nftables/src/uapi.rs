@@ -38,6 +38,7 @@ pub(crate) const RULE_TABLE: u16 = 1;
 pub(crate) const RULE_CHAIN: u16 = 2;
 pub(crate) const RULE_HANDLE: u16 = 3;
 pub(crate) const RULE_EXPRESSIONS: u16 = 4;
+pub(crate) const RULE_USERDATA: u16 = 7;
 
 pub(crate) const EXPR_NAME: u16 = 1;
 pub(crate) const EXPR_DATA: u16 = 2;
