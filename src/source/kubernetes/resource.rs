@@ -77,13 +77,15 @@ impl Resource {
         self.kind == Kind::Service && self.fields.take().is_some()
     }
 
-    /// Returns the request for one page of the list, or for the whole list without a `limit`.
+    /// Returns the request for one page of the list, or for the whole list without a `limit`. A
+    /// server takes a known version together with a limit as this very version, not as the minimum.
     pub(super) fn list(
         &self,
         from: &RelistFrom,
         limit: bool,
         page: Option<String>,
     ) -> Result<Request, kube::core::request::Error> {
+        let limit = limit && !matches!(from, RelistFrom::Since(_));
         let is_first = page.is_none();
         let cached = is_first && *from == RelistFrom::Cache;
         let mut request = self.builder().list(&ListParams {

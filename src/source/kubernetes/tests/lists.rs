@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use shunt_core::model::{Change, Family, Listed};
 
-use super::script::{Answer, Log, Script, added, bookmark, deleted, object, service, slice};
+use super::script::{Answer, Log, Script, added, bookmark, deleted, error, object, service, slice};
 
 #[tokio::test(start_paused = true)]
 pub(super) async fn a_list_is_delivered_at_its_end_and_events_as_they_come() {
@@ -262,21 +262,6 @@ pub(super) async fn triggers_of_events_are_delivered_and_those_of_lists_are_not(
     assert_eq!(triggers, [(Family::V4, time)]);
 }
 
-/// The parameters of each list of Services that say how new it has to be.
-fn lists(script: &Script) -> Vec<String> {
-    let parameters = ["limit", "continue", "resourceVersion"];
-    let of = |path: &str| {
-        let (_, query) = path.split_once('?').unwrap();
-        let known = query.split('&').filter(|part| {
-            part.split_once('=').is_some_and(|(name, _)| parameters.contains(&name))
-        });
-        known.collect::<Vec<_>>().join("&")
-    };
-    let requests = script.requests("services");
-    let is_list = |path: &str| !path.contains("watch=true");
-    requests.iter().filter(|(_, path)| is_list(path)).map(|(_, path)| of(path)).collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn failed_list_is_requested_again() {
     for status in [401, 403, 405, 422, 429, 500, 501] {
@@ -292,7 +277,11 @@ async fn failed_list_is_requested_again() {
         let told = script.run(Duration::from_secs(60)).await;
         let course = script.course("services");
         assert_eq!(course, ["list", "list", "5", "list", "list", "9"], "{status}");
-        assert_eq!(lists(&script)[2..], ["resourceVersion=5", "resourceVersion=5"], "{status}");
+        assert_eq!(
+            script.lists("services")[2..],
+            ["resourceVersion=5", "resourceVersion=5"],
+            "{status}"
+        );
         assert_eq!(told.last().unwrap(), "+b, services=b", "{status}");
     }
 }
@@ -310,7 +299,7 @@ pub(super) async fn what_the_server_cannot_list_is_listed_from_the_store() {
         let script = Script::new([("services", answers)]);
         script.run(Duration::from_secs(60)).await;
         assert_eq!(
-            lists(&script),
+            script.lists("services"),
             ["resourceVersion=0&limit=250", "resourceVersion=7", "limit=250"]
         );
         let requests = script.requests("services");
@@ -319,13 +308,12 @@ pub(super) async fn what_the_server_cannot_list_is_listed_from_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-pub(super) async fn a_server_without_a_cache_is_asked_for_pages_again() {
+pub(super) async fn known_version_is_never_listed_in_pages() {
     let answers = vec![
         Answer::page("5", "next", &[service("a", 1)]),
-        Answer::page("5", "", &[service("b", 2)]),
-        Answer::status(410),
-        Answer::page("7", "other", &[service("a", 1)]),
         // Too slow: then all at once.
+        Answer::status(410),
+        Answer::page("6", "", &[service("b", 2)]),
         Answer::status(410),
         Answer::page("8", "", &[service("c", 2)]),
         Answer::watch(&[]),
@@ -333,14 +321,32 @@ pub(super) async fn a_server_without_a_cache_is_asked_for_pages_again() {
     let script = Script::new([("services", answers)]);
     let told = script.run(Duration::from_secs(60)).await;
     assert_eq!(
-        lists(&script),
+        script.lists("services"),
         [
             "resourceVersion=0&limit=250",
             "limit=250&continue=next",
-            "limit=250&resourceVersion=5",
-            "limit=250&continue=other",
-            "resourceVersion=5",
+            "resourceVersion=0",
+            "resourceVersion=6",
         ]
     );
     assert_eq!(told.last().unwrap(), "+c, services=c");
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_that_expires_at_once_is_followed_by_one_from_the_store() {
+    let answers = vec![
+        Answer::list(7, &[]),
+        Answer::status(410),
+        Answer::list(7, &[]),
+        Answer::watch(&[error(410)]),
+        Answer::list(9, &[service("b", 8)]),
+        Answer::watch(&[bookmark(10)]),
+    ];
+    let script = Script::new([("services", answers)]);
+    let told = script.run(Duration::from_secs(60)).await;
+    assert_eq!(
+        script.lists("services"),
+        ["resourceVersion=0&limit=250", "resourceVersion=7", "limit=250"]
+    );
+    assert_eq!(told.last().unwrap(), "+b, services=b");
 }
