@@ -45,12 +45,9 @@ const MAX_PATIENCE: u32 = 20;
 const STUCK: u32 = 8;
 /// The number of watches in a row that end at once, or of lists that expire, before a warning.
 const SHORT_LIVED: u32 = 4;
-/// The interval of checks whether a server has got ServiceCIDRs by an upgrade. The pause is random,
-/// between this time and twice of it.
-const ABSENT_RETRY_INTERVAL: Duration = Duration::from_secs(600);
-/// The interval of retries to list ServiceCIDRs without permission. The pause is random, between
-/// this time and twice of it.
-const FORBIDDEN_RETRY_INTERVAL: Duration = Duration::from_secs(300);
+/// The maximum pause before the next request for ServiceCIDRs, of a server that has none or does not
+/// permit it.
+const WITHOUT_CIDRS_PAUSE: Duration = Duration::from_secs(600);
 /// The first list of a kind is delivered in parts of so many objects, so that others can work on them
 /// while the rest arrives.
 const PART: usize = 500;
@@ -204,8 +201,7 @@ impl Watch {
                 }
                 return Ok(());
             }
-            Failure::Absent if kind == Kind::ServiceCidr => return self.without().await,
-            Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
+            Failure::Absent | Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
                 return self.do_without(&failure).await;
             }
             Failure::Refused { code: 400, .. } if self.resource.widen() => return Ok(()),
@@ -248,24 +244,16 @@ impl Watch {
         self.fruitless = 0;
     }
 
-    /// Handles a server that does not serve this version of the API.
-    async fn without(&mut self) -> Result<(), ReceiverGone> {
-        self.list_anew(RelistFrom::Cache);
-        if self.resource.next_version() {
-            return Ok(());
-        }
-        tracing::debug!(kind = %self.resource.kind, "the API server does not serve this resource");
-        self.deliver_list(List::default()).await?;
-        self.api_status.well(self.resource.kind);
-        sleep(ABSENT_RETRY_INTERVAL.mul_f64(1.0 + jitter::fraction())).await;
-        Ok(())
-    }
-
-    /// Handles a role from before Kubernetes 1.33, without a rule for ServiceCIDRs. No Service
-    /// needs them to work, so programming does not wait for them.
+    /// Handles a server from before Kubernetes 1.31, without ServiceCIDRs; a role from before 1.33,
+    /// without a rule for them; and a server that just starts. No Service needs them to work, so
+    /// programming does not wait for them.
     async fn do_without(&mut self, failure: &Failure) -> Result<(), ReceiverGone> {
         let kind = self.resource.kind;
-        if !std::mem::replace(&mut self.forbidden, true) {
+        if *failure == Failure::Absent {
+            if self.resource.next_version() {
+                return Ok(());
+            }
+        } else if !std::mem::replace(&mut self.forbidden, true) {
             tracing::warn!(
                 "{}; until then, connections to ClusterIPs without a Service are not refused",
                 failure.told(kind)
@@ -276,7 +264,7 @@ impl Watch {
             self.deliver_list(List::default()).await?;
         }
         self.api_status.well(kind);
-        sleep(FORBIDDEN_RETRY_INTERVAL.mul_f64(1.0 + jitter::fraction())).await;
+        sleep(self.backoff.next_up_to(WITHOUT_CIDRS_PAUSE)).await;
         Ok(())
     }
 
