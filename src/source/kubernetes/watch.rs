@@ -204,7 +204,9 @@ impl Watch {
             Failure::Absent | Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
                 return self.do_without(&failure).await;
             }
-            Failure::Refused { code: 400, .. } if self.resource.widen() => return Ok(()),
+            Failure::Refused { code: 400, message, .. } if self.resource.widen(message) => {
+                return Ok(());
+            }
             // What is refused says nothing about the known version.
             _ => {
                 let lasting = !matches!(failure, Failure::Broken(_))
@@ -242,6 +244,7 @@ impl Watch {
         self.version = None;
         self.relist_from = from;
         self.fruitless = 0;
+        self.resource.narrow();
     }
 
     /// Handles a server from before Kubernetes 1.31, without ServiceCIDRs; a role from before 1.33,

@@ -72,16 +72,39 @@ pub(super) async fn a_list_may_come_in_pages() {
 #[tokio::test(start_paused = true)]
 pub(super) async fn a_server_that_does_not_know_the_selector_is_asked_for_more() {
     let headless = object("default/h", 2, r#","spec":{"clusterIP":"None","ports":[{"port":80}]}"#);
-    let answers = vec![
-        Answer::status(400),
-        Answer::list(3, &[service("a", 1), headless]),
-        Answer::watch(&[]),
-    ];
+    // The second is of servers before Kubernetes 1.31.
+    for message in [
+        "field label not supported: spec.clusterIP",
+        r#"\"spec.clusterIP\" is not a known field selector: only \"metadata.name\""#,
+    ] {
+        let answers = vec![
+            Answer::refusal(400, message),
+            Answer::list(3, &[service("a", 1), headless.clone()]),
+            // The next server may know it.
+            Answer::status(410),
+            Answer::list(5, &[service("a", 1)]),
+            Answer::watch(&[]),
+        ];
+        let script = Script::new([("services", answers)]);
+        let told = script.run(Duration::from_secs(10)).await;
+        assert!(told.iter().any(|told| told.starts_with("+a, -h, services=a h")), "{told:?}");
+        let requests = script.requests("services");
+        assert!(requests.iter().all(|(_, path)| path.contains("labelSelector")), "{requests:?}");
+        let narrow: Vec<bool> =
+            requests.iter().map(|(_, path)| path.contains("fieldSelector")).collect();
+        assert_eq!(narrow, [true, false, false, true, true], "{requests:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_request_for_another_reason_does_not_widen_the_list() {
+    let answers =
+        vec![Answer::status(400), Answer::list(3, &[]), Answer::status(400), Answer::watch(&[])];
     let script = Script::new([("services", answers)]);
-    let told = script.run(Duration::from_secs(10)).await;
-    assert!(told.iter().any(|told| told.starts_with("+a, -h, services=a h")), "{told:?}");
-    let (_, second) = &script.requests("services")[1];
-    assert!(second.contains("labelSelector") && !second.contains("fieldSelector"), "{second}");
+    script.run(Duration::from_secs(10)).await;
+    let requests = script.requests("services");
+    assert_eq!(requests.len(), 4, "{requests:?}");
+    assert!(requests.iter().all(|(_, path)| path.contains("fieldSelector")), "{requests:?}");
 }
 
 #[tokio::test(start_paused = true)]
