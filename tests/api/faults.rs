@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_watch_that_is_refused_with_410_begins_anew,
         a_watch_that_ends_with_410_begins_anew,
         a_list_that_expires_between_pages_is_asked_for_as_a_whole,
+        relist_after_pages_is_not_of_the_expired_version,
         lists_that_are_none_change_nothing,
         half_a_list_is_none,
         garbage_in_a_watch_does_no_harm,
@@ -126,15 +127,21 @@ fn a_watch_that_ends_with_410_begins_anew(api: Api) -> Result<()> {
     world.mark()
 }
 
-fn a_list_that_expires_between_pages_is_asked_for_as_a_whole(api: Api) -> Result<()> {
+/// Services that are listed in pages.
+fn with_pages(api: Api) -> Result<World> {
     let world = World::with_web(api)?;
     for number in 0..300 {
         let ip = format!("10.96.{}.{}", 20 + number / 250, 1 + number % 250);
         world.api.put(cluster_ip_service(&format!("many-{number}"), &ip))?;
     }
+    world.standin()?.configure(|settings| settings.cache = false);
+    Ok(world)
+}
+
+fn a_list_that_expires_between_pages_is_asked_for_as_a_whole(api: Api) -> Result<()> {
+    let world = with_pages(api)?;
     let standin = world.standin()?;
     let of_lists = |answer| Fault::new(answer).on(Verb::List).of(Kind::Service).times(1);
-    standin.configure(|settings| settings.cache = false);
     // The first page is right, the second is refused.
     standin.misbehave(of_lists(Answer::Late(Duration::ZERO)));
     standin.misbehave(of_lists(Answer::Status(410)));
@@ -148,6 +155,19 @@ fn a_list_that_expires_between_pages_is_asked_for_as_a_whole(api: Api) -> Result
     assert!(first.starts_list() && !second.starts_list(), "{lists:?}");
     assert_eq!((whole.starts_list(), whole.parameter("limit")), (true, ""), "{lists:?}");
     world.lab.from(&world.lab.client).tcp("10.96.21.50:80").refused();
+    world.mark()
+}
+
+/// The store has a version for minutes after its watch has expired.
+fn relist_after_pages_is_not_of_the_expired_version(api: Api) -> Result<()> {
+    let world = with_pages(api)?;
+    let _agent = world.start()?;
+    let standin = world.standin()?;
+    standin.misbehave(Fault::new(Answer::Status(410)).on(Verb::Watch).of(Kind::Service));
+    standin.end_watches(Kind::Service)?;
+    world.api.put(cluster_ip_service("new", "10.96.0.30"))?;
+    world.lab.from(&world.lab.client).tcp("10.96.0.30:80").eventually().refused();
+    standin.behave();
     world.mark()
 }
 

@@ -17,7 +17,12 @@ pub(super) struct Backoff {
 impl Backoff {
     /// Returns the pause before the next attempt.
     pub(super) fn next(&mut self) -> Duration {
-        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(MAX_PAUSE);
+        self.next_up_to(MAX_PAUSE)
+    }
+
+    /// Returns the pause before the next attempt, which grows up to another limit.
+    pub(super) fn next_up_to(&mut self, limit: Duration) -> Duration {
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(limit);
         self.failures = self.failures.saturating_add(1);
         pause.mul_f64(0.5 + 0.5 * jitter::fraction())
     }

@@ -12,6 +12,8 @@ const PAGE_LIMIT: u32 = 250;
 /// the watches of all nodes from ending at once ever after a restart of the server.
 const WATCH_SECONDS: u32 = 240;
 const SPREAD: u32 = 50;
+/// The field by which headless Services are left out. Servers know it since Kubernetes 1.31.
+const CLUSTER_IP: &str = "spec.clusterIP";
 
 /// The objects of a kind that concern a node.
 #[derive(Debug, Clone)]
@@ -22,6 +24,8 @@ pub(super) struct Resource {
     path: usize,
     labels: Option<&'static str>,
     fields: Option<String>,
+    /// The server does not know the field of `fields`.
+    wide: bool,
 }
 
 /// The minimum version of a list (`resourceVersion`), like in client-go's reflector.
@@ -43,7 +47,7 @@ impl Resource {
             Kind::Service => (
                 &["/api/v1/services"],
                 Some("!service.kubernetes.io/service-proxy-name"),
-                Some("spec.clusterIP!=None".to_owned()),
+                Some(format!("{CLUSTER_IP}!=None")),
             ),
             Kind::EndpointSlice => (
                 &["/apis/discovery.k8s.io/v1/endpointslices"],
@@ -60,7 +64,7 @@ impl Resource {
                 None,
             ),
         };
-        Resource { kind, paths, path: 0, labels, fields }
+        Resource { kind, paths, path: 0, labels, fields, wide: false }
     }
 
     /// Switches to the next version of the API if the server lacks this one. Returns false after
@@ -70,25 +74,36 @@ impl Resource {
         self.path != 0
     }
 
-    /// Drops a field selector that the server rejects, if the list is usable without. Servers
-    /// accept `spec.clusterIP` since Kubernetes 1.31; the conversion ignores headless Services
-    /// anyway.
-    pub(super) fn widen(&mut self) -> bool {
-        self.kind == Kind::Service && self.fields.take().is_some()
+    /// Drops the field selector, up to the next [`Resource::narrow`], if a server rejects it with
+    /// this message. The conversion ignores headless Services anyway.
+    pub(super) fn widen(&mut self, refusal: &str) -> bool {
+        let unknown = self.kind == Kind::Service && refusal.contains(CLUSTER_IP);
+        unknown && !std::mem::replace(&mut self.wide, true)
     }
 
-    /// Returns the request for one page of the list, or for the whole list without a `limit`.
+    /// Restores the field selector, for another server may know it.
+    pub(super) fn narrow(&mut self) {
+        self.wide = false;
+    }
+
+    fn fields(&self) -> Option<String> {
+        self.fields.clone().filter(|_| !self.wide)
+    }
+
+    /// Returns the request for one page of the list, or for the whole list without a `limit`. A
+    /// server takes a known version together with a limit as this very version, not as the minimum.
     pub(super) fn list(
         &self,
         from: &RelistFrom,
         limit: bool,
         page: Option<String>,
     ) -> Result<Request, kube::core::request::Error> {
+        let limit = limit && !matches!(from, RelistFrom::Since(_));
         let is_first = page.is_none();
         let cached = is_first && *from == RelistFrom::Cache;
         let mut request = self.builder().list(&ListParams {
             label_selector: self.labels.map(str::to_owned),
-            field_selector: self.fields.clone(),
+            field_selector: self.fields(),
             // kube omits the version 0 together with a limit.
             limit: (limit && !cached).then_some(PAGE_LIMIT),
             continue_token: page,
@@ -112,7 +127,7 @@ impl Resource {
     pub(super) fn watch(&self, since: &str) -> Result<Request, kube::core::request::Error> {
         let parameters = WatchParams {
             label_selector: self.labels.map(str::to_owned),
-            field_selector: self.fields.clone(),
+            field_selector: self.fields(),
             timeout: Some(WATCH_SECONDS + (f64::from(SPREAD) * jitter::fraction()) as u32),
             bookmarks: true,
             send_initial_events: false,

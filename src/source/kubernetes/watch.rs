@@ -34,19 +34,20 @@ use crate::source::objects::Kind;
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 /// A watch that lasts for this long counts as working.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a watch may be silent. A live server sends a bookmark each minute; to a server without
-/// bookmarks the agent reconnects at this interval, which costs little.
+/// How long a watch may be silent, without a random part of up to a third. A live server sends a
+/// bookmark each minute; to a server without bookmarks the agent reconnects at this interval, which
+/// costs little.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
-/// After so many permanent failures to resume from a version, the agent relists.
+/// The number of silent watches in a row before a list, and its maximum: half an hour.
+const PATIENCE: u32 = 2;
+const MAX_PATIENCE: u32 = 20;
+/// After so many watches in a row that bring nothing and fail, the agent relists.
 const STUCK: u32 = 8;
 /// The number of watches in a row that end at once, or of lists that expire, before a warning.
 const SHORT_LIVED: u32 = 4;
-/// The interval of checks whether a server has got ServiceCIDRs by an upgrade. The pause is random,
-/// between this time and twice of it.
-const ABSENT_RETRY_INTERVAL: Duration = Duration::from_secs(600);
-/// The interval of retries to list ServiceCIDRs without permission. The pause is random, between
-/// this time and twice of it.
-const FORBIDDEN_RETRY_INTERVAL: Duration = Duration::from_secs(300);
+/// The maximum pause before the next request for ServiceCIDRs, of a server that has none or does not
+/// permit it.
+const WITHOUT_CIDRS_PAUSE: Duration = Duration::from_secs(600);
 /// The first list of a kind is delivered in parts of so many objects, so that others can work on them
 /// while the rest arrives.
 const PART: usize = 500;
@@ -69,18 +70,19 @@ pub(super) struct Watch {
     version: Option<String>,
     /// The minimum version of the next list.
     relist_from: RelistFrom,
-    /// The server divides lists from its cache into pages, so it has no watch cache.
-    paginated: bool,
-    /// The server sends bookmarks, so it is not silent for long.
-    bookmarks: bool,
     /// The role forbids ServiceCIDRs, and a warning is in the log.
     forbidden: bool,
     /// A list has been delivered.
     listed: bool,
     /// A watch has been open before.
     watched: bool,
-    /// The number of failures to resume from `version`.
-    stuck: u32,
+    /// The number of watches since the last one that was open for long or got beyond `version`.
+    fruitless: u32,
+    /// The number of silent watches since the last event or bookmark, or the last list for them.
+    silences: u32,
+    /// The number of silent watches before the next list. Each list for silence doubles it, a failure
+    /// resets it: no server goes back to an older state without one.
+    patience: u32,
 }
 
 /// The end of a [`Watch`]: the receiver of its batches is dropped.
@@ -131,12 +133,12 @@ impl Watch {
             relist: Backoff::default(),
             version: None,
             relist_from: RelistFrom::Cache,
-            paginated: false,
-            bookmarks: false,
             forbidden: false,
             listed: false,
             watched: false,
-            stuck: 0,
+            fruitless: 0,
+            silences: 0,
+            patience: PATIENCE,
         }
     }
 
@@ -144,7 +146,6 @@ impl Watch {
     pub(super) async fn run(mut self) {
         loop {
             let (number, client) = self.connection.client();
-            let before = self.version.clone();
             let failure = match self.follow(&client).await {
                 Ok(()) => continue,
                 Err(End::ReceiverGone) => return,
@@ -152,9 +153,6 @@ impl Watch {
             };
             if failure.is_about_access() {
                 self.connection.renew(number);
-            }
-            if before != self.version {
-                self.stuck = 0;
             }
             if self.recover(failure).await.is_err() {
                 return;
@@ -172,61 +170,53 @@ impl Watch {
                 self.api_status.lost(kind, &failure, true);
                 return Ok(());
             }
-            Failure::Ended | Failure::Silent | Failure::Broken(_) => {
-                let lasting = self.backoff.failures() >= SHORT_LIVED;
-                if lasting {
-                    self.count_as_stuck();
-                }
-                if lasting || matches!(failure, Failure::Broken(_)) {
-                    self.api_status.lost(kind, &failure, lasting);
-                }
-                if matches!(failure, Failure::Silent) && self.bookmarks {
+            Failure::Ended if self.backoff.failures() < SHORT_LIVED => {}
+            Failure::Silent => {
+                self.silences += 1;
+                if self.silences >= self.patience {
                     // A server that was restored to an older state would wait for the known version
-                    // for ever.
-                    self.list_anew(RelistFrom::Store);
+                    // for ever. It rejects a list that is to be as new.
+                    self.silences = 0;
+                    self.patience = (2 * self.patience).min(MAX_PATIENCE);
+                    self.relist();
                 }
-            }
-            Failure::Expired | Failure::TooNew if self.version.is_none() => {
-                // The current version of the store is never too old, nor too new.
-                let first = self.relist_from != RelistFrom::Store;
-                self.list_anew(RelistFrom::Store);
-                if first {
-                    return Ok(());
-                }
-                if self.relist.failures() >= SHORT_LIVED {
-                    self.api_status.lost(kind, &failure, true);
-                }
-                sleep(self.relist.next()).await;
-                return Ok(());
             }
             Failure::Expired | Failure::TooNew => {
-                tracing::info!("{}, relisting", failure.told(kind));
+                let listing = self.version.is_none();
+                if !listing {
+                    tracing::info!("{}, relisting", failure.told(kind));
+                }
                 if self.relist.failures() >= SHORT_LIVED {
                     self.api_status.lost(kind, &failure, true);
                 }
-                if let Some(version) = self.version.take() {
-                    self.list_anew(RelistFrom::Since(version));
+                let at_once = listing && self.relist_from != RelistFrom::Store;
+                match self.version {
+                    Some(_) if self.relist.failures() == 0 => self.relist(),
+                    // The current version of the store is never too old, nor too new.
+                    _ => self.list_anew(RelistFrom::Store),
                 }
-                // The server works again, however long it was unreachable.
-                sleep(self.relist.next()).await;
+                if !at_once {
+                    // The server works again, however long it was unreachable.
+                    sleep(self.relist.next()).await;
+                }
                 return Ok(());
             }
-            Failure::Absent if kind == Kind::ServiceCidr => return self.without().await,
-            Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
+            Failure::Absent | Failure::Refused { code: 403, .. } if kind == Kind::ServiceCidr => {
                 return self.do_without(&failure).await;
             }
-            Failure::Refused { code: 400, .. } if self.resource.widen() => return Ok(()),
-            // These say nothing about the known version.
-            Failure::Refused { code: 401 | 403 | 429, .. } | Failure::Unreachable(_) => {
-                self.api_status.lost(kind, &failure, true);
+            Failure::Refused { code: 400, message, .. } if self.resource.widen(message) => {
+                return Ok(());
             }
-            Failure::Absent
-            | Failure::Refused { .. }
-            | Failure::Garbage(_)
-            | Failure::Encoding(_) => {
-                self.api_status.lost(kind, &failure, true);
-                self.count_as_stuck();
+            // What is refused says nothing about the known version.
+            _ => {
+                let lasting = !matches!(failure, Failure::Broken(_))
+                    || self.backoff.failures() >= SHORT_LIVED;
+                self.api_status.lost(kind, &failure, lasting);
+                self.patience = PATIENCE;
             }
+        }
+        if self.fruitless >= STUCK {
+            self.relist();
         }
         let pause = self.backoff.next();
         if let Failure::Refused { retry_after: Some(asked), .. } = failure {
@@ -242,11 +232,10 @@ impl Watch {
         Ok(())
     }
 
-    fn count_as_stuck(&mut self) {
-        self.stuck += 1;
-        if self.stuck >= STUCK {
-            self.list_anew(RelistFrom::Store);
-            self.stuck = 0;
+    /// Makes a list come next that is not older than the known version, if there is one.
+    fn relist(&mut self) {
+        if let Some(version) = self.version.take() {
+            self.list_anew(RelistFrom::Since(version));
         }
     }
 
@@ -254,26 +243,20 @@ impl Watch {
     fn list_anew(&mut self, from: RelistFrom) {
         self.version = None;
         self.relist_from = from;
+        self.fruitless = 0;
+        self.resource.narrow();
     }
 
-    /// Handles a server that does not serve this version of the API.
-    async fn without(&mut self) -> Result<(), ReceiverGone> {
-        self.list_anew(RelistFrom::Cache);
-        if self.resource.next_version() {
-            return Ok(());
-        }
-        tracing::debug!(kind = %self.resource.kind, "the API server does not serve this resource");
-        self.deliver_list(List::default()).await?;
-        self.api_status.well(self.resource.kind);
-        sleep(ABSENT_RETRY_INTERVAL.mul_f64(1.0 + jitter::fraction())).await;
-        Ok(())
-    }
-
-    /// Handles a role from before Kubernetes 1.33, without a rule for ServiceCIDRs. No Service
-    /// needs them to work, so programming does not wait for them.
+    /// Handles a server from before Kubernetes 1.31, without ServiceCIDRs; a role from before 1.33,
+    /// without a rule for them; and a server that just starts. No Service needs them to work, so
+    /// programming does not wait for them.
     async fn do_without(&mut self, failure: &Failure) -> Result<(), ReceiverGone> {
         let kind = self.resource.kind;
-        if !std::mem::replace(&mut self.forbidden, true) {
+        if *failure == Failure::Absent {
+            if self.resource.next_version() {
+                return Ok(());
+            }
+        } else if !std::mem::replace(&mut self.forbidden, true) {
             tracing::warn!(
                 "{}; until then, connections to ClusterIPs without a Service are not refused",
                 failure.told(kind)
@@ -284,7 +267,7 @@ impl Watch {
             self.deliver_list(List::default()).await?;
         }
         self.api_status.well(kind);
-        sleep(FORBIDDEN_RETRY_INTERVAL.mul_f64(1.0 + jitter::fraction())).await;
+        sleep(self.backoff.next_up_to(WITHOUT_CIDRS_PAUSE)).await;
         Ok(())
     }
 
@@ -308,6 +291,7 @@ impl Watch {
         request: Result<Request, kube::core::request::Error>,
     ) -> Result<Events, Failure> {
         let events = Events::new(self.send(client, request).await?);
+        self.fruitless += 1;
         if std::mem::replace(&mut self.watched, true) {
             self.api_status.restarted(self.resource.kind);
         }
@@ -336,10 +320,9 @@ impl Watch {
         }
     }
 
-    /// Requests a list page by page. The server reads pages of a known version from the store; then
-    /// a whole list, which its cache has, is cheaper.
+    /// Requests a list page by page, or as a whole if the pages expire in between.
     async fn list(&mut self, client: &Client) -> Result<(), End> {
-        let mut limit = self.paginated || !matches!(self.relist_from, RelistFrom::Since(_));
+        let mut limit = true;
         let mut list = List::default();
         let mut next: Option<String> = None;
         let version = loop {
@@ -347,7 +330,6 @@ impl Watch {
             let request = self.resource.list(&self.relist_from, limit, next.clone());
             let answer = match self.send(client, request).await {
                 Err(Failure::Expired) if !is_first && limit => {
-                    // The version of the pages expired in between.
                     (list, limit, next) = (List::default(), false, None);
                     continue;
                 }
@@ -369,7 +351,6 @@ impl Watch {
                 let what = "a page whose token leads to the same page".to_owned();
                 return Err(Failure::Garbage(what).into());
             }
-            self.paginated |= self.relist_from == RelistFrom::Cache;
             next = token;
         };
         self.deliver_list(list).await?;
@@ -380,6 +361,7 @@ impl Watch {
 
     /// Delivers the events of a watch, to its end.
     async fn follow_events(&mut self, mut events: Events) -> Result<(), End> {
+        let long_silence = SILENCE_TIMEOUT.mul_f64(1.0 + jitter::fraction() / 3.0);
         let mut silence_timeout = SETTLE_TIMEOUT;
         loop {
             let event = match timeout(silence_timeout, events.next()).await {
@@ -387,7 +369,7 @@ impl Watch {
                 Err(_) if silence_timeout == SETTLE_TIMEOUT => {
                     self.settled();
                     self.relist.reset();
-                    silence_timeout = SILENCE_TIMEOUT;
+                    silence_timeout = long_silence;
                     continue;
                 }
                 Err(_) => return Err(Failure::Silent.into()),
@@ -402,8 +384,7 @@ impl Watch {
                 }
                 Event::Bookmark(version) => {
                     self.is_news(&version)?;
-                    self.version = Some(version);
-                    self.bookmarks = true;
+                    self.advance(version);
                     None
                 }
             };
@@ -413,12 +394,12 @@ impl Watch {
                 let triggers = trigger.into_iter().collect();
                 let batch = ChangeBatch { changes: vec![change], received, triggers };
                 self.deliver(None, batch).await?;
-                self.version = Some(version);
+                self.advance(version);
             }
             if silence_timeout == SETTLE_TIMEOUT {
                 self.settled();
                 self.relist.reset();
-                silence_timeout = SILENCE_TIMEOUT;
+                silence_timeout = long_silence;
             }
         }
     }
@@ -432,13 +413,18 @@ impl Watch {
         match number(version).zip(known).map(|(new, known)| new.cmp(&known)) {
             Some(Ordering::Less) => {
                 let known = self.version.take().unwrap_or_default();
-                self.relist_from = RelistFrom::Store;
+                self.list_anew(RelistFrom::Store);
                 let what = format!("an event of version {version} after one of version {known}");
                 Err(Failure::Garbage(what))
             }
             Some(Ordering::Equal) => Ok(false),
             Some(Ordering::Greater) | None => Ok(true),
         }
+    }
+
+    fn advance(&mut self, version: String) {
+        self.version = Some(version);
+        (self.fruitless, self.silences) = (0, 0);
     }
 
     /// Adds an object to a list. Ignores an object without valid metadata, with a warning.
@@ -473,7 +459,7 @@ impl Watch {
             tracing::info!(kind = %self.resource.kind, "the API server permits list and watch");
         }
         self.backoff.reset();
-        self.stuck = 0;
+        self.fruitless = 0;
         self.api_status.well(self.resource.kind);
     }
 }

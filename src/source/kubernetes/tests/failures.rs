@@ -138,24 +138,116 @@ pub(super) async fn garbage_in_a_watch_is_asked_for_again_and_in_the_end_listed(
         let script = Script::new([("services", answers)]);
         let told = script.run(Duration::from_secs(60)).await;
         assert_eq!(script.course("services")[9..], ["list", "6"], "{garbage}");
+        assert_eq!(script.lists("services")[1], "resourceVersion=2", "{garbage}");
         assert_eq!(told.last().unwrap(), "+b, services=b", "{garbage}");
     }
     assert_eq!(log.lines("invalid response").len(), 2 * 8, "told once, and once that it is over");
 }
 
 #[tokio::test(start_paused = true)]
-pub(super) async fn a_silent_watch_is_opened_anew() {
-    // Without bookmarks silence is no sign; with them it is one.
-    for (events, expected) in
-        [(vec![], ["list", "2", "2"]), (vec![bookmark(3)], ["list", "2", "list"])]
-    {
-        let answers = vec![Answer::list(2, &[]), Answer::watch(&events), Answer::never()];
+async fn refusals_of_a_watch_do_not_cost_the_version() {
+    for code in [500, 502, 503, 504, 429, 403, 401, 404, 400] {
+        let mut answers = vec![Answer::list(2, &[])];
+        answers.extend((0..40).map(|_| Answer::status(code)));
+        answers.push(Answer::watch(&[]));
         let script = Script::new([("services", answers)]);
-        script.run(Duration::from_secs(120)).await;
-        assert_eq!(script.course("services"), expected);
-        let requests = script.requests("services");
-        assert!(requests[2].0 - requests[1].0 > Duration::from_secs(61), "bookmarks take a minute");
+        script.run(Duration::from_secs(40 * 31)).await;
+        let course = script.course("services");
+        assert!(course.len() >= 42, "{code}: {course:?}");
+        assert_eq!(script.lists("services").len(), 1, "{code}: {course:?}");
     }
+}
+
+/// A watch that never gets beyond a version is not the way on.
+#[tokio::test(start_paused = true)]
+async fn watch_that_fails_again_and_again_is_followed_by_a_list_from_the_cache() {
+    for failing in [|| Answer::watch(&[error(500)]), || Answer::ending(&[])] {
+        let mut answers = vec![Answer::list(2, &[])];
+        answers.extend((0..8).map(|_| failing()));
+        answers.extend([Answer::list(6, &[service("b", 5)]), Answer::watch(&[])]);
+        let script = Script::new([("services", answers)]);
+        let told = script.run(Duration::from_secs(100)).await;
+        assert_eq!(script.course("services")[8..], ["2", "list", "6"]);
+        assert_eq!(script.lists("services")[1], "resourceVersion=2");
+        assert_eq!(told.last().unwrap(), "+b, services=b");
+    }
+}
+
+/// Answers of a watch that is silent so often before it is listed again.
+fn silent(version: u32, counts: &[usize]) -> Vec<Answer> {
+    let mut answers = Vec::new();
+    for count in counts {
+        answers.extend((0..*count).map(|_| Answer::watch(&[])));
+        answers.push(Answer::list(version, &[]));
+    }
+    answers
+}
+
+#[tokio::test(start_paused = true)]
+pub(super) async fn silent_watch_is_reopened_and_then_listed_from_the_cache() {
+    for (events, version) in [(vec![], "2"), (vec![bookmark(3)], "3")] {
+        let mut answers = vec![Answer::list(2, &[]), Answer::watch(&events)];
+        answers.extend([Answer::watch(&[]), Answer::list(4, &[]), Answer::watch(&[])]);
+        let script = Script::new([("services", answers)]);
+        script.run(Duration::from_secs(300)).await;
+        assert_eq!(script.course("services")[..5], ["list", "2", version, "list", "4"]);
+        assert_eq!(script.lists("services")[1], format!("resourceVersion={version}"));
+        let requests = script.requests("services");
+        for i in [1, 2] {
+            let pause = requests[i + 1].0 - requests[i].0;
+            assert!(pause > Duration::from_secs(61), "bookmarks take a minute: {pause:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn quiet_watch_is_listed_ever_less_often() {
+    let mut answers = vec![Answer::list(2, &[])];
+    answers.extend(silent(2, &[2, 4, 8, 16, 20, 20]));
+    answers.push(Answer::watch(&[]));
+    let script = Script::new([("services", answers)]);
+    script.run(Duration::from_secs(4 * 3600)).await;
+    assert_eq!(script.lists("services")[1..], ["resourceVersion=2"; 6]);
+    assert!(script.course("services").len() > 77, "{:?}", script.course("services"));
+}
+
+/// Bookmarks that come every few minutes are enough.
+#[tokio::test(start_paused = true)]
+async fn rare_bookmarks_end_the_lists_of_a_quiet_watch() {
+    let mut answers = vec![Answer::list(2, &[])];
+    answers.extend(silent(2, &[2, 4]));
+    for version in 3..10 {
+        answers.extend([Answer::watch(&[bookmark(version)]), Answer::watch(&[])]);
+        answers.extend((0..4).map(|_| Answer::watch(&[])));
+    }
+    let script = Script::new([("services", answers)]);
+    script.run(Duration::from_secs(3600)).await;
+    assert_eq!(script.lists("services").len(), 3, "{:?}", script.course("services"));
+}
+
+/// What a server has can be older only after it was gone.
+#[tokio::test(start_paused = true)]
+async fn silence_after_an_outage_is_looked_into_soon() {
+    let mut answers = vec![Answer::list(2, &[])];
+    answers.extend(silent(2, &[2, 4]));
+    answers.push(Answer::status(503));
+    answers.extend(silent(2, &[2]));
+    answers.push(Answer::watch(&[]));
+    let script = Script::new([("services", answers)]);
+    script.run(Duration::from_secs(1500)).await;
+    assert_eq!(script.lists("services").len(), 4, "{:?}", script.course("services"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_that_was_restored_to_an_older_state_is_followed() {
+    let mut answers = vec![Answer::list(9, &[service("a", 8)])];
+    answers.extend([Answer::watch(&[]), Answer::watch(&[]), Answer::too_new()]);
+    answers.extend([Answer::list(5, &[service("b", 4)]), Answer::watch(&[added(service("c", 6))])]);
+    let script = Script::new([("services", answers)]);
+    let told = script.run(Duration::from_secs(300)).await;
+    assert_eq!(script.course("services")[..6], ["list", "9", "9", "list", "list", "5"]);
+    assert_eq!(script.lists("services")[1..3], ["resourceVersion=9", "limit=250"]);
+    assert_eq!(told[told.len() - 2..], ["+b, services=b", "+c"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use shunt_core::model::{Change, Family, Listed};
 
-use super::script::{Answer, Log, Script, added, bookmark, deleted, object, service, slice};
+use super::script::{Answer, Log, Script, added, bookmark, deleted, error, object, service, slice};
 
 #[tokio::test(start_paused = true)]
 pub(super) async fn a_list_is_delivered_at_its_end_and_events_as_they_come() {
@@ -72,16 +72,39 @@ pub(super) async fn a_list_may_come_in_pages() {
 #[tokio::test(start_paused = true)]
 pub(super) async fn a_server_that_does_not_know_the_selector_is_asked_for_more() {
     let headless = object("default/h", 2, r#","spec":{"clusterIP":"None","ports":[{"port":80}]}"#);
-    let answers = vec![
-        Answer::status(400),
-        Answer::list(3, &[service("a", 1), headless]),
-        Answer::watch(&[]),
-    ];
+    // The second is of servers before Kubernetes 1.31.
+    for message in [
+        "field label not supported: spec.clusterIP",
+        r#"\"spec.clusterIP\" is not a known field selector: only \"metadata.name\""#,
+    ] {
+        let answers = vec![
+            Answer::refusal(400, message),
+            Answer::list(3, &[service("a", 1), headless.clone()]),
+            // The next server may know it.
+            Answer::status(410),
+            Answer::list(5, &[service("a", 1)]),
+            Answer::watch(&[]),
+        ];
+        let script = Script::new([("services", answers)]);
+        let told = script.run(Duration::from_secs(10)).await;
+        assert!(told.iter().any(|told| told.starts_with("+a, -h, services=a h")), "{told:?}");
+        let requests = script.requests("services");
+        assert!(requests.iter().all(|(_, path)| path.contains("labelSelector")), "{requests:?}");
+        let narrow: Vec<bool> =
+            requests.iter().map(|(_, path)| path.contains("fieldSelector")).collect();
+        assert_eq!(narrow, [true, false, false, true, true], "{requests:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_request_for_another_reason_does_not_widen_the_list() {
+    let answers =
+        vec![Answer::status(400), Answer::list(3, &[]), Answer::status(400), Answer::watch(&[])];
     let script = Script::new([("services", answers)]);
-    let told = script.run(Duration::from_secs(10)).await;
-    assert!(told.iter().any(|told| told.starts_with("+a, -h, services=a h")), "{told:?}");
-    let (_, second) = &script.requests("services")[1];
-    assert!(second.contains("labelSelector") && !second.contains("fieldSelector"), "{second}");
+    script.run(Duration::from_secs(10)).await;
+    let requests = script.requests("services");
+    assert_eq!(requests.len(), 4, "{requests:?}");
+    assert!(requests.iter().all(|(_, path)| path.contains("fieldSelector")), "{requests:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -188,22 +211,42 @@ pub(super) async fn service_cidrs_may_come_with_an_upgrade() {
     assert!(told.iter().any(|told| told.starts_with("+cidr kubernetes, cidrs=kuber")), "{told:?}");
     assert!(script.requests("servicecidrs")[1].1.contains("/v1beta1/"));
 
-    let answers = vec![Answer::status(404), Answer::status(404), list(), Answer::watch(&[])];
+    let mut answers: Vec<Answer> = (0..40).map(|_| Answer::status(404)).collect();
+    answers.extend([list(), Answer::watch(&[])]);
     let script = Script::new([("servicecidrs", answers)]);
-    let told = script.run(Duration::from_secs(1201)).await;
+    let told = script.run(Duration::from_secs(6000)).await;
     let cidrs: Vec<&String> = told.iter().filter(|told| told.contains("cidr")).collect();
     assert!(cidrs[0].starts_with("cidrs="), "{told:?}");
-    assert_eq!(cidrs[1], "+cidr kubernetes, cidrs=kubernetes");
+    assert_eq!(cidrs[1..], ["+cidr kubernetes, cidrs=kubernetes"]);
     let requests = script.requests("servicecidrs");
-    assert!(requests[2].0 - requests[1].0 >= Duration::from_secs(600));
-    assert!(requests[2].1.contains("/v1/"));
+    assert!(requests.iter().step_by(2).all(|(_, path)| path.contains("/v1/")), "{requests:?}");
+    // A server that starts has them in a moment, an old one for a long time not.
+    let pauses: Vec<Duration> =
+        requests.chunks(2).zip(requests[2..].chunks(2)).map(|(a, b)| b[0].0 - a[0].0).collect();
+    assert!(pauses[..4].iter().all(|pause| pause.as_secs() < 2), "{pauses:?}");
+    assert!(
+        pauses[14..19].iter().all(|pause| (300..=600).contains(&pause.as_secs())),
+        "{pauses:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn service_cidrs_are_kept_when_the_server_does_not_find_them() {
+    let list = |version| Answer::list(version, &[object("kubernetes", 1, "")]);
+    let not_found = || (0..4).map(|_| Answer::status(404));
+    let answers = [list(2)].into_iter().chain(not_found()).chain([Answer::watch(&[])]);
+    let script = Script::new([("servicecidrs", answers.collect())]);
+    let told = script.run(Duration::from_secs(10)).await;
+    let cidrs: Vec<&String> = told.iter().filter(|told| told.contains("cidr")).collect();
+    assert_eq!(cidrs, ["+cidr kubernetes, cidrs=kubernetes"], "{told:?}");
+    assert_eq!(script.course("servicecidrs"), ["list", "2", "2", "2", "2", "2"]);
 }
 
 #[tokio::test(start_paused = true)]
 pub(super) async fn a_role_without_service_cidrs_delays_nothing() {
     let log = Log::collect();
     let list = |version| Answer::list(version, &[object("kubernetes", 1, "")]);
-    let mut answers: Vec<Answer> = (0..4).map(|_| Answer::status(403)).collect();
+    let mut answers: Vec<Answer> = (0..20).map(|_| Answer::status(403)).collect();
     answers.push(list(2));
     // The role is decoded away again: what was listed holds.
     answers.extend([Answer::status(410), Answer::status(403)]);
@@ -213,7 +256,7 @@ pub(super) async fn a_role_without_service_cidrs_delays_nothing() {
     let started = tokio::time::Instant::now();
     let (mut synced, mut seen) = (None, Vec::new());
     source
-        .deliveries(Duration::from_secs(4000), |delivery| {
+        .deliveries(Duration::from_secs(6000), |delivery| {
             for change in delivery.changes {
                 match change {
                     Change::Synced => synced = Some(started.elapsed()),
@@ -229,10 +272,9 @@ pub(super) async fn a_role_without_service_cidrs_delays_nothing() {
     assert_eq!(synced, Some(Duration::ZERO), "nothing waits for them");
     assert_eq!(seen, ["none", "one", "one"]);
     let requests = script.requests("servicecidrs");
-    for two in requests.windows(2).take(4) {
-        let pause = two[1].0 - two[0].0;
-        assert!((300..=600).contains(&pause.as_secs()), "{pause:?}");
-    }
+    let pauses: Vec<Duration> = requests.windows(2).map(|two| two[1].0 - two[0].0).collect();
+    assert!(pauses[..4].iter().all(|pause| pause.as_secs() < 2), "{pauses:?}");
+    assert!(pauses[14..19].iter().all(|p| (300..=600).contains(&p.as_secs())), "{pauses:?}");
     let warnings = log.lines("does not let the agent");
     assert_eq!(warnings.len(), 2, "once for each time that it is decoded away: {warnings:?}");
     assert!(
@@ -262,21 +304,6 @@ pub(super) async fn triggers_of_events_are_delivered_and_those_of_lists_are_not(
     assert_eq!(triggers, [(Family::V4, time)]);
 }
 
-/// The parameters of each list of Services that say how new it has to be.
-fn lists(script: &Script) -> Vec<String> {
-    let parameters = ["limit", "continue", "resourceVersion"];
-    let of = |path: &str| {
-        let (_, query) = path.split_once('?').unwrap();
-        let known = query.split('&').filter(|part| {
-            part.split_once('=').is_some_and(|(name, _)| parameters.contains(&name))
-        });
-        known.collect::<Vec<_>>().join("&")
-    };
-    let requests = script.requests("services");
-    let is_list = |path: &str| !path.contains("watch=true");
-    requests.iter().filter(|(_, path)| is_list(path)).map(|(_, path)| of(path)).collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn failed_list_is_requested_again() {
     for status in [401, 403, 405, 422, 429, 500, 501] {
@@ -292,7 +319,11 @@ async fn failed_list_is_requested_again() {
         let told = script.run(Duration::from_secs(60)).await;
         let course = script.course("services");
         assert_eq!(course, ["list", "list", "5", "list", "list", "9"], "{status}");
-        assert_eq!(lists(&script)[2..], ["resourceVersion=5", "resourceVersion=5"], "{status}");
+        assert_eq!(
+            script.lists("services")[2..],
+            ["resourceVersion=5", "resourceVersion=5"],
+            "{status}"
+        );
         assert_eq!(told.last().unwrap(), "+b, services=b", "{status}");
     }
 }
@@ -310,7 +341,7 @@ pub(super) async fn what_the_server_cannot_list_is_listed_from_the_store() {
         let script = Script::new([("services", answers)]);
         script.run(Duration::from_secs(60)).await;
         assert_eq!(
-            lists(&script),
+            script.lists("services"),
             ["resourceVersion=0&limit=250", "resourceVersion=7", "limit=250"]
         );
         let requests = script.requests("services");
@@ -319,13 +350,12 @@ pub(super) async fn what_the_server_cannot_list_is_listed_from_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-pub(super) async fn a_server_without_a_cache_is_asked_for_pages_again() {
+pub(super) async fn known_version_is_never_listed_in_pages() {
     let answers = vec![
         Answer::page("5", "next", &[service("a", 1)]),
-        Answer::page("5", "", &[service("b", 2)]),
-        Answer::status(410),
-        Answer::page("7", "other", &[service("a", 1)]),
         // Too slow: then all at once.
+        Answer::status(410),
+        Answer::page("6", "", &[service("b", 2)]),
         Answer::status(410),
         Answer::page("8", "", &[service("c", 2)]),
         Answer::watch(&[]),
@@ -333,14 +363,32 @@ pub(super) async fn a_server_without_a_cache_is_asked_for_pages_again() {
     let script = Script::new([("services", answers)]);
     let told = script.run(Duration::from_secs(60)).await;
     assert_eq!(
-        lists(&script),
+        script.lists("services"),
         [
             "resourceVersion=0&limit=250",
             "limit=250&continue=next",
-            "limit=250&resourceVersion=5",
-            "limit=250&continue=other",
-            "resourceVersion=5",
+            "resourceVersion=0",
+            "resourceVersion=6",
         ]
     );
     assert_eq!(told.last().unwrap(), "+c, services=c");
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_that_expires_at_once_is_followed_by_one_from_the_store() {
+    let answers = vec![
+        Answer::list(7, &[]),
+        Answer::status(410),
+        Answer::list(7, &[]),
+        Answer::watch(&[error(410)]),
+        Answer::list(9, &[service("b", 8)]),
+        Answer::watch(&[bookmark(10)]),
+    ];
+    let script = Script::new([("services", answers)]);
+    let told = script.run(Duration::from_secs(60)).await;
+    assert_eq!(
+        script.lists("services"),
+        ["resourceVersion=0&limit=250", "resourceVersion=7", "limit=250"]
+    );
+    assert_eq!(told.last().unwrap(), "+b, services=b");
 }

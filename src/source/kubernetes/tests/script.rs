@@ -143,12 +143,17 @@ impl Answer {
 
     /// A refusal.
     pub(super) fn status(code: u16) -> Answer {
-        Answer::new(code, status(code, "because"), Then::End)
+        Answer::refusal(code, "because")
+    }
+
+    /// A refusal with this message, which JSON need not escape.
+    pub(super) fn refusal(code: u16, message: &str) -> Answer {
+        Answer::new(code, status(code, message), Then::End)
     }
 
     /// The server's cache is behind the version that is asked for.
     pub(super) fn too_new() -> Answer {
-        Answer::new(504, status(504, "Too large resource version: 7, current: 5"), Then::End)
+        Answer::refusal(504, "Too large resource version: 7, current: 5")
     }
 
     /// A refusal that asks to wait.
@@ -265,6 +270,21 @@ impl Script {
             }
         };
         self.requests(resource).iter().map(step).collect()
+    }
+
+    /// The parameters of each list of a resource that say how new it has to be.
+    pub(super) fn lists(&self, resource: &str) -> Vec<String> {
+        let parameters = ["limit", "continue", "resourceVersion"];
+        let of = |path: &str| {
+            let (_, query) = path.split_once('?').unwrap();
+            let known = query.split('&').filter(|part| {
+                part.split_once('=').is_some_and(|(name, _)| parameters.contains(&name))
+            });
+            known.collect::<Vec<_>>().join("&")
+        };
+        let requests = self.requests(resource);
+        let is_list = |path: &str| !path.contains("watch=true");
+        requests.iter().filter(|(_, path)| is_list(path)).map(|(_, path)| of(path)).collect()
     }
 
     /// What was accepted as the answer to each request for a resource.

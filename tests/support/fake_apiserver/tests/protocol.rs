@@ -16,6 +16,7 @@ fn main() -> ExitCode {
     let both = both![
         a_list_has_all_objects,
         pages_are_of_one_revision,
+        limit_makes_a_revision_exact,
         selectors_select,
         a_watch_tells_what_is_written,
         a_watch_tells_what_stops_and_starts_to_match,
@@ -127,6 +128,20 @@ fn pages_are_of_one_revision(api: Api) -> Result<()> {
     assert_eq!(names(&third), ["e"]);
     assert!(third["metadata"].get("continue").is_none(), "{third}");
     assert_eq!(names(&get(&client, SLICES)?), ["a", "b", "bb", "c", "e"]);
+    Ok(())
+}
+
+fn limit_makes_a_revision_exact(api: Api) -> Result<()> {
+    let client = api.client()?;
+    api.put(slice("a", "", 1))?;
+    let before = get(&client, SLICES)?;
+    api.put(slice("b", "", 1))?;
+    let from = revision(&before);
+    let list = |query: &str| get(&client, &format!("{SLICES}?resourceVersion={from}{query}"));
+    assert_eq!(names(&list("")?), ["a", "b"]);
+    assert_eq!(names(&list("&limit=500&resourceVersionMatch=NotOlderThan")?), ["a", "b"]);
+    let exact = list("&limit=500")?;
+    assert_eq!((names(&exact), revision(&exact)), (vec!["a"], from));
     Ok(())
 }
 
@@ -291,6 +306,8 @@ fn a_page_after_a_compaction_is_gone(api: Api) -> Result<()> {
     api.standin()?.compact();
     let Reply { status, body } = client.get(&format!("{SLICES}?limit=1&continue={token}"))?;
     assert_eq!((status, &body["reason"]), (410, &json!("Expired")));
+    let exact = format!("{SLICES}?limit=1&resourceVersion={}", revision(&first));
+    assert_eq!(client.get(&exact)?.status, 410);
     Ok(())
 }
 

@@ -41,10 +41,17 @@ impl Options {
         if !errors.is_empty() {
             return Err(Refusal::invalid("ListOptions.meta.k8s.io", "", &errors));
         }
+        let revision = revision(request)?;
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).filter(|&limit| limit > 0);
+        let is_exact = match request.parameter("resourceVersionMatch") {
+            // A page is of one revision, and the cache has no pages.
+            "" => limit.is_some() && revision.is_some_and(|revision| revision != 0),
+            matching => matching == EXACT,
+        };
         Ok(Self {
-            revision: revision(request)?,
-            is_exact: request.parameter("resourceVersionMatch") == EXACT,
-            limit: limit.and_then(|limit| usize::try_from(limit).ok()).filter(|&limit| limit > 0),
+            revision,
+            is_exact,
+            limit,
             token: request.parameter("continue").to_owned(),
             timeout: seconds.map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0))),
             bookmarks: request.flag("allowWatchBookmarks") == Some(true),
