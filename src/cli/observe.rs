@@ -217,7 +217,7 @@ impl Observer {
                 let what = how.describe(&node, is_missing);
                 tracing::error!(node, field = "hostnameOverride", "{what}");
             }
-            None => tracing::info!(node, "the API has sent the Node"),
+            None => tracing::info!(node, "the Node has appeared in the API"),
         }
         self.without_node = without;
     }
