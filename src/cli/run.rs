@@ -48,7 +48,7 @@ use crate::service_counters::ServiceCounters;
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
-use crate::status::{AgentState, Status};
+use crate::status::{AgentState, Sources, Status};
 use crate::trace::remove_orphans;
 
 /// How long the clients of inherited listeners may wait for the first sync.
@@ -134,7 +134,10 @@ fn once(
     if let (Ok(mut conntrack), Some(node_context)) = (Conntrack::open(), &snapshot.node_context) {
         let sweep = sweep(flows, node_context);
         for family in Family::ALL {
-            conntrack.sweep(family, &sweep, &mut |_| false).context("cannot delete stale flows")?;
+            let report = conntrack.sweep(family, &sweep, &mut |_| false);
+            if let Some(trouble) = report.context("cannot delete stale flows")?.trouble() {
+                tracing::warn!("{trouble}");
+            }
         }
     }
     let now = Instant::now();
@@ -205,6 +208,8 @@ fn keep_running(
         let (heirs, loopback) = (heirs.clone(), loopback_state.clone());
         move || hand_over(&heirs, &loopback)
     });
+    let sweeps = sweeper(metrics.clone())?;
+    let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
     let mut observer = Observer {
         health: health.clone(),
         unknown_node_is_eligible,
@@ -213,7 +218,7 @@ fn keep_running(
         known: known.clone(),
         service_healths,
         loopback,
-        sweeps: sweeper(metrics.clone())?,
+        sweeps,
         node_ports: None,
         sysctls: sysctls.clone(),
         directory: programmed,
@@ -258,7 +263,7 @@ fn keep_running(
         metrics: &metrics,
     };
     let finder = Finder::start(config.eject_unresponsive, &parts);
-    let health_of = health_source(health_seen, commands.backlog(), families);
+    let health_of = health_source(health_seen, commands.backlog(), unswept.clone(), families);
     let loopback = {
         let state = loopback_state.clone();
         move || state.report()
@@ -267,7 +272,14 @@ fn keep_running(
         let heirs = heirs.clone();
         move || heirs.count()
     };
-    let status = known.clone().teller(health_of.clone(), unbound.clone(), loopback, waiting);
+    let sources = Sources {
+        health: health_of.clone(),
+        unswept,
+        unbound: unbound.clone(),
+        loopback: Box::new(loopback),
+        waiting_agents: Box::new(waiting),
+    };
+    let status = known.clone().teller(sources);
     let answer = answers(known.clone(), status, directory.clone());
     start_thread("status", move || query::serve(&presence.listener, &heirs, answer))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));

@@ -13,6 +13,7 @@ use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
     SyncFailure, Time, Trouble, UnboundPort, UnboundServer, Unserved,
 };
+use crate::conntrack::Unswept;
 use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
 use crate::kube_proxy::Found;
@@ -47,6 +48,20 @@ struct Inner {
     unresponsive: Report,
     /// When an endpoint was ejected, and the Services at the last sync.
     ejected: BTreeMap<Backend, (Time, BTreeSet<ObjectName>)>,
+}
+
+/// What a report asks for.
+pub struct Sources {
+    /// The health.
+    pub health: HealthSource,
+    /// The state of the sweeps of connection tracking.
+    pub unswept: Unswept,
+    /// `healthCheckNodePort`s that the agent cannot bind.
+    pub unbound: UnboundPorts,
+    /// The proxy of node ports on loopback addresses.
+    pub loopback: Box<dyn Fn() -> LoopbackReport + Send>,
+    /// The number of agents that wait until this one ends.
+    pub waiting_agents: Box<dyn Fn() -> usize + Send>,
 }
 
 /// The ejections and restores of a sync.
@@ -195,14 +210,10 @@ impl AgentState {
     }
 
     /// Returns a function that makes a report, for [`serve`](crate::query::serve).
-    pub fn teller(
-        self,
-        health: HealthSource,
-        unbound: UnboundPorts,
-        loopback: impl Fn() -> LoopbackReport,
-        waiting_agents: impl Fn() -> usize,
-    ) -> impl Fn() -> Status {
+    pub fn teller(self, sources: Sources) -> impl Fn() -> Status {
         let started = Time::now();
+        let Sources { health, unswept, unbound, loopback, waiting_agents } =
+            sources;
         move || {
             let health = health();
             let inner = self.lock();
@@ -218,6 +229,8 @@ impl AgentState {
                 missing_node: inner.missing_node,
                 healthy: health.is_live(),
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
+                unswept_seconds: health.unswept.map(|unswept| unswept.as_secs_f64()),
+                sweep_trouble: unswept.trouble(),
                 source: source(&inner.source),
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: rules(&inner.rules, &inner.snapshot),
