@@ -28,7 +28,7 @@ use super::settings::{Effective, effective};
 use super::sources::{Objects, Parts, runtime};
 use super::unresponsive::Finder;
 use super::{
-    Failure, ending, events, exclusive, leftovers, netns, oneshot, process, taken_ports,
+    Failure, ending, events, exclusive, leftovers, logging, netns, oneshot, process, taken_ports,
     unresponsive,
 };
 use crate::conntrack::{self, Conntrack, Sweeps, sysctl};
@@ -183,7 +183,8 @@ fn keep_running(
              it (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
         );
     }
-    let metrics = Metrics::with_services(&families, service_counters(arguments)?);
+    let lost_lines = logging::lost_lines();
+    let metrics = Metrics::with(&families, service_counters(arguments)?, lost_lines.clone());
     let unknown_node_is_eligible = objects.may_lack_a_node();
     let (health, health_seen) = watch::channel(HealthState {
         last_updated: None,
@@ -278,6 +279,7 @@ fn keep_running(
         unbound: unbound.clone(),
         loopback: Box::new(loopback),
         waiting_agents: Box::new(waiting),
+        lost_log_lines: lost_lines,
     };
     let status = known.clone().teller(sources);
     let answer = answers(known.clone(), status, directory.clone());

@@ -18,6 +18,7 @@ use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
 use crate::kube_proxy::Found;
 use crate::loopback::LoopbackReport;
+use crate::metrics::Counter;
 use crate::source::kubernetes::ApiStatus;
 use crate::taken_ports;
 use crate::unresponsive::{EndpointReport, EndpointState, Report, Restored};
@@ -62,6 +63,8 @@ pub struct Sources {
     pub loopback: Box<dyn Fn() -> LoopbackReport + Send>,
     /// The number of agents that wait until this one ends.
     pub waiting_agents: Box<dyn Fn() -> usize + Send>,
+    /// Lost lines of the log.
+    pub lost_log_lines: Counter,
 }
 
 /// The ejections and restores of a sync.
@@ -212,7 +215,7 @@ impl AgentState {
     /// Returns a function that makes a report, for [`serve`](crate::query::serve).
     pub fn teller(self, sources: Sources) -> impl Fn() -> Status {
         let started = Time::now();
-        let Sources { health, unswept, unbound, loopback, waiting_agents } =
+        let Sources { health, unswept, unbound, loopback, waiting_agents, lost_log_lines } =
             sources;
         move || {
             let health = health();
@@ -231,6 +234,7 @@ impl AgentState {
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
                 unswept_seconds: health.unswept.map(|unswept| unswept.as_secs_f64()),
                 sweep_trouble: unswept.trouble(),
+                lost_log_lines: lost_log_lines.get(),
                 source: source(&inner.source),
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: rules(&inner.rules, &inner.snapshot),

@@ -58,6 +58,8 @@ pub struct Status {
     pub unswept_seconds: Option<f64>,
     /// Why stale flows stay; `None` if the last sweep deleted all.
     pub sweep_trouble: Option<String>,
+    /// The number of log lines that were lost because nothing read standard error in time.
+    pub lost_log_lines: u64,
     /// The source of objects.
     pub source: Source,
     /// Why the last written configuration is not in force; `None` if it is.

@@ -116,6 +116,12 @@ impl Status {
                  has the port, it answers the probes"
             )
         }));
+        match self.lost_log_lines {
+            0 => {}
+            lost => warnings.push(format!(
+                "{lost} lines of the log were lost since the start: nothing read standard error in time"
+            )),
+        }
         if let Some(reason) = &self.refused_configuration {
             warnings.push(format!(
                 "the last written configuration is not in force (see the log): {reason}"

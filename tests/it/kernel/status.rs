@@ -11,6 +11,7 @@ use shunt::dataplane::{Dataplane, Ownership};
 use shunt::handover::Heirs;
 use shunt::http::{Health, HealthSource, UnboundPorts};
 use shunt::loopback::LoopbackReport;
+use shunt::metrics::Counter;
 use shunt::presence::Presence;
 use shunt::query::{self, Answer};
 use shunt::status::{AgentState, Following, Sources};
@@ -46,6 +47,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
         unbound: UnboundPorts::default(),
         loopback: Box::new(LoopbackReport::default),
         waiting_agents: Box::new(|| 0),
+        lost_log_lines: Counter::default(),
     });
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
