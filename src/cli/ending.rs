@@ -6,19 +6,17 @@ use std::panic;
 use std::process::exit;
 use std::sync::{OnceLock, mpsc};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 
-/// How long the last log line may take: standard error may be a full pipe.
-const LAST_LINE_TIMEOUT: Duration = Duration::from_millis(500);
+use super::logging;
 
 /// What the agent does before a signal ends it. Returns the number of listeners handed over.
 static LAST_ACT: OnceLock<Box<dyn Fn() -> usize + Send + Sync>> = OnceLock::new();
 
-/// Sets what the agent does before a signal ends it. It must not wait for long, and must not log:
-/// standard error may be a full pipe. It returns the number of listeners that it has handed over.
+/// Sets what the agent does before a signal ends it. It must not wait for long. It returns the number
+/// of listeners that it has handed over.
 pub(super) fn before_the_end(act: impl Fn() -> usize + Send + Sync + 'static) {
     // The agent sets it once.
     let _ = LAST_ACT.set(Box::new(act));
@@ -107,10 +105,11 @@ fn end(code: i32, last_words: impl FnOnce() + Send + 'static) {
     // In a thread of its own: this one may hold the lock of the log.
     let speaker = thread::Builder::new().name("end".to_owned()).spawn(move || {
         last_words();
+        logging::flush();
         let _ = said.send(());
     });
     if speaker.is_ok() {
-        let _ = done.recv_timeout(LAST_LINE_TIMEOUT);
+        let _ = done.recv_timeout(logging::LAST_LINES_TIMEOUT);
     }
     exit(code);
 }

@@ -1,4 +1,4 @@
-//! The health of the agent: the results of its syncs, and the age of its backlog.
+//! The health of the agent: the results of its syncs, and the age of its backlogs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use shunt_core::model::Family;
 use tokio::sync::watch;
 
+use crate::conntrack::Unswept;
 use crate::dataplane::Backlog;
 use crate::http::{Health, HealthSource};
 
@@ -21,17 +22,20 @@ pub(super) struct HealthState {
     pub(super) node_eligible: bool,
 }
 
-/// Returns a source that combines the observed state and the backlog on each request. A thread that
+/// Returns a source that combines the observed state and the backlogs on each request. A thread that
 /// hangs reports nothing, but its backlog ages.
 pub(super) fn health_source(
     state: watch::Receiver<HealthState>,
     backlog: Backlog,
+    unswept: Unswept,
     families: Vec<Family>,
 ) -> HealthSource {
     Arc::new(move || {
         let HealthState { last_updated, patience, node_eligible } = state.borrow().clone();
         let waiting = backlog.oldest().map(|since| since.elapsed());
-        Health { last_updated, waiting, patience, node_eligible, families: families.clone() }
+        let unswept = unswept.oldest().map(|since| since.elapsed());
+        let families = families.clone();
+        Health { last_updated, waiting, unswept, patience, node_eligible, families }
     })
 }
 

@@ -78,7 +78,7 @@ pub fn main() -> ExitCode {
         args::Command::Completion(completion) => meta::completion(&completion),
         args::Command::Man(man) => meta::man(&man),
     };
-    match result {
+    let code = match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Problems) => ExitCode::FAILURE,
         Err(Failure::Result(code)) => ExitCode::from(code),
@@ -89,7 +89,9 @@ pub fn main() -> ExitCode {
                 _ => ExitCode::FAILURE,
             }
         }
-    }
+    };
+    logging::flush();
+    code
 }
 
 /// Writes data to stdout.

@@ -28,7 +28,7 @@ use super::settings::{Effective, effective};
 use super::sources::{Objects, Parts, runtime};
 use super::unresponsive::Finder;
 use super::{
-    Failure, ending, events, exclusive, leftovers, netns, oneshot, process, taken_ports,
+    Failure, ending, events, exclusive, leftovers, logging, netns, oneshot, process, taken_ports,
     unresponsive,
 };
 use crate::conntrack::{self, Conntrack, Sweeps, sysctl};
@@ -48,7 +48,7 @@ use crate::service_counters::ServiceCounters;
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
-use crate::status::{AgentState, Status, WithoutNode};
+use crate::status::{AgentState, Sources, Status, WithoutNode};
 use crate::trace::remove_orphans;
 
 /// How long the clients of inherited listeners may wait for the first sync.
@@ -145,7 +145,10 @@ fn once(
     if let (Ok(mut conntrack), Some(node_context)) = (Conntrack::open(), &snapshot.node_context) {
         let sweep = sweep(flows, node_context);
         for family in Family::ALL {
-            conntrack.sweep(family, &sweep, &mut |_| false).context("cannot delete stale flows")?;
+            let report = conntrack.sweep(family, &sweep, &mut |_| false);
+            if let Some(trouble) = report.context("cannot delete stale flows")?.trouble() {
+                tracing::warn!("{trouble}");
+            }
         }
     }
     let now = Instant::now();
@@ -192,7 +195,8 @@ fn keep_running(
              it (net.ipv6.conf.all.disable_ipv6); Services are reachable by IPv4 only"
         );
     }
-    let metrics = Metrics::with_services(&families, service_counters(arguments)?);
+    let lost_lines = logging::lost_lines();
+    let metrics = Metrics::with(&families, service_counters(arguments)?, lost_lines.clone());
     let unknown_node_is_eligible = objects.may_lack_a_node();
     let (health, health_seen) = watch::channel(HealthState {
         last_updated: None,
@@ -217,6 +221,8 @@ fn keep_running(
         let (heirs, loopback) = (heirs.clone(), loopback_state.clone());
         move || hand_over(&heirs, &loopback)
     });
+    let sweeps = sweeper(metrics.clone())?;
+    let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
     let mut observer = Observer {
         health: health.clone(),
         unknown_node_is_eligible,
@@ -225,7 +231,7 @@ fn keep_running(
         known: known.clone(),
         service_healths,
         loopback,
-        sweeps: sweeper(metrics.clone())?,
+        sweeps,
         node_ports: None,
         sysctls: sysctls.clone(),
         directory: programmed,
@@ -270,7 +276,7 @@ fn keep_running(
         metrics: &metrics,
     };
     let finder = Finder::start(config.eject_unresponsive, &parts);
-    let health_of = health_source(health_seen, commands.backlog(), families);
+    let health_of = health_source(health_seen, commands.backlog(), unswept.clone(), families);
     let loopback = {
         let state = loopback_state.clone();
         move || state.report()
@@ -279,7 +285,15 @@ fn keep_running(
         let heirs = heirs.clone();
         move || heirs.count()
     };
-    let status = known.clone().teller(health_of.clone(), unbound.clone(), loopback, waiting);
+    let sources = Sources {
+        health: health_of.clone(),
+        unswept,
+        unbound: unbound.clone(),
+        loopback: Box::new(loopback),
+        waiting_agents: Box::new(waiting),
+        lost_log_lines: lost_lines,
+    };
+    let status = known.clone().teller(sources);
     let answer = answers(known.clone(), status, directory.clone());
     start_thread("status", move || query::serve(&presence.listener, &heirs, answer))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));

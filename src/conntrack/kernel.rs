@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::{HashSet, HashSetExt as _};
 use nfnetlink::conntrack::{self, Entry, Filter};
+use nix::errno::Errno;
 use shunt_core::model::{Family, Protocol};
 
 use super::{Error, Sweep};
@@ -30,8 +31,19 @@ pub struct Report {
     pub deleted: usize,
     /// Number of half-open TCP connections among the deleted entries.
     pub half_open: usize,
+    /// Number of stale entries that the kernel did not delete, and its last reason.
+    pub refused: Option<(usize, Errno)>,
     /// The duration, without the pause for answers to half-open connections.
     pub took: Duration,
+}
+
+impl Report {
+    /// Returns what the sweep could not do.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let (count, errno) = self.refused?;
+        Some(format!("the kernel refuses to delete {count} {} flows: {errno}", self.family))
+    }
 }
 
 /// A socket to connection tracking, in the network namespace of the thread that opened it.
@@ -63,8 +75,7 @@ impl Conntrack {
     /// the start of the sweep may have allowed the flow.
     ///
     /// # Errors
-    /// If entries could not be listed or deleted. Missing entries are no error. Some entries may have
-    /// been deleted nevertheless.
+    /// If entries could not be listed. Some entries may have been deleted nevertheless.
     pub fn sweep(
         &mut self,
         family: Family,
@@ -73,24 +84,29 @@ impl Conntrack {
     ) -> Result<Report, Error> {
         let started = Instant::now();
         let (mut listed, mut waited) = (0, Duration::ZERO);
+        let mut refused = None;
+        let mut refuse = |errno| {
+            let (count, _) = refused.unwrap_or((0, errno));
+            refused = Some((count + 1, errno));
+        };
         let mut unanswered = self.list_stale(family, Protocol::Tcp, sweep, &mut listed)?;
         unanswered.retain(|entry| !is_permitted(entry));
         let unanswered_at = Instant::now();
         let untranslated: HashSet<Entry> =
             unanswered.extract_if(|entry| !entry.is_translated()).collect();
-        let mut half_open = self.0.delete(&untranslated)?;
+        let mut half_open = self.0.delete(&untranslated, &mut refuse)?;
         let mut stale = self.list_stale(family, Protocol::Udp, sweep, &mut listed)?;
         stale.retain(|entry| !is_permitted(entry));
-        let flows = self.0.delete(&stale)?;
+        let flows = self.0.delete(&stale, &mut refuse)?;
         if !unanswered.is_empty() {
             waited = ON_THE_WAY.saturating_sub(unanswered_at.elapsed());
             thread::sleep(waited);
             let mut still = self.list_stale(family, Protocol::Tcp, sweep, &mut 0)?;
             still.retain(|entry| unanswered.contains(entry) && !is_permitted(entry));
-            half_open += self.0.delete(&still)?;
+            half_open += self.0.delete(&still, &mut refuse)?;
         }
         let took = started.elapsed().saturating_sub(waited);
-        Ok(Report { family, listed, deleted: flows + half_open, half_open, took })
+        Ok(Report { family, listed, deleted: flows + half_open, half_open, refused, took })
     }
 
     /// Lists the stale entries of a protocol, and counts all that the kernel lists.

@@ -26,6 +26,6 @@ mod worker;
 
 pub use kernel::{Conntrack, Report};
 pub use nfnetlink::Error;
-pub use queue::Sweeps;
+pub use queue::{Sweeps, Unswept};
 pub use sweep::Sweep;
 pub use worker::spawn;

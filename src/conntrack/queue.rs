@@ -1,6 +1,7 @@
 //! The queue of sweeps, from the dataplane to the thread that runs them.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nfnetlink::conntrack::Entry;
@@ -16,6 +17,63 @@ pub struct Sweeps {
     sender: Sender<Message>,
     /// True after the first sweep, which may be in progress.
     started: bool,
+    unswept: Unswept,
+}
+
+/// The age of the commits whose flows are not swept, and what is wrong. Clones share the state.
+#[derive(Debug, Clone, Default)]
+pub struct Unswept(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The time of the oldest commit in the queue.
+    queued: Option<Instant>,
+    /// The time of the oldest commit whose sweep is in progress or has failed.
+    taken: Option<Instant>,
+    trouble: Option<String>,
+}
+
+impl Unswept {
+    /// Returns the time of the oldest commit whose flows are not swept. The thread may be busy,
+    /// hang, or fail.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Instant> {
+        let state = self.lock();
+        state.taken.or(state.queued)
+    }
+
+    /// Returns why stale flows stay.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.lock().trouble.clone()
+    }
+
+    /// Notes that the thread has taken all commits from the queue.
+    fn take(&self) {
+        let mut state = self.lock();
+        let since = state.queued.take().unwrap_or_else(Instant::now);
+        state.taken.get_or_insert(since);
+    }
+
+    /// Notes that a sweep failed.
+    pub(super) fn fail(&self) {
+        self.lock().taken.get_or_insert_with(Instant::now);
+    }
+
+    /// Notes that no sweep is in progress, and that none has failed.
+    pub(super) fn finish(&self) {
+        self.lock().taken = None;
+    }
+
+    /// Notes why stale flows stay, and returns what was noted before.
+    pub(super) fn set_trouble(&self, trouble: Option<String>) -> Option<String> {
+        std::mem::replace(&mut self.lock().trouble, trouble)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each value is consistent by itself.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A message about a commit.
@@ -35,7 +93,14 @@ impl Sweeps {
     /// Requests a sweep after a commit. The caller passes all frontends first.
     pub fn committed(&mut self, sweep: Sweep) {
         self.started = true;
+        self.unswept.lock().queued.get_or_insert_with(Instant::now);
         self.send(Message::Committed(sweep));
+    }
+
+    /// Returns the state of the sweeps.
+    #[must_use]
+    pub fn unswept(&self) -> Unswept {
+        self.unswept.clone()
     }
 
     fn send(&self, message: Message) {
@@ -47,7 +112,9 @@ impl Sweeps {
 /// Makes a queue.
 pub(super) fn channel() -> (Sweeps, Queue) {
     let (sender, receiver) = mpsc::channel();
-    (Sweeps { sender, started: false }, Queue { receiver, waiting: None, upcoming: None })
+    let unswept = Unswept::default();
+    let queue = Queue { receiver, waiting: None, upcoming: None, unswept: unswept.clone() };
+    (Sweeps { sender, started: false, unswept }, queue)
 }
 
 /// The receiving end of the queue, with what waits in it.
@@ -57,6 +124,7 @@ pub(super) struct Queue {
     waiting: Option<Sweep>,
     /// The last announced commit, until a sync succeeds.
     upcoming: Option<Sweep>,
+    pub(super) unswept: Unswept,
 }
 
 impl Queue {
@@ -84,6 +152,7 @@ impl Queue {
         loop {
             self.receive_all();
             if let Some(sweep) = self.waiting.take() {
+                self.unswept.take();
                 return Ok(sweep);
             }
             let message = match until {
@@ -164,6 +233,25 @@ mod tests {
         sweeps.committed(sweep(&[4]));
         assert_eq!(queue.next(None), Ok(sweep(&[4])));
         assert_eq!(permitted(&mut queue), NONE);
+    }
+
+    #[test]
+    fn oldest_commit_counts_until_its_sweep_ends() {
+        let (mut sweeps, mut queue) = channel();
+        let unswept = sweeps.unswept();
+        assert_eq!(unswept.oldest(), None);
+        sweeps.committed(sweep(&[1]));
+        let first = unswept.oldest().expect("one that waits");
+        sweeps.committed(sweep(&[2]));
+        assert_eq!(queue.next(None), Ok(sweep(&[2])));
+        assert_eq!(unswept.oldest(), Some(first), "in progress");
+        sweeps.committed(sweep(&[3]));
+        assert!(queue.permits(&entry(3)), "received during the sweep");
+        unswept.finish();
+        assert!(unswept.oldest().is_some_and(|next| next > first), "{unswept:?}");
+        assert_eq!(queue.next(None), Ok(sweep(&[3])));
+        unswept.finish();
+        assert_eq!(unswept.oldest(), None);
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use nfnetlink::conntrack::Entry;
+use nix::errno::Errno;
 use shunt_core::model::Family;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::queue::{self, Queue, Sweeps};
 use super::{Conntrack, Error, Report, Sweep};
@@ -16,6 +17,8 @@ const SECOND_LOOK: Duration = Duration::from_millis(500);
 /// The pause after a sweep, as a multiple of its duration: sweeps take a fifth of a core at most,
 /// however often endpoints change. Sweeps that arrive during the pause are merged.
 const REST: u32 = 4;
+/// The longest pause before a sweep is repeated that failed or left flows. Pauses double up to it.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Starts the thread.
 ///
@@ -23,7 +26,8 @@ const REST: u32 = 4;
 /// additions alone searches nothing.
 ///
 /// Each sweep runs twice: at once, and again after a pause. By then, packets that passed the old
-/// rules during the commit have made their entries. The repetition also retries failed sweeps.
+/// rules during the commit have made their entries. It is repeated until it does not fail, and has
+/// deleted all stale flows.
 ///
 /// # Errors
 /// If the system refuses to start a thread.
@@ -32,7 +36,7 @@ pub fn spawn(
     report: impl FnMut(Report) + Send + 'static,
 ) -> io::Result<Sweeps> {
     let (sweeps, queue) = queue::channel();
-    let mut worker = Worker { conntrack, report, pause: SECOND_LOOK, queue };
+    let mut worker = Worker { conntrack, report, pause: SECOND_LOOK, queue, has_failed: false };
     std::thread::Builder::new().name("conntrack".to_owned()).spawn(move || worker.run())?;
     Ok(sweeps)
 }
@@ -64,11 +68,26 @@ struct Worker<S, R> {
     /// The pause before a repetition.
     pause: Duration,
     queue: Queue,
+    /// True while a failed sweep waits for its repetition.
+    has_failed: bool,
+}
+
+/// How a sweep ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// The sweep searches nothing.
+    Nothing,
+    Complete,
+    /// The kernel does not delete some flows, or cannot list them. A restart would not help.
+    Refused,
+    Failed,
 }
 
 /// The repetition of a sweep.
 struct SecondLook {
     due: Instant,
+    /// The pause before it.
+    pause: Duration,
     /// The sweep, with the backends of later sweeps.
     sweep: Sweep,
     /// The sweeps since then, which get a repetition of their own.
@@ -76,12 +95,21 @@ struct SecondLook {
 }
 
 impl SecondLook {
-    fn merge(&mut self, later: Sweep, searches: bool) {
+    fn merge(&mut self, later: Sweep, searches: bool, pause: Duration) {
         self.sweep.merge(later.clone());
         match &mut self.since {
             Some(since) => since.merge(later),
             None => self.since = searches.then_some(later),
         }
+        if searches {
+            self.due = self.due.min(Instant::now() + pause);
+        }
+    }
+
+    /// Returns the next attempt.
+    fn again(self) -> SecondLook {
+        let pause = (self.pause * 2).min(MAX_PAUSE);
+        SecondLook { due: Instant::now() + pause, pause, since: None, ..self }
     }
 }
 
@@ -89,19 +117,25 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
     fn run(&mut self) {
         let mut second: Option<SecondLook> = None;
         loop {
-            if let Some(SecondLook { sweep, since, .. }) =
-                second.take_if(|second| second.due <= Instant::now())
-            {
-                self.sweep(&sweep);
-                second = since.map(|sweep| self.repetition(sweep));
+            if let Some(look) = second.take_if(|second| second.due <= Instant::now()) {
+                // The look includes what failed.
+                self.has_failed = false;
+                second = if self.sweep(&look.sweep) > Outcome::Complete {
+                    Some(look.again())
+                } else {
+                    if self.queue.unswept.set_trouble(None).is_some() {
+                        info!("all stale flows are deleted again");
+                    }
+                    look.since.map(|sweep| self.repetition(sweep))
+                };
                 continue;
             }
             let due = second.as_ref().map(|second| second.due);
             match self.queue.next(due) {
                 Ok(sweep) => {
-                    let searches = self.sweep(&sweep);
+                    let searches = self.sweep(&sweep) > Outcome::Nothing;
                     match &mut second {
-                        Some(second) => second.merge(sweep, searches),
+                        Some(second) => second.merge(sweep, searches, self.pause),
                         None => second = searches.then(|| self.repetition(sweep)),
                     }
                 }
@@ -112,31 +146,49 @@ impl<S: Sweeper, R: FnMut(Report)> Worker<S, R> {
     }
 
     fn repetition(&self, sweep: Sweep) -> SecondLook {
-        SecondLook { due: Instant::now() + self.pause, sweep, since: None }
+        SecondLook { due: Instant::now() + self.pause, pause: self.pause, sweep, since: None }
     }
 
-    /// Runs a sweep, then pauses. Returns false if the sweep searches nothing.
-    fn sweep(&mut self, sweep: &Sweep) -> bool {
-        let mut searches = false;
-        let mut took = Duration::ZERO;
+    /// Runs a sweep, notes and logs what it could not do, then pauses.
+    fn sweep(&mut self, sweep: &Sweep) -> Outcome {
+        let mut outcome = Outcome::Nothing;
+        let (mut took, mut troubles) = (Duration::ZERO, Vec::new());
         for family in Family::ALL.into_iter().filter(|family| sweep.searches(*family)) {
-            searches = true;
             let is_permitted = &mut |entry: &Entry| self.queue.permits(entry);
-            match self.conntrack.sweep(family, sweep, is_permitted) {
+            outcome = outcome.max(match self.conntrack.sweep(family, sweep, is_permitted) {
                 Ok(report) => {
                     took += report.took;
+                    let trouble = report.trouble();
                     (self.report)(report);
+                    let is_complete = trouble.is_none();
+                    troubles.extend(trouble);
+                    if is_complete { Outcome::Complete } else { Outcome::Refused }
                 }
-                Err(error) => warn!(
-                    %family,
-                    %error,
-                    "cannot delete stale flows: clients of a removed endpoint may continue to send \
-                     to it"
-                ),
-            }
+                Err(error) => {
+                    troubles.push(format!("{family}: {error}"));
+                    match error {
+                        // Without `nf_conntrack_netlink`.
+                        Error::Refused { errno: Errno::EINVAL, .. } => Outcome::Refused,
+                        _ => Outcome::Failed,
+                    }
+                }
+            });
+        }
+        self.has_failed |= outcome == Outcome::Failed;
+        if self.has_failed {
+            self.queue.unswept.fail();
+        } else {
+            self.queue.unswept.finish();
+        }
+        let trouble = troubles.join("; ");
+        if !trouble.is_empty() && self.queue.unswept.set_trouble(Some(trouble.clone())).is_none() {
+            warn!(
+                "cannot delete stale flows: clients of a removed endpoint may continue to send to \
+                 it; the agent retries: {trouble}"
+            );
         }
         std::thread::sleep(took * REST);
-        searches
+        outcome
     }
 }
 
@@ -147,16 +199,18 @@ mod tests {
     use std::sync::mpsc::{self, Receiver, Sender};
 
     use nfnetlink::conntrack::Tuple;
-    use nix::errno::Errno;
 
+    use super::super::Unswept;
     use super::*;
     use shunt_core::model::{Backend, Protocol};
     use shunt_core::plan::{Flow, Flows, FrontendKey};
 
-    /// Records its calls and fails as often as the test wants.
+    /// Records its calls, and fails or leaves entries as often as the test wants.
     struct Recorder {
         asked: Sender<(Family, Sweep)>,
         failures: usize,
+        errno: Errno,
+        refusals: usize,
     }
 
     impl Sweeper for Recorder {
@@ -169,9 +223,11 @@ mod tests {
             self.asked.send((family, sweep.clone())).expect("a test that listens");
             if self.failures > 0 {
                 self.failures -= 1;
-                return Err(Error::Refused { request: "list entries", errno: Errno::EPERM });
+                return Err(Error::Refused { request: "list entries", errno: self.errno });
             }
-            Ok(Report { family, listed: 2, deleted: 1, half_open: 0, took: Duration::ZERO })
+            let refused = (self.refusals > 0).then_some((3, Errno::EBUSY));
+            self.refusals = self.refusals.saturating_sub(1);
+            Ok(Report { refused, ..report(family) })
         }
     }
 
@@ -202,8 +258,13 @@ mod tests {
             let before = is_permitted(&entry);
             self.sweeps.announce(|| sweep("10.96.0.1", 1));
             self.permitted.send(!before && is_permitted(&entry)).expect("a test that listens");
-            Ok(Report { family, listed: 1, deleted: 0, half_open: 0, took: Duration::ZERO })
+            Ok(report(family))
         }
+    }
+
+    fn report(family: Family) -> Report {
+        let (listed, deleted, half_open, refused) = (2, 1, 0, None);
+        Report { family, listed, deleted, half_open, refused, took: Duration::ZERO }
     }
 
     /// A sweep of one frontend with so many endpoints.
@@ -227,6 +288,7 @@ mod tests {
     /// A worker on a thread of its own: where to send sweeps, what it asked for, what it reports.
     struct Running {
         sweeps: Option<Sweeps>,
+        unswept: Unswept,
         asked: Receiver<(Family, Sweep)>,
         reports: Receiver<Report>,
         thread: std::thread::JoinHandle<()>,
@@ -235,18 +297,26 @@ mod tests {
     impl Running {
         /// Starts it when `waiting` lies in its queue already.
         fn start(waiting: &[Sweep], failures: usize, pause: Duration) -> Running {
+            Running::start_with(waiting, pause, |it| it.failures = failures)
+        }
+
+        fn start_with(waiting: &[Sweep], pause: Duration, make: impl Fn(&mut Recorder)) -> Running {
             let (mut sweeps, queue) = queue::channel();
             waiting.iter().for_each(|sweep| sweeps.committed(sweep.clone()));
             let (asked, asked_for) = mpsc::channel();
             let (report, reports) = mpsc::channel();
+            let mut conntrack = Recorder { asked, failures: 0, errno: Errno::EPERM, refusals: 0 };
+            make(&mut conntrack);
+            let unswept = sweeps.unswept();
             let mut worker = Worker {
-                conntrack: Recorder { asked, failures },
+                conntrack,
                 report: move |made| report.send(made).expect("a test that listens"),
                 pause,
                 queue,
+                has_failed: false,
             };
             let thread = std::thread::spawn(move || worker.run());
-            Running { sweeps: Some(sweeps), asked: asked_for, reports, thread }
+            Running { sweeps: Some(sweeps), unswept, asked: asked_for, reports, thread }
         }
 
         fn committed(&mut self, sweep: &Sweep) {
@@ -324,7 +394,8 @@ mod tests {
         sweeps.committed(sweep("10.96.0.1", 0));
         let (permitted, told) = mpsc::channel();
         let conntrack = Overtaken { sweeps, permitted };
-        let mut worker = Worker { conntrack, report: |_| {}, pause: LONG, queue };
+        let mut worker =
+            Worker { conntrack, report: |_| {}, pause: LONG, queue, has_failed: false };
         let sweep = worker.queue.next(None).expect("a sweep");
         worker.sweep(&sweep);
         assert_eq!(told.try_recv(), Ok(true));
@@ -338,6 +409,73 @@ mod tests {
         worker.committed(&other);
         assert_eq!(worker.next(), (Family::V4, other));
         assert!(worker.end().1 >= 2);
+    }
+
+    /// Waits until the state is as wanted.
+    fn wait_for(unswept: &Unswept, wanted: impl Fn(&Unswept) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !wanted(unswept) {
+            assert!(Instant::now() < deadline, "{unswept:?}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn failing_sweep_is_overdue_until_one_succeeds() {
+        let waiting = [sweep("10.96.0.1", 1)];
+        let worker = Running::start(&waiting, usize::MAX, SHORT);
+        let since = worker.unswept.oldest();
+        assert!(since.is_some());
+        for _ in 0..4 {
+            worker.next();
+            assert_eq!(worker.unswept.oldest(), since);
+        }
+        worker.end();
+
+        let worker = Running::start(&waiting, 3, SHORT);
+        (0..4).for_each(|_| drop(worker.next()));
+        wait_for(&worker.unswept, |it| it.oldest().is_none() && it.trouble().is_none());
+        assert_eq!(worker.end(), (0, 1));
+    }
+
+    #[test]
+    fn other_sweeps_do_not_hide_a_failure() {
+        let mut worker = Running::start(&[sweep("10.96.0.1", 1)], 1, LONG);
+        let since = worker.unswept.oldest();
+        worker.next();
+        worker.committed(&sweep("10.96.0.2", 1));
+        worker.next();
+        worker.reports.recv_timeout(LONG).expect("a sweep that succeeds");
+        worker.committed(&sweep("10.96.0.3", 1));
+        worker.next();
+        assert_eq!(worker.unswept.oldest(), since);
+        assert!(worker.unswept.trouble().expect("an error").contains("list entries"));
+        worker.end();
+    }
+
+    #[test]
+    fn flows_that_the_kernel_keeps_are_retried_and_nothing_is_overdue() {
+        let waiting = [sweep("10.96.0.1", 1)];
+        let worker = Running::start_with(&waiting, SHORT, |it| it.refusals = usize::MAX);
+        let trouble = "the kernel refuses to delete 3 IPv4 flows: EBUSY";
+        wait_for(&worker.unswept, |it| it.trouble().is_some_and(|it| it.starts_with(trouble)));
+        assert_eq!(worker.unswept.oldest(), None);
+        worker.end();
+
+        let worker = Running::start_with(&waiting, SHORT, |it| it.refusals = 3);
+        (0..4).for_each(|_| drop(worker.next()));
+        wait_for(&worker.unswept, |it| it.trouble().is_none());
+        assert_eq!(worker.end(), (0, 4));
+    }
+
+    #[test]
+    fn kernel_without_ctnetlink_is_trouble_and_nothing_is_overdue() {
+        let worker = Running::start_with(&[sweep("10.96.0.1", 1)], SHORT, |it| {
+            (it.failures, it.errno) = (usize::MAX, Errno::EINVAL);
+        });
+        wait_for(&worker.unswept, |it| it.trouble().is_some());
+        assert_eq!(worker.unswept.oldest(), None);
+        worker.end();
     }
 
     #[test]

@@ -21,7 +21,9 @@ pub struct Health {
     pub last_updated: Option<SystemTime>,
     /// The age of the oldest change that the kernel does not have.
     pub waiting: Option<Duration>,
-    /// The maximum age of a change: twice the sync period.
+    /// The age of the oldest change whose stale flows connection tracking may still have.
+    pub unswept: Option<Duration>,
+    /// The maximum age of both: twice the sync period.
     pub patience: Duration,
     /// False if load balancers should send no new traffic to this node.
     pub node_eligible: bool,
@@ -36,7 +38,7 @@ impl Health {
     /// Returns true if no change is overdue. That holds before the first change, too.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.waiting.is_none_or(|waiting| waiting < self.patience)
+        [self.waiting, self.unswept].into_iter().flatten().all(|age| age < self.patience)
     }
 
     /// Returns true if no change is overdue and the first commit is done.
@@ -149,6 +151,7 @@ mod tests {
         Health {
             last_updated: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(990_500)),
             waiting: None,
+            unswept: None,
             patience: Duration::from_secs(60),
             node_eligible: true,
             families: Family::ALL.to_vec(),
@@ -210,6 +213,8 @@ mod tests {
             (Health { last_updated: None, waiting: waiting(60), ..fresh() }, 503, 503),
             (Health { waiting: waiting(59), ..fresh() }, 200, 200),
             (Health { waiting: waiting(60), ..fresh() }, 503, 503),
+            (Health { unswept: waiting(59), ..fresh() }, 200, 200),
+            (Health { unswept: waiting(60), ..fresh() }, 503, 503),
             (Health { node_eligible: false, ..fresh() }, 503, 200),
         ] {
             let status = |probe| health.answer(probe, SystemTime::now()).status.as_u16();

@@ -185,6 +185,7 @@ mod tests {
         let health: HealthSource = Arc::new(|| Health {
             last_updated: Some(SystemTime::now()),
             waiting: None,
+            unswept: None,
             patience: Duration::from_secs(60),
             node_eligible: false,
             families: Family::ALL.to_vec(),

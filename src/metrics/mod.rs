@@ -28,6 +28,7 @@ use self::slis::Slis;
 
 pub use self::exposition::Format;
 pub use self::services::{Extent, ServiceConnections, ServicePort};
+pub use prometheus_client::metrics::counter::Counter;
 
 /// A handle to all metrics. Clones are cheap and share the values. Every method may be called from
 /// any thread, and waits for other callers at most.
@@ -102,18 +103,20 @@ impl Metrics {
     /// Registers all metrics, at zero, for a node with these families.
     #[must_use]
     pub fn new(families: &[Family]) -> Metrics {
-        Metrics::with_services(families, None)
+        Metrics::with(families, None, Counter::default())
     }
 
-    /// Registers all metrics, with those of Service ports if there is a reader for them.
+    /// Registers all metrics, with those of Service ports if there is a reader for them, and with
+    /// the counter of lost log lines.
     #[must_use]
-    pub fn with_services(
+    pub fn with(
         families: &[Family],
         services: Option<Box<dyn ServiceConnections>>,
+        lost_log_lines: Counter,
     ) -> Metrics {
         let mut registry = Registry::default();
         let kube_proxy = KubeProxy::register(families, &mut registry);
-        let own = Own::register(families, &mut registry);
+        let own = Own::register(families, lost_log_lines, &mut registry);
         let rest_client = RestClient::register(&mut registry);
         process::register(&mut registry);
         if let Some(reader) = services {

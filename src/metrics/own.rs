@@ -47,8 +47,17 @@ pub(super) struct Own {
 }
 
 impl Own {
-    pub(super) fn register(families: &[Family], registry: &mut Registry) -> Own {
+    pub(super) fn register(
+        families: &[Family],
+        lost_log_lines: Counter,
+        registry: &mut Registry,
+    ) -> Own {
         let registry = registry.sub_registry_with_prefix("shunt");
+        registry.register(
+            "log_lines_lost",
+            "Lines of the log that were lost because nothing read standard error in time",
+            lost_log_lines,
+        );
         let own = Own {
             families: families.to_vec(),
             commit_duration: histogram(

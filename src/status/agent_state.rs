@@ -13,10 +13,12 @@ use super::{
     Conflict, Counts, Families, NodePorts, Quarantined, Repair, Rules, Source, Status, Sync,
     SyncFailure, Time, Trouble, UnboundPort, UnboundServer, Unserved, WithoutNode,
 };
+use crate::conntrack::Unswept;
 use crate::dataplane::{self, Snapshot, SpecConflict, Suspect, SyncReport};
 use crate::http::{HealthSource, PortReport, UnboundPorts};
 use crate::kube_proxy::Found;
 use crate::loopback::LoopbackReport;
+use crate::metrics::Counter;
 use crate::source::kubernetes::ApiStatus;
 use crate::taken_ports;
 use crate::unresponsive::{EndpointReport, EndpointState, Report, Restored};
@@ -48,6 +50,22 @@ struct Inner {
     unresponsive: Report,
     /// When an endpoint was ejected, and the Services at the last sync.
     ejected: BTreeMap<Backend, (Time, BTreeSet<ObjectName>)>,
+}
+
+/// What a report asks for.
+pub struct Sources {
+    /// The health.
+    pub health: HealthSource,
+    /// The state of the sweeps of connection tracking.
+    pub unswept: Unswept,
+    /// `healthCheckNodePort`s that the agent cannot bind.
+    pub unbound: UnboundPorts,
+    /// The proxy of node ports on loopback addresses.
+    pub loopback: Box<dyn Fn() -> LoopbackReport + Send>,
+    /// The number of agents that wait until this one ends.
+    pub waiting_agents: Box<dyn Fn() -> usize + Send>,
+    /// Lost lines of the log.
+    pub lost_log_lines: Counter,
 }
 
 /// The ejections and restores of a sync.
@@ -197,14 +215,10 @@ impl AgentState {
     }
 
     /// Returns a function that makes a report, for [`serve`](crate::query::serve).
-    pub fn teller(
-        self,
-        health: HealthSource,
-        unbound: UnboundPorts,
-        loopback: impl Fn() -> LoopbackReport,
-        waiting_agents: impl Fn() -> usize,
-    ) -> impl Fn() -> Status {
+    pub fn teller(self, sources: Sources) -> impl Fn() -> Status {
         let started = Time::now();
+        let Sources { health, unswept, unbound, loopback, waiting_agents, lost_log_lines } =
+            sources;
         move || {
             let health = health();
             let inner = self.lock();
@@ -221,6 +235,9 @@ impl AgentState {
                 without_node: inner.without_node.map(|(_, how)| how),
                 healthy: health.is_live(),
                 waiting_seconds: health.waiting.map(|waiting| waiting.as_secs_f64()),
+                unswept_seconds: health.unswept.map(|unswept| unswept.as_secs_f64()),
+                sweep_trouble: unswept.trouble(),
+                lost_log_lines: lost_log_lines.get(),
                 source: source(&inner.source),
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: rules(&inner.rules, &inner.snapshot),

@@ -23,7 +23,7 @@ use crate::loopback::LoopbackReport;
 use crate::taken_ports;
 use crate::unresponsive::Report;
 
-pub use agent_state::{AgentState, Ejections, Following};
+pub use agent_state::{AgentState, Ejections, Following, Sources};
 pub use text::Text;
 pub(crate) use text::span;
 pub use time::Time;
@@ -55,6 +55,13 @@ pub struct Status {
     pub healthy: bool,
     /// The age of the oldest change that the kernel does not have; `None` if there is none.
     pub waiting_seconds: Option<f64>,
+    /// The age of the oldest change whose stale flows connection tracking may still have; `None` if
+    /// there is none.
+    pub unswept_seconds: Option<f64>,
+    /// Why stale flows stay; `None` if the last sweep deleted all.
+    pub sweep_trouble: Option<String>,
+    /// The number of log lines that were lost because nothing read standard error in time.
+    pub lost_log_lines: u64,
     /// The source of objects.
     pub source: Source,
     /// Why the last written configuration is not in force; `None` if it is.

@@ -75,9 +75,18 @@ impl Status {
                 "the last sync failed {since} ago, the previous rules stay: {}",
                 failure.reason
             ));
-        } else if !self.healthy {
-            let waited = Duration::from_secs_f64(self.waiting_seconds.unwrap_or_default().max(0.0));
-            problems.push(format!("a change has waited for {}: the dataplane hangs", span(waited)));
+        } else if !self.healthy && self.waiting_seconds > self.unswept_seconds {
+            let waited = age(self.waiting_seconds);
+            problems.push(format!("a change has waited for {waited}: the dataplane hangs"));
+        }
+        let stay = "stale flows are not deleted, so clients of a removed endpoint may continue to \
+                    send to it";
+        let mut warnings = Vec::new();
+        if !self.healthy && self.unswept_seconds > self.waiting_seconds {
+            let trouble = self.sweep_trouble.as_deref().unwrap_or("the thread \"conntrack\" hangs");
+            problems.push(format!("{stay}, for {}: {trouble}", age(self.unswept_seconds)));
+        } else if let Some(trouble) = &self.sweep_trouble {
+            warnings.push(format!("{stay}: {trouble}"));
         }
         if let Source::Api { trouble: Some(trouble), .. } = &self.source {
             let lasts = Duration::from_secs_f64(trouble.seconds.max(0.0));
@@ -108,7 +117,12 @@ impl Status {
                  has the port, it answers the probes"
             )
         }));
-        let mut warnings = Vec::new();
+        match self.lost_log_lines {
+            0 => {}
+            lost => warnings.push(format!(
+                "{lost} lines of the log were lost since the start: nothing read standard error in time"
+            )),
+        }
         if let Some(reason) = &self.refused_configuration {
             warnings.push(format!(
                 "the last written configuration is not in force (see the log): {reason}"
@@ -286,6 +300,10 @@ impl Display for Source {
     }
 }
 
+fn age(seconds: Option<f64>) -> String {
+    span(Duration::from_secs_f64(seconds.unwrap_or_default().max(0.0)))
+}
+
 fn row(f: &mut Formatter<'_>, name: &str, value: &dyn Display) -> fmt::Result {
     writeln!(f, "{name:<12} {value}")
 }
@@ -306,6 +324,31 @@ pub(crate) fn span(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stale_flows_are_a_problem_once_they_are_overdue() {
+        let findings = |healthy, waiting, unswept, trouble: Option<&str>| {
+            let mut status = Status {
+                healthy,
+                waiting_seconds: waiting,
+                unswept_seconds: unswept,
+                sweep_trouble: trouble.map(str::to_owned),
+                rules: Rules { last_sync: Some(Sync::default()), ..Rules::default() },
+                ..Status::default()
+            };
+            status.judge();
+            (status.problems.join("\n"), status.warnings.join("\n"))
+        };
+        let (problem, _) = findings(false, None, Some(75.0), None);
+        assert!(problem.ends_with(", for 1 min 15 s: the thread \"conntrack\" hangs"), "{problem}");
+        let (problem, _) = findings(false, Some(2.0), Some(75.0), Some("EPERM"));
+        assert!(problem.ends_with(", for 1 min 15 s: EPERM"), "{problem}");
+        let (problem, _) = findings(false, Some(75.0), Some(2.0), None);
+        assert_eq!(problem, "a change has waited for 1 min 15 s: the dataplane hangs");
+        let (problem, warning) = findings(true, None, Some(2.0), Some("EPERM"));
+        assert!(problem.is_empty() && warning.ends_with("send to it: EPERM"), "{warning}");
+        assert_eq!(findings(true, None, Some(2.0), None), Default::default());
+    }
 
     #[test]
     fn node_ports_are_named_by_family_where_they_differ() {

@@ -84,6 +84,7 @@ pub struct Request {
 /// A netlink socket in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Socket {
+    protocol: Protocol,
     fd: OwnedFd,
     port: u32,
     send_buffer: usize,
@@ -91,6 +92,8 @@ pub struct Socket {
     sequence: u32,
     /// The request whose answer the caller reads part by part.
     request: Request,
+    /// True if that request is a dump whose end has not been read.
+    is_dumping: bool,
     interrupted: bool,
     buffer: Vec<u8>,
 }
@@ -126,15 +129,28 @@ impl Socket {
         };
         let (fd, port, send_buffer) = open().map_err(|errno: Errno| Error::Open(errno.into()))?;
         Ok(Socket {
+            protocol,
             fd,
             port,
             send_buffer,
             send_buffer_refusal: None,
             sequence: 0,
             request: Request { name: "", kind: 0, flags: 0 },
+            is_dumping: false,
             interrupted: false,
             buffer: Vec::new(),
         })
+    }
+
+    /// Replaces the socket by one without groups, in the network namespace of this thread.
+    fn reopen(&mut self) -> Result<(), Error> {
+        let fresh = Socket::open(self.protocol)?;
+        // The kernel doubles a size that it is given.
+        if let Ok(doubled) = socket::getsockopt(&self.fd, sockopt::RcvBuf) {
+            fresh.raise_receive_buffer(doubled / 2);
+        }
+        *self = fresh;
+        Ok(())
     }
 
     /// Returns the socket's port number (`nl_pid`), which identifies it in the network namespace.
@@ -174,6 +190,10 @@ impl Socket {
 
     /// Sends a request; [`next_part`](Socket::next_part) reads its answer.
     ///
+    /// If the last dump was not read to its end, such as after an error, this replaces the socket
+    /// first, which gives it another port number: the kernel continues that dump, even where nothing
+    /// more can be received, and refuses others (`EBUSY`). So a socket that owns tables must not dump.
+    ///
     /// # Errors
     /// [`Error::Send`] or [`Error::TooLarge`] if the socket cannot send it.
     pub fn start(
@@ -181,10 +201,14 @@ impl Socket {
         request: Request,
         body: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), Error> {
+        if self.is_dumping {
+            self.reopen()?;
+        }
         let mut bytes = Vec::new();
         let sequence = self.next_sequence();
         message::put(&mut bytes, request.kind, request.flags, sequence, body);
         (self.request, self.interrupted) = (request, false);
+        self.is_dumping = request.flags == libc::NLM_F_DUMP as u16;
         self.send(&bytes)
     }
 
@@ -212,6 +236,7 @@ impl Socket {
             }
         })?;
         self.interrupted |= interrupted;
+        self.is_dumping &= end.is_none();
         end.map_or(Ok(true), |end| end.map(|()| false))
     }
 
@@ -490,6 +515,40 @@ mod tests {
         socket.request(FIND_FAMILY, nlctrl, |message| sequences.push(message.sequence))?;
         assert_eq!(sequences, [4]);
         assert!(!socket.drain(|_| panic!("nothing else was asked"))?);
+        Ok(())
+    }
+
+    #[test]
+    fn dump_that_breaks_off_leaves_a_usable_socket() -> Result<(), Box<dyn std::error::Error>> {
+        const LIST: Request =
+            Request { name: "list sockets", kind: 20, flags: libc::NLM_F_DUMP as u16 };
+        // `struct inet_diag_req_v2` for TCP sockets in all states.
+        let all = |body: &mut Vec<u8>| {
+            body.extend_from_slice(&[libc::AF_INET as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+            body.extend_from_slice(&u32::MAX.to_ne_bytes());
+            body.extend_from_slice(&[0; 48]);
+        };
+        let _listed = std::net::TcpListener::bind("127.0.0.1:0")?;
+        let mut socket = Socket::open(Protocol::SockDiag)?;
+        socket.raise_receive_buffer(100_000);
+        let size = socket::getsockopt(&socket.fd, sockopt::RcvBuf)?;
+        for abandoned in [true, false] {
+            socket.start(LIST, all)?;
+            if !abandoned {
+                let unreadable = std::fs::File::open("/dev/null")?.into();
+                let readable = std::mem::replace(&mut socket.fd, unreadable);
+                let received = socket.next_part(|_| {});
+                socket.fd = readable;
+                assert!(matches!(received, Err(Error::Receive(_))), "{received:?}");
+            }
+            let mut count = 0;
+            socket.request(LIST, all, |_| count += 1)?;
+            assert!(count > 0);
+            assert_eq!(socket::getsockopt(&socket.fd, sockopt::RcvBuf)?, size);
+        }
+        let port = socket.port();
+        socket.request(LIST, all, |_| {})?;
+        assert_eq!(socket.port(), port, "after the end of a dump");
         Ok(())
     }
 

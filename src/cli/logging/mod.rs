@@ -1,10 +1,12 @@
 //! The log on stderr: text for people or JSON for collectors.
 
 mod format;
+mod queue;
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -13,7 +15,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 use super::args::Logging;
+use super::process::start_thread;
 use crate::config::{self, LogFormat};
+use crate::metrics::Counter;
+use queue::Queue;
 
 /// The registry with the filter by level.
 type Filtered = Layered<reload::Layer<Targets, Registry>, Registry>;
@@ -29,6 +34,22 @@ static HANDLES: OnceLock<Handles> = OnceLock::new();
 
 /// True for commands: their text goes to a person at a terminal.
 static FOR_PEOPLE: AtomicBool = AtomicBool::new(false);
+
+/// The lines of `shunt run`, whose threads must not wait for a reader.
+static QUEUE: Queue = Queue::new();
+
+/// How long the end of the process waits for the last lines: standard error may be a full pipe.
+pub(super) const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Waits until the lines so far are written, but not for long.
+pub(super) fn flush() {
+    QUEUE.flush(LAST_LINES_TIMEOUT);
+}
+
+/// Returns the counter of the lines that were lost because standard error did not take them.
+pub(super) fn lost_lines() -> Counter {
+    queue::LOST.clone()
+}
 
 /// Starts the log with defaults, and with messages for people, `error: …`, in place of log lines.
 pub(super) fn tell_people() {
@@ -58,18 +79,30 @@ pub(super) fn start(format: LogFormat, verbosity: u8) {
     // A program that embeds the library may have a log already.
     if tracing_subscriber::registry().with(levels).with(format).try_init().is_ok() {
         let _ = HANDLES.set(Handles { levels: levels_handle, format: format_handle });
+        if !FOR_PEOPLE.load(Ordering::Relaxed) {
+            // Where the system refuses this thread, it refuses the others, and the process ends.
+            let _ = start_thread("log", || QUEUE.run(std::io::stderr(), report_lost));
+        }
     }
+}
+
+fn report_lost(lines: u64) {
+    tracing::warn!(lines, "lines of the log were lost here: nothing read standard error in time");
 }
 
 fn layer(format: LogFormat) -> Format {
     // Lines that stderr does not accept are lost. The library's default is to report that on
     // stderr, which would fail, too, and panic.
-    let layer =
-        fmt::layer().with_writer(std::io::stderr).with_target(false).log_internal_errors(false);
+    let layer = fmt::layer().with_target(false).log_internal_errors(false);
+    if FOR_PEOPLE.load(Ordering::Relaxed) {
+        let layer = layer.with_writer(std::io::stderr);
+        return match format {
+            LogFormat::Text => layer.event_format(format::PLAIN).boxed(),
+            LogFormat::Json => layer.event_format(format::JSON).boxed(),
+        };
+    }
+    let layer = layer.with_writer(|| &QUEUE);
     match format {
-        LogFormat::Text if FOR_PEOPLE.load(Ordering::Relaxed) => {
-            layer.event_format(format::PLAIN).boxed()
-        }
         LogFormat::Text => layer.with_ansi(std::io::stderr().is_terminal()).boxed(),
         LogFormat::Json => layer.event_format(format::JSON).boxed(),
     }

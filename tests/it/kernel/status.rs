@@ -6,13 +6,15 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use nfnetlink::nft::Socket;
 use nix::errno::Errno;
+use shunt::conntrack::Unswept;
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt::handover::Heirs;
 use shunt::http::{Health, HealthSource, UnboundPorts};
 use shunt::loopback::LoopbackReport;
+use shunt::metrics::Counter;
 use shunt::presence::Presence;
 use shunt::query::{self, Answer};
-use shunt::status::{AgentState, Following};
+use shunt::status::{AgentState, Following, Sources};
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::Options;
 use shunt_fake_nftables::{NODE, service, slice};
@@ -25,6 +27,7 @@ fn health() -> HealthSource {
     Arc::new(|| Health {
         last_updated: Some(SystemTime::now()),
         waiting: None,
+        unswept: None,
         patience: Duration::from_secs(60),
         node_eligible: true,
         families: Family::ALL.to_vec(),
@@ -38,8 +41,14 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
     let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Share)?;
     let known = AgentState::default();
     known.follow(NODE, Following::Manifests(vec!["/etc/shunt".into()]));
-    let teller =
-        known.clone().teller(health(), UnboundPorts::default(), LoopbackReport::default, || 0);
+    let teller = known.clone().teller(Sources {
+        health: health(),
+        unswept: Unswept::default(),
+        unbound: UnboundPorts::default(),
+        loopback: Box::new(LoopbackReport::default),
+        waiting_agents: Box::new(|| 0),
+        lost_log_lines: Counter::default(),
+    });
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
     std::thread::spawn(move || {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use shunt::kube_proxy::Found;
 use shunt::metrics::{
-    Changes, Extent, Format, Metrics, Probe, ServiceConnections, ServicePort, State, Sync,
+    Changes, Counter, Extent, Format, Metrics, Probe, ServiceConnections, ServicePort, State, Sync,
 };
 use shunt_core::model::Family;
 use shunt_testbed::Exposition;
@@ -26,7 +26,7 @@ impl ServiceConnections for Connections {
 
 /// Where everything that can be counted has been counted once.
 fn everything(families: &[Family]) -> Metrics {
-    let metrics = Metrics::with_services(families, Some(Box::new(Connections)));
+    let metrics = Metrics::with(families, Some(Box::new(Connections)), Counter::default());
     let state = State {
         services: 1,
         endpoint_slices: 2,

@@ -16,4 +16,5 @@ mod node_ports;
 mod shrinking;
 mod status;
 mod transactions;
+mod unread_log;
 mod watching;

@@ -47,7 +47,6 @@ const BATCH: usize = 128;
 #[derive(Debug)]
 pub struct Conntrack {
     socket: Socket,
-    kernel_filters: bool,
 }
 
 impl Conntrack {
@@ -56,7 +55,7 @@ impl Conntrack {
     /// # Errors
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
     pub fn open() -> Result<Conntrack, Error> {
-        Ok(Conntrack { socket: Socket::open(Protocol::Netfilter)?, kernel_filters: true })
+        Ok(Conntrack { socket: Socket::open(Protocol::Netfilter)? })
     }
 
     /// Calls `each` with the entries of a family that match one of the filters; older kernels add
@@ -72,28 +71,26 @@ impl Conntrack {
         filters: &[Filter],
         mut each: impl FnMut(Entry),
     ) -> Result<(), Error> {
-        if self.kernel_filters {
-            let mut filters = filters.iter();
-            match filters.try_for_each(|filter| self.dump(family, |b| filter.put(b), &mut each)) {
-                // An older kernel ignores filters; a newer one may support only a part of them.
-                Err(Error::Refused { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => {
-                    self.kernel_filters = false;
-                }
-                other => return other,
-            }
-        }
-        self.dump(family, |_| {}, each)
+        let mut parse = |attrs: &Attrs<'_>| Entry::parse(attrs).into_iter().for_each(&mut each);
+        filters
+            .iter()
+            .try_for_each(|filter| self.dump_filtered(family, |body| filter.put(body), &mut parse))
     }
 
-    fn dump(
+    /// Dumps with a filter, or without it if the kernel refuses it. Older kernels ignore filters;
+    /// newer ones may support only a part of them.
+    fn dump_filtered(
         &mut self,
         family: Family,
         filter: impl FnOnce(&mut Vec<u8>),
-        mut each: impl FnMut(Entry),
+        each: &mut dyn FnMut(&Attrs<'_>),
     ) -> Result<(), Error> {
-        self.dump_messages(family, filter, |attrs| {
-            Entry::parse(attrs).into_iter().for_each(&mut each);
-        })
+        match self.dump(family, filter, &mut *each) {
+            Err(Error::Refused { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => {
+                self.dump(family, |_| {}, each)
+            }
+            other => other,
+        }
     }
 
     /// Looks up the connection of the default zone whose first packet had these addresses and
@@ -129,13 +126,7 @@ impl Conntrack {
         family: Family,
         mut each: impl FnMut(Connection),
     ) -> Result<(), Error> {
-        self.dump_messages(
-            family,
-            |_| {},
-            |attrs| {
-                Connection::parse(attrs).into_iter().for_each(&mut each);
-            },
-        )
+        self.dump(family, |_| {}, |attrs| Connection::parse(attrs).into_iter().for_each(&mut each))
     }
 
     /// Calls `each` with the connections whose clients send to a destination. The kernel walks its
@@ -153,15 +144,7 @@ impl Conntrack {
             let connection = Connection::parse(attrs).filter(|it| destination.is_of(it));
             connection.into_iter().for_each(&mut each);
         };
-        if self.kernel_filters {
-            match self.dump_messages(family, |body| destination.put(body), &mut parse) {
-                Err(Error::Refused { errno: Errno::EOPNOTSUPP | Errno::EINVAL, .. }) => {
-                    self.kernel_filters = false;
-                }
-                other => return other,
-            }
-        }
-        self.dump_messages(family, |_| {}, parse)
+        self.dump_filtered(family, |body| destination.put(body), &mut parse)
     }
 
     /// Reads how full the table of this network namespace is, and how many packets that has cost.
@@ -198,7 +181,7 @@ impl Conntrack {
         Ok(usage)
     }
 
-    fn dump_messages(
+    fn dump(
         &mut self,
         family: Family,
         filter: impl FnOnce(&mut Vec<u8>),
@@ -216,37 +199,33 @@ impl Conntrack {
         self.socket.request(list, body, |message| each(&message.attrs()))
     }
 
-    /// Deletes entries and returns the number of those that still existed.
+    /// Deletes entries and returns the number of deleted ones. Calls `refused` for each one that
+    /// exists and that the kernel does not delete: `EBUSY` if it is in a flow table of an older
+    /// kernel.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the kernel does not delete an entry, unless it no longer exists
-    /// (`ENOENT`). The kernel may have deleted other entries by then.
+    /// [`Error::Send`], [`Error::TooLarge`] or [`Error::Receive`] if the socket fails. The kernel may
+    /// have deleted entries by then.
     pub fn delete<'a>(
         &mut self,
         entries: impl IntoIterator<Item = &'a Entry>,
+        mut refused: impl FnMut(Errno),
     ) -> Result<usize, Error> {
         let entries: Vec<&Entry> = entries.into_iter().collect();
         let mut deleted = 0;
         for batch in entries.chunks(BATCH) {
-            let (mut missing, mut failure) = (0, None);
+            let mut kept = 0;
             let body = |entry: &&Entry, body: &mut Vec<u8>| {
                 put_netfilter_header(body, entry.family().number(), 0);
                 entry.put_name(body);
             };
-            self.socket.order_all(
-                kind(IPCTNL_MSG_CT_DELETE),
-                batch,
-                body,
-                |errno| match errno {
-                    Errno::ENOENT => missing += 1,
-                    errno => failure = Some(errno),
-                },
-            )?;
-            if let Some(errno) = failure {
-                let request = "delete an entry of connection tracking";
-                return Err(Error::Refused { request, errno });
-            }
-            deleted += batch.len() - missing;
+            self.socket.order_all(kind(IPCTNL_MSG_CT_DELETE), batch, body, |errno| {
+                kept += 1;
+                if errno != Errno::ENOENT {
+                    refused(errno);
+                }
+            })?;
+            deleted += batch.len().saturating_sub(kept);
         }
         Ok(deleted)
     }
@@ -255,4 +234,42 @@ impl Conntrack {
 /// Returns the `nlmsg_type` of a ctnetlink message.
 fn kind(message: u16) -> u16 {
     (libc::NFNL_SUBSYS_CTNETLINK as u16) << 8 | message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uapi::{CTA_FILTER, CTA_FILTER_ORIG_FLAGS};
+    use super::*;
+    use crate::attr::{nest, put};
+
+    #[test]
+    fn refused_filter_costs_its_own_dump_only() -> anyhow::Result<()> {
+        let netns = shunt_testbed::Netns::new()?;
+        netns.ip("link set lo up")?;
+        netns.nft(
+            "table ip t { chain output { type filter hook output priority 0; ct state new; }; }",
+        )?;
+        netns.run(|| {
+            let client = std::net::UdpSocket::bind("127.0.0.1:0")?;
+            for port in [80, 81] {
+                client.send_to(b"question", ("127.0.0.1", port))?;
+            }
+            let mut conntrack = Conntrack::open()?;
+            let mut listed = 0;
+            // A filter for nothing.
+            let refused = |body: &mut Vec<u8>| {
+                nest(body, CTA_FILTER, |filter| put(filter, CTA_FILTER_ORIG_FLAGS, &[0; 4]));
+            };
+            conntrack.dump_filtered(Family::Ip, refused, &mut |_| listed += 1)?;
+            assert!(listed >= 2, "{listed}");
+            let filter =
+                Filter { protocol: libc::IPPROTO_UDP as u8, port: Some(80), unanswered: false };
+            let mut ports = Vec::new();
+            conntrack.list(Family::Ip, &[filter], |entry| {
+                ports.push(entry.original.destination.port());
+            })?;
+            assert_eq!(ports, [80]);
+            Ok(())
+        })
+    }
 }

@@ -181,7 +181,7 @@ impl Socket {
             let body = |body: &mut Vec<u8>| {
                 put_netfilter_header(body, libc::NFPROTO_UNSPEC as u8, 0);
             };
-            socket.connection.request(list, body, |message| {
+            socket.dumps.request(list, body, |message| {
                 chains.extend(AttachedChain::parse(&message));
             })?;
             Ok(chains)

@@ -19,16 +19,18 @@ use crate::socket::{self, Protocol, Request};
 /// transaction.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
 
-/// A netlink socket to nf_tables in the network namespace of the thread that opened it. A second
-/// socket serves dumps that the caller reads part by part.
+/// A netlink socket to nf_tables in the network namespace of the thread that opened it. It may own
+/// tables, so it never dumps: that is for two other sockets, one of them for dumps that the caller
+/// reads part by part.
 #[derive(Debug)]
 pub struct Socket {
     pub(super) connection: socket::Socket,
+    pub(super) dumps: socket::Socket,
     listing: socket::Socket,
 }
 
 impl Socket {
-    /// Opens both sockets in the network namespace of this thread.
+    /// Opens the sockets in the network namespace of this thread.
     ///
     /// # Errors
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
@@ -38,7 +40,7 @@ impl Socket {
             socket.raise_receive_buffer(RECEIVE_BUFFER);
             Ok(socket)
         };
-        Ok(Socket { connection: open()?, listing: open()? })
+        Ok(Socket { connection: open()?, dumps: open()?, listing: open()? })
     }
 
     /// Dumps the objects of a family for which `parse` returns a value. With `of`, an attribute and
@@ -58,7 +60,7 @@ impl Socket {
                 put_text(body, attribute, table);
             }
         };
-        self.connection.request(listing(name, message), body, |message| {
+        self.dumps.request(listing(name, message), body, |message| {
             found.extend(parse(&message.attrs()));
         })?;
         Ok(found)
@@ -163,7 +165,7 @@ impl Kernel for Socket {
     ) -> Result<(), Error> {
         let list = listing(ELEMENTS, libc::NFT_MSG_GETSETELEM);
         let each = |message: Message<'_>| elements(&message).for_each(&mut *each);
-        Ok(self.connection.request(list, of_set(family, table, set), each)?)
+        Ok(self.dumps.request(list, of_set(family, table, set), each)?)
     }
 
     fn lookup(
@@ -205,6 +207,38 @@ impl Generation {
             id: number(NFTA_GEN_ID)?,
             pid: number(NFTA_GEN_PROC_PID).unwrap_or(0),
             process: process.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dumps_that_break_off_neither_block_others_nor_close_the_owner() -> anyhow::Result<()> {
+        let netns = shunt_testbed::Netns::new()?;
+        netns.nft("table ip t { set s { type ipv4_addr; elements = { 192.0.2.1 }; }; chain c { drop; }; }")?;
+        netns.run(|| {
+            let mut socket = Socket::open()?;
+            let owner = socket.port();
+            let Socket { connection, dumps, listing: parts } = &mut socket;
+            for broken in [connection, dumps, parts] {
+                let list = listing("list sets", libc::NFT_MSG_GETSET);
+                broken.start(list, |body| put_netfilter_header(body, Family::Ip.number(), 0))?;
+            }
+            assert!(socket.table(Family::Ip, "t")?.is_some());
+            assert_eq!(socket.chains(Family::Ip, "t")?.len(), 1);
+            assert_eq!(socket.sets(Family::Ip, "t")?.len(), 1);
+            assert_eq!(socket.rules(Family::Ip, "t")?.len(), 1);
+            assert_eq!(socket.base_chains()?.len(), 0);
+            let mut elements = 0;
+            socket.elements(Family::Ip, "t", "s", &mut |_| elements += 1)?;
+            socket.start_listing(Family::Ip, "t", "s")?;
+            while socket.next_part(&mut |_| elements += 1)? {}
+            assert_eq!(elements, 2);
+            assert_eq!(socket.port(), owner);
+            Ok(())
         })
     }
 }

@@ -4,7 +4,9 @@ use std::net::{SocketAddr, UdpSocket};
 
 use anyhow::{Context as _, Result};
 use nfnetlink::Family;
-use nfnetlink::conntrack::{Connection, Conntrack, Destination, ProtocolState, Status, Tuple};
+use nfnetlink::conntrack::{
+    Connection, Conntrack, Destination, Entry, Filter, ProtocolState, Status, Tuple,
+};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getsockname, socket,
@@ -154,4 +156,28 @@ fn usage_counts_this_namespace_only() -> Result<()> {
     assert_eq!(here.limit, Some(limit.trim().parse()?));
     assert_eq!((here.dropped, here.insert_failed), (0, 0));
     Ok(())
+}
+
+const ALL_UDP: Filter = Filter { protocol: UDP, port: None, unanswered: false };
+
+#[test]
+fn entry_that_the_kernel_keeps_does_not_end_a_deletion() -> Result<()> {
+    node()?.run(|| {
+        let ports = 1000..1300;
+        let sent = ports.map(|port| send("192.0.2.1:0", &format!("192.0.2.77:{port}")));
+        let _sockets = sent.collect::<Result<Vec<_>>>()?;
+        let mut conntrack = Conntrack::open()?;
+        let mut entries: Vec<Entry> = Vec::new();
+        conntrack.list(Family::Ip, &[ALL_UDP], |entry| entries.push(entry))?;
+        assert_eq!(entries.len(), 300);
+        // The kernel refuses a tuple of both families.
+        entries[0].reply.destination.set_ip("2001:db8::1".parse()?);
+        let mut refused = Vec::new();
+        let deleted = conntrack.delete(&entries, |errno| refused.push(errno))?;
+        assert_eq!((deleted, &refused[..]), (299, &[Errno::EINVAL][..]));
+        let mut left = 0;
+        conntrack.list(Family::Ip, &[ALL_UDP], |_| left += 1)?;
+        assert_eq!(left, 1);
+        Ok(())
+    })
 }
