@@ -18,7 +18,6 @@ pub mod explain;
 pub mod file_watch;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
-pub mod handover;
 pub mod http;
 mod jitter;
 pub mod kube_proxy;

@@ -4,23 +4,13 @@
 
 use std::panic;
 use std::process::exit;
-use std::sync::{OnceLock, mpsc};
+use std::sync::mpsc;
 use std::thread;
 
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 
 use super::logging;
-
-/// What the agent does before a signal ends it. Returns the number of listeners handed over.
-static LAST_ACT: OnceLock<Box<dyn Fn() -> usize + Send + Sync>> = OnceLock::new();
-
-/// Sets what the agent does before a signal ends it. It must not wait for long. It returns the number
-/// of listeners that it has handed over.
-pub(super) fn before_the_end(act: impl Fn() -> usize + Send + Sync + 'static) {
-    // The agent sets it once.
-    let _ = LAST_ACT.set(Box::new(act));
-}
 
 /// The kind of work that a signal ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,15 +37,9 @@ pub(super) fn end_when_asked(work: Work) -> anyhow::Result<()> {
             // `sigwait` fails only for an empty set.
             let Ok(signal) = asked.wait() else { continue };
             match work {
-                Work::Unending => {
-                    let listeners = LAST_ACT.get().map_or(0, |act| act());
-                    end(0, move || {
-                        if listeners > 0 {
-                            tracing::info!(listeners, "handed listeners over to the next agent");
-                        }
-                        tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
-                    });
-                }
+                Work::Unending => end(0, || {
+                    tracing::info!("stopping; the rules stay (`shunt cleanup` removes them)");
+                }),
                 Work::Once => end(1, move || {
                     tracing::error!("stopped by {signal} before the work was done");
                 }),

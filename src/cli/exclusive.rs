@@ -1,7 +1,6 @@
 //! One agent at a time in a network namespace.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -9,11 +8,7 @@ use nfnetlink::nft;
 use nix::errno::Errno;
 
 use super::kernel_errors::{explain, not_allowed};
-use crate::handover::Heir;
 use crate::presence::{Presence, connect_to_agent};
-
-/// Listeners with their addresses.
-pub(super) type Listeners = Vec<(SocketAddr, TcpListener)>;
 
 /// The pause between two attempts to take the lock.
 const RETRY: Duration = Duration::from_millis(50);
@@ -29,16 +24,13 @@ pub(super) fn try_hold() -> anyhow::Result<Presence> {
     taken.ok_or_else(|| anyhow!("{}: leave the work to it, or stop it first", other()))
 }
 
-/// Takes the lock of this network namespace, or waits until it is free. Returns the listeners of the
-/// agent that had it, too.
-pub(super) fn hold() -> anyhow::Result<(Presence, Listeners)> {
+/// Takes the lock of this network namespace, or waits until it is free.
+pub(super) fn hold() -> anyhow::Result<Presence> {
     let mut is_waiting = false;
-    let mut heir = Heir::default();
     loop {
         if let Some(presence) = Presence::take().map_err(why)? {
-            return Ok((presence, heir.take()));
+            return Ok(presence);
         }
-        heir.look();
         if !std::mem::replace(&mut is_waiting, true) {
             tracing::warn!("{}: waiting until it ends; its rules stay meanwhile", other());
         }

@@ -13,7 +13,6 @@ use tokio::sync::watch;
 
 use super::args::{Run, ServiceMetrics};
 use super::ending::{Vital, Work};
-use super::exclusive::Listeners;
 use super::health::{HealthState, families, health_source};
 use super::kernel_errors::explain;
 use super::leftovers::Reports;
@@ -35,7 +34,6 @@ use crate::conntrack::{self, Conntrack, Sweeps, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
 use crate::directory::{Directory, Programmed};
 use crate::events::Recorder;
-use crate::handover::Heirs;
 use crate::http::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
     serve_service_health,
@@ -50,9 +48,6 @@ use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
 use crate::status::{AgentState, Sources, Status, WithoutNode};
 use crate::trace::remove_orphans;
-
-/// How long the clients of inherited listeners may wait for the first sync.
-const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = oneshot::print_version(arguments) {
@@ -77,8 +72,8 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
     process::allow_files();
-    let (presence, inherited) = match arguments.once {
-        true => (exclusive::try_hold()?, Vec::new()),
+    let presence = match arguments.once {
+        true => exclusive::try_hold()?,
         false => exclusive::hold()?,
     };
     let ownership = match (arguments.own_tables, arguments.once) {
@@ -111,7 +106,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
             min_period: settings.config.min_sync_period,
             check_period: arguments.drift_check_period,
         };
-        let own = Own { presence, inherited, interfaces, known };
+        let own = Own { presence, interfaces, known };
         keep_running(dataplane, own, pace, arguments, objects, settings)
     }
 }
@@ -169,8 +164,6 @@ fn once(
 /// What the process has of its network namespace.
 struct Own {
     presence: Presence,
-    /// The listeners of the agent before.
-    inherited: Listeners,
     interfaces: Interfaces,
     /// The addresses, and the Node that the tables remember, as changes for the directory; the
     /// dataplane has them.
@@ -179,7 +172,7 @@ struct Own {
 
 fn keep_running(
     dataplane: Dataplane,
-    Own { presence, inherited, interfaces, known: before }: Own,
+    Own { presence, interfaces, known: before }: Own,
     pace: Pace,
     arguments: &Run,
     objects: Objects,
@@ -213,14 +206,8 @@ fn keep_running(
         Programmed { changes: before, received: SystemTime::now(), took: Duration::ZERO };
     // The thread ends with the last sender.
     let _ = programmed.send(known_before);
-    let loopback =
-        Proxy::new(&families, metrics.clone(), report_loopback(events.clone()), inherited);
+    let loopback = Proxy::new(&families, metrics.clone(), report_loopback(events.clone()));
     let loopback_state = loopback.state();
-    let heirs = Heirs::default();
-    ending::before_the_end({
-        let (heirs, loopback) = (heirs.clone(), loopback_state.clone());
-        move || hand_over(&heirs, &loopback)
-    });
     let sweeps = sweeper(metrics.clone())?;
     let unswept = sweeps.as_ref().map(Sweeps::unswept).unwrap_or_default();
     let mut observer = Observer {
@@ -277,25 +264,16 @@ fn keep_running(
     };
     let finder = Finder::start(config.eject_unresponsive, &parts);
     let health_of = health_source(health_seen, commands.backlog(), unswept.clone(), families);
-    let loopback = {
-        let state = loopback_state.clone();
-        move || state.report()
-    };
-    let waiting = {
-        let heirs = heirs.clone();
-        move || heirs.count()
-    };
     let sources = Sources {
         health: health_of.clone(),
         unswept,
         unbound: unbound.clone(),
-        loopback: Box::new(loopback),
-        waiting_agents: Box::new(waiting),
+        loopback: Box::new(move || loopback_state.report()),
         lost_log_lines: lost_lines,
     };
     let status = known.clone().teller(sources);
     let answer = answers(known.clone(), status, directory.clone());
-    start_thread("status", move || query::serve(&presence.listener, &heirs, answer))?;
+    start_thread("status", move || query::serve(&presence.listener, answer))?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
     let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
     let (configz, configz_seen) = watch::channel(settings.configz());
@@ -330,10 +308,6 @@ fn keep_running(
             objects.follow(&settings.node_name, &parts)
         };
         let mut source = follow(&configuration)?;
-        tokio::spawn(async move {
-            tokio::time::sleep(FIRST_SYNC_TIMEOUT).await;
-            loopback_state.close_inherited();
-        });
         let connections = Connections::default();
         let on_port = on_port(events.clone(), metrics.clone(), known.clone());
         tokio::spawn(serve_service_health(
@@ -390,7 +364,7 @@ fn answers(
     directory: Directory,
 ) -> impl Fn(&Question) -> Answer {
     move |question| match question {
-        Question::Status | Question::Inherit => {
+        Question::Status => {
             let mut status = status();
             if let Some(node_context) = known.node_context() {
                 let unserved = &mut status.rules.unserved;
@@ -460,17 +434,6 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
         }
     });
     Ok(Some(sweeps.context("cannot start a thread for connection tracking")?))
-}
-
-/// Hands the listeners over to an agent that waits for the lock, if there is one. Returns their
-/// number.
-fn hand_over(heirs: &Heirs, loopback: &loopback::State) -> usize {
-    if heirs.count() == 0 {
-        return 0;
-    }
-    loopback.stop_accepting();
-    let listeners = loopback.listeners();
-    if !listeners.is_empty() && heirs.send(&listeners) > 0 { listeners.len() } else { 0 }
 }
 
 /// Returns the handler for node ports on which the proxy for loopback addresses cannot listen.

@@ -26,21 +26,21 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     if status.problems.is_empty() { Ok(()) } else { Err(Failure::Problems) }
 }
 
-/// Fails unless the agent of this container has started: it has programmed the rules, or waits for the
-/// lock. In the second case, the agent that answers is that of another container.
+/// Fails unless the agent of this container has programmed the rules. It may wait for the end of
+/// another container's agent, which then answers in its place.
 fn startup_probe() -> Result<(), Failure> {
     let (status, is_own) = ask_visible().map_err(anyhow::Error::from)?;
-    let text = match (is_own, status.rules.last_sync.is_some(), status.waiting_agents) {
-        (true, true, _) => "the agent has programmed the rules\n",
-        (false, _, 1..) => "the agent waits until that of another container ends\n",
-        (true, false, _) => return Err(anyhow!("nothing has been programmed yet").into()),
-        (false, _, 0) => {
-            let why =
-                "the agent of another container programs the rules, and none waits for its end";
-            return Err(anyhow!(why).into());
-        }
-    };
-    Ok(super::print(text)?)
+    if !is_own {
+        let why = "the agent of another container programs the rules; this one waits for its end";
+        return Err(anyhow!(why).into());
+    }
+    if status.rules.last_sync.is_none() {
+        return Err(anyhow!("nothing has been programmed yet").into());
+    }
+    Ok(super::print(
+        "the agent has programmed the rules
+",
+    )?)
 }
 
 /// Returns true for `-v`, unless its value is 0.

@@ -19,7 +19,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 
 use shunt_core::model::{Family, ObjectName};
@@ -27,8 +27,8 @@ use shunt_core::plan::LoopbackChanges;
 
 use crate::metrics::Metrics;
 
+use shared::Shared;
 pub use shared::{LoopbackReport, State, Unbound};
-use shared::{Message, Shared};
 
 /// Called once for each port that the proxy cannot listen on.
 pub type Report = Arc<dyn Fn(&ObjectName, SocketAddr, &io::Error) + Send + Sync>;
@@ -42,17 +42,11 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Makes a proxy for a node with these families. It starts nothing yet. It takes the inherited
-    /// listeners whose ports the first sync wants, and closes the others.
+    /// Makes a proxy for a node with these families. It starts nothing yet.
     #[must_use]
-    pub fn new(
-        families: &[Family],
-        metrics: Metrics,
-        report: Report,
-        inherited: Vec<(SocketAddr, TcpListener)>,
-    ) -> Proxy {
+    pub fn new(families: &[Family], metrics: Metrics, report: Report) -> Proxy {
         Proxy {
-            shared: Arc::new(Shared::new(metrics, report, inherited)),
+            shared: Arc::new(Shared::new(metrics, report)),
             families: families.to_vec(),
             pending: BTreeMap::new(),
         }
@@ -76,7 +70,6 @@ impl Proxy {
         let mut link = self.shared.link.lock().unwrap_or_else(PoisonError::into_inner);
         if link.is_none() && self.pending.values().all(Option::is_none) {
             self.pending.clear();
-            self.shared.drop_inherited();
             return Ok(());
         }
         if link.is_none() {
@@ -84,7 +77,7 @@ impl Proxy {
         }
         if let Some(sender) = link.as_ref().filter(|_| !self.pending.is_empty()) {
             // The receiver lives as long as the sender is in the link.
-            let _ = sender.send(Message::Changes(std::mem::take(&mut self.pending)));
+            let _ = sender.send(std::mem::take(&mut self.pending));
         }
         Ok(())
     }

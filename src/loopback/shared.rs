@@ -1,10 +1,9 @@
 //! The state that the proxy's thread shares with readers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,6 @@ use nix::sys::resource::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{LoopbackChanges, LoopbackPort};
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -29,23 +27,13 @@ const FILES_PER_CONNECTION: u64 = 6;
 /// How long a connection may stay open without data after one side has ended its stream. Connection
 /// tracking has the same timeout, so a connection without a proxy would not last longer.
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(120);
-/// The timeout for the thread to stop accepting connections.
-const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 /// The minimum time between two log lines of a kind.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
-
-/// A message to the thread.
-pub(super) enum Message {
-    /// Ports that have changed.
-    Changes(LoopbackChanges),
-    /// Accept no more connections, leave the listeners open, and answer.
-    StopAccepting(Sender<()>),
-}
 
 /// What the thread shares.
 pub(super) struct Shared {
     /// The way to the thread; `None` without a thread.
-    pub(super) link: Mutex<Option<UnboundedSender<Message>>>,
+    pub(super) link: Mutex<Option<UnboundedSender<LoopbackChanges>>>,
     pub(super) pipes: Pipes,
     pub(super) metrics: Metrics,
     /// Wakes the thread when the last connection has ended.
@@ -55,9 +43,8 @@ pub(super) struct Shared {
     report: Report,
     max_connections: usize,
     open: AtomicUsize,
-    listeners: Mutex<BTreeMap<SocketAddr, Arc<TcpListener>>>,
+    listening: Mutex<BTreeSet<SocketAddr>>,
     unbound: Mutex<BTreeMap<SocketAddr, (ObjectName, String)>>,
-    inherited: Mutex<BTreeMap<SocketAddr, std::net::TcpListener>>,
     logged: Mutex<[Option<Instant>; 2]>,
 }
 
@@ -74,11 +61,7 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(
-        metrics: Metrics,
-        report: Report,
-        inherited: Vec<(SocketAddr, std::net::TcpListener)>,
-    ) -> Shared {
+    pub(super) fn new(metrics: Metrics, report: Report) -> Shared {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
         // A quarter of the file descriptors is for listeners and the rest of the agent.
         let most = usize::try_from(files * 3 / 4 / FILES_PER_CONNECTION).unwrap_or(usize::MAX);
@@ -91,9 +74,8 @@ impl Shared {
             report,
             max_connections: most.clamp(1, MAX_CONNECTIONS),
             open: AtomicUsize::new(0),
-            listeners: Mutex::default(),
+            listening: Mutex::default(),
             unbound: Mutex::default(),
-            inherited: Mutex::new(inherited.into_iter().collect()),
             logged: Mutex::default(),
         }
     }
@@ -123,16 +105,6 @@ impl Shared {
         None
     }
 
-    /// Takes the inherited listener of an address.
-    pub(super) fn take_inherited(&self, address: SocketAddr) -> Option<std::net::TcpListener> {
-        lock(&self.inherited).remove(&address)
-    }
-
-    /// Closes the inherited listeners that no port has taken. Returns their number.
-    pub(super) fn drop_inherited(&self) -> usize {
-        std::mem::take(&mut *lock(&self.inherited)).len()
-    }
-
     /// Returns true if a line of that kind has not been logged for a while.
     pub(super) fn may_log(&self, complaint: Complaint) -> bool {
         let mut logged = lock(&self.logged);
@@ -145,8 +117,8 @@ impl Shared {
     }
 
     /// Notes a listener, and that its address can be bound again.
-    pub(super) fn bound(&self, address: SocketAddr, listener: Arc<TcpListener>) {
-        lock(&self.listeners).insert(address, listener);
+    pub(super) fn bound(&self, address: SocketAddr) {
+        lock(&self.listening).insert(address);
         if lock(&self.unbound).remove(&address).is_some() {
             tracing::info!(%address, "listening for the node port on loopback, the port is free");
         }
@@ -164,14 +136,14 @@ impl Shared {
 
     /// Forgets an address that the proxy must not serve any more.
     pub(super) fn forget(&self, address: SocketAddr) {
-        lock(&self.listeners).remove(&address);
+        lock(&self.listening).remove(&address);
         lock(&self.unbound).remove(&address);
         self.count();
     }
 
     fn count(&self) {
         // One lock at a time, since readers take them in another order.
-        let listening = lock(&self.listeners).len();
+        let listening = lock(&self.listening).len();
         let failed = lock(&self.unbound).len();
         self.metrics.loopback_node_ports(listening, failed);
     }
@@ -231,38 +203,10 @@ impl Port {
 pub struct State(pub(super) Arc<Shared>);
 
 impl State {
-    /// Accepts no more connections: new ones wait in the queues of the listeners.
-    pub fn stop_accepting(&self) {
-        let (stopped, answer) = std::sync::mpsc::channel();
-        let link = lock(&self.0.link).clone();
-        if let Some(link) = link
-            && link.send(Message::StopAccepting(stopped)).is_ok()
-        {
-            let _ = answer.recv_timeout(STOP_TIMEOUT);
-        }
-    }
-
-    /// Returns the listeners.
-    #[must_use]
-    pub fn listeners(&self) -> Vec<Arc<TcpListener>> {
-        lock(&self.0.listeners).values().cloned().collect()
-    }
-
-    /// Closes the inherited listeners that still wait for the first sync: their clients hang.
-    pub fn close_inherited(&self) {
-        if let listeners @ 1.. = self.0.drop_inherited() {
-            tracing::warn!(
-                listeners,
-                "closed the inherited listeners on loopback addresses, because there was no sync \
-                 yet; connections to node ports there are refused until then"
-            );
-        }
-    }
-
     /// Returns a report about the proxy.
     #[must_use]
     pub fn report(&self) -> LoopbackReport {
-        let listening = lock(&self.0.listeners).len();
+        let listening = lock(&self.0.listening).len();
         let unbound = lock(&self.0.unbound);
         LoopbackReport {
             listening,

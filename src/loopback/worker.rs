@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use shunt_core::plan::{LoopbackNodePorts, LoopbackPort};
+use shunt_core::plan::{LoopbackChanges, LoopbackNodePorts, LoopbackPort};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::connection::{reset, serve};
-use super::shared::{Complaint, Message, Port, Shared};
+use super::shared::{Complaint, Port, Shared};
 
 /// The pause before the retry of a port that cannot be bound.
 const RETRY: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 const BACKLOG: u32 = 4096;
 
 /// Starts the thread. Returns the sender for the changes of each sync.
-pub(super) fn start(shared: Arc<Shared>) -> io::Result<UnboundedSender<Message>> {
+pub(super) fn start(shared: Arc<Shared>) -> io::Result<UnboundedSender<LoopbackChanges>> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
     let (sender, messages) = mpsc::unbounded_channel();
@@ -36,7 +36,7 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<UnboundedSender<Message>>
 
 struct Worker {
     shared: Arc<Shared>,
-    messages: UnboundedReceiver<Message>,
+    messages: UnboundedReceiver<LoopbackChanges>,
     ports: BTreeMap<SocketAddr, Entry>,
     /// The time of the next attempt to bind ports.
     retry_at: Option<Instant>,
@@ -61,20 +61,12 @@ impl Worker {
                 }
             };
             tokio::select! {
-                Some(message) = self.messages.recv() => match message {
-                    Message::Changes(changes) => {
-                        for ((family, number), port) in changes {
-                            let address = LoopbackNodePorts::address(family);
-                            self.change(SocketAddr::new(address, number), port).await;
-                        }
-                        shared.drop_inherited();
+                Some(changes) = self.messages.recv() => {
+                    for ((family, number), port) in changes {
+                        let address = LoopbackNodePorts::address(family);
+                        self.change(SocketAddr::new(address, number), port).await;
                     }
-                    Message::StopAccepting(answer) => {
-                        self.stop_accepting().await;
-                        // The process ends if that took too long.
-                        let _ = answer.send(());
-                    }
-                },
+                }
                 () = retry => self.retry(),
                 () = shared.idle.notified() => {}
             }
@@ -92,15 +84,6 @@ impl Worker {
             *link = None;
         }
         ends
-    }
-
-    async fn stop_accepting(&mut self) {
-        let tasks: Vec<_> = self.ports.values_mut().filter_map(|it| it.task.take()).collect();
-        tasks.iter().for_each(JoinHandle::abort);
-        for task in tasks {
-            let _ = task.await;
-        }
-        self.retry_at = None;
     }
 
     async fn change(&mut self, address: SocketAddr, new: Option<LoopbackPort>) {
@@ -136,11 +119,9 @@ impl Worker {
 
     /// Starts the task that accepts connections. Otherwise schedules a retry.
     fn listen(&mut self, address: SocketAddr, port: &Arc<Port>) -> Option<JoinHandle<()>> {
-        let inherited = self.shared.take_inherited(address);
-        match inherited.map_or_else(|| bind(address), adopt) {
+        match bind(address) {
             Ok(listener) => {
-                let listener = Arc::new(listener);
-                self.shared.bound(address, listener.clone());
+                self.shared.bound(address);
                 Some(tokio::spawn(accept(listener, port.clone(), self.shared.clone())))
             }
             Err(error) => {
@@ -150,12 +131,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// Takes the listener of an earlier agent, with the connections that wait in its queue.
-fn adopt(listener: std::net::TcpListener) -> io::Result<TcpListener> {
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
 }
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -170,7 +145,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections for ever.
-async fn accept(listener: Arc<TcpListener>, port: Arc<Port>, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, port: Arc<Port>, shared: Arc<Shared>) {
     loop {
         match listener.accept().await {
             Ok((client, _)) => match shared.enter() {

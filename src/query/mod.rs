@@ -25,8 +25,6 @@ pub enum Question {
     Objects(Selection),
     /// The same, for a reader that has the objects of this revision.
     Refresh(Selection, u64),
-    /// The listeners, when the agent ends. The connection stays open until then.
-    Inherit,
 }
 
 /// An answer of the agent.

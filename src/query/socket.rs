@@ -12,7 +12,6 @@ use serde::de::DeserializeOwned;
 
 use super::{Answer, Objects, Question, Refresh};
 use crate::directory::Selection;
-use crate::handover::Heirs;
 use crate::presence::{Peer, connect_to_agent};
 use crate::status::Status;
 
@@ -89,10 +88,10 @@ impl From<io::Error> for NoAnswer {
     }
 }
 
-/// Answers the clients of this listener, for ever. Those that ask for listeners become `heirs`.
-pub fn serve(listener: &UnixListener, heirs: &Heirs, answer: impl Fn(&Question) -> Answer) {
+/// Answers the clients of this listener, for ever.
+pub fn serve(listener: &UnixListener, answer: impl Fn(&Question) -> Answer) {
     loop {
-        let served = listener.accept().and_then(|(stream, _)| serve_one(stream, heirs, &answer));
+        let served = listener.accept().and_then(|(stream, _)| serve_one(stream, &answer));
         if let Err(error) = served {
             tracing::debug!(%error, "cannot answer a command");
             // Without file descriptors the next attempt would fail as fast.
@@ -101,11 +100,7 @@ pub fn serve(listener: &UnixListener, heirs: &Heirs, answer: impl Fn(&Question) 
     }
 }
 
-fn serve_one(
-    stream: UnixStream,
-    heirs: &Heirs,
-    answer: impl Fn(&Question) -> Answer,
-) -> io::Result<()> {
+fn serve_one(stream: UnixStream, answer: impl Fn(&Question) -> Answer) -> io::Result<()> {
     if !Peer::of(&stream)?.is_trusted() {
         return Ok(());
     }
@@ -121,10 +116,6 @@ fn serve_one(
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Question::Status,
         Err(error) => return Err(error),
     };
-    if question == Question::Inherit {
-        heirs.add(stream);
-        return Ok(());
-    }
     let mut writer = BufWriter::new(&stream);
     match answer(&question) {
         Answer::Status(status) => serde_json::to_writer(&mut writer, &status)?,
@@ -266,7 +257,7 @@ mod tests {
     fn unknown_question_gets_the_status() -> io::Result<()> {
         let (mut client, agent) = UnixStream::pair()?;
         client.write_all(b"{\"somethingNew\":1}\n")?;
-        serve_one(agent, &Heirs::default(), |question| {
+        serve_one(agent, |question| {
             assert_eq!(*question, Question::Status);
             Answer::Status(Box::new(Status { node: "node-1".to_owned(), ..Status::default() }))
         })?;

@@ -62,8 +62,6 @@ pub struct Sources {
     pub unbound: UnboundPorts,
     /// The proxy of node ports on loopback addresses.
     pub loopback: Box<dyn Fn() -> LoopbackReport + Send>,
-    /// The number of agents that wait until this one ends.
-    pub waiting_agents: Box<dyn Fn() -> usize + Send>,
     /// Lost lines of the log.
     pub lost_log_lines: Counter,
 }
@@ -217,8 +215,7 @@ impl AgentState {
     /// Returns a function that makes a report, for [`serve`](crate::query::serve).
     pub fn teller(self, sources: Sources) -> impl Fn() -> Status {
         let started = Time::now();
-        let Sources { health, unswept, unbound, loopback, waiting_agents, lost_log_lines } =
-            sources;
+        let Sources { health, unswept, unbound, loopback, lost_log_lines } = sources;
         move || {
             let health = health();
             let inner = self.lock();
@@ -247,7 +244,6 @@ impl AgentState {
                 unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
                 loopback: loopback(),
-                waiting_agents: waiting_agents(),
             }
         }
     }

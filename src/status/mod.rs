@@ -81,8 +81,6 @@ pub struct Status {
     pub unbound_health_ports: Vec<UnboundPort>,
     /// The proxy of node ports on loopback addresses.
     pub loopback: LoopbackReport,
-    /// The number of agents that wait until this one ends.
-    pub waiting_agents: usize,
 }
 
 /// What the rules go by while the API has no Node of the agent's name, or it cannot be read.

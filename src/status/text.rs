@@ -29,11 +29,6 @@ impl Display for Text<'_> {
         if status.loopback != LoopbackReport::default() {
             row(f, "loopback", &status.loopback)?;
         }
-        match status.waiting_agents {
-            0 => {}
-            1 => row(f, "next", &"1 agent waits until this one ends")?,
-            count => row(f, "next", &format_args!("{count} agents wait until this one ends"))?,
-        }
         status.rules.describe(f, status.told, verbose)
     }
 }

@@ -53,7 +53,6 @@ fn main() -> ExitCode {
     let ready = image().and_then(|_| Containerd::missing().map_or(Ok(()), Err));
     shunt_fake_apiserver::run_where_possible(vec![
         ("agent_in_a_container_serves_the_node", ready.clone(), agent_serves_the_node),
-        ("next_pod_starts_beside_the_one_before", ready.clone(), next_pod_starts_beside),
         ("agent_without_its_capability_names_it", ready.clone(), agent_without_capability_names_it),
         ("other_users_get_no_capability", ready, other_users_get_no_capability),
     ])
@@ -91,16 +90,11 @@ impl Cluster {
 
     /// Starts the pod of the chart.
     fn start(&self) -> Result<Running<'_>> {
-        self.start_as("pod")
-    }
-
-    /// The same, with the folder of its volumes: one for each pod.
-    fn start_as(&self, name: &str) -> Result<Running<'_>> {
         ensure!(self.gate.address().is_ipv4(), "an address that needs brackets");
         let authority = self.api.authority().context("no TLS")?;
         let credentials = [("token", TOKEN), ("ca.crt", &authority), ("namespace", "kube-system")];
         let (cri, node) = (&self.containerd.cri, &self.lab.node.name);
-        let folder = self.containerd.folder().join(name);
+        let folder = self.containerd.folder().join("pod");
         let pod = Pod::new(&self.rendered, node, &self.containerd.cgroup(), &credentials, &folder)?;
         let sandbox = cri.run_pod_sandbox(&pod.sandbox)?;
         let container =
@@ -239,34 +233,6 @@ fn agent_serves_the_node() -> Result<()> {
     assert_eq!(content()?, rules);
     pod().tcp(CLUSTER_IP).reaches(&["pod-2"]);
     cluster.containerd.cri.remove_pod_sandbox(&running.sandbox)
-}
-
-/// With `maxSurge`, a DaemonSet ends a pod once the next one on its node is ready.
-fn next_pod_starts_beside() -> Result<()> {
-    let mut cluster = Cluster::new()?;
-    let localhost = "mode: nftables\nnodePortAddresses: [primary, localhost]\n";
-    cluster.rendered.config.get_mut(CONFIG).context("no configuration")?.push_str(localhost);
-    let before = cluster.start()?;
-    before.wait_ready()?;
-    let node = cluster.lab.from(&cluster.lab.node);
-    node.tcp(LOCALHOST).eventually().reaches(&PODS);
-    let next = cluster.start_as("next")?;
-    next.wait_ready()?;
-    let (status, code) = before.exec(&["shunt", "status"])?;
-    ensure!(code == 0 && status.contains("1 agent waits until this one ends"), "{code}\n{status}");
-    ensure!(next.pod.log().contains("waiting until it ends"), "{}", next.pod.log());
-
-    let grace = cluster.rendered.pod.termination_grace_period_seconds.context("no grace period")?;
-    cluster.containerd.cri.stop_container(&before.container, grace)?;
-    // The listeners pass, so none of these is refused. They wait for the first sync.
-    node.tcp(LOCALHOST).times(MANY).reaches(&PODS);
-    next.wait_ready()?;
-    let (status, code) = next.exec(&["shunt", "status"])?;
-    ensure!(code == 0 && status.contains("OK"), "{code}\n{status}");
-    for running in [&before, &next] {
-        cluster.containerd.cri.remove_pod_sandbox(&running.sandbox)?;
-    }
-    Ok(())
 }
 
 /// The kernel's view of the agent's process: one capability, a seccomp filter, no new privileges, and

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
 
 /// What the chart and the kustomizations come to: see `cargo xtask chart`.
-const RENDERED: [&str; 12] = [
+const RENDERED: [&str; 11] = [
     "deploy/kustomize/base/shunt.yaml",
     "deploy/kustomize/monitoring/monitoring.yaml",
     "tests/fixtures/chart/eks.yaml",
@@ -29,7 +29,6 @@ const RENDERED: [&str; 12] = [
     "tests/fixtures/chart/kubeadm.yaml",
     "tests/fixtures/chart/kustomize-example.yaml",
     "tests/fixtures/chart/rke2.yaml",
-    "tests/fixtures/chart/surge.yaml",
     "tests/fixtures/chart/talos.yaml",
     "deploy/guides/check.yaml",
 ];

@@ -30,7 +30,7 @@ enum Renderer {
     Kustomize(&'static str),
 }
 
-const RENDERINGS: [Rendering; 12] = [
+const RENDERINGS: [Rendering; 11] = [
     Rendering {
         output: "deploy/kustomize/base/shunt.yaml",
         by: Renderer::Helm { values: &[], arguments: &["--set=apiServer.host=replace-me.invalid"] },
@@ -90,13 +90,6 @@ const RENDERINGS: [Rendering; 12] = [
             arguments: &[],
         },
     },
-    Rendering {
-        output: "tests/fixtures/chart/surge.yaml",
-        by: Renderer::Helm {
-            values: &["deploy/values/kubeadm.yaml"],
-            arguments: &["--set=maxSurge=25%", "--set=check.initContainer.enabled=true"],
-        },
-    },
     // Last, because it is made from renderings above.
     Rendering {
         output: "tests/fixtures/chart/kustomize-example.yaml",
@@ -111,7 +104,7 @@ const DIGEST: &str = "# sha256 of this and of what it is made from: ";
 const OF_HELM: [&str; 3] = ["# Source: ", "app.kubernetes.io/managed-by: ", "helm.sh/chart: "];
 
 /// Values that the chart refuses, and a part of what it says then.
-const REFUSALS: [(&[&str], &str); 11] = [
+const REFUSALS: [(&[&str], &str); 10] = [
     (&[], "apiServer.host must be given"),
     (&["--set=apiServer.host=10.0.0.1:6443"], "without port and brackets"),
     (&["--set=apiServer.host=api.example.net:6443"], "without port and brackets"),
@@ -124,14 +117,6 @@ const REFUSALS: [(&[&str], &str); 11] = [
     (
         &["--set=existingConfigMap=kube-proxy", "--set=monitoring.serviceMonitor.enabled=true"],
         "into the ConfigMap kube-proxy",
-    ),
-    (
-        &[
-            "--set=existingConfigMap=kube-proxy",
-            "--set=maxSurge=1",
-            "--set=kubeProxyCleanup.enabled=true",
-        ],
-        "maxSurge and kubeProxyCleanup.enabled exclude each other",
     ),
     (
         &["--set=apiServer.host=10.0.0.1", "--set=existingKubeconfigConfigMap=kube-proxy"],

@@ -8,7 +8,6 @@ use nfnetlink::nft::Socket;
 use nix::errno::Errno;
 use shunt::conntrack::Unswept;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::handover::Heirs;
 use shunt::http::{Health, HealthSource, UnboundPorts};
 use shunt::loopback::LoopbackReport;
 use shunt::metrics::Counter;
@@ -46,14 +45,13 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
         unswept: Unswept::default(),
         unbound: UnboundPorts::default(),
         loopback: Box::new(LoopbackReport::default),
-        waiting_agents: Box::new(|| 0),
         lost_log_lines: Counter::default(),
     });
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
     // Ends with the process, as the agent's does.
     std::thread::spawn(move || {
         let answer = |_: &_| Answer::Status(Box::new(teller()));
-        query::serve(&presence.listener, &Heirs::default(), answer);
+        query::serve(&presence.listener, answer);
     });
 
     faults.refuse(|refusal| {

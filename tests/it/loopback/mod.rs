@@ -1,7 +1,7 @@
 //! Node ports on the node's loopback addresses, which a TCP proxy in the agent serves.
 
 mod endpoints;
-mod handover;
+mod next_agent;
 mod offered;
 mod ports;
 mod traffic;
