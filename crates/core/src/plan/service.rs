@@ -137,12 +137,13 @@ pub fn plan_service<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
     node_context: &NodeContext,
 ) -> ServicePlan {
+    let options = &node_context.options;
     let own =
         |ip: &&IpAddr| !service.cluster_ips.contains(ip) && !service.load_balancer_ips.contains(ip);
     let mut plan = ServicePlan {
         created: service.created.unwrap_or(i64::MAX),
         cluster_ips: service.cluster_ips.clone(),
-        external_ips: service.external_ips.iter().filter(own).copied().collect(),
+        external_ips: options.external_ips(service).iter().filter(own).copied().collect(),
         ..ServicePlan::default()
     };
     plan.external_ips.sort_unstable();
@@ -153,7 +154,6 @@ pub fn plan_service<'a>(
             let locality = node_context.locality();
             let mut selection = select(slices.clone(), port, family, locality);
             plan.unserved.note(service, family, &selection);
-            let options = &node_context.options;
             let slots = Slots::of(&selection, service.balancing.unwrap_or(options.balancing));
             let keeps_size = slots.is_none();
             let ejected = options.unresponsive.eject(
@@ -240,7 +240,7 @@ fn plan_port(
 
     let of_family = |address: &&IpAddr| Family::of(**address) == family;
     let vips = || service.load_balancer_ips.iter().filter(of_family);
-    let external_ips = || service.external_ips.iter().filter(of_family);
+    let external_ips = || node_context.options.external_ips(service).iter().filter(of_family);
     if port.node_port.is_none() && vips().next().is_none() && external_ips().next().is_none() {
         plan.frontends.push(internal);
         return;
