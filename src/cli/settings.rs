@@ -34,6 +34,7 @@ impl Effective {
             balancing: self.config.load_balancing,
             reset_gone_endpoints: self.config.reset_gone_endpoints,
             unresponsive: Unresponsive::default(),
+            ipv4_only: false,
         }
     }
 

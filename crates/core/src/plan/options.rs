@@ -110,6 +110,9 @@ pub struct Options {
     /// every plan of the same state needs them.
     #[serde(default)]
     pub unresponsive: Unresponsive,
+    /// The kernel has no nf_tables for IPv6. Not configured either.
+    #[serde(default)]
+    pub ipv4_only: bool,
 }
 
 impl Default for Options {
@@ -125,6 +128,7 @@ impl Default for Options {
             balancing: Balancing::default(),
             reset_gone_endpoints: false,
             unresponsive: Unresponsive::default(),
+            ipv4_only: false,
         }
     }
 }
@@ -134,6 +138,12 @@ impl Options {
     #[must_use]
     pub fn masquerade_mark(&self) -> u32 {
         1_u32.checked_shl(u32::from(self.masquerade_bit)).unwrap_or(1 << 14)
+    }
+
+    /// Returns true if the kernel can have a table of that family.
+    #[must_use]
+    pub fn has(&self, family: Family) -> bool {
+        family == Family::V4 || !self.ipv4_only
     }
 
     /// Returns the `spec.externalIPs` that are in force.

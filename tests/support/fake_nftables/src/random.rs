@@ -170,6 +170,7 @@ pub fn options() -> impl Strategy<Value = Options> {
                 balancing,
                 reset_gone_endpoints: false,
                 unresponsive: unresponsive.into_iter().collect(),
+                ipv4_only: false,
             }
         },
     )
