@@ -8,7 +8,7 @@ use shunt_core::plan::NodeContext;
 
 use super::Line;
 use crate::conntrack::Conntrack;
-use crate::dataplane::{MissingFeature, features, has_owned_tables, missing_features};
+use crate::dataplane::{MissingFeature, features, has_ipv6, has_owned_tables, missing_features};
 
 /// The answers of the kernel.
 #[derive(Debug, Clone)]
@@ -27,7 +27,9 @@ enum NfTables {
     Forbidden,
     Absent(String),
     Present {
-        /// The features of both families.
+        /// False without `CONFIG_NF_TABLES_IPV6`.
+        has_ipv6: bool,
+        /// The features of the families that it has.
         missing: Result<Vec<MissingFeature>, String>,
         has_owned_tables: Result<bool, String>,
         conntrack: Result<(), String>,
@@ -55,12 +57,16 @@ impl NfTables {
             }
             Err(error) => return NfTables::Absent(error.to_string()),
         };
+        // If the kernel cannot be asked, the next question says so.
+        let has_ipv6 = has_ipv6(&mut kernel).unwrap_or(true);
         let mut missing = |family| missing_features(&mut kernel, node_context, family);
-        let missing = Family::ALL.into_iter().try_fold(Vec::new(), |mut all, family| {
+        let families = Family::ALL.into_iter().filter(|family| *family == Family::V4 || has_ipv6);
+        let missing = families.into_iter().try_fold(Vec::new(), |mut all, family| {
             all.extend(missing(family)?);
             Ok(all)
         });
         NfTables::Present {
+            has_ipv6,
             missing: missing.map_err(|error: Error| error.to_string()),
             has_owned_tables: has_owned_tables(&mut kernel).map_err(|error| error.to_string()),
             conntrack: Conntrack::open()
@@ -95,29 +101,30 @@ pub(super) fn judge(facts: &Facts) -> Vec<Line> {
             let others = others.map(|name| Line::skip(name, "nf_tables does not answer"));
             [Line::fail(nf_tables, text, remedy)].into_iter().chain(others).collect()
         }
-        NfTables::Present { missing, has_owned_tables, conntrack } => {
+        NfTables::Present { has_ipv6, missing, has_owned_tables, conntrack } => {
             let [nf_tables, ..] = NAMES;
             vec![
                 Line::ok(nf_tables, format!("answers (Linux {})", facts.release)),
-                kernel_features(missing),
+                kernel_features(missing, *has_ipv6),
                 table_ownership(facts.own_tables, has_owned_tables),
                 connection_tracking(conntrack),
             ]
         }
     };
-    lines.push(ipv6(&facts.families));
+    lines.push(ipv6(facts));
     lines
 }
 
 /// The names of the lines that need nf_tables.
 const NAMES: [&str; 4] = ["nf-tables", "kernel-features", "table-ownership", "connection-tracking"];
 
-fn kernel_features(missing: &Result<Vec<MissingFeature>, String>) -> Line {
+fn kernel_features(missing: &Result<Vec<MissingFeature>, String>, has_ipv6: bool) -> Line {
     let [_, name, ..] = NAMES;
     match missing.as_deref() {
         Ok([]) => {
             let known = features().collect::<Vec<_>>().join(", ");
-            Line::ok(name, format!("the kernel accepts all rules, for IPv4 and IPv6: {known}"))
+            let families = if has_ipv6 { "IPv4 and IPv6" } else { "IPv4" };
+            Line::ok(name, format!("the kernel accepts all rules, for {families}: {known}"))
         }
         Ok(missing) => {
             let text = missing.iter().map(|it| format!("{}: {}", it.feature, it.reason));
@@ -157,18 +164,22 @@ fn connection_tracking(conntrack: &Result<(), String>) -> Line {
     }
 }
 
-fn ipv6(families: &[Family]) -> Line {
+fn ipv6(facts: &Facts) -> Line {
     const NAME: &str = "ipv6";
-    Line::ok(
-        NAME,
-        match families.contains(&Family::V6) {
-            true => "present",
-            false => {
-                "none: the kernel was built or booted without it, or net.ipv6.conf.all.disable_ipv6 \
-                 is 1; Services are reachable by IPv4 only"
-            }
-        },
-    )
+    let lacks_tables = matches!(facts.nf_tables, NfTables::Present { has_ipv6: false, .. });
+    match facts.families.contains(&Family::V6) {
+        true if lacks_tables => Line::warn(
+            NAME,
+            "the node has it, its nf_tables have not; Services are reachable by IPv4 only",
+            "use a kernel with CONFIG_NF_TABLES_IPV6",
+        ),
+        true => Line::ok(NAME, "present"),
+        false => Line::ok(
+            NAME,
+            "none: the kernel was built or booted without it, or net.ipv6.conf.all.disable_ipv6 is \
+             1; Services are reachable by IPv4 only",
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -177,8 +188,12 @@ mod tests {
     use super::*;
 
     fn present(missing: Vec<MissingFeature>, owned: bool, conntrack: Result<(), String>) -> Facts {
-        let nf_tables =
-            NfTables::Present { missing: Ok(missing), has_owned_tables: Ok(owned), conntrack };
+        let nf_tables = NfTables::Present {
+            has_ipv6: true,
+            missing: Ok(missing),
+            has_owned_tables: Ok(owned),
+            conntrack,
+        };
         facts(nf_tables)
     }
 
@@ -215,6 +230,11 @@ mod tests {
         let v4 = Facts { families: vec![Family::V4], ..present(Vec::new(), true, Ok(())) };
         assert_eq!(results(&v4), [Good; 5]);
         assert!(judge(&v4)[4].text.contains("by IPv4 only"));
+        let mut no_tables = present(Vec::new(), true, Ok(()));
+        if let NfTables::Present { has_ipv6, .. } = &mut no_tables.nf_tables {
+            *has_ipv6 = false;
+        }
+        assert_eq!(results(&no_tables), [Good, Good, Good, Good, Warn]);
     }
 
     #[test]

@@ -30,10 +30,12 @@ impl Effective {
             node_port_addresses: self.config.node_port_addresses.clone(),
             loopback_node_ports: self.config.loopback_node_ports,
             node_address: self.config.bind_address,
+            ignore_external_ips: self.config.ignore_external_ips,
             balancing: self.config.load_balancing,
             reset_gone_endpoints: self.config.reset_gone_endpoints,
             requires_node: false,
             unresponsive: Unresponsive::default(),
+            ipv4_only: false,
         }
     }
 

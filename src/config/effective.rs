@@ -21,6 +21,9 @@ use crate::unresponsive::Mode as Unresponsive;
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
 
+/// The only feature gate with an effect: without it, `spec.externalIPs` count for nothing (KEP-5707).
+pub(super) const EXTERNAL_IPS: &str = "AllowServiceExternalIPs";
+
 /// Validates and adds all findings to `problems`. If one of them is an error, the result must not
 /// be used. `full` is `written` with its defaults.
 pub(super) fn effective(
@@ -38,6 +41,7 @@ pub(super) fn effective(
     let detect_local = detect_local(written, full, &mut check);
     let addresses = node_port_addresses(written, full, &mut check);
     Config {
+        ignore_external_ips: full.feature_gates.get(EXTERNAL_IPS) == Some(&false),
         hostname_override: hostname(full, &mut check),
         kubeconfig: text(&full.client_connection.kubeconfig).map(Into::into),
         content_types: content_types(full, &mut check),

@@ -36,7 +36,11 @@ const NOT_WINDOWS: &str = "Windows only";
 pub const FIELDS: [Field; 65] = [
     honoured("apiVersion", "`kubeproxy.config.k8s.io/v1alpha1`"),
     honoured("kind", "`KubeProxyConfiguration`"),
-    idle("featureGates", "there are no feature gates"),
+    honoured(
+        "featureGates",
+        "`AllowServiceExternalIPs: false` turns `spec.externalIPs` of all Services off; a warning names \
+         any other gate away from kube-proxy's default",
+    ),
     honoured("clientConnection.kubeconfig", "default: the Pod's service account"),
     honoured(
         "clientConnection.acceptContentTypes",

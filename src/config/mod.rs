@@ -46,6 +46,8 @@ const KIND: &str = "KubeProxyConfiguration";
 /// The configuration in force: defaults filled in, all values valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
+    /// `featureGates`: `AllowServiceExternalIPs: false`.
+    pub ignore_external_ips: bool,
     /// `hostnameOverride`: the name of the Node, unless it is the host's name.
     pub hostname_override: Option<String>,
     /// `clientConnection.kubeconfig`; without one, the Pod's service account.

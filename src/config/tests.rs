@@ -86,6 +86,7 @@ fn sysctls_that_are_not_mentioned_are_kube_proxys() {
 
 fn defaults() -> Config {
     Config {
+        ignore_external_ips: false,
         hostname_override: None,
         kubeconfig: None,
         content_types: ContentTypes::default(),
@@ -260,6 +261,10 @@ fn fields_are_honoured() {
             },
         ),
         (
+            "featureGates: {AllowServiceExternalIPs: false}",
+            Config { ignore_external_ips: true, ..defaults() },
+        ),
+        (
             "logging: {format: json, verbosity: 4}",
             Config { log_format: LogFormat::Json, verbosity: 4, ..defaults() },
         ),
@@ -277,7 +282,7 @@ ipvs:
   strictARP: true
   scheduler: ''
   syncPeriod: 1m
-featureGates: {KubeProxyIPVS: true}
+featureGates: {AllowServiceExternalIPs: true, KubeProxyIPVS: false, NativeHistograms: false, Zzz: true}
 hostnameOveride: x
 nftables: {masqueradeBits: 3}
 zzz: {a: [1]}
@@ -300,7 +305,8 @@ clusterCIDR: 10.0.0.0
             "config.conf:3: mode = ipvs: shunt programs nftables in every mode; write nftables, and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address; with mode nftables they are on the primary addresses only; docs/from-ipvs.md has what changes",
             "config.conf:4: portRange = 1-2: has no effect: Kubernetes no longer uses it",
             "config.conf:6: ipvs.strictARP = true: has no effect: shunt programs nftables in every mode",
-            "config.conf:9: featureGates = a mapping of 1: has no effect: there are no feature gates",
+            "config.conf:9: featureGates = KubeProxyIPVS=false: has no effect; kube-proxy's default is true",
+            "config.conf:9: featureGates = Zzz=true: has no effect: unknown feature gate",
             "config.conf:10: hostnameOveride = x: unknown field, ignored; did you mean hostnameOverride?",
             "config.conf:11: nftables.masqueradeBits = 3: unknown field, ignored; did you mean nftables.masqueradeBit?",
             "config.conf:12: zzz = a mapping of 1: unknown field, ignored",
@@ -545,6 +551,17 @@ fn beside_a_file_only_some_flags_count() {
             "--healthz-port = 0: has no effect beside --config; write healthzBindAddress into \
              the file",
         ]
+    );
+}
+
+#[test]
+fn feature_gate_is_honoured_as_a_flag_and_others_are_named() {
+    let gates = "AllowServiceExternalIPs=false,AllAlpha=true,NFTablesNetlink=true";
+    let Loaded { config, problems, .. } = load(None, &flags(&[("feature-gates", gates)])).unwrap();
+    assert!(config.ignore_external_ips);
+    assert_eq!(
+        texts(&problems),
+        ["--feature-gates = AllAlpha=true: has no effect; kube-proxy's default is false"]
     );
 }
 

@@ -3,13 +3,31 @@
 //! use, which it does not validate, it is a warning.
 
 use super::defaults::Mode;
-use super::effective::{Check, text};
+use super::effective::{Check, EXTERNAL_IPS, text};
 use super::raw::Configuration;
 use crate::spanned_yaml::{At, Diagnostic, Severity, parse_net};
+
+/// The feature gates of kube-proxy 1.36 and 1.37 without an effect here, and their defaults.
+const GATES: [(&str, bool); 13] = [
+    ("AllAlpha", false),
+    ("AllBeta", false),
+    ("ComponentFlagz", true),
+    ("ComponentStatusz", true),
+    ("ContextualLogging", true),
+    ("KubeProxyIPVS", true),
+    ("KubeProxyNFTablesLocalhostNodePorts", false),
+    ("LoggingAlphaOptions", false),
+    ("LoggingBetaOptions", true),
+    ("MultiCIDRServiceAllocator", true),
+    ("NFTablesNetlink", true),
+    ("NativeHistograms", false),
+    ("PreferSameTrafficDistribution", true),
+];
 
 /// Adds the findings about fields without effect.
 pub(super) fn check(written: &Configuration, problems: &mut Vec<Diagnostic>) {
     let mut check = Check { problems };
+    gates(written, &mut check);
     let client = At::top("clientConnection");
     if let Some(burst) = written.client_connection.burst.filter(|burst| *burst < 0) {
         check.error(client.field("burst"), burst, "negative; write 0 or more");
@@ -18,6 +36,18 @@ pub(super) fn check(written: &Configuration, problems: &mut Vec<Diagnostic>) {
     logging(written, &mut check);
     times(written, &mut check);
     prefixes(written, &mut check);
+}
+
+fn gates(written: &Configuration, check: &mut Check<'_>) {
+    for (name, on) in written.feature_gates.iter().filter(|(name, _)| *name != EXTERNAL_IPS) {
+        let reason = match GATES.iter().find(|(known, _)| known == name) {
+            Some((_, default)) if on == default => continue,
+            Some((_, default)) => format!("has no effect; kube-proxy's default is {default}"),
+            None => "has no effect: unknown feature gate".to_owned(),
+        };
+        let value = format!("{name}={on}");
+        check.add(Severity::Warning, At::top("featureGates"), Some(&value), reason);
+    }
 }
 
 fn logging(written: &Configuration, check: &mut Check<'_>) {

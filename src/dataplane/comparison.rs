@@ -48,7 +48,7 @@ pub enum Side {
 pub fn compare(kernel: &mut dyn Kernel, desired: &Desired) -> Result<Vec<Place>, Error> {
     let mut places = Vec::new();
     let Some(node_context) = desired.node_context() else { return Ok(places) };
-    for family in Family::ALL {
+    for family in Family::ALL.into_iter().filter(|it| node_context.options.has(*it)) {
         let listed = retried(|| Listed::read(kernel, family))?;
         let resets = node_context.options.reset_gone_endpoints;
         let mut comparison = Comparison { family, resets, places: Vec::new() };

@@ -181,7 +181,8 @@ impl Drift {
 impl Look<'_> {
     fn is_still_owner(&mut self) -> Result<bool, Error> {
         let port = self.kernel.port();
-        for family in Family::ALL {
+        let exist = |family: &Family| self.current.record.owner(*family).is_some();
+        for family in Family::ALL.into_iter().filter(exist) {
             let table = self.kernel.table(table_family(family), TABLE)?;
             let owner = table
                 .map(|table| TableOwner::of(table_family(family), table.flags, table.owner, port));

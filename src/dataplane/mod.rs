@@ -56,6 +56,7 @@ pub(crate) use listing::retried;
 pub use live::{LiveRule, frontend_element, live_rules};
 pub use lookups::KernelTables;
 pub use ownership::Ownership;
+pub(crate) use ownership::has_ipv6;
 pub use probe::{MissingFeature, features, has_owned_tables, missing_features};
 pub use quarantine::Suspect;
 pub use reconcile::{Dataplane, Progress};

@@ -119,9 +119,13 @@ impl KernelRecord {
         &mut self.gone[family as usize]
     }
 
-    /// Returns true if no other process can have modified the tables.
+    /// Returns true if no other process can have modified the tables. On a kernel without IPv6, only
+    /// that of IPv4 exists.
     pub(super) fn is_owned(&self) -> bool {
-        Family::ALL.into_iter().all(|family| self.owner(family) == Some(TableOwner::Ours))
+        let mut exist = self.tables.iter().filter(|table| **table != TableState::Absent).peekable();
+        let is_ours =
+            |it: &TableState| matches!(it, TableState::Ours { owner: TableOwner::Ours, .. });
+        exist.peek().is_some() && exist.all(is_ours)
     }
 
     /// Returns the chain in the kernel: `None` if it does not exist, `Some(None)` if its rules are

@@ -2,14 +2,14 @@
 
 use std::time::Instant;
 
-use nfnetlink::nft::{self, Refusal};
+use nfnetlink::nft::{self, Refusal, TableFamily};
 use nix::errno::Errno;
 use shunt_core::model::Family;
 use shunt_core::plan::{ChainName, FrontendKey};
 
 use super::Dataplane;
 use super::gone::is_about_gone;
-use super::ownership::is_about_flags;
+use super::ownership::{has_ipv6, is_about_flags, may_lack};
 use super::refusal::{Blame, Error, blame, is_about_affinity};
 
 /// The consequences of refusals within a sync.
@@ -32,6 +32,7 @@ impl Dataplane {
         now: Instant,
     ) -> Result<bool, Error> {
         match error {
+            nft::Error::Refused(refusals) if self.finds_no_ipv6(refusals)? => Ok(true),
             nft::Error::Refused(refusals)
                 if self.policy.kernel_can.is_none() && refusals.iter().any(is_about_flags) =>
             {
@@ -49,6 +50,26 @@ impl Dataplane {
             }
             _ => Ok(false),
         }
+    }
+
+    /// Finds out whether the kernel refuses the table of IPv6 because it has no such tables. Then the
+    /// plan has IPv4 only.
+    fn finds_no_ipv6(&mut self, refusals: &[Refusal]) -> Result<bool, Error> {
+        let current = self.state.current();
+        let is_new = current.is_some_and(|known| known.record.owner(Family::V6).is_none());
+        let may_lack = |family| refusals.iter().any(|refusal| may_lack(family, refusal));
+        // Unknown flags and missing modules concern IPv4, too.
+        let may_lack_ipv6 = is_new && may_lack(TableFamily::Ip6) && !may_lack(TableFamily::Ip);
+        if !may_lack_ipv6 || has_ipv6(&mut *self.kernel)? {
+            return Ok(false);
+        }
+        tracing::warn!(
+            "the kernel has no nf_tables for IPv6 (CONFIG_NF_TABLES_IPV6); Services are reachable by \
+             IPv4 only"
+        );
+        self.desired.set_ipv4_only();
+        self.dirty.node_context = true;
+        Ok(true)
     }
 
     fn mend(&mut self, refusals: &[Refusal], lessons: &mut Lessons, now: Instant) -> bool {

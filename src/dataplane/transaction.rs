@@ -104,7 +104,7 @@ impl Prepared {
         let mut too_small = Vec::new();
         let mut taken_over = Vec::new();
         let mut gone = Vec::new();
-        for family in Family::ALL {
+        for family in Family::ALL.into_iter().filter(|it| node_context.options.has(*it)) {
             let table = table_family(family);
             let counts = delta.counts_after(record, family);
             if record.sizes(family).is_some_and(|it| capacity::too_small(it, &counts).count() > 0) {

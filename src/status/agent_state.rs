@@ -311,6 +311,7 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
     Rules {
         generation: snapshot.generation,
         owns_tables: snapshot.is_owner,
+        ipv4_only: snapshot.node_context.as_ref().is_some_and(|it| it.options.ipv4_only),
         node_ports: snapshot.node_context.as_deref().map(NodePorts::of),
         counts: counts(snapshot),
         quarantined: snapshot.quarantined.iter().take(MAX_LISTED).map(quarantined).collect(),

@@ -170,6 +170,9 @@ pub struct Rules {
     pub generation: Option<u32>,
     /// True if the agent owns the tables, so that no other process can modify them.
     pub owns_tables: bool,
+    /// True if the kernel has no nf_tables for IPv6.
+    #[serde(rename = "IPv4Only")]
+    pub ipv4_only: bool,
     /// The addresses of node ports; `None` before the first sync.
     pub node_ports: Option<NodePorts>,
     /// The number of objects and elements.

@@ -212,7 +212,11 @@ impl Rules {
         row(f, "last commit", &sync(&self.last_commit))?;
         let owner = if self.owns_tables { "owned by the agent" } else { "shared" };
         let generation = self.generation.map_or("unknown".to_owned(), |g| g.to_string());
-        row(f, "tables", &format_args!("{owner}; nf_tables generation {generation}"))?;
+        let families = match self.ipv4_only {
+            true => "; for IPv4 only: the kernel has no nf_tables for IPv6",
+            false => "",
+        };
+        row(f, "tables", &format_args!("{owner}; nf_tables generation {generation}{families}"))?;
         match &self.last_drift_repair {
             None => row(f, "repairs", &"none")?,
             Some(repair) => {
@@ -343,6 +347,15 @@ mod tests {
         let (problem, warning) = findings(true, None, Some(2.0), Some("EPERM"));
         assert!(problem.is_empty() && warning.ends_with("send to it: EPERM"), "{warning}");
         assert_eq!(findings(true, None, Some(2.0), None), Default::default());
+    }
+
+    #[test]
+    fn kernel_without_ipv6_is_named() {
+        let rules = Rules { ipv4_only: true, ..Rules::default() };
+        let text = Status { rules, ..Status::default() }.text(false).to_string();
+        assert!(
+            text.contains("\ntables       shared; nf_tables generation unknown; for IPv4 only")
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub(super) const FLAGS: &[Flag] = &[
             }
             Ok(())
         },
-        "Features to enable and disable.",
+        "AllowServiceExternalIPs=false turns spec.externalIPs of all Services off; other gates have no effect.",
     ),
     Flag::new(
         "kube-api-burst",

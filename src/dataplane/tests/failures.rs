@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nfnetlink::nft::{Error, FinishedBatch, Kernel};
+use nfnetlink::nft::{Error, FinishedBatch, Kernel, TableFamily};
 use nix::errno::Errno;
 use shunt_core::model::{Change, Family};
-use shunt_fake_nftables::{Call, Fault, Features, Namespace, service, slice};
+use shunt_core::plan::{Options, TABLE};
+use shunt_fake_nftables::{Call, Fault, Features, Ipv6, Namespace, service, slice};
 
-use super::world::{PACE, What, World, cluster};
+use super::world::{PACE, What, World, cluster, elsewhere};
 use crate::dataplane::Ownership;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -215,6 +216,45 @@ fn kernel_without_owned_tables_gets_shared_ones() {
     world.settle();
     assert!(matches!(world.events()[..], [What::Wrote { .. }]));
     assert!(!world.snapshot().is_owner);
+}
+
+/// Linux 6.8 refuses tables of IPv6 if it is built without, older kernels their base chains.
+#[test]
+fn kernel_without_ipv6_gets_the_rules_of_ipv4() {
+    for (ipv6, table_flags) in [(Ipv6::Absent, 7), (Ipv6::Absent, 1), (Ipv6::TablesOnly, 1)] {
+        let namespace = Namespace::new();
+        namespace.limit(Features { ipv6, table_flags, ..Features::default() });
+        let mut world = World::with(namespace.clone(), Ownership::Own, PACE);
+        let v6 = |endpoints: &[u16]| Change::slice(slice(1, Family::V6, endpoints));
+        world.send(cluster(&[11]));
+        world.send(vec![v6(&[11])]);
+        world.settle();
+        assert!(matches!(world.events()[..], [What::Wrote { .. }]), "{ipv6:?}");
+        let snapshot = world.snapshot();
+        assert_eq!(snapshot.frontends, [3, 0], "ClusterIP, ExternalIP and node port of IPv4");
+        assert_eq!(snapshot.is_owner, table_flags == 7);
+        assert_eq!(namespace.open().table(TableFamily::Ip6, TABLE).expect("a listing"), None);
+
+        // Another process's commit, a configuration and changes of both families cause no failure.
+        world.foreign(&elsewhere("other"));
+        world.pass(5 * SECOND);
+        assert_eq!(world.events(), []);
+        world.configure(Options { masquerade_bit: 3, ..Options::default() });
+        world.send(vec![v6(&[12]), Change::slice(slice(1, Family::V4, &[12]))]);
+        world.settle();
+        assert!(matches!(world.events()[..], [What::Wrote { .. }]), "{ipv6:?}");
+
+        drop(world);
+        let mut next = World::with(namespace, Ownership::Own, PACE);
+        next.send(cluster(&[12]));
+        next.configure(Options { masquerade_bit: 3, ..Options::default() });
+        next.settle();
+        let events = next.events();
+        assert!(
+            matches!(events[..], [What::Wrote { added: 0, .. }] | [What::Unchanged]),
+            "{events:?}"
+        );
+    }
 }
 
 /// A reading that looks odd is repeated later; commands are taken meanwhile.

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::model::{Change, ChangeBatch, Family};
-use shunt_core::plan::Set;
+use shunt_core::model::{Change, ChangeBatch, Family, Service, TrafficPolicy};
+use shunt_core::plan::{Set, Unserved};
 use shunt_fake_nftables::{Namespace, name, service, slice};
 
 use super::world::{PACE, What, World, cluster};
@@ -124,4 +124,26 @@ fn snapshot_counts_what_the_kernel_holds() {
     assert!(snapshot.is_owner);
     assert_eq!(snapshot.objects.services, 1);
     assert_eq!(snapshot.node_is_eligible, None);
+}
+
+#[test]
+fn service_ports_without_endpoints_count_for_their_family() {
+    let mut world = World::new();
+    world.send(cluster(&[11]));
+    world.settle();
+    assert_eq!(world.snapshot().unserved.without_endpoints, [0, 1]);
+
+    // Endpoints with odd numbers are on another node.
+    let (internal_policy, external_policy) = (TrafficPolicy::Local, TrafficPolicy::Local);
+    let local = Service { internal_policy, external_policy, ..service(1) };
+    world.send(vec![
+        Change::service(local),
+        Change::slice(slice(1, Family::V4, &[12])),
+        Change::slice(slice(1, Family::V6, &[11])),
+    ]);
+    world.settle();
+    let (no_local_internal, no_local_external) = ([0, 1], [0, 1]);
+    let without_endpoints = [0, 0];
+    let expected = Unserved { without_endpoints, no_local_internal, no_local_external };
+    assert_eq!(world.snapshot().unserved, expected);
 }

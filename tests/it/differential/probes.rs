@@ -23,6 +23,7 @@ pub(crate) fn abilities() -> Result<Abilities> {
             set_updates: set_updates()?,
             named_elements: named_elements()?,
             verdicts_as_values: verdicts_as_values()?,
+            ..Features::default()
         },
         late_circles: late_circles()?,
         exact_ranges: exact_ranges()?,

@@ -91,6 +91,7 @@ fn each_change_is_one_transaction_to_what_a_fresh_start_would_make() -> Result<(
             NODE,
         ),
         (Options { node_address: Some(ip("198.18.0.1")), ..default() }, NODE),
+        (Options { ignore_external_ips: true, ..default() }, NODE),
         // Another node: other endpoints are local.
         (default(), "node-2"),
         (default(), NODE),

@@ -272,7 +272,7 @@ fn missing_capability_fails() -> Result<()> {
         .output()?;
     let lines = Lines::read(&output)?;
     lines.has("capabilities", "OK", "shunt needs no other");
-    lines.has("kernel-features", "OK", "accepts all rules");
+    lines.has("kernel-features", "OK", "accepts all rules, for IPv4 and IPv6:");
     Ok(())
 }
 

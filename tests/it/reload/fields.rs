@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use shunt_testbed::Occupier;
+use shunt_testbed::{Occupier, Protocol};
 
 use super::configured::{Configured, NODE_PORT, WEB, WEB_PODS, wait_until};
+use crate::table::{self, Case, Family, Frontend};
+use crate::world::{SHUNT, manifest, web};
 use shunt_testbed::{HEALTH_PORT, METRICS_PORT};
 
 const CIDRS: &str = "clusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
@@ -101,6 +103,40 @@ fn node_port_addresses_and_bind_address() -> Result<()> {
             Some(other) => client.tcp(other).eventually().refused(),
             None => drop(client.tcp(first).eventually().reaches(&WEB_PODS)),
         }
+    }
+    agent.stop()
+}
+
+/// KEP-5707: without the gate, packets to ExternalIPs leave the node as they came.
+#[test]
+fn feature_gate_of_external_ips() -> Result<()> {
+    let off = format!("{CIDRS}featureGates: {{AllowServiceExternalIPs: false}}\n");
+    let world = Configured::new(&off)?;
+    let pods = [&world.lab.pod1, &world.lab.pod2];
+    world.manifests.write("web.yaml", manifest(&web(), "web", &pods))?;
+    let agent = world.agent().start()?;
+    let client = world.lab.from(&world.lab.client);
+    let to = |frontend, family| {
+        Case { frontend, family, protocol: Protocol::Tcp }.address_of(table::WEB)
+    };
+    let external_ips = Family::ALL.map(|family| to(Frontend::ExternalIp, family));
+    for family in Family::ALL {
+        client.tcp(to(Frontend::LoadBalancer, family)).reaches(&WEB_PODS);
+    }
+    for ip in external_ips {
+        client.tcp(ip).unhandled();
+        let mut explain = world.lab.node.command(SHUNT);
+        let explained = explain.args(["explain", &format!("--to={ip}")]).output()?;
+        let text = String::from_utf8_lossy(&explained.stdout);
+        assert!(text.contains("{AllowServiceExternalIPs: false} turns externalIPs off"), "{text}");
+    }
+    world.config.write(CIDRS)?;
+    for ip in external_ips {
+        client.tcp(ip).eventually().reaches(&WEB_PODS).source_masqueraded();
+    }
+    world.config.write(&off)?;
+    for ip in external_ips {
+        client.tcp(ip).eventually().unhandled();
     }
     agent.stop()
 }

@@ -56,6 +56,8 @@ codes! {
     SourceNotAllowed = "source-not-allowed",
     /// The Service has the address, but not the port or protocol.
     PortNotInService = "port-not-in-service",
+    /// The address is in `spec.externalIPs`, which a feature gate turns off.
+    ExternalIpsIgnored = "external-ips-ignored",
     /// The address is in a ServiceCIDR, but no Service has it.
     AddressWithoutService = "address-without-service",
     /// Another Service has the frontend.

@@ -365,7 +365,8 @@ fn without_frontend(
     let mut findings = Vec::new();
     let Some(key) = packet.address_key() else {
         let is_service = store.services().any(|service| {
-            [&service.cluster_ips, &service.load_balancer_ips, &service.external_ips]
+            let external_ips = context.options.external_ips(service);
+            [&*service.cluster_ips, &*service.load_balancer_ips, external_ips]
                 .into_iter()
                 .any(|addresses| addresses.contains(&address))
         });
@@ -390,7 +391,7 @@ fn without_frontend(
             findings.push(Finding::new(Code::IpModeProxy, text));
         } else if has(&service.cluster_ips)
             || has(&service.load_balancer_ips)
-            || has(&service.external_ips)
+            || has(context.options.external_ips(service))
         {
             let ports: Vec<String> = service
                 .ports
@@ -405,6 +406,13 @@ fn without_frontend(
                 ports.join(", ")
             );
             findings.push(Finding::new(Code::PortNotInService, text));
+        } else if has(&service.external_ips) {
+            let text = format!(
+                "{address} is in spec.externalIPs of Service {}, and featureGates: \
+                 {{AllowServiceExternalIPs: false}} turns externalIPs off",
+                service.name
+            );
+            findings.push(Finding::new(Code::ExternalIpsIgnored, text));
         }
     }
     if let Some(owner) = packet.node_port_key().and_then(|key| desired.service_of(key)) {

@@ -65,7 +65,8 @@ impl Desired {
     /// Changes the options or the name of the node. They take effect at the next update whose node
     /// context is dirty.
     pub fn configure(&mut self, options: Options, node_name: &str) {
-        self.options = options;
+        // What the kernel lacks stays known.
+        self.options = Options { ipv4_only: self.options.ipv4_only, ..options };
         node_name.clone_into(&mut self.node_name);
     }
 
@@ -78,6 +79,11 @@ impl Desired {
     #[must_use]
     pub fn unresponsive(&self) -> &Unresponsive {
         &self.options.unresponsive
+    }
+
+    /// Leaves IPv6 out of the plan from the next update on whose node context is dirty.
+    pub fn set_ipv4_only(&mut self) {
+        self.options.ipv4_only = true;
     }
 
     /// Plans the dirty Services again; all known Services if another node context changes their
@@ -119,7 +125,8 @@ impl Desired {
 
     fn set_node_context(&mut self, new: NodeContext) {
         let members = |s: &NodeContext| -> BTreeSet<IpAddr> {
-            Family::ALL.into_iter().filter_map(|f| s.node_port_addresses(f)).flatten().collect()
+            let families = Family::ALL.into_iter().filter(|family| s.options.has(*family));
+            families.filter_map(|f| s.node_port_addresses(f)).flatten().collect()
         };
         let old = self.node_context.as_deref().map(members).unwrap_or_default();
         if !members(&new).is_subset(&old) {

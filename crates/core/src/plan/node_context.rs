@@ -45,6 +45,8 @@ impl NodeContext {
         self.locality() == other.locality()
             && node_addresses(self) == node_addresses(other)
             && self.options.balancing == other.options.balancing
+            && self.options.ignore_external_ips == other.options.ignore_external_ips
+            && self.options.ipv4_only == other.options.ipv4_only
     }
 
     /// Returns the name and zone of the node, for the selection of endpoints.

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{LoopbackNodePorts, Unresponsive};
-use crate::model::{Balancing, Family};
+use crate::model::{Balancing, Family, Service};
 
 /// The criterion for traffic of pods on this node (`detectLocalMode`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +96,9 @@ pub struct Options {
     pub loopback_node_ports: LoopbackNodePorts,
     /// The primary address of the node in its family, whatever the Node says (`bindAddress`).
     pub node_address: Option<IpAddr>,
+    /// No Service has its `spec.externalIPs` (`featureGates`: `AllowServiceExternalIPs: false`).
+    #[serde(default)]
+    pub ignore_external_ips: bool,
     /// The balancing of Services without an annotation (`shunt.loadBalancing`).
     #[serde(default)]
     pub balancing: Balancing,
@@ -111,6 +114,9 @@ pub struct Options {
     /// every plan of the same state needs them.
     #[serde(default)]
     pub unresponsive: Unresponsive,
+    /// The kernel has no nf_tables for IPv6. Not configured either.
+    #[serde(default)]
+    pub ipv4_only: bool,
 }
 
 impl Default for Options {
@@ -122,10 +128,12 @@ impl Default for Options {
             node_port_addresses: NodePortAddresses::default(),
             loopback_node_ports: LoopbackNodePorts::default(),
             node_address: None,
+            ignore_external_ips: false,
             balancing: Balancing::default(),
             reset_gone_endpoints: false,
             requires_node: false,
             unresponsive: Unresponsive::default(),
+            ipv4_only: false,
         }
     }
 }
@@ -135,5 +143,17 @@ impl Options {
     #[must_use]
     pub fn masquerade_mark(&self) -> u32 {
         1_u32.checked_shl(u32::from(self.masquerade_bit)).unwrap_or(1 << 14)
+    }
+
+    /// Returns true if the kernel can have a table of that family.
+    #[must_use]
+    pub fn has(&self, family: Family) -> bool {
+        family == Family::V4 || !self.ipv4_only
+    }
+
+    /// Returns the `spec.externalIPs` that are in force.
+    #[must_use]
+    pub fn external_ips<'a>(&self, service: &'a Service) -> &'a [IpAddr] {
+        if self.ignore_external_ips { &[] } else { &service.external_ips }
     }
 }

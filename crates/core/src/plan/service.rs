@@ -137,23 +137,25 @@ pub fn plan_service<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
     node_context: &NodeContext,
 ) -> ServicePlan {
+    let options = &node_context.options;
     let own =
         |ip: &&IpAddr| !service.cluster_ips.contains(ip) && !service.load_balancer_ips.contains(ip);
+    let in_kernel = |ip: &IpAddr| options.has(Family::of(*ip));
+    let cluster_ips = || service.cluster_ips.iter().copied().filter(in_kernel);
     let mut plan = ServicePlan {
         created: service.created.unwrap_or(i64::MAX),
-        cluster_ips: service.cluster_ips.clone(),
-        external_ips: service.external_ips.iter().filter(own).copied().collect(),
+        cluster_ips: cluster_ips().collect(),
+        external_ips: options.external_ips(service).iter().filter(own).copied().collect(),
         ..ServicePlan::default()
     };
     plan.external_ips.sort_unstable();
-    for cluster_ip in &service.cluster_ips {
-        let family = Family::of(*cluster_ip);
+    for cluster_ip in cluster_ips() {
+        let family = Family::of(cluster_ip);
         let mut local_ready = BTreeSet::new();
         for port in &service.ports {
             let locality = node_context.locality();
             let mut selection = select(slices.clone(), port, family, locality);
             plan.unserved.note(service, family, &selection);
-            let options = &node_context.options;
             let slots = Slots::of(&selection, service.balancing.unwrap_or(options.balancing));
             let keeps_size = slots.is_none();
             let ejected = options.unresponsive.eject(
@@ -166,7 +168,7 @@ pub fn plan_service<'a>(
                 slots.fill(&mut selection);
             }
             let known = plan.frontends.len();
-            plan_port(service, *cluster_ip, port, &selection, node_context, &mut plan);
+            plan_port(service, cluster_ip, port, &selection, node_context, &mut plan);
             let serving = &selection.serving;
             let differs = |frontend: &Frontend| match frontend.main_pool() {
                 Some(pool) => !Arc::ptr_eq(pool, serving),
@@ -240,7 +242,7 @@ fn plan_port(
 
     let of_family = |address: &&IpAddr| Family::of(**address) == family;
     let vips = || service.load_balancer_ips.iter().filter(of_family);
-    let external_ips = || service.external_ips.iter().filter(of_family);
+    let external_ips = || node_context.options.external_ips(service).iter().filter(of_family);
     if port.node_port.is_none() && vips().next().is_none() && external_ips().next().is_none() {
         plan.frontends.push(internal);
         return;

@@ -19,7 +19,7 @@ mod wire;
 pub use cluster::{NODE, Objects, name, service, slice};
 pub use faulty::{Call, Fault, Faulty};
 pub use listing::{ListedElement, Listing};
-pub use namespace::{Features, Namespace, Socket};
+pub use namespace::{Features, Ipv6, Namespace, Socket};
 pub use random::{change, options};
 
 /// How many times as long as usual a test should go on, with other random numbers each time:

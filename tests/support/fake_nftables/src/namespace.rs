@@ -32,6 +32,19 @@ pub struct Features {
     pub named_elements: bool,
     /// Rules may put the verdicts of a map into a register for values.
     pub verdicts_as_values: bool,
+    /// What there is for IPv6.
+    pub ipv6: Ipv6,
+}
+
+/// What a kernel has of nf_tables for IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ipv6 {
+    /// All that there is for IPv4.
+    Present,
+    /// Tables, but no type of base chains: a kernel before 6.8 without `CONFIG_NF_TABLES_IPV6`.
+    TablesOnly,
+    /// Not even tables: such a kernel from 6.8 on (`nft_supported_family`).
+    Absent,
 }
 
 impl Default for Features {
@@ -43,6 +56,7 @@ impl Default for Features {
             set_updates: true,
             named_elements: true,
             verdicts_as_values: false,
+            ipv6: Ipv6::Present,
         }
     }
 }

@@ -155,10 +155,10 @@ pub fn options() -> impl Strategy<Value = Options> {
     let node_address = proptest::option::of(select(addresses()[2..].to_vec()));
     let unresponsive = subsequence(endpoints(), 0..6).prop_shuffle();
     let balancing = prop_oneof![5 => Just(Balancing::Random), 1 => Just(Balancing::SourceHash)];
-    let numbers = (0_u8..32, any::<bool>(), balancing);
+    let numbers = (0_u8..32, any::<bool>(), any::<bool>(), balancing);
     (numbers, detect_local, node_port_addresses, node_address, unresponsive).prop_map(
         |(numbers, detect_local, node_port_addresses, node_address, unresponsive)| {
-            let (masquerade_bit, masquerade_all, balancing) = numbers;
+            let (masquerade_bit, masquerade_all, ignore_external_ips, balancing) = numbers;
             Options {
                 masquerade_bit,
                 masquerade_all,
@@ -166,10 +166,12 @@ pub fn options() -> impl Strategy<Value = Options> {
                 node_port_addresses,
                 loopback_node_ports: Default::default(),
                 node_address,
+                ignore_external_ips,
                 balancing,
                 reset_gone_endpoints: false,
                 requires_node: false,
                 unresponsive: unresponsive.into_iter().collect(),
+                ipv4_only: false,
             }
         },
     )

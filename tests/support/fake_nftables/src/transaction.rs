@@ -9,7 +9,7 @@ use nfnetlink::attr::{Attr, Attrs};
 use nfnetlink::message::Message;
 use nix::errno::Errno;
 
-use crate::namespace::{Features, Refuse};
+use crate::namespace::{Features, Ipv6, Refuse};
 use crate::objects::{Base, Chain, Data, Kind, Rule, Set, Table, Tables};
 use crate::uapi::*;
 use crate::wire::{family, offset};
@@ -123,6 +123,9 @@ impl<'a> Transaction<'a> {
     }
 
     fn new_table(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        if self.lacks_ipv6(message, Ipv6::Absent) {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
         let attrs = message.attrs();
         let name = attrs.find(TABLE_NAME).ok_or(Errno::EINVAL)?;
         let flags = number(&attrs, TABLE_FLAGS);
@@ -147,6 +150,10 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
+    fn lacks_ipv6(&self, message: &Message<'_>, ipv6: Ipv6) -> bool {
+        family(message) == libc::NFPROTO_IPV6 as u8 && self.features.ipv6 == ipv6
+    }
+
     fn delete_table(&mut self, message: &Message<'_>) -> Result<(), Failure> {
         self.table(message, TABLE_NAME)?;
         let name = message.attrs().find(TABLE_NAME).ok_or(Errno::EINVAL)?;
@@ -156,6 +163,11 @@ impl<'a> Transaction<'a> {
     }
 
     fn new_chain(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        if let Some(kind) = message.attrs().find(CHAIN_TYPE)
+            && self.lacks_ipv6(message, Ipv6::TablesOnly)
+        {
+            return Err(at(message, &kind, Errno::ENOENT));
+        }
         let table = self.table(message, CHAIN_TABLE)?;
         let attrs = message.attrs();
         let name = attrs.find(CHAIN_NAME).ok_or(Errno::EINVAL)?;

@@ -20,7 +20,7 @@ use proptest::test_runner::{Config, RngSeed, TestRunner};
 use shunt::dataplane::Ownership;
 use shunt_core::model::Change;
 use shunt_core::plan::Options;
-use shunt_fake_nftables::soak;
+use shunt_fake_nftables::{Ipv6, soak};
 use shunt_testbed::seed;
 
 use damage::{Damage, damage};
@@ -114,8 +114,8 @@ fn tried(worker: u64, count: &AtomicUsize, patient: &AtomicUsize) -> Result<()> 
         rng_seed: RngSeed::Fixed(seed ^ worker),
         ..Config::default()
     };
-    let check = |rounds: Vec<Round>| -> Result<()> {
-        let mut world = World::new();
+    let check = |ipv6: Ipv6, rounds: Vec<Round>| -> Result<()> {
+        let mut world = World::new(ipv6);
         for (number, round) in rounds.iter().enumerate() {
             let before = count.fetch_add(1, Ordering::Relaxed);
             if (before + 1).is_multiple_of(TOLD) {
@@ -126,9 +126,10 @@ fn tried(worker: u64, count: &AtomicUsize, patient: &AtomicUsize) -> Result<()> 
         let patience = patient.fetch_add(1, Ordering::Relaxed) < PATIENT;
         world.finish(patience)
     };
+    let ipv6 = select(vec![Ipv6::Present, Ipv6::Present, Ipv6::TablesOnly, Ipv6::Absent]);
     TestRunner::new(config)
-        .run(&vec(round(), 1..ROUNDS), |rounds| {
-            check(rounds).map_err(|error| TestCaseError::fail(format!("{error:#}")))
+        .run(&(ipv6, vec(round(), 1..ROUNDS)), |(ipv6, rounds)| {
+            check(ipv6, rounds).map_err(|error| TestCaseError::fail(format!("{error:#}")))
         })
         .map_err(|failure| anyhow!("with SHUNT_SEED={seed}: {failure}"))
 }

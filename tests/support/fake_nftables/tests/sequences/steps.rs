@@ -5,7 +5,7 @@ use nix::errno::Errno;
 use shunt::dataplane::Ownership;
 use shunt_core::model::{Change, Family};
 use shunt_core::plan::Options;
-use shunt_fake_nftables::{service, slice};
+use shunt_fake_nftables::{Ipv6, service, slice};
 
 use crate::trouble::Trouble;
 use crate::world::World;
@@ -58,7 +58,7 @@ fn no_fault_at_any_call_is_for_long() -> Result<()> {
 
 /// Lives with a fault at one call of one step. False if there are not that many calls.
 fn live(at: usize, fault: &Trouble, call: usize) -> Result<bool> {
-    let mut world = World::new();
+    let mut world = World::new(Ipv6::Present);
     for (number, step) in life().into_iter().enumerate() {
         if number == at {
             let mut troubles = vec![Trouble::Nothing; call];

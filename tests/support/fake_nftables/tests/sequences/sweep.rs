@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use nfnetlink::nft::TableFamily;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt_core::model::{Change, Family, TrafficPolicy};
+use shunt_core::model::{Change, Family, Protocol, TrafficPolicy};
 use shunt_core::plan::{FrontendKey, Options, Set, TABLE};
 use shunt_fake_nftables::{Call, Fault, Faulty, NODE, Namespace, service, slice};
 
@@ -108,6 +108,51 @@ fn policy_local_keeps_what_local_pods_store_later() -> Result<()> {
         namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &entry, &data);
     }
     ensure!(looks > 0, "nothing was looked at behind the commit");
+    Ok(())
+}
+
+/// So many clients have stored a backend that no transaction waits for the listing of all of them.
+#[test]
+fn policy_local_takes_backends_elsewhere_from_many_clients() -> Result<()> {
+    const CLIENTS: u32 = 5_000;
+    let namespace = Namespace::new();
+    let kernel = Box::new(namespace.open());
+    let mut dataplane = Dataplane::with_kernel(kernel, Options::default(), NODE, Ownership::Own)?;
+    let mut sticky = service(1);
+    sticky.affinity_seconds = Some(10_800);
+    dataplane.apply(Change::service(sticky.clone()));
+    // The second one is on this node.
+    dataplane.apply(Change::slice(slice(1, Family::V4, &[11, 12])));
+    dataplane.apply(Change::Synced);
+    dataplane.sync()?;
+    let key = FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_001);
+    let frontend = dataplane.desired().frontend(key).context("the Service has no node port")?;
+    let elsewhere = *frontend.all_pools()[0].first().context("no backend")?;
+    let learn = |client: u32| {
+        let (mut entry, data) = affinity(key, 0, elsewhere);
+        entry[..4].copy_from_slice(&client.to_be_bytes());
+        namespace.learn(TableFamily::Ip, TABLE, Set::Affinity.name(), &entry, &data);
+    };
+    (0..CLIENTS).for_each(learn);
+    sticky.external_policy = TrafficPolicy::Local;
+    dataplane.apply(Change::service(sticky));
+    dataplane.sync()?;
+
+    let left = || anyhow::Ok(Content::of(&namespace, &[])?.learned.len());
+    ensure!(left()? == CLIENTS as usize, "the transaction waited for the listing");
+    let mut now = Instant::now();
+    while dataplane.next_sweep(now).is_some_and(|at| at <= now) {
+        dataplane.sweep_affinity(now);
+    }
+    ensure!(left()? == 0, "{} of {CLIENTS} entries are left", left()?);
+
+    // A packet that was between the hooks during the commit stores its entry behind the listing.
+    learn(CLIENTS);
+    while let Some(at) = dataplane.next_sweep(now) {
+        now = now.max(at);
+        dataplane.sweep_affinity(now);
+    }
+    ensure!(left()? == 0, "the entry of the late packet is left");
     Ok(())
 }
 

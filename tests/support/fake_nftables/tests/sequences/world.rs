@@ -8,7 +8,7 @@ use nfnetlink::nft::Kernel;
 use nix::errno::Errno;
 use shunt::dataplane::{Dataplane, Ownership, Quarantined};
 use shunt_core::plan::{FrontendKey, Options, Set, TABLE};
-use shunt_fake_nftables::{Faulty, NODE, Namespace, Objects};
+use shunt_fake_nftables::{Faulty, Features, Ipv6, NODE, Namespace, Objects};
 
 use crate::content::{Content, Fate, affinity, fate, flags, frontend_bytes, table_family};
 use crate::trouble::Troubles;
@@ -16,6 +16,7 @@ use crate::{Round, Step};
 
 /// A dataplane over the fake, and what it has been told.
 pub(crate) struct World {
+    features: Features,
     namespace: Namespace,
     troubles: Troubles,
     objects: Objects,
@@ -27,9 +28,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new() -> World {
+    pub(crate) fn new(ipv6: Ipv6) -> World {
+        let features = Features { ipv6, ..Features::default() };
+        let namespace = Namespace::new();
+        namespace.limit(features);
         World {
-            namespace: Namespace::new(),
+            features,
+            namespace,
             troubles: Troubles::default(),
             objects: Objects::default(),
             options: Options::default(),
@@ -170,6 +175,7 @@ impl World {
     pub(crate) fn verify(&mut self) -> Result<()> {
         let (options, ownership) = (self.options.clone(), self.ownership);
         let fresh = Namespace::new();
+        fresh.limit(self.features);
         let mut other = Dataplane::with_kernel(Box::new(fresh.open()), options, NODE, ownership)?;
         other.apply_all(self.objects.listed());
         other.sync()?;
