@@ -115,7 +115,8 @@ impl Status {
         match self.lost_log_lines {
             0 => {}
             lost => warnings.push(format!(
-                "{lost} lines of the log were lost since the start: nothing read standard error in time"
+                "{lost} lines of the log were lost since the start: nothing read standard error in \
+                 time"
             )),
         }
         if let Some(reason) = &self.refused_configuration {

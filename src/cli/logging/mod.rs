@@ -48,7 +48,7 @@ pub(super) fn flush() {
 
 /// Returns the counter of the lines that were lost because standard error did not take them.
 pub(super) fn lost_lines() -> Counter {
-    queue::LOST.clone()
+    QUEUE.lost.clone()
 }
 
 /// Starts the log with defaults, and with messages for people, `error: …`, in place of log lines.

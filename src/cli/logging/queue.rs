@@ -11,13 +11,12 @@ use crate::metrics::Counter;
 /// progress.
 const ROOM: usize = 1 << 20;
 
-/// The lines that a full queue has lost since the start.
-pub(super) static LOST: LazyLock<Counter> = LazyLock::new(Counter::default);
-
 /// The queue; the log writes each line with one call to a reference of it.
 pub(super) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    /// All lines that were lost.
+    pub(super) lost: LazyLock<Counter>,
 }
 
 struct State {
@@ -29,8 +28,8 @@ struct State {
 
 impl Queue {
     pub(super) const fn new() -> Queue {
-        let state = State { lines: Vec::new(), lost: 0, is_writing: false };
-        Queue { state: Mutex::new(state), changed: Condvar::new() }
+        let state = Mutex::new(State { lines: Vec::new(), lost: 0, is_writing: false });
+        Queue { state, changed: Condvar::new(), lost: LazyLock::new(Counter::default) }
     }
 
     /// Writes the lines to `out`, for ever. Calls `report` with the number of lost lines, once `out`
@@ -42,8 +41,10 @@ impl Queue {
                 // The report is the next line of the queue, which is empty.
                 report(lost);
             }
-            // Nobody could be told of a failure.
-            let _ = out.write_all(&lines);
+            if out.write_all(&lines).is_err() {
+                // A line about it would fail, too.
+                self.lost.inc_by(lines.iter().filter(|byte| **byte == b'\n').count() as u64);
+            }
         }
     }
 
@@ -75,7 +76,7 @@ impl Write for &Queue {
         // Once a line is lost, all that follow are, so that their place in the log is known.
         if state.lost > 0 || state.lines.len() + line.len() > ROOM {
             state.lost += 1;
-            LOST.inc();
+            self.lost.inc();
         } else {
             state.lines.extend_from_slice(line);
             self.changed.notify_all();
@@ -134,17 +135,16 @@ mod tests {
         let long = [b'x'; ROOM / 4];
         log(&queue, b"first\n");
         assert_eq!(written.recv().expect("a write"), b"first\n");
-        let before = LOST.get();
         (0..4).for_each(|_| log(&queue, &long));
         (0..3).for_each(|_| log(&queue, b"lost\n"));
-        assert_eq!(LOST.get() - before, 3);
+        assert_eq!(queue.lost.get(), 3);
         // The reader comes back.
         read.send(()).expect("a writer");
         assert_eq!(written.recv().expect("a write"), long.repeat(4));
         log(&queue, b"later\n");
         read.send(()).expect("a writer");
         assert_eq!(written.recv().expect("a write"), b"3 lost\nlater\n");
-        assert_eq!(LOST.get() - before, 3);
+        assert_eq!(queue.lost.get(), 3);
     }
 
     #[test]
@@ -159,12 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn broken_pipe_ends_nothing() {
+    fn lines_for_a_broken_pipe_are_lost() {
         let (queue, written, read) = start();
         drop(read);
         for line in [b"one\n", b"two\n"] {
             log(&queue, line);
             assert_eq!(written.recv().expect("a write"), line);
         }
+        queue.flush(Duration::MAX);
+        assert_eq!(queue.lost.get(), 2);
     }
 }

@@ -1,10 +1,17 @@
 //! `/healthz` and `/livez`, as load balancers and probes see them.
 
-use anyhow::Result;
-use shunt_testbed::{Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT, Node, Occupier};
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+use shunt_testbed::{
+    Agent, Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT, Node, Occupier, patience,
+};
 
 use super::exported::{scrape, wait_for_sample, wait_for_services};
-use crate::world::{World, http_service};
+use crate::world::{CLUSTER_CIDR, World, http_service, manifest, status_json, web};
 
 /// An answer's body with `T` in place of each time.
 fn timeless(answer: &HttpAnswer) -> String {
@@ -105,5 +112,57 @@ fn tables_that_cannot_be_written_make_it_unhealthy_once_they_are_late() -> Resul
         .wait_for_answer(HEALTH_PORT, "/healthz", |answer| (answer.status == 200).then_some(()))?;
     let scraped = wait_for_services(&agent, 2)?;
     assert_eq!(scraped.value(pending, &[]), Some(0.0));
+    agent.stop()
+}
+
+/// A thread of the agent that hangs, until this is dropped.
+struct Hung(Pid);
+
+impl Hung {
+    fn thread(agent: &Agent, name: &str) -> Result<Hung> {
+        for task in fs::read_dir(format!("/proc/{}/task", agent.pid()))? {
+            let task = task?;
+            if fs::read_to_string(task.path().join("comm"))?.trim() != name {
+                continue;
+            }
+            let hung = Hung(Pid::from_raw(task.file_name().to_string_lossy().parse()?));
+            ptrace::attach(hung.0)?;
+            let deadline = Instant::now() + patience(Duration::from_secs(60));
+            while !fs::read_to_string(task.path().join("stat"))?.contains(") t ") {
+                ensure!(Instant::now() < deadline, "the thread {name} does not stop");
+                std::thread::yield_now();
+            }
+            return Ok(hung);
+        }
+        bail!("no thread {name}")
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        let _ = ptrace::detach(self.0, None);
+    }
+}
+
+#[test]
+fn sweep_that_hangs_makes_it_unhealthy_once_it_is_late() -> Result<()> {
+    let world = World::with_web()?;
+    let config = format!("{CLUSTER_CIDR}nftables: {{syncPeriod: 500ms}}\n");
+    let agent = world.agent(&config)?.start()?;
+    let hung = Hung::thread(&agent, "conntrack")?;
+    // The client's flows to the other endpoints are stale.
+    world.manifests.write("web.yaml", manifest(&web(), "web", &[&world.lab.pod1]))?;
+    for probe in ["/livez", "/healthz"] {
+        let late = |answer: &HttpAnswer| (answer.status == 503).then_some(());
+        agent.wait_for_answer(HEALTH_PORT, probe, late)?;
+    }
+    let status = status_json(&world.lab.node)?;
+    let problems = status["problems"].to_string();
+    assert!(problems.contains("the thread \\\"conntrack\\\" hangs"), "{status:#}");
+    drop(hung);
+    for probe in ["/livez", "/healthz"] {
+        let live = |answer: &HttpAnswer| (answer.status == 200).then_some(());
+        agent.wait_for_answer(HEALTH_PORT, probe, live)?;
+    }
     agent.stop()
 }
