@@ -69,16 +69,14 @@ pub struct Judgement {
 }
 
 /// The fate of a connection that gets one of the endpoints.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Delivered,
     /// It does not arrive, without an answer.
-    Lost(Finding),
+    Lost,
     /// It does not arrive, and the client gets an error.
-    Refused(Finding),
-    Unknown(Finding),
-    /// It arrives, but not every earlier one has got an answer.
-    Doubtful(Finding),
+    Refused,
+    Unknown,
 }
 
 /// Judges a packet. `way` is its way through the kernel's tables, or the planned one without them.
@@ -235,23 +233,11 @@ fn translated(
             .endpoints
             .iter()
             .any(|view| view.is_local && view.address == choice.backend.address);
-        match fate(packet, choice, is_local, masquerade, facts) {
+        match fate(packet, choice, is_local, masquerade, facts, findings) {
             Fate::Delivered => delivered += 1,
-            Fate::Doubtful(finding) => {
-                delivered += 1;
-                findings.push(finding);
-            }
-            Fate::Lost(finding) => findings.push(finding),
-            Fate::Refused(finding) => {
-                refused += 1;
-                findings.push(finding);
-            }
-            Fate::Unknown(finding) => {
-                unknown += 1;
-                if !findings.contains(&finding) {
-                    findings.push(finding);
-                }
-            }
+            Fate::Lost => {}
+            Fate::Refused => refused += 1,
+            Fate::Unknown => unknown += 1,
         }
     }
     match (delivered, unknown) {
@@ -265,14 +251,65 @@ fn translated(
     }
 }
 
+/// Judges what the packet meets on its way to the endpoint, in this order.
 fn fate(
     packet: &Packet,
     choice: &Choice,
     is_local: bool,
     masquerade: Option<Masquerade>,
     facts: Option<&EndpointFacts>,
+    findings: &mut Vec<Finding>,
 ) -> Fate {
     let backend = SocketAddr::new(choice.backend.address, choice.backend.port);
+    let mut find = |code, text| {
+        let finding = Finding::new(code, text);
+        if !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    };
+    let mut fate = Fate::Delivered;
+    if let Some(EndpointFacts { reach, others, .. }) = facts {
+        if *reach == Reach::Unknown {
+            let text = format!("the route to endpoint {backend} could not be read");
+            find(Code::EndpointUnreachable, text);
+            fate = Fate::Unknown;
+        } else if let Some(obstacle) = reach.obstacle() {
+            let text = format!("endpoint {backend} is unreachable: {obstacle}");
+            find(Code::EndpointUnreachable, text);
+            return match reach {
+                Reach::Refused { answers: true, .. } => Fate::Refused,
+                _ => Fate::Lost,
+            };
+        } else if let Some(router) = reach.default_router().filter(|_| is_local) {
+            let text = format!(
+                "endpoint {backend} is on this node by its EndpointSlice, but packets to it leave by the \
+                 default route to {router}: is its pod gone?"
+            );
+            find(Code::EndpointUnreachable, text);
+            fate = Fate::Unknown;
+        } else {
+            match others {
+                Passing::Drops(by) => {
+                    let text = format!("another program drops packets to endpoint {backend}: {by}");
+                    find(Code::ForeignDrop, text);
+                    return Fate::Lost;
+                }
+                Passing::Rejects(by) => {
+                    let text =
+                        format!("another program rejects packets to endpoint {backend}: {by}");
+                    find(Code::ForeignDrop, text);
+                    return Fate::Refused;
+                }
+                Passing::May(by) | Passing::MayTranslate(by) => {
+                    let text =
+                        format!("another program may drop packets to endpoint {backend}: {by}");
+                    find(Code::ForeignDropPossible, text);
+                    fate = Fate::Unknown;
+                }
+                Passing::Passes => {}
+            }
+        }
+    }
     let is_hairpin = choice.backend.address == packet.source && packet.entry != Entry::Node;
     if is_hairpin && masquerade.is_none() {
         let text = format!(
@@ -280,65 +317,31 @@ fn fate(
              its answers would not come back through the node; does the EndpointSlice name this \
              node in nodeName?"
         );
-        let finding = Finding::new(Code::HairpinWithoutMasquerade, text);
+        find(Code::HairpinWithoutMasquerade, text);
         // A single datagram arrives: only IPv4 drops packets whose source is the receiver.
         let is_received =
             packet.family() == Family::V6 && packet.protocol == Protocol::Udp.number();
-        return if is_received { Fate::Unknown(finding) } else { Fate::Lost(finding) };
+        // A rule that may refuse it comes first.
+        return if is_received || fate == Fate::Unknown { Fate::Unknown } else { Fate::Lost };
     }
-    let Some(facts) = facts else { return Fate::Delivered };
-    if facts.reach == Reach::Unknown {
-        let text = format!("the route to endpoint {backend} could not be read");
-        return Fate::Unknown(Finding::new(Code::EndpointUnreachable, text));
-    }
-    if let Some(obstacle) = facts.reach.obstacle() {
-        let text = format!("endpoint {backend} is unreachable: {obstacle}");
-        let finding = Finding::new(Code::EndpointUnreachable, text);
-        return match facts.reach {
-            Reach::Refused { answers: true, .. } => Fate::Refused(finding),
-            _ => Fate::Lost(finding),
-        };
-    }
-    if let Some(router) = facts.reach.default_router().filter(|_| is_local) {
-        let text = format!(
-            "endpoint {backend} is on this node by its EndpointSlice, but packets to it leave by the \
-             default route to {router}: is its pod gone?"
-        );
-        return Fate::Unknown(Finding::new(Code::EndpointUnreachable, text));
-    }
-    match &facts.others {
-        Passing::Drops(by) => {
-            let text = format!("another program drops packets to endpoint {backend}: {by}");
-            return Fate::Lost(Finding::new(Code::ForeignDrop, text));
-        }
-        Passing::Rejects(by) => {
-            let text = format!("another program rejects packets to endpoint {backend}: {by}");
-            return Fate::Refused(Finding::new(Code::ForeignDrop, text));
-        }
-        Passing::May(by) | Passing::MayTranslate(by) => {
-            let text = format!("another program may drop packets to endpoint {backend}: {by}");
-            return Fate::Unknown(Finding::new(Code::ForeignDropPossible, text));
-        }
-        Passing::Passes => {}
-    }
-    if facts.tracked.waiting > 0 {
+    let tracked = facts.map(|facts| facts.tracked).filter(|it| it.waiting > 0);
+    if let Some(tracked) = tracked.filter(|_| fate == Fate::Delivered) {
         let text = format!(
             "endpoint {backend} has not answered {} tracked connections, and {} others; --probe \
              shows whether it answers now",
-            facts.tracked.waiting,
-            match facts.tracked.answered {
+            tracked.waiting,
+            match tracked.answered {
                 0 => "no".to_owned(),
                 answered => format!("answered {answered}"),
             }
         );
         // An entry stays for two minutes, even if its client has given up and the endpoint is back.
-        let finding = Finding::new(Code::EndpointNotAnswering, text);
-        return match facts.tracked.answered {
-            0 => Fate::Unknown(finding),
-            _ => Fate::Doubtful(finding),
-        };
+        find(Code::EndpointNotAnswering, text);
+        if tracked.answered == 0 {
+            fate = Fate::Unknown;
+        }
     }
-    Fate::Delivered
+    fate
 }
 
 /// What the agent knows of endpoints that do not answer.

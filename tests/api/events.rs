@@ -53,7 +53,7 @@ fn ejected_endpoint_has_an_event_and_a_restored_one_another(api: Api) -> Result<
         all.into_iter().collect::<Result<Vec<bool>>>()
     };
     // These connections show that no policy blocks the client.
-    for _ in 0..3 {
+    for _ in 0..7 {
         ensure!(connect()? == [true; 12], "not all connect");
     }
     world.lab.pod3.nft(

@@ -3,9 +3,9 @@
 
 use std::cell::RefCell;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use crate::command::{cargo, run as run_command};
 use crate::packages::{Installer, Purpose};
@@ -15,7 +15,7 @@ use crate::{agent, chart, demo, image, site, suite, tidy, vm};
 /// A step: its name, and what it does.
 type Step<'a> = (&'static str, Box<dyn Fn() -> Result<()> + 'a>);
 
-/// Run all steps up to the first that fails.
+/// Run all steps, also after one that fails.
 pub(crate) fn run(installer: &Installer) -> Result<()> {
     for component in ["fmt", "clippy"] {
         require_component(component)?;
@@ -27,9 +27,9 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         release.replace(Some(agent::Ahead::start()?));
         suite::test(installer, &[], &mut not_run.borrow_mut())
     };
-    let demo = || {
+    let vm_test = || {
         release.take().map_or(Ok(()), agent::Ahead::wait)?;
-        demo::prepare(installer)
+        vm::run(installer, &vm::Arguments::of_ci())
     };
     let container = || suite::container(installer, &[], &mut not_run.borrow_mut());
     let steps: Vec<Step<'_>> = vec![
@@ -41,8 +41,8 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         ("docs", Box::new(|| run_command(&mut docs()))),
         ("site", Box::new(site::run)),
         ("test", Box::new(test)),
-        ("demo", Box::new(demo)),
-        ("vm-test", Box::new(|| vm::run(installer, &vm::Arguments::of_ci()))),
+        ("demo", Box::new(|| demo::prepare(installer))),
+        ("vm-test", Box::new(vm_test)),
         ("image", Box::new(|| image::run(installer, &image::Arguments::default()))),
         ("container", Box::new(container)),
     ];
@@ -77,33 +77,22 @@ fn require_component(component: &str) -> Result<()> {
 
 /// Run the steps, time them, and sum up.
 fn report(steps: Vec<Step<'_>>, style: Style) -> Result<()> {
-    let mut done: Vec<(&str, Duration)> = Vec::new();
-    let mut failure = None;
-    let names: Vec<&str> = steps.iter().map(|(name, _)| *name).collect();
+    let (mut summary, mut failures) = (String::new(), String::new());
     for (name, step) in steps {
         println!("{}", style.bold(format!("==> {name}")));
         let started = Instant::now();
         let outcome = step();
-        done.push((name, started.elapsed()));
+        let took = started.elapsed().as_secs_f64();
+        let verdict = if outcome.is_ok() { style.green("ok") } else { style.red("failed") };
+        summary += &format!("  {name:<10} {took:>7.1} s  {verdict}\n");
         if let Err(error) = outcome {
-            failure = Some(error.context(format!("{name} failed")));
-            break;
+            println!("{}", style.red(format!("{name} failed: {error:#}")));
+            failures += &format!("\n{name}: {error:#}");
         }
     }
-
-    println!("\n{}", style.bold("==> summary"));
-    for (position, (name, took)) in done.iter().enumerate() {
-        let failed = failure.is_some() && position + 1 == done.len();
-        let verdict = if failed { style.red("failed") } else { style.green("ok") };
-        println!("  {name:<10} {:>7.1} s  {verdict}", took.as_secs_f64());
-    }
-    for name in &names[done.len()..] {
-        println!("  {name:<10} {:>9}  {}", "", style.dim("not run"));
-    }
-    match failure {
-        Some(error) => Err(error),
-        None => Ok(()),
-    }
+    println!("\n{}\n{summary}", style.bold("==> summary"));
+    ensure!(failures.is_empty(), "not all steps passed{failures}");
+    Ok(())
 }
 
 #[cfg(test)]
@@ -112,7 +101,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn the_first_failure_ends_the_run_and_is_reported() {
+    fn steps_after_a_failure_run_and_all_failures_are_named() {
         let reached = Cell::new(0);
         let step = || {
             reached.set(reached.get() + 1);
@@ -122,10 +111,11 @@ mod tests {
             ("one", Box::new(step)),
             ("two", Box::new(|| bail!("no luck"))),
             ("three", Box::new(step)),
+            ("four", Box::new(|| bail!("none either"))),
         ];
         let error = report(steps, Style::PLAIN).unwrap_err();
-        assert_eq!(format!("{error:#}"), "two failed: no luck");
-        assert_eq!(reached.get(), 1);
+        assert_eq!(error.to_string(), "not all steps passed\ntwo: no luck\nfour: none either");
+        assert_eq!(reached.get(), 2);
     }
 
     #[test]

@@ -3,15 +3,15 @@
 
 use std::env;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::num::NonZero;
 use std::path::Path;
-use std::process::{self, Command};
+use std::process::{self, Command, Stdio};
 use std::thread;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
-use crate::command::{cargo, repository, run};
+use crate::command::{cargo, describe, repository, run};
 use crate::image;
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
@@ -31,9 +31,13 @@ pub(crate) fn test(
     args: &[String],
     not_run: &mut Vec<String>,
 ) -> Result<()> {
-    let subcommand: &[_] = if selects_package(args) { &["test"] } else { &["test", "--workspace"] };
     let mut tests = prepared(installer)?;
-    run_recording(tests.args(subcommand).args(args), not_run)
+    // To the end: one failure hides no other.
+    tests.args(["test", "--no-fail-fast"]);
+    if !selects_package(args) {
+        tests.arg("--workspace");
+    }
+    run_recording(tests.args(args), not_run)
 }
 
 /// Run the tests in containers with the image of `cargo xtask image`. containerd needs real root; a
@@ -66,10 +70,11 @@ pub(crate) fn upgrade(
     run_recording(tests.env("SHUNT_PREVIOUS", previous), not_run)
 }
 
-/// Run tests. Adds a line to `not_run` for each program some of whose tests could not run here.
+/// Run tests; the error names all that failed. Adds a line to `not_run` for each program some of whose
+/// tests could not run here.
 fn run_recording(tests: &mut Command, not_run: &mut Vec<String>) -> Result<()> {
     let file = env::temp_dir().join(format!("shunt-tests-not-run-{}", process::id()));
-    let outcome = run(tests.env(NOT_RUN, &file));
+    let outcome = run_naming_failures(tests.env(NOT_RUN, &file));
     match fs::read_to_string(&file) {
         Ok(lines) => not_run.extend(lines.lines().map(str::to_owned)),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -78,6 +83,39 @@ fn run_recording(tests: &mut Command, not_run: &mut Vec<String>) -> Result<()> {
     // Gone with the machine's other temporary files, if not now.
     let _ = fs::remove_file(&file);
     outcome
+}
+
+fn run_naming_failures(tests: &mut Command) -> Result<()> {
+    let line = describe(tests);
+    let mut child =
+        tests.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run `{line}`"))?;
+    let output = child.stdout.take().context("no output")?;
+    let failed = pass_on(BufReader::new(output), io::stdout())?;
+    let status = child.wait()?;
+    if status.success() {
+        return Ok(());
+    }
+    let failed: String = failed.iter().map(|test| format!("\n  {test} FAILED")).collect();
+    bail!("`{line}` failed ({status}){failed}");
+}
+
+/// Pass the output of test programs on; the names in the lists with which they end.
+fn pass_on(mut from: impl BufRead, mut to: impl Write) -> Result<Vec<String>> {
+    let (mut failed, mut listed) = (Vec::new(), Vec::new());
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line)? > 0 {
+        to.write_all(&line)?;
+        let text = String::from_utf8_lossy(&line);
+        match (text.trim_end(), text.strip_prefix("    ")) {
+            (text, _) if text.starts_with("test result: FAILED") => failed.append(&mut listed),
+            ("", _) => {}
+            (_, Some(name)) => listed.push(name.trim_end().to_owned()),
+            // What a failed test printed comes before the list.
+            _ => listed.clear(),
+        }
+        line.clear();
+    }
+    Ok(failed)
 }
 
 /// Say how many tests were not run, and why.
@@ -176,6 +214,17 @@ mod tests {
         let lines = ["24 of parity: no kube-proxy", "1 of configuration: no kube-proxy"];
         assert_eq!(count(&lines.map(str::to_owned)), Some(25));
         assert_eq!(count(&[]), None);
+    }
+
+    #[test]
+    fn failed_tests_are_named() {
+        const OUTPUT: &str = "running 3 tests\ntest a::b ... FAILED\ntest c ... ok\n\nfailures:\n\n\
+            ---- a::b stdout ----\n    seen\n\n\nfailures:\n    a::b\n    d (line 3)\n\n\
+            test result: FAILED. 1 passed; 2 failed\n\nrunning 1 test\n    e\ntest e ... ok\n\n\
+            test result: ok. 1 passed\n";
+        let mut shown = Vec::new();
+        assert_eq!(pass_on(OUTPUT.as_bytes(), &mut shown).unwrap(), ["a::b", "d (line 3)"]);
+        assert_eq!(shown, OUTPUT.as_bytes());
     }
 
     #[test]

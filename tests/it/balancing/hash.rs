@@ -111,7 +111,7 @@ fn age(pods: &Pods, changes: &Changes, random: &mut Random, last: &Service) -> R
 fn nodes_with_different_pasts_choose_the_same_endpoint() -> Result<()> {
     const ADDRESSES: u8 = 50;
     const PORTS: u16 = 200;
-    let seed = seed(None)?;
+    let seed = seed(0)?;
     let mut random = Random::new(seed);
     let nodes = [Pods::new()?, Pods::new()?];
     let mut servers = Vec::new();
@@ -271,7 +271,7 @@ fn an_unknown_kind_is_named_and_the_default_counts() -> Result<()> {
         "roundrobin",
         "write random, source-hash or source-and-port-hash",
     ])?;
-    world.lab.from(&world.lab.client).tcp(VIP).times(24).reaches(&["pod-1", "pod-2"]);
+    world.lab.from(&world.lab.client).tcp(VIP).reaches(&["pod-1", "pod-2"]);
     agent.stop()
 }
 

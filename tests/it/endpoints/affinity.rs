@@ -336,16 +336,17 @@ fn the_node_and_a_pod_stay_with_their_endpoint_until_it_goes() -> Result<()> {
 fn a_session_ends_when_the_policy_excludes_its_endpoint() -> Result<()> {
     let world = Sticky::new(10_800)?;
     let cases = Table::EXTERNAL.cases();
+    let (pod1, pod2, pod3) = (&world.world.lab.pod1, &world.world.lab.pod2, &world.world.lab.pod3);
     let changes = Changes::start(&world.world)?;
+    world.endpoints(&changes, &[(pod3, READY)])?;
     let before = world.sessions(&cases)?;
-    for case in &cases {
-        assert!(before.servers(*case).contains("pod-3"), "{case}: nobody has pod-3");
-    }
+    world.endpoints(&changes, &[(pod1, READY), (pod2, READY), (pod3, READY)])?;
+    world.sessions(&cases)?.assert_kept(&before, "new endpoints");
     let local = sticky(10_800).spec("externalTrafficPolicy: Local");
     changes.write(&world.world, "web.yaml", local)?;
     for case in cases {
-        let servers = world.sessions(&[case])?;
-        assert_eq!(servers.servers(case), BTreeSet::from(["pod-1", "pod-2"]), "{case}");
+        let sessions = world.sessions(&[case])?;
+        assert!(!sessions.servers(case).contains("pod-3"), "{case}: a client has pod-3");
     }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Every endpoint gets its share.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use shunt_testbed::{Echo, Host};
 
@@ -7,10 +9,7 @@ use super::changes::Changes;
 use crate::table::{Case, Table};
 use crate::world::{TARGET, World, slices, web};
 
-const CONNECTIONS: usize = 3_000;
 const ENDPOINTS: usize = 7;
-/// What chi-square exceeds by chance in one of a thousand samples, with six degrees of freedom.
-const CRITICAL: f64 = 22.46;
 
 #[test]
 fn seven_endpoints_get_what_uniform_chance_allows() -> Result<()> {
@@ -28,24 +27,37 @@ fn seven_endpoints_get_what_uniform_chance_allows() -> Result<()> {
     world.manifests.write("slices.yaml", slices("web", &pods))?;
     let _changes = Changes::start(&world)?;
 
-    // A true balance fails one sample in a thousand. Each cell may have a second sample, taken
-    // independently of the first, and fails if both do: one true balance in a million. A balance
-    // that is off by enough to matter fails both.
-    Table::CLUSTER_IPS.check("seven endpoints", |case| {
-        let first = chi_square(&world, case, &pods)?;
-        if first > CRITICAL {
-            let second = chi_square(&world, case, &pods)?;
-            ensure!(second <= CRITICAL, "chi-square {first:.1}, and then {second:.1}");
-        }
-        Ok(())
-    })
+    let shares: Vec<(&Host, f64)> = pods.iter().map(|pod| (*pod, 1.0)).collect();
+    // Of chi-square with six degrees of freedom.
+    Table::CLUSTER_IPS
+        .check("seven endpoints", |case| check_shares(&world, case, &shares, [22.46, 48.3]))
 }
 
-fn chi_square(world: &World, case: Case, pods: &[&Host]) -> Result<f64> {
+/// Compares the numbers of connections with shares, by chi-square. A true balance exceeds `critical` in
+/// one of a thousand samples, and in one of a hundred million. What exceeds the first has a second,
+/// larger sample, which shows whether that was chance.
+pub(crate) fn check_shares(
+    world: &World,
+    case: Case,
+    shares: &[(&Host, f64)],
+    critical: [f64; 2],
+) -> Result<()> {
     let client = world.lab.from(&world.lab.client).probe(case.protocol, case.address());
-    let tally = client.tally(CONNECTIONS, std::time::Duration::from_secs(5))?;
-    let counts: Vec<usize> = pods.iter().map(|pod| tally.reached(&pod.name)).collect();
-    ensure!(counts.iter().sum::<usize>() == CONNECTIONS, "not all reached a server:\n{tally}");
-    let expected = CONNECTIONS as f64 / ENDPOINTS as f64;
-    Ok(counts.iter().map(|&count| (count as f64 - expected).powi(2) / expected).sum())
+    let total: f64 = shares.iter().map(|(_, share)| share).sum();
+    let chi_square = |connections: usize| -> Result<f64> {
+        let tally = client.tally(connections, Duration::from_secs(5))?;
+        let reached: usize = shares.iter().map(|(pod, _)| tally.reached(&pod.name)).sum();
+        ensure!(reached == connections, "not all reached a server:\n{tally}");
+        let deviation = |(pod, share): &(&Host, f64)| {
+            let expected = connections as f64 * share / total;
+            (tally.reached(&pod.name) as f64 - expected).powi(2) / expected
+        };
+        Ok(shares.iter().map(deviation).sum())
+    };
+    let first = chi_square(3_000)?;
+    if first > critical[0] {
+        let second = chi_square(10_000)?;
+        ensure!(second <= critical[1], "chi-square {first:.1}, and then {second:.1}");
+    }
+    Ok(())
 }

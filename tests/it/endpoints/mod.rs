@@ -6,7 +6,7 @@
 //! families.
 
 mod affinity;
-mod balance;
+pub(crate) mod balance;
 pub(crate) mod changes;
 mod conflicts;
 mod established;

@@ -17,7 +17,7 @@ fn rounds() -> impl Strategy<Value = Vec<Vec<Change>>> {
 
 #[test]
 fn any_sequence_of_changes_ends_as_a_fresh_start_does() -> Result<()> {
-    let seed = seed(None)?;
+    let seed = seed(0)?;
     // PROPTEST_CASES says how many; 256 without it.
     let config =
         Config { failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..Config::default() };

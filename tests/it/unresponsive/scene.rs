@@ -106,7 +106,7 @@ impl Scene {
     /// Connects some times while all is well. Connection tracking shows then that no policy blocks
     /// these clients. Without that, nothing speaks against one if all other backends are local.
     pub(super) fn warm_up(&self, callers: &[(&Host, SocketAddr)]) -> Result<()> {
-        (0..3).try_for_each(|_| connect_all(callers, rescued()).map(drop))
+        (0..7).try_for_each(|_| connect_all(callers, rescued()).map(drop))
     }
 
     /// The value of a metric of the agent without labels.

@@ -136,15 +136,7 @@ pub(super) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// Whom the backends have to take for the client.
-    pub(super) fn expected_sources(&self) -> &'static str {
-        match self.kind {
-            Kind::ClusterIp => "the backends see the pod's own address",
-            Kind::NodePort => "the backends see the node's address: the way back leads through it",
-        }
-    }
-
-    /// Whether that is whom they saw.
+    /// Whether the backends saw the source that they have to take for the client.
     pub(super) fn sources_are_right(&self, tally: &Tally) -> bool {
         let expected = match self.kind {
             Kind::ClusterIp => self.client.ip_like(self.address.ip()),
@@ -156,10 +148,11 @@ impl Target<'_> {
 
 impl fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.kind {
-            Kind::ClusterIp => write!(f, "ClusterIP {}, from a pod", self.address),
-            Kind::NodePort => write!(f, "NodePort {}, from outside", self.address),
-        }
+        let (kind, from) = match self.kind {
+            Kind::ClusterIp => ("ClusterIP", "a pod"),
+            Kind::NodePort => ("NodePort", "outside"),
+        };
+        write!(f, "{:<46}", format!("{kind} {}, from {from}:", self.address))
     }
 }
 

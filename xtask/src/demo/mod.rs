@@ -22,7 +22,7 @@ use self::cluster::{BACKENDS, Cluster, ENDPOINTS, EXAMPLE, GONE, REMAINING, Targ
 use self::page::Page;
 use self::traffic::Sent;
 use crate::agent;
-use crate::command::run as run_command;
+use crate::command::{cargo, repository, run as run_command};
 use crate::packages::{Installer, Purpose};
 use crate::privilege::Privilege;
 use crate::style::Style;
@@ -39,17 +39,28 @@ const AFTER: Duration = Duration::from_secs(2);
 /// How long the agent may take to program one Service.
 const READY: Duration = Duration::from_secs(5);
 
+/// The way of a packet to the first address of the Service: chains and maps, and what matters of them.
+const WAY: [(&str, &str); 5] = [
+    ("chain nat-prerouting", "jump services"),
+    ("chain services", "vmap @service-ips"),
+    ("map service-ips", "10.96.0.10 . tcp . 80"),
+    ("chain lb-2", "numgen random mod 2"),
+    ("map endpoints", "10.96.0.10 . tcp . 80"),
+];
+
 /// Build the agent, then run ourselves once more where we may do what we like to the network.
 pub(crate) fn prepare(installer: &Installer) -> Result<()> {
     installer.ensure(&[Purpose::Build, Purpose::Demo])?;
     let privilege = Privilege::probe()?;
-    let agent = agent::build()?;
+    // Not as it is released: people wait for it.
+    run_command(cargo().args(["build", "--locked", "--package", "shunt"]))?;
+    let agent = agent::built("debug")?;
     let xtask = env::current_exe().context("cannot find the program that runs")?;
     run_command(privilege.isolated(&xtask).args(["demo", "--agent"]).arg(agent))
 }
 
 /// The demo proper, with this binary as the agent.
-pub(crate) fn run(agent: &Path) -> Result<()> {
+pub(crate) fn run(binary: &Path) -> Result<()> {
     let mut page = Page::new(Style::of_stdout());
     let cluster = Cluster::new()?;
     page.section("A cluster of network namespaces");
@@ -57,7 +68,7 @@ pub(crate) fn run(agent: &Path) -> Result<()> {
 
     page.section(format!("The agent starts: shunt run --manifests {EXAMPLE}"));
     let started = Instant::now();
-    let agent = Agent::builder(agent, cluster.node()).manifests(cluster.manifests()).start()?;
+    let agent = Agent::builder(binary, cluster.node()).manifests(cluster.manifests()).start()?;
     let took = started.elapsed();
     page.claim(took < READY, format!("ready after {}", milliseconds(took)));
 
@@ -68,22 +79,29 @@ pub(crate) fn run(agent: &Path) -> Result<()> {
         .with_context(|| format!("the demo broke off; the agent's log:\n{}", agent.log()))?;
     let log = agent.log();
     departure(&mut page, &targets, agent)?;
-    page.finish(&log)
+    page.finish(&log)?;
+    let shunt = binary.strip_prefix(repository()).unwrap_or(binary).display();
+    println!("The cluster is gone with this process. To go on:");
+    for (what, why) in [
+        (format!("{shunt} render --manifests {EXAMPLE}"), "all rules for this Service"),
+        (format!("{shunt} check"), "what this machine lacks as a node"),
+        ("docs/quick-start.md".to_owned(), "a real cluster, with kind"),
+    ] {
+        println!("   {what:<55}  {why}");
+    }
+    Ok(())
 }
 
 /// Every backend gets its share.
 fn spread(page: &mut Page, targets: &[Target<'_>]) -> Result<()> {
     page.section(format!("{CONNECTIONS} connections to each address of the Service"));
     for target in targets {
-        let tally = traffic::send(target.client, target.address, CONNECTIONS)?.tally;
-        page.subject(target);
-        page.bars(&tally, &BACKENDS);
-        page.claim(
-            tally.is_even_among(&BACKENDS),
-            "every backend reached, as evenly as chance has it, and no connection lost",
-        );
-        page.claim(target.sources_are_right(&tally), target.expected_sources());
+        let sent = traffic::send(target.client, target.address, CONNECTIONS)?;
+        page.claim(sent.tally.is_even_among(&BACKENDS), format!("{target} {sent}"));
+        let sources = format!("{target} pods see {:?}", sent.tally.sources());
+        page.claim_unsaid(target.sources_are_right(&sent.tally), sources);
     }
+    page.line("Behind a ClusterIP, pods see their client; behind a node port, the node.");
     Ok(())
 }
 
@@ -91,44 +109,30 @@ fn spread(page: &mut Page, targets: &[Target<'_>]) -> Result<()> {
 fn removal(page: &mut Page, cluster: &Cluster, targets: &[Target<'_>]) -> Result<()> {
     page.section(format!("{GONE} goes away: {ENDPOINTS} is replaced by one without it"));
     let (removed, sent) = remove_under_load(cluster, targets)?;
-    let mut slowest = Some(Duration::ZERO);
+    let (mut total, mut lost, mut slowest) = (0, 0, Duration::ZERO);
     for (target, sent) in targets.iter().zip(&sent) {
-        page.subject(target);
+        total += sent.tally.total();
+        lost += sent.tally.lost();
         // Without a connection before the removal, its end would go unnoticed.
         let Some(last) = sent.last_opened.get(GONE) else {
-            page.claim(false, format!("{GONE} is reached before it goes away"));
-            slowest = None;
+            page.claim(false, format!("{target} {GONE} is reached before it goes away"));
             continue;
         };
-        let late = last.saturating_duration_since(removed);
-        let over = late < AFTER / 2;
-        slowest = slowest.filter(|_| over).map(|slowest| slowest.max(late));
-        page.claim(over, moment_of_last(late));
-        let (total, lost) = (sent.tally.total(), sent.tally.lost());
-        page.claim(lost == 0, format!("{lost} of {total} connections lost meanwhile"));
-        let more = traffic::send(target.client, target.address, CONNECTIONS)?;
-        page.claim(
-            more.tally.is_even_among(&REMAINING),
-            format!("the others share {CONNECTIONS} more: {more}"),
-        );
+        slowest = slowest.max(last.saturating_duration_since(removed));
     }
-    if let Some(slowest) = slowest {
-        page.subject(format!(
-            "{} after the file was replaced, no client reaches {GONE} any more",
-            milliseconds(slowest)
-        ));
-    }
-    Ok(())
+    let late = format!("{} later, no client reaches {GONE} any more", milliseconds(slowest));
+    page.claim(slowest < AFTER / 2, late);
+    page.claim(lost == 0, format!("{lost} of {total} connections lost meanwhile"));
+    remaining(page, targets)
 }
 
-/// When the last connection was opened that reached the backend which goes away: so long after
-/// its removal.
-fn moment_of_last(late: Duration) -> String {
-    if late.is_zero() {
-        format!("no connection opened after that reached {GONE}")
-    } else {
-        format!("the last connection that reached {GONE} was opened {} after", milliseconds(late))
+/// The other backends share all connections.
+fn remaining(page: &mut Page, targets: &[Target<'_>]) -> Result<()> {
+    for target in targets {
+        let sent = traffic::send(target.client, target.address, CONNECTIONS)?;
+        page.claim(sent.tally.is_even_among(&REMAINING), format!("{target} {sent}"));
     }
+    Ok(())
 }
 
 /// Take a backend away while all targets are connected to. When that was, and what became of the
@@ -159,36 +163,57 @@ fn remove_under_load(cluster: &Cluster, targets: &[Target<'_>]) -> Result<(Insta
     })
 }
 
-/// The rules, as nft prints them.
+/// What the kernel does with a packet to the Service, as nft prints it.
 fn rules(page: &mut Page, cluster: &Cluster) -> Result<()> {
-    page.section("The rules on node-1: nft list ruleset");
-    let rules = cluster.node().output("nft", &["list", "ruleset"])?;
-    for line in [
-        "How to read them: chain `services` looks address, protocol and port up in `service-ips`,",
-        "where an element sends a frontend with N endpoints to chain `lb-N`. That draws a number",
-        "below N and takes the endpoint of that number from `endpoints`. Node ports have twins of",
-        "these three. More Services are more elements, and not one rule more.",
-    ] {
-        page.aside(line);
+    page.section(
+        "The rules on node-1 (nft list table ip shunt): the way of a packet to the ClusterIP",
+    );
+    let rules = cluster.node().output("nft", &["list", "table", "ip", "shunt"])?;
+    for (block, text) in WAY {
+        let lines = excerpt(&rules, block, text);
+        page.claim_unsaid(!lines.is_empty(), format!("{block} has {text}"));
+        for (number, line) in lines.iter().enumerate() {
+            let name = if number == 0 { block } else { "" };
+            page.line(format!("{name:<21}{}", page.quoted(line)));
+        }
     }
-    page.quote(&rules);
-    for table in ["table ip shunt", "table ip6 shunt"] {
-        page.claim(rules.contains(table), format!("there is a {table}"));
-    }
+    page.line("More Services are more elements of these maps, and not one rule more.");
     Ok(())
+}
+
+/// The lines of a chain, a map or a set that contain this text.
+fn excerpt<'a>(rules: &'a str, block: &str, text: &str) -> Vec<&'a str> {
+    let lines = rules.lines().map(str::trim);
+    let mut lines = lines.skip_while(|line| line.strip_suffix(" {") != Some(block));
+    lines
+        .by_ref()
+        .take_while(|line| *line != "}")
+        .filter(|line| line.contains(text))
+        .map(|line| line.trim_start_matches("elements = { ").trim_end_matches([',', ' ', '}']))
+        .collect()
 }
 
 /// The agent stops; what it programmed stays.
 fn departure(page: &mut Page, targets: &[Target<'_>], agent: Agent) -> Result<()> {
     page.section("The agent stops (SIGTERM); the rules stay");
     agent.stop()?;
-    for target in targets {
-        let sent = traffic::send(target.client, target.address, CONNECTIONS)?;
-        page.claim(sent.tally.is_even_among(&REMAINING), format!("{target}: {sent}"));
-    }
-    Ok(())
+    remaining(page, targets)
 }
 
 fn milliseconds(duration: Duration) -> String {
     format!("{:.1} ms", duration.as_secs_f64() * 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_quoted_by_the_line() {
+        let rules = "table ip shunt {\n\tmap endpoints {\n\t\tsize 512\n\t\telements = { a . 0 : b,\n\t\t\t\
+                     a . 1 : c }\n\t}\n\n\tmap others {\n\t\telements = { a . 2 : d }\n\t}\n}\n";
+        assert_eq!(excerpt(rules, "map endpoints", "a . "), ["a . 0 : b", "a . 1 : c"]);
+        assert!(excerpt(rules, "map endpoints", "x").is_empty());
+        assert!(excerpt(rules, "map end", "a . ").is_empty());
+    }
 }

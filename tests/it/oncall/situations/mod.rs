@@ -246,7 +246,7 @@ impl Cell<'_> {
                 }
             }
             Packet::Some(servers) => {
-                let tally = probe.tally(20 * servers.len(), SILENCE)?;
+                let tally = probe.tally(40 * servers.len(), SILENCE)?;
                 ensure!(tally.lost() > 0, "no connection is lost: {tally}");
                 ensure!(tally.by_server().into_keys().eq(servers.iter().copied()), "{tally}");
                 self.compare(world, &explanation, &tally)?;

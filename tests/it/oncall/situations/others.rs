@@ -11,7 +11,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, recv,
     send, socket,
 };
-use shunt_testbed::Echo;
+use shunt_testbed::{Echo, Host};
 
 use super::{From, Packet, ROW, Row, Says, TCP, To, V4, V6, check, explain};
 use crate::table::service_of;
@@ -129,16 +129,55 @@ fn firewalls_are_judged_as_the_kernel_does() -> Result<()> {
     let _server = Echo::on(&world.lab.node, TARGET)?;
     let _agent = world.start()?;
     check(&world, &[PASSES])?;
+    check_beside(&world, FIREWALLS)?;
+    check(&world, &[PASSES])
+}
+
+fn check_beside(world: &World, firewalls: &[Firewall]) -> Result<()> {
     let mut failed = String::new();
-    for Firewall { chain, rows } in FIREWALLS {
+    for Firewall { chain, rows } in firewalls {
         world.lab.node.nft(&format!("table inet firewall {{ chain it {{ {chain} }}\n}}"))?;
-        if let Err(error) = check(&world, rows) {
+        if let Err(error) = check(world, rows) {
             failed += &format!("beside {chain}\n{error}");
         }
         world.lab.node.nft("delete table inet firewall")?;
     }
     ensure!(failed.is_empty(), "{failed}");
-    check(&world, &[PASSES])
+    Ok(())
+}
+
+/// A packet meets a firewall before the pod that would drop it.
+#[test]
+fn firewall_in_front_of_a_pod_that_reaches_itself_comes_first() -> Result<()> {
+    const HAIRPIN: Row = Row {
+        situation: "a pod reaches itself, and the EndpointSlice names another node",
+        from: From::Pod2,
+        to: To::cluster_ip(SECOND),
+        over: TCP,
+        packet: Packet::Refused,
+        ..ROW
+    };
+    const BESIDE: &[Firewall] = &[
+        Firewall {
+            chain: "type filter hook forward priority 0; reject;",
+            rows: &[Row { says: Says::Refused, codes: &["foreign-drop"], ..HAIRPIN }],
+        },
+        Firewall {
+            chain: "type filter hook forward priority 0; limit rate 1000/second reject;",
+            rows: &[Row {
+                says: Says::Unknown,
+                codes: &["foreign-drop-possible", "hairpin-without-masquerade"],
+                ..HAIRPIN
+            }],
+        },
+    ];
+    let world = World::new()?;
+    let name = format!("service-{SECOND}");
+    let misplaced = Host { node: Some("node-2".to_owned()), ..world.lab.pod2.clone() };
+    let content = format!("{}{}", service_of(&name, SECOND), slices(&name, &[&misplaced]));
+    world.manifests.write("service.yaml", content)?;
+    let _agent = world.start()?;
+    check_beside(&world, BESIDE)
 }
 
 /// Of chains with the same priority, the kernel runs the one first that was added last.

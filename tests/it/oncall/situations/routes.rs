@@ -218,7 +218,7 @@ fn dead_node_is_seen_after_traffic() -> Result<()> {
         let codes: Vec<&str> = answer.codes().into_iter().collect();
         ensure!(codes == ["endpoint-unreachable"], "{:#}", answer.json);
         ensure!(answer.json["verdict"] == word && answer.status == status, "{:#}", answer.json);
-        let tally = probe.tally(40, SILENCE)?;
+        let tally = probe.tally(80, SILENCE)?;
         ensure!(tally.lost() > 0, "{tally}");
         ensure!(tally.by_server().into_keys().eq(servers.iter().copied()), "{tally}");
     }

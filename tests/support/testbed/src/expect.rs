@@ -328,8 +328,8 @@ impl Tally {
 
     /// Whether exactly these servers answered, each about as often as the others, and nothing was lost.
     ///
-    /// The agent promises each endpoint the same chance, so counts spread binomially. Six standard
-    /// deviations let one honest run in hundreds of millions fail.
+    /// The agent promises each endpoint the same chance, so counts spread binomially. Seven
+    /// standard deviations let one honest run in hundreds of billions fail.
     pub fn is_even_among(&self, servers: &[&str]) -> bool {
         let by_server = self.by_server();
         let expected: BTreeSet<&str> = servers.iter().copied().collect();
@@ -338,7 +338,7 @@ impl Tally {
         }
         let (total, chance) = (self.total() as f64, 1.0 / servers.len() as f64);
         let deviation = (total * chance * (1.0 - chance)).sqrt();
-        by_server.values().all(|count| (*count as f64 - total * chance).abs() <= 6.0 * deviation)
+        by_server.values().all(|count| (*count as f64 - total * chance).abs() <= 7.0 * deviation)
     }
 
     /// The servers reached, if every probe reached one.
