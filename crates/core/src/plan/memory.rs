@@ -93,7 +93,7 @@ mod tests {
         read_as: &str,
     ) -> Result<Option<Node>, NotRemembered> {
         let mut store = Store::new();
-        for node in node {
+        if let Some(node) = node {
             store.apply(Change::node(node), &mut Dirty::default());
         }
         let options = Options { requires_node: true, ..Options::default() };
