@@ -273,7 +273,11 @@ fn keep_running(
     };
     let status = known.clone().teller(sources);
     let answer = answers(known.clone(), status, directory.clone());
-    start_thread("status", move || query::serve(&presence.listener, answer))?;
+    start_thread("status", move || {
+        if let Err(error) = query::serve(presence.listener, answer) {
+            tracing::error!(%error, "cannot answer commands on this node, such as `shunt status`");
+        }
+    })?;
     let (health_bind, health_bound) = watch::channel(health_bind(config));
     let (metrics_bind, metrics_bound) = watch::channel(metrics_bind(config));
     let (configz, configz_seen) = watch::channel(settings.configz());

@@ -247,7 +247,7 @@ impl Watcher {
                 self.is_current = false;
                 let reason = match error {
                     // It has answered before, so the user may ask: it ends at this moment.
-                    NoAnswer::Refused(process) | NoAnswer::Closed(process) => {
+                    NoAnswer::Refused { process, .. } | NoAnswer::Closed(process) => {
                         format!("shunt (process {process}) closed the connection")
                     }
                     error => error.to_string(),

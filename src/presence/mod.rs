@@ -37,6 +37,8 @@ pub const PORTS: u32 = 8;
 /// least 32 groups; netfilter uses the first ten.
 const LOCK: u32 = 1 << 31;
 const HOLDER: u32 = 1 << 30;
+/// The group of a command that proves its capability to the agent.
+const PROOF: u32 = 1 << 29;
 /// The pause between two checks of a port number whose socket is outside of the lock's groups: a
 /// starting agent joins them within a moment.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -151,6 +153,35 @@ impl Peer {
     #[must_use]
     pub fn is_trusted(self) -> bool {
         self.user.is_root() || self.user == Uid::effective()
+    }
+}
+
+/// Returns a port number for a proof, which no process can guess.
+#[must_use]
+pub fn new_proof() -> u32 {
+    random()
+}
+
+/// Returns true while a process with CAP_NET_ADMIN over this thread's network namespace holds the
+/// proof.
+///
+/// # Errors
+/// If the kernel refuses the listing.
+pub fn is_proved(port: u32) -> io::Result<bool> {
+    Ok(sockets(Protocol::Netfilter)?.get(&port).is_some_and(|groups| groups & PROOF != 0))
+}
+
+/// The proof that this process has CAP_NET_ADMIN over its network namespace. Ends with its drop.
+#[derive(Debug)]
+pub struct Proof(#[expect(dead_code, reason = "keeps the socket open")] Socket);
+
+impl Proof {
+    /// Takes the port number in the group of proofs.
+    ///
+    /// # Errors
+    /// Without the capability, or if another process has the number.
+    pub fn give(port: u32) -> io::Result<Proof> {
+        open(port, PROOF)?.map(Proof).ok_or_else(|| io::ErrorKind::AddrInUse.into())
     }
 }
 

@@ -1,30 +1,37 @@
 //! The abstract socket between the agent and the commands that ask it.
 //!
-//! A client that connects sends one line of JSON, a [`Question`]. It gets the answer as JSON, if it
-//! is root or the agent's user. Then the agent closes the connection.
+//! Any process of the network namespace can connect, so the user of a client proves nothing: a
+//! container may have user 0 without a capability. The agent sends each client a [`Challenge`], a port
+//! number of netlink that the client must take in a group for which the kernel demands CAP_NET_ADMIN:
+//! the capability to change the rules. Then the client sends one line of JSON, a [`Question`], and gets
+//! the answer as JSON.
 
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
+use std::rc::Rc;
 use std::time::Duration;
 
-use nix::unistd::Uid;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::task::LocalSet;
+use tokio::time::timeout;
 
 use super::{Answer, Objects, Question, Refresh};
 use crate::directory::Selection;
-use crate::presence::{Peer, connect_to_agent};
+use crate::presence::{Proof, connect_to_agent, is_proved, new_proof};
 use crate::status::Status;
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The timeout of the agent for reading the question. A client that sends none gets the status, as
-/// a client of an older version expects.
-const QUESTION_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a client may take for its whole question.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum length of a question in bytes.
 const MAX_QUESTION: u64 = 64 * 1024;
-/// The number of attempts of a command whose question came too late.
-const ATTEMPTS: usize = 3;
-/// The pause after a client that the agent could not serve.
+/// The maximum number of clients at a time. One more ends the oldest.
+const MAX_CLIENTS: usize = 128;
+/// The pause after a client that the agent could not accept.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// The version of this program.
@@ -53,10 +60,18 @@ pub enum NoAnswer {
         /// The user ID of the process.
         user: u32,
     },
-    /// The user of this process may not ask.
-    #[error("shunt (process {0}) answers only to root; run this command as root")]
-    Refused(i32),
-    /// The agent closed the connection, although it answers this user.
+    /// This process may not ask.
+    #[error(
+        "shunt (process {process}) answers only to processes with CAP_NET_ADMIN in this network \
+         namespace: {reason}; run this command as root with that capability"
+    )]
+    Refused {
+        /// The process ID of the agent.
+        process: i32,
+        /// The error of the kernel.
+        reason: io::Error,
+    },
+    /// The agent closed the connection, although it answers this process.
     #[error(
         "shunt (process {0}) closed the connection without an answer: it ends, or its version does not \
          know the question of this command (version {OWN}); try again, or run the command with the \
@@ -88,41 +103,86 @@ impl From<io::Error> for NoAnswer {
     }
 }
 
-/// Answers the clients of this listener, for ever.
-pub fn serve(listener: &UnixListener, answer: impl Fn(&Question) -> Answer) {
-    loop {
-        let served = listener.accept().and_then(|(stream, _)| serve_one(stream, &answer));
-        if let Err(error) = served {
-            tracing::debug!(%error, "cannot answer a command");
-            // Without file descriptors the next attempt would fail as fast.
-            std::thread::sleep(RETRY);
-        }
-    }
+/// The first line of the agent.
+#[derive(Debug, Serialize, Deserialize)]
+struct Challenge {
+    /// The version of the agent, for a command that does not know challenges.
+    version: String,
+    /// The port number to take.
+    prove: u32,
 }
 
-fn serve_one(stream: UnixStream, answer: impl Fn(&Question) -> Answer) -> io::Result<()> {
-    if !Peer::of(&stream)?.is_trusted() {
-        return Ok(());
+/// Answers the clients of this listener, for ever and beside each other.
+///
+/// # Errors
+/// If the system refuses what a runtime needs.
+pub fn serve(
+    listener: UnixListener,
+    answer: impl Fn(&Question) -> Answer + 'static,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    listener.set_nonblocking(true)?;
+    let answer = Rc::new(answer);
+    LocalSet::new().block_on(&runtime, async move {
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        let mut clients = VecDeque::new();
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    clients.retain(|client: &tokio::task::JoinHandle<()>| !client.is_finished());
+                    if clients.len() == MAX_CLIENTS
+                        && let Some(oldest) = clients.pop_front()
+                    {
+                        oldest.abort();
+                    }
+                    let answer = answer.clone();
+                    clients.push_back(tokio::task::spawn_local(async move {
+                        if let Err(error) = serve_one(stream, &*answer).await {
+                            tracing::debug!(%error, "cannot answer a command");
+                        }
+                    }));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "cannot accept a command");
+                    // Without file descriptors the next attempt would fail as fast.
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    })
+}
+
+async fn serve_one(
+    mut stream: tokio::net::UnixStream,
+    answer: &dyn Fn(&Question) -> Answer,
+) -> io::Result<()> {
+    let prove = new_proof();
+    let question = timeout(QUESTION_TIMEOUT, async {
+        let challenge = Challenge { version: OWN.to_owned(), prove };
+        stream.write_all(&line(&challenge)?).await?;
+        let mut line = String::new();
+        let mut reader = tokio::io::BufReader::new(&mut stream).take(MAX_QUESTION);
+        reader.read_line(&mut line).await.map(|_| line)
+    });
+    let question = question.await.map_err(|_| io::ErrorKind::TimedOut)??;
+    if !is_proved(prove)? {
+        return Err(io::ErrorKind::PermissionDenied.into());
     }
-    stream.set_read_timeout(Some(QUESTION_TIMEOUT))?;
-    stream.set_write_timeout(Some(TIMEOUT))?;
-    let mut line = String::new();
-    let asked = BufReader::new(&stream).take(MAX_QUESTION).read_line(&mut line);
-    let question = match asked {
-        Ok(0) => Question::Status,
-        // A newer command may have questions that are unknown here. The status has the version, which
-        // the command names.
-        Ok(_) => serde_json::from_str(&line).unwrap_or(Question::Status),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Question::Status,
-        Err(error) => return Err(error),
+    // A newer command may have questions that are unknown here. The status has the version, which
+    // the command names.
+    let question = serde_json::from_str(&question).unwrap_or(Question::Status);
+    let answer = match answer(&question) {
+        Answer::Status(status) => serde_json::to_vec(&status)?,
+        Answer::Objects(objects) => serde_json::to_vec(&objects)?,
+        Answer::Refresh(refresh) => serde_json::to_vec(&refresh)?,
     };
-    let mut writer = BufWriter::new(&stream);
-    match answer(&question) {
-        Answer::Status(status) => serde_json::to_writer(&mut writer, &status)?,
-        Answer::Objects(objects) => serde_json::to_writer(&mut writer, &objects)?,
-        Answer::Refresh(refresh) => serde_json::to_writer(&mut writer, &refresh)?,
-    }
-    writer.flush()
+    timeout(TIMEOUT, stream.write_all(&answer)).await.map_err(|_| io::ErrorKind::TimedOut)?
+}
+
+fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 /// Asks the agent of this network namespace for its status.
@@ -174,24 +234,6 @@ fn see_process(status: &mut Status, process: i32) {
 
 /// Returns the answer and the process ID of the agent.
 fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
-    repeat_late(|| ask_once(question))
-}
-
-/// Repeats an attempt with an answer to another question. On a busy node, a command may not run for
-/// longer than [`QUESTION_TIMEOUT`] between connection and question, and the agent sends its status. An
-/// agent of an old version always does, without a look at the question.
-fn repeat_late<T>(mut attempt: impl FnMut() -> Result<T, NoAnswer>) -> Result<T, NoAnswer> {
-    let mut result = attempt();
-    for _ in 1..ATTEMPTS {
-        match &result {
-            Err(NoAnswer::Unreadable { .. }) => result = attempt(),
-            _ => break,
-        }
-    }
-    result
-}
-
-fn ask_once<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     let (mut stream, agent) = match connect_to_agent(TIMEOUT) {
         Ok(Some(found)) => found,
         Ok(None) => return Err(NoAnswer::NoAgent),
@@ -203,28 +245,31 @@ fn ask_once<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnsw
         return Err(NoAnswer::Impostor { process, user: agent.user.as_raw() });
     }
     stream.set_read_timeout(Some(TIMEOUT))?;
-    let mut line = serde_json::to_vec(question).map_err(io::Error::from)?;
-    line.push(b'\n');
-    // The agent may have closed the connection already, because it refuses this user, or has answered.
-    let _ = stream.write_all(&line);
+    let silent = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => NoAnswer::Silent(process),
+        _ => NoAnswer::System(error),
+    };
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut first = Vec::new();
+    reader.read_until(b'\n', &mut first).map_err(silent)?;
+    if first.is_empty() {
+        return Err(NoAnswer::Closed(process));
+    }
+    let Challenge { prove, .. } = read(&first, process)?;
+    // The agent looks for it when it has read the question.
+    let _proof = Proof::give(prove).map_err(|reason| NoAnswer::Refused { process, reason })?;
+    // The agent may have closed the connection already.
+    let _ = stream.write_all(&line(question)?);
     let mut json = Vec::new();
-    match stream.read_to_end(&mut json) {
+    match reader.read_to_end(&mut json) {
         // It may have closed the connection with the question unread, also after an answer.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            return Err(NoAnswer::Silent(process));
-        }
-        result => _ = result?,
+        result => _ = result.map_err(silent)?,
     }
     if json.is_empty() {
-        return Err(closed(process));
+        return Err(NoAnswer::Closed(process));
     }
     Ok((read(&json, process)?, process))
-}
-
-/// Explains an agent that closed the connection without an answer.
-fn closed(process: i32) -> NoAnswer {
-    if Uid::effective().is_root() { NoAnswer::Closed(process) } else { NoAnswer::Refused(process) }
 }
 
 /// Reads an answer.
@@ -253,40 +298,13 @@ mod tests {
         assert!(error.contains("version unknown"), "{error}");
     }
 
+    /// An agent of another version may be older than challenges.
     #[test]
-    fn unknown_question_gets_the_status() -> io::Result<()> {
-        let (mut client, agent) = UnixStream::pair()?;
-        client.write_all(b"{\"somethingNew\":1}\n")?;
-        serve_one(agent, |question| {
-            assert_eq!(*question, Question::Status);
-            Answer::Status(Box::new(Status { node: "node-1".to_owned(), ..Status::default() }))
-        })?;
-        let mut answer = String::new();
-        client.read_to_string(&mut answer)?;
-        assert!(answer.contains("node-1"), "{answer}");
-        Ok(())
-    }
-
-    #[test]
-    fn late_question_is_asked_again() {
-        let late = || Err(read::<Objects>(br#"{"version":"0.0.1"}"#, 7).unwrap_err());
-        let mut attempts = 0;
-        let result = repeat_late(|| {
-            attempts += 1;
-            if attempts < ATTEMPTS { late() } else { Ok(attempts) }
-        });
-        assert_eq!(result.ok(), Some(ATTEMPTS));
-        let mut attempts = 0;
-        let result: Result<usize, NoAnswer> = repeat_late(|| {
-            attempts += 1;
-            late()
-        });
-        assert!(matches!(result, Err(NoAnswer::Unreadable { .. })) && attempts == ATTEMPTS);
-        let mut attempts = 0;
-        let result: Result<usize, NoAnswer> = repeat_late(|| {
-            attempts += 1;
-            Err(NoAnswer::Deaf)
-        });
-        assert!(matches!(result, Err(NoAnswer::Deaf)) && attempts == 1);
+    fn challenge_and_answer_of_another_version_are_told_apart() {
+        let error = read::<Challenge>(br#"{"version":"0.0.1","node":"node-1"}"#, 7).unwrap_err();
+        assert!(error.to_string().contains("process 7, version 0.0.1"), "{error}");
+        let challenge = line(&Challenge { version: "1.0.0".to_owned(), prove: 1 }).unwrap();
+        let error = read::<Status>(&challenge, 7);
+        assert!(error.is_ok_and(|status| status.version == "1.0.0"));
     }
 }

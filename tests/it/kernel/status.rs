@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use nfnetlink::nft::Socket;
 use nix::errno::Errno;
+use nix::sched::{CloneFlags, setns};
 use shunt::conntrack::Unswept;
 use shunt::dataplane::{Dataplane, Ownership};
 use shunt::http::{Health, HealthSource, UnboundPorts};
@@ -48,10 +49,12 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
         lost_log_lines: Counter::default(),
     });
     let presence = ns.run(|| Ok(Presence::take()?))?.expect("no other agent");
+    let own = std::fs::File::open(ns.path())?;
     // Ends with the process, as the agent's does.
-    std::thread::spawn(move || {
-        let answer = |_: &_| Answer::Status(Box::new(teller()));
-        query::serve(&presence.listener, answer);
+    std::thread::spawn(move || -> Result<()> {
+        setns(own, CloneFlags::CLONE_NEWNET)?;
+        let answer = move |_: &_| Answer::Status(Box::new(teller()));
+        Ok(query::serve(presence.listener, answer)?)
     });
 
     faults.refuse(|refusal| {

@@ -1,12 +1,13 @@
 //! `shunt status`: what a person on the node is told, and first what is wrong.
 
+use std::io::Write;
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use shunt_testbed::{Host, Netns, Occupier, Protocol, Service};
 
@@ -215,25 +216,48 @@ fn the_agent_that_acts_is_the_one_that_answers() -> Result<()> {
     Ok(())
 }
 
+/// A container may have user 0 and the node's network, but no capability.
 #[test]
-fn status_answers_root_only() -> Result<()> {
+fn status_answers_only_who_may_change_rules() -> Result<()> {
     let world = World::with_web()?;
     let _agent = world.start()?;
     wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;
-    let nobody = world.lab.node.run(|| {
-        // By a descriptor, since others may not enter the folder of the binary.
-        let mut command = Command::new("/proc/self/fd/0");
-        command.arg0("shunt").arg("status").uid(65_534).gid(65_534);
-        command.stdin(std::fs::File::open(SHUNT)?);
-        match command.output() {
-            // In a user namespace there may be nobody but root.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
-            output => Ok(Some(output?)),
-        }
-    })?;
-    let Some(nobody) = nobody else { return Ok(()) };
-    let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
-    assert_eq!(nobody.status.code(), Some(1), "{told}");
-    assert!(told.contains("only to root"), "{told}");
+    for question in [&["status"][..], &["services"], &["status", "--startup-probe"]] {
+        let mut command = world.lab.node.command("setpriv");
+        command.args(["--bounding-set=-net_admin", "--inh-caps=-net_admin", SHUNT]);
+        let output = command.args(question).output()?;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(output.stdout.is_empty() && told.contains("CAP_NET_ADMIN"), "{told}");
+    }
     Ok(())
+}
+
+/// Any process of the node's network can connect.
+#[test]
+fn clients_that_ask_nothing_delay_no_command() -> Result<()> {
+    let world = World::with_web()?;
+    let _agent = world.start()?;
+    wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;
+    let idle = world.lab.node.run(|| {
+        let name = abstract_socket()?;
+        let connect = |_| {
+            let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?)?;
+            // The beginning of a question that never ends.
+            stream.write_all(b"{")?;
+            Ok(stream)
+        };
+        (0..300).map(connect).collect::<Result<Vec<_>>>()
+    })?;
+    let output = run_shunt(&world.lab.node, &["status"])?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    drop(idle);
+    Ok(())
+}
+
+/// Returns the name of the agent's socket in the network namespace of this thread.
+fn abstract_socket() -> Result<String> {
+    let sockets = std::fs::read_to_string("/proc/thread-self/net/unix")?;
+    let name = sockets.split_whitespace().find_map(|word| word.strip_prefix("@shunt/"));
+    Ok(format!("shunt/{}", name.context("no socket of shunt")?))
 }
