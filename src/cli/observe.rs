@@ -199,10 +199,8 @@ impl Observer {
     /// Logs once that the agent's Node does not exist or cannot be read, and once that it does. An
     /// Event cannot regard a missing Node.
     fn note_node(&mut self, snapshot: &Snapshot) {
-        let is_lacking = !self.unknown_node_is_eligible && snapshot.node_is_eligible.is_none();
-        let is_known = snapshot.node_context.as_ref().is_some_and(|it| it.node.is_some());
-        let how = if is_known { WithoutNode::LastKnown } else { WithoutNode::Closed };
-        self.note_without_node(is_lacking.then_some((snapshot.node_is_read, how)));
+        let how = WithoutNode::of(snapshot);
+        self.note_without_node(how.map(|how| (snapshot.node_is_read, how)));
     }
 
     fn note_without_node(&mut self, how: Option<(bool, WithoutNode)>) {

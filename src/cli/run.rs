@@ -134,6 +134,10 @@ fn once(
         report_refused(quarantined, "fix the Service and run this again");
     }
     log_synced(report, dataplane.stats().took, &snapshot);
+    if let Some(without) = WithoutNode::of(&snapshot) {
+        let what = without.describe(&settings.node_name, snapshot.node_is_read);
+        tracing::error!(node = settings.node_name, field = "hostnameOverride", "{what}");
+    }
     log_node_ports(&snapshot);
     sysctl::apply(&settings.config.conntrack, net_sysctls);
     let flows = dataplane.take_flows();

@@ -74,23 +74,27 @@ pub(super) fn read_structure(
     retried(|| read_table(kernel, node_context, family))
 }
 
-/// Reads the Node that the rules of an earlier agent remember. Both tables remember the same, so the
-/// first one is enough. `None` without tables.
+/// Reads the Node that the rules of an earlier agent remember. Both tables remember the same. `None`
+/// without tables.
 pub(super) fn remembered_node(
     kernel: &mut dyn Kernel,
     node_name: &str,
 ) -> Result<Result<Option<Node>, NotRemembered>, Error> {
+    let mut found = Ok(None);
     for family in Family::ALL {
         let Some(table) = kernel.table(table_family(family), TABLE)? else { continue };
-        if table.comment.as_deref() != Some(LAYOUT_COMMENT) {
-            return Ok(Err(NotRemembered));
+        found = Err(NotRemembered);
+        if table.comment.as_deref() == Some(LAYOUT_COMMENT) {
+            let rules = kernel.rules(table_family(family), TABLE)?;
+            let chain = ChainName::Node.to_string();
+            let facts = rules.iter().filter(|rule| rule.chain == chain);
+            found = recall(facts.filter_map(|rule| rule.comment.as_deref()), node_name);
         }
-        let rules = kernel.rules(table_family(family), TABLE)?;
-        let chain = ChainName::Node.to_string();
-        let facts = rules.iter().filter(|rule| rule.chain == chain);
-        return Ok(recall(facts.filter_map(|rule| rule.comment.as_deref()), node_name));
+        if found.is_ok() {
+            break;
+        }
     }
-    Ok(Ok(None))
+    Ok(found)
 }
 
 /// The result of one reading.

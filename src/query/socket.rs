@@ -12,6 +12,7 @@ use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::time::Duration;
 
+use nix::unistd::Uid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -128,6 +129,8 @@ pub fn serve(
         let mut clients = VecDeque::new();
         loop {
             match listener.accept().await {
+                // Other users get no place, nor a challenge.
+                Ok((stream, _)) if !is_trusted(&stream) => drop(stream),
                 Ok((stream, _)) => {
                     clients.retain(|client: &tokio::task::JoinHandle<()>| !client.is_finished());
                     if clients.len() == MAX_CLIENTS
@@ -149,6 +152,13 @@ pub fn serve(
                 }
             }
         }
+    })
+}
+
+fn is_trusted(stream: &tokio::net::UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| {
+        let user = Uid::from_raw(peer.uid());
+        user.is_root() || user == Uid::effective()
     })
 }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use shunt_core::model::Family;
 use shunt_core::plan::NodeContext;
 
+use crate::dataplane::Snapshot;
 use crate::kube_proxy::Found;
 use crate::loopback::LoopbackReport;
 use crate::taken_ports;
@@ -91,11 +92,23 @@ pub enum WithoutNode {
     LastKnown,
     /// Nothing: zone and pod CIDRs are unknown, and node ports are closed.
     Closed,
-    /// The tables of another version of shunt stay as they are.
+    /// The tables, which do not remember the Node, stay as they are.
     Held,
 }
 
 impl WithoutNode {
+    /// Returns what the rules of a sync go by; `None` if the source has sent the Node, or needs none.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot) -> Option<WithoutNode> {
+        let context = snapshot.node_context.as_ref()?;
+        let is_lacking = context.options.requires_node && snapshot.node_is_eligible.is_none();
+        let how = match context.node {
+            Some(_) => WithoutNode::LastKnown,
+            None => WithoutNode::Closed,
+        };
+        is_lacking.then_some(how)
+    }
+
     /// Describes the cause, what it leads to, and what to do.
     #[must_use]
     pub fn describe(self, name: &str, is_missing: bool) -> String {
@@ -113,7 +126,7 @@ impl WithoutNode {
             WithoutNode::LastKnown => "its last known zone, addresses and pod CIDRs stay in effect",
             WithoutNode::Closed => "node ports are closed, its zone and pod CIDRs are unknown",
             WithoutNode::Held => {
-                "nothing is programmed, the tables of another version of shunt stay as they are"
+                "nothing is programmed, the rules in the kernel stay until the Node is known"
             }
         };
         format!(

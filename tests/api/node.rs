@@ -255,7 +255,7 @@ fn a_start_without_a_readable_node_opens_no_node_port(api: Api) -> Result<()> {
 fn tables_that_remember_no_node_stay_until_it_is_read(api: Api) -> Result<()> {
     let zoned = Zoned::new(api)?;
     zoned.programmed()?;
-    zoned.world.lab.node.nft("flush chain ip shunt node")?;
+    zoned.world.lab.node.nft("flush chain ip shunt node; flush chain ip6 shunt node")?;
     let standin = zoned.world.standin()?;
     standin.misbehave(Fault::new(Answer::Status(503)).of(Kind::Node));
     let generation = zoned.world.generation()?;

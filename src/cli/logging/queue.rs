@@ -53,7 +53,8 @@ impl Queue {
         let mut state = self.lock();
         state.is_writing = false;
         self.changed.notify_all();
-        let waited = self.changed.wait_while(state, |state| state.lines.is_empty());
+        let waited =
+            self.changed.wait_while(state, |state| state.lines.is_empty() && state.lost == 0);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         state.is_writing = true;
         (std::mem::take(&mut state.lines), std::mem::take(&mut state.lost))
@@ -79,8 +80,8 @@ impl Write for &Queue {
             self.lost.inc();
         } else {
             state.lines.extend_from_slice(line);
-            self.changed.notify_all();
         }
+        self.changed.notify_all();
         Ok(line.len())
     }
 
@@ -145,6 +146,16 @@ mod tests {
         read.send(()).expect("a writer");
         assert_eq!(written.recv().expect("a write"), b"3 lost\nlater\n");
         assert_eq!(queue.lost.get(), 3);
+    }
+
+    #[test]
+    fn line_that_is_longer_than_the_queue_is_told_and_the_next_ones_are_written() {
+        let (queue, written, read) = start();
+        log(&queue, &[b'x'; ROOM + 1]);
+        assert_eq!(written.recv().expect("a write"), b"1 lost\n");
+        read.send(()).expect("a writer");
+        log(&queue, b"next\n");
+        assert_eq!(written.recv().expect("a write"), b"next\n");
     }
 
     #[test]

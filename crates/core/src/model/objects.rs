@@ -342,6 +342,16 @@ impl Node {
         }
     }
 
+    /// Keeps the addresses and pod CIDRs that were known of a Node that has none of any family yet.
+    pub fn keep_lacking(&mut self, known: &Node) {
+        if self.addresses.is_empty() {
+            self.addresses.clone_from(&known.addresses);
+        }
+        if self.pod_cidrs.is_empty() {
+            self.pod_cidrs.clone_from(&known.pod_cidrs);
+        }
+    }
+
     /// Returns the primary address of a family.
     #[must_use]
     pub fn primary_address(&self, family: Family) -> Option<IpAddr> {

@@ -283,8 +283,11 @@ impl Store {
     }
 
     fn set_node(&mut self, mut node: Node) -> bool {
-        if let Some(known) = &self.node {
-            node.keep_missing(known);
+        match &self.node {
+            // What an earlier agent knew may have been taken from the Node since then.
+            Some(known) if known.name == node.name && !self.node_read => node.keep_lacking(known),
+            Some(known) if known.name == node.name => node.keep_missing(known),
+            _ => {}
         }
         let node = Some(node);
         let changed = self.node != node || !self.node_exists;
@@ -541,6 +544,28 @@ mod tests {
             store.apply(Change::NodeGone, &mut dirty);
             store.apply(Change::node(written), &mut dirty);
             assert_eq!(store.node(), Some(&known));
+        }
+    }
+
+    #[test]
+    fn remembered_node_fills_only_what_the_node_has_none_of() {
+        let whole = node(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"], Some("a"));
+        let other = Node { name: "node-2".into(), ..node(&["192.0.2.2"], &[], None) };
+        for (written, known) in [
+            (node(&[], &[], None), node(&["192.0.2.1", "2001:db8::1"], &["10.244.0.0/24"], None)),
+            // Meanwhile it has lost a family.
+            (node(&["192.0.2.1"], &["10.244.0.0/24"], None), {
+                node(&["192.0.2.1"], &["10.244.0.0/24"], None)
+            }),
+            (other.clone(), other),
+        ] {
+            let (mut store, mut dirty) = (Store::new(), Dirty::default());
+            assert!(store.apply(Change::NodeRemembered(whole.clone().into()), &mut dirty));
+            assert_eq!((store.last_known_node(), store.node()), (Some(&whole), None));
+            assert!(!store.is_node_read());
+            store.apply(Change::node(written), &mut dirty);
+            assert_eq!(store.node(), Some(&known));
+            assert!(!store.apply(Change::NodeRemembered(whole.clone().into()), &mut dirty));
         }
     }
 

@@ -86,6 +86,7 @@ impl Desired {
     /// Returns a port for the proxy; `None` if the proxy must not serve it.
     pub(crate) fn loopback_port(&self, (family, port): (Family, u16)) -> Option<LoopbackPort> {
         let key = FrontendKey::NodePort(family, Protocol::Tcp, port);
+        self.node_context().filter(|context| context.knows_node())?;
         self.options.loopback_node_ports.port_of(key)?;
         let frontend = self.frontend(key)?;
         let pool = frontend.pool_of_node()?;
@@ -120,7 +121,10 @@ impl Desired {
     /// Notes all ports whose family has node ports on its loopback address by the old options or by
     /// the new ones, if these differ.
     pub(super) fn note_loopback_options(&mut self, new: &NodeContext) {
-        let wanted = |it: &NodeContext| it.options.loopback_node_ports;
+        let wanted = |it: &NodeContext| match it.knows_node() {
+            true => it.options.loopback_node_ports,
+            false => LoopbackNodePorts::default(),
+        };
         let before = self.node_context().map(|old| wanted(old)).unwrap_or_default();
         let after = wanted(new);
         if before != after {

@@ -24,7 +24,7 @@ pub(super) fn remember(node_context: &NodeContext) -> Vec<Rule> {
         None if !node_context.options.requires_node => {}
         None => facts.push(UNKNOWN.to_owned()),
         Some(node) => {
-            facts.push(format!("{NAME} {}", short(&node_context.node_name)));
+            facts.push(format!("{NAME} {}", short(&node.name)));
             let zone =
                 node.zone.iter().filter(|zone| zone.bytes().all(|byte| byte.is_ascii_graphic()));
             facts.extend(zone.map(|zone| format!("{ZONE} {zone}")));

@@ -27,10 +27,14 @@ impl NodeContext {
     /// Returns the current context from the store.
     #[must_use]
     pub fn of(store: &Store, options: &Options, node_name: &str) -> NodeContext {
+        let node = store.last_known_node().cloned();
+        // After a change of the name, the Node before stays in effect until the source sends the new
+        // one: endpoints of one Node and addresses of the other would be a mixture.
+        let known = node.as_ref().filter(|_| options.requires_node);
         NodeContext {
             options: options.clone(),
-            node_name: node_name.to_owned(),
-            node: store.last_known_node().cloned(),
+            node_name: known.map_or(node_name, |node| &*node.name).to_owned(),
+            node,
             interface_addresses: store.interface_addresses().clone(),
             service_cidrs: IpNet::aggregate(&store.service_cidrs().copied().collect()),
         }
@@ -47,6 +51,12 @@ impl NodeContext {
             && self.options.balancing == other.options.balancing
             && self.options.ignore_external_ips == other.options.ignore_external_ips
             && self.options.ipv4_only == other.options.ipv4_only
+    }
+
+    /// Returns false while a required Node is not known.
+    #[must_use]
+    pub fn knows_node(&self) -> bool {
+        self.node.is_some() || !self.options.requires_node
     }
 
     /// Returns the name and zone of the node, for the selection of endpoints.
@@ -79,14 +89,18 @@ impl NodeContext {
     }
 
     /// Returns the addresses of NodePorts of a family; `None` for all local addresses. There are none
-    /// while a required Node is not known.
+    /// while a required Node is not known, or its addresses, where it matters.
     #[must_use]
     pub fn node_port_addresses(&self, family: Family) -> Option<BTreeSet<IpAddr>> {
         let usable = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();
-        if self.options.requires_node && self.node.is_none() {
+        let selected = &self.options.node_port_addresses;
+        let lacks_addresses = self.node.as_ref().is_some_and(|node| {
+            let is_given = self.options.node_address.is_some();
+            selected.has_primary() && node.addresses.is_empty() && !is_given
+        });
+        if !self.knows_node() || (self.options.requires_node && lacks_addresses) {
             return Some(BTreeSet::new());
         }
-        let selected = &self.options.node_port_addresses;
         if selected.is_all(family) {
             return None;
         }
@@ -112,5 +126,54 @@ impl NodeContext {
             }
         };
         Family::ALL.into_iter().flat_map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Change, Dirty};
+    use crate::plan::NodePortAddresses;
+
+    fn context(node: Option<Node>, node_port_addresses: NodePortAddresses) -> NodeContext {
+        let mut store = Store::new();
+        if let Some(node) = node {
+            store.apply(Change::node(node), &mut Dirty::default());
+        }
+        let options = Options { requires_node: true, node_port_addresses, ..Options::default() };
+        NodeContext::of(&store, &options, "new-name")
+    }
+
+    fn node(addresses: &[IpAddr]) -> Node {
+        Node {
+            name: "old-name".into(),
+            addresses: addresses.into(),
+            pod_cidrs: Vec::new(),
+            zone: None,
+            eligible: true,
+        }
+    }
+
+    #[test]
+    fn node_ports_are_closed_until_a_required_node_has_an_address() {
+        let closed = Some(BTreeSet::new());
+        let all = || NodePortAddresses::Cidrs(Vec::new());
+        for addresses in [NodePortAddresses::Primary, all()] {
+            assert_eq!(context(None, addresses).node_port_addresses(Family::V4), closed);
+        }
+        let unaddressed = |addresses| context(Some(node(&[])), addresses);
+        let primary = unaddressed(NodePortAddresses::Primary);
+        assert_eq!(primary.node_port_addresses(Family::V4), closed);
+        assert_eq!(unaddressed(all()).node_port_addresses(Family::V4), None);
+        let known = context(Some(node(&[[192, 0, 2, 1].into()])), NodePortAddresses::Primary);
+        let own = Some(BTreeSet::from([[192, 0, 2, 1].into()]));
+        assert_eq!(known.node_port_addresses(Family::V4), own);
+        assert_eq!(known.node_port_addresses(Family::V6), None);
+    }
+
+    #[test]
+    fn name_of_a_required_node_changes_with_the_node() {
+        assert_eq!(context(Some(node(&[])), NodePortAddresses::Primary).node_name, "old-name");
+        assert_eq!(context(None, NodePortAddresses::Primary).node_name, "new-name");
     }
 }
