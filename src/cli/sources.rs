@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, anyhow};
 use shunt_core::model::{Change, Store};
@@ -165,7 +165,8 @@ impl Objects {
                 let directory = directory.clone();
                 let nodes = move || directory.read(endpoint_nodes);
                 let (notices, connection) = (notices.clone(), source.connection());
-                let events = publish(notices, connection, node_name.to_owned(), nodes);
+                let events =
+                    publish(notices, connection, node_name.to_owned(), nodes, SystemTime::now);
                 locations.clear();
                 let sink = commands.sink();
                 Ok(Box::pin(async move {

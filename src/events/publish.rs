@@ -38,12 +38,13 @@ const PAUSES: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
 
 /// Sends the recorded notices until all recorders are dropped. `nodes` returns the names of the
-/// nodes of the cluster, as far as they are known.
+/// nodes of the cluster, as far as they are known, `time` that of the Events.
 pub async fn publish(
     notices: Notices,
     connection: Arc<Connection>,
     node_name: String,
     nodes: impl Fn() -> HashSet<Arc<str>>,
+    time: impl Fn() -> SystemTime,
 ) {
     let mut notices = notices.0.lock().await;
     // The clock of tokio, which tests stop.
@@ -75,7 +76,7 @@ pub async fn publish(
         if is_sent_by_others(&notice) {
             continue;
         }
-        let time = SystemTime::now();
+        let time = time();
         let mut pauses = PAUSES.iter();
         loop {
             let sent = send(&connection, &notice, &node_name, time, content_type).await;
@@ -461,7 +462,9 @@ mod tests {
         let (recorder, notices) = Recorder::new();
         told.into_iter().for_each(|notice| recorder.record(notice));
         drop(recorder);
-        publish(notices, server.connection(), node.to_owned(), || nodes.clone()).await;
+        // Events of two periods have different names.
+        let time = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        publish(notices, server.connection(), node.to_owned(), || nodes.clone(), time).await;
     }
 
     #[tokio::test(start_paused = true)]
