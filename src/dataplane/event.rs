@@ -34,8 +34,8 @@ pub enum Event<'a> {
         /// The state after the sync.
         snapshot: std::sync::Arc<Snapshot>,
     },
-    /// The source has listed everything but the Node. The first sync waits for it: the tables are of
-    /// another version, and do not remember it.
+    /// The source has listed everything but the Node. The first sync waits for it: the tables do not
+    /// remember it.
     Held {
         /// The source has sent that there is no Node.
         node_is_read: bool,

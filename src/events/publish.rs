@@ -38,7 +38,7 @@ const PAUSES: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
 
 /// Sends the recorded notices until all recorders are dropped. `nodes` returns the names of the
-/// nodes of the cluster, as far as they are known, `time` that of the Events.
+/// nodes of the cluster, as far as they are known, and `time` the time of an Event.
 pub async fn publish(
     notices: Notices,
     connection: Arc<Connection>,
