@@ -71,8 +71,7 @@ fn command_of_agent(line: &str) -> Option<&str> {
         Some(rest) => rest,
         None => line.starts_with("kubectl ").then(|| line.split_once(" -- shunt "))??.1,
     };
-    // A comment is two spaces behind the command.
-    rest.split("  ").next().map(str::trim_end)
+    rest.split(" #").next().map(str::trim_end)
 }
 
 #[test]

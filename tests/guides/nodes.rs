@@ -121,7 +121,9 @@ pub(crate) fn verification(kubernetes: &Kubernetes) -> Result<()> {
             .map(|line| line.trim_end_matches('\\'))
             .collect::<String>()
             .split_once("/livez")
-            .map(|(command, expected)| (command.to_owned(), expected.trim().to_owned()))
+            .map(|(command, expected)| {
+                (command.to_owned(), expected.trim_start_matches([' ', '#']).to_owned())
+            })
             .with_context(|| text.clone())?;
         let (curl, address) = command.split_once("https://").with_context(|| text.clone())?;
         assert!(address.ends_with(".0.1"), "{guide}: {address}");

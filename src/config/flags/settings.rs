@@ -268,8 +268,8 @@ pub(super) const FLAGS: &[Flag] = &[
             value.parse::<Mode>()?;
             text(&mut draft.configuration.shunt.eject_unresponsive, value)
         },
-        "Find endpoints that do not answer, before the API says so; on: new connections go to other \
-         endpoints; default: observe.",
+        "Report endpoints that do not answer; on: new connections also go to other endpoints; default: \
+         observe.",
     )
     .own(),
 ];
