@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hyper::StatusCode;
-use shunt::source::kubernetes::{Access, ContentTypes, Dialer, ObservedRequest, Source};
+use shunt::source::kubernetes::{Access, ContentType, Dialer, ObservedRequest, Source};
 use shunt_core::model::Change;
 use shunt_fake_apiserver::{Kubeconfig, TOKEN};
 use tokio::sync::oneshot;
@@ -43,7 +43,7 @@ impl Clients {
     pub(super) fn start(
         cluster: &Cluster,
         count: usize,
-        content_types: ContentTypes,
+        content_type: ContentType,
     ) -> Result<Clients> {
         let kubernetes = &cluster.kubernetes;
         let kubeconfig = Kubeconfig::new(&kubernetes.url())?
@@ -53,7 +53,7 @@ impl Clients {
             kubeconfig: Some(kubeconfig.path()),
             master: None,
             dialer: Some(kubernetes.netns().run(|| Ok(Dialer::here()?))?),
-            content_types,
+            content_type,
         };
         let counters = Arc::new(Counters::default());
         let (stop, stopped) = oneshot::channel();

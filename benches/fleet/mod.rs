@@ -19,7 +19,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
-use shunt::source::kubernetes::{ContentType, ContentTypes};
+use shunt::source::kubernetes::ContentType;
 
 use self::clients::Clients;
 use self::proxies::Proxies;
@@ -62,13 +62,12 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
     let server = Server::new(cluster)?;
     let mut churn = Churn { cluster, written: 0 };
     churn.run_alone(&server)?.record(table, 0, size, SHUNT);
-    let accepted = |accepted| ContentTypes { accepted, ..ContentTypes::default() };
     for count in FLEETS {
         for (name, content_type) in [(SHUNT, ContentType::Protobuf), (JSON, ContentType::Json)] {
             println!("   {count} clients: {name}");
             let before = server.before()?;
             let own = cpu_time_of_this_process()?;
-            let clients = Clients::start(cluster, count, accepted(content_type))?;
+            let clients = Clients::start(cluster, count, content_type)?;
             let synced = clients.wait_until_synced(TIMEOUT)?;
             let start = Start {
                 usage: server.usage_since(&before)?,

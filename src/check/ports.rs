@@ -71,13 +71,12 @@ impl Facts {
 
 /// Returns true if a socket cannot listen on `bind` because another one listens on `taken`.
 fn conflict(bind: SocketAddr, taken: SocketAddr) -> bool {
-    let any = |ip: IpAddr| ip.is_unspecified();
-    // A socket on :: listens for IPv4, too.
-    let covers = |one: IpAddr, other: IpAddr| match (one, other) {
-        (IpAddr::V6(v6), _) if v6.is_unspecified() => true,
-        (one, other) => one.is_ipv4() == other.is_ipv4() && (any(one) || one == other),
-    };
-    bind.port() == taken.port() && (covers(bind.ip(), taken.ip()) || covers(taken.ip(), bind.ip()))
+    let (port, bind, other) = (bind.port(), bind.ip(), taken.ip());
+    // The agent listens for both families there, and so does a socket on ::.
+    let is_any = bind.is_unspecified() || other == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+    let is_of_one_family = bind.is_ipv4() == other.is_ipv4();
+    port == taken.port()
+        && (is_any || is_of_one_family && (other.is_unspecified() || bind == other))
 }
 
 /// Reads a line of `/proc/net/tcp` or `/proc/net/tcp6`; `None` unless the socket listens.
@@ -168,7 +167,8 @@ mod tests {
             ("127.0.0.1:1", "127.0.0.1:1", true),
             ("127.0.0.1:1", "192.0.2.1:1", false),
             ("127.0.0.1:1", "127.0.0.1:2", false),
-            ("0.0.0.0:1", "[::1]:1", false),
+            ("0.0.0.0:1", "[::1]:1", true),
+            ("[::1]:1", "0.0.0.0:1", false),
             ("0.0.0.0:1", "[::]:1", true),
             ("[::]:1", "192.0.2.1:1", true),
         ] {

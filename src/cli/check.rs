@@ -109,7 +109,7 @@ fn objects(
         kubeconfig: effective.config.kubeconfig.clone(),
         master: effective.config.master.clone(),
         dialer,
-        content_types: effective.config.content_types,
+        content_type: effective.config.content_type,
     };
     let (server, host) = match access.server().and_then(|server| Ok((server, access.host()?))) {
         Ok(found) => found,

@@ -69,7 +69,7 @@ impl Objects {
             kubeconfig: config.kubeconfig.clone(),
             master: config.master.clone(),
             dialer: dialer.cloned(),
-            content_types: config.content_types,
+            content_type: config.content_type,
         };
         // Its problems fail the command before anything is started.
         access.check()?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use shunt_core::model::{Balancing, Family};
 
-use super::content_types::content_types;
+use super::content_type::content_type;
 use super::defaults::{Mode, PRIMARY, prefixes_of};
 use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, LoopbackNodePorts, NodePortAddresses};
@@ -44,7 +44,7 @@ pub(super) fn effective(
         ignore_external_ips: full.feature_gates.get(EXTERNAL_IPS) == Some(&false),
         hostname_override: hostname(full, &mut check),
         kubeconfig: text(&full.client_connection.kubeconfig).map(Into::into),
-        content_types: content_types(full, &mut check),
+        content_type: content_type(full, &mut check),
         master: None,
         bind_address: bind_address.filter(|address| !address.is_unspecified()),
         healthz_bind_address: listen_address(At::top("healthzBindAddress"), healthz, &mut check),

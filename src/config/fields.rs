@@ -48,7 +48,8 @@ pub const FIELDS: [Field; 65] = [
     ),
     honoured(
         "clientConnection.contentType",
-        "`application/vnd.kubernetes.protobuf` (default) or `application/json`",
+        "`application/vnd.kubernetes.protobuf` (default) or `application/json`, of lists and watches; \
+         Events are JSON",
     ),
     idle("clientConnection.qps", "a node makes few requests"),
     idle("clientConnection.burst", "a node makes few requests"),

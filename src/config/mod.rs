@@ -5,7 +5,7 @@
 //!
 //! Pure. Must not know: files, the command line, or users of the values.
 
-mod content_types;
+mod content_type;
 mod defaults;
 mod duration;
 mod effective;
@@ -27,7 +27,7 @@ use std::time::Duration;
 use shunt_core::model::Balancing;
 
 use crate::conntrack::sysctl;
-use crate::source::kubernetes::ContentTypes;
+use crate::source::kubernetes::ContentType;
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use flags::Draft;
@@ -52,8 +52,8 @@ pub struct Config {
     pub hostname_override: Option<String>,
     /// `clientConnection.kubeconfig`; without one, the Pod's service account.
     pub kubeconfig: Option<PathBuf>,
-    /// `clientConnection.contentType` and `acceptContentTypes`: protobuf or JSON.
-    pub content_types: ContentTypes,
+    /// `clientConnection.acceptContentTypes`, by default `contentType`: protobuf or JSON.
+    pub content_type: ContentType,
     /// `--master`: the address of the Kubernetes API, which overrides that of the kubeconfig.
     pub master: Option<String>,
     /// `bindAddress`: the node's primary address, which overrides that of the Node.

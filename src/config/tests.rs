@@ -89,7 +89,7 @@ fn defaults() -> Config {
         ignore_external_ips: false,
         hostname_override: None,
         kubeconfig: None,
-        content_types: ContentTypes::default(),
+        content_type: ContentType::default(),
         master: None,
         bind_address: None,
         healthz_bind_address: Some("0.0.0.0:10256".parse().unwrap()),
@@ -436,7 +436,7 @@ fn flags_alone() {
     ]);
     let expected = Config {
         hostname_override: Some("node-1".into()),
-        content_types: ContentTypes { sent: ContentType::Json, accepted: ContentType::Json },
+        content_type: ContentType::Json,
         master: Some("https://192.0.2.1".into()),
         healthz_bind_address: None,
         metrics_bind_address: Some("[::1]:10249".parse().unwrap()),

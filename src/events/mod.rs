@@ -9,7 +9,6 @@
 //! lost; the log has the same text.
 
 mod limit;
-mod message;
 mod publish;
 mod writers;
 

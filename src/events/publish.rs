@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
-use hyper::header::{ACCEPT, CONTENT_TYPE};
-use hyper::http::Request;
-use hyper::http::request::Builder;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, ListParams, PostParams};
+use kube::{Client, Error};
 use shunt_core::model::ObjectName;
 use tokio::time::Instant;
 
 use super::limit::{Decision, Limit};
-use super::message::{Event, Metadata, MicroTime, Reference};
 use super::writers::{fnv1a, is_writer};
 use super::{Notice, Notices, Regarding, Scope};
 use crate::jitter;
-use crate::source::kubernetes::{Connection, ContentType, REQUEST_TIMEOUT};
+use crate::source::kubernetes::{Connection, REQUEST_TIMEOUT};
 
 /// The reporting controller.
 const CONTROLLER: &str = "shunt";
@@ -51,7 +53,6 @@ pub async fn publish(
     let now = || Instant::now().into_std();
     let mut limit = Limit::new(now());
     let mut forbidden = false;
-    let mut content_type = connection.content_types().sent;
     let is_sent_by_others = |notice: &Notice| {
         let is = !is_writer(&node_name, &nodes(), notice);
         if is {
@@ -79,17 +80,10 @@ pub async fn publish(
         let time = time();
         let mut pauses = PAUSES.iter();
         loop {
-            let sent = send(&connection, &notice, &node_name, time, content_type).await;
-            let Err(error) = sent else {
+            let Err(error) = send(&connection, &notice, &node_name, time).await else {
                 forbidden = false;
                 break;
             };
-            if error.status == Some(StatusCode::UNSUPPORTED_MEDIA_TYPE)
-                && content_type == ContentType::Protobuf
-            {
-                content_type = ContentType::Json;
-                continue;
-            }
             if error.status == Some(StatusCode::FORBIDDEN) {
                 if !std::mem::replace(&mut forbidden, true) {
                     tracing::warn!(
@@ -125,19 +119,11 @@ struct Failure {
     is_final: bool,
 }
 
-impl Failure {
-    /// Returns the failure of a request that cannot be made.
-    fn of_request(error: impl ToString) -> Failure {
-        Failure { text: error.to_string(), status: None, is_final: true }
-    }
-}
-
 async fn send(
     connection: &Connection,
     notice: &Notice,
     node_name: &str,
     time: SystemTime,
-    content_type: ContentType,
 ) -> Result<(), Failure> {
     let uid = match &notice.regarding {
         // kubectl and the kubelet use the name as the uid of a Node.
@@ -148,14 +134,15 @@ async fn send(
             found => found?,
         },
     };
-    let event = event(notice, node_name, uid.as_deref(), time);
-    let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", event.metadata.namespace);
-    let (content_type, body) = event.encode(content_type).map_err(Failure::of_request)?;
-    let request = Request::post(path).header(CONTENT_TYPE, content_type);
-    match ask(connection, request, body).await {
+    let event = event(notice, node_name, uid, time);
+    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+    let sent = ask(connection, async |client| {
+        Api::namespaced(client, namespace).create(&PostParams::default(), &event).await
+    });
+    match sent.await {
         // Another node was faster, or the answer to an earlier attempt was lost.
         Err(error) if error.status == Some(StatusCode::CONFLICT) => Ok(()),
-        answer => answer.map(drop),
+        sent => sent.map(drop),
     }
 }
 
@@ -164,23 +151,22 @@ async fn send(
 async fn uid(connection: &Connection, service: &ObjectName) -> Result<Option<String>, Failure> {
     let ObjectName { namespace, name } = service;
     // Version 0: from the server's cache.
-    let path = format!(
-        "/api/v1/namespaces/{namespace}/services?fieldSelector=metadata.name%3D{name}\
-         &resourceVersion=0"
-    );
-    let list = ask(connection, Request::get(path), Vec::new()).await?;
-    let list: serde_json::Value = serde_json::from_str(&list).unwrap_or_default();
-    Ok(list["items"][0]["metadata"]["uid"].as_str().map(str::to_owned))
+    let one = ListParams::default().fields(&format!("metadata.name={name}")).at("0");
+    let list = ask(connection, async |client| {
+        Api::<Service>::namespaced(client, namespace).list_metadata(&one).await
+    });
+    Ok(list.await?.items.into_iter().find_map(|service| service.metadata.uid))
 }
 
-/// Sends a request and returns the body of the answer.
-async fn ask(connection: &Connection, request: Builder, body: Vec<u8>) -> Result<String, Failure> {
-    let request = request.header(ACCEPT, "application/json").body(body);
-    let request = request.map_err(Failure::of_request)?;
+/// Sends a request and returns the answer.
+async fn ask<T>(
+    connection: &Connection,
+    request: impl AsyncFnOnce(Client) -> Result<T, Error>,
+) -> Result<T, Failure> {
     let (number, client) = connection.client();
-    match tokio::time::timeout(REQUEST_TIMEOUT, client.request_text(request)).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, request(client)).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(kube::Error::Api(status))) => {
+        Ok(Err(Error::Api(status))) => {
             let code = StatusCode::from_u16(status.code).unwrap_or_default();
             if code == StatusCode::UNAUTHORIZED {
                 connection.renew(number);
@@ -188,6 +174,10 @@ async fn ask(connection: &Connection, request: Builder, body: Vec<u8>) -> Result
             let passes = [StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS].contains(&code);
             let is_final = code.is_client_error() && !passes;
             Err(Failure { text: status.message, status: Some(code), is_final })
+        }
+        // A request that cannot be made, or an answer that cannot be read.
+        Ok(Err(error @ (Error::BuildRequest(_) | Error::SerdeError(_)))) => {
+            Err(Failure { text: error.to_string(), status: None, is_final: true })
         }
         Ok(Err(error)) => {
             connection.renew(number);
@@ -202,12 +192,7 @@ async fn ask(connection: &Connection, request: Builder, body: Vec<u8>) -> Result
 
 /// Returns the name of an Event. All nodes give the same name to an Event about the same Service
 /// for the same reason, so that there is one in the whole cluster.
-fn event_name(
-    notice: &Notice,
-    node_name: &str,
-    uid: Option<&str>,
-    time: jiff::Timestamp,
-) -> String {
+fn event_name(notice: &Notice, node_name: &str, uid: Option<&str>, time: Timestamp) -> String {
     match &notice.regarding {
         Regarding::Node => {
             let suffix = format!(".{:x}", time.as_nanosecond());
@@ -228,35 +213,39 @@ fn event_name(
 }
 
 /// Returns the object. Events about a Node are in the namespace `default`.
-fn event(notice: &Notice, node_name: &str, uid: Option<&str>, time: SystemTime) -> Event {
-    let event_time = MicroTime::new(time);
+fn event(notice: &Notice, node_name: &str, uid: Option<String>, time: SystemTime) -> Event {
+    let time = Timestamp::try_from(time).unwrap_or_default();
     let (kind, namespace, name) = match &notice.regarding {
-        Regarding::Node => ("Node", "default", node_name),
-        Regarding::Service(service) => ("Service", &*service.namespace, &*service.name),
+        Regarding::Node => ("Node", None, node_name),
+        Regarding::Service(service) => {
+            ("Service", Some(service.namespace.to_string()), &*service.name)
+        }
     };
-    let regarding_namespace = match &notice.regarding {
-        Regarding::Node => "",
-        Regarding::Service(_) => namespace,
-    };
+    let type_ = if notice.is_warning { "Warning" } else { "Normal" };
     Event {
-        metadata: Metadata {
-            name: event_name(notice, node_name, uid, event_time.timestamp()),
-            namespace: namespace.to_owned(),
+        metadata: ObjectMeta {
+            name: Some(event_name(notice, node_name, uid.as_deref(), time)),
+            namespace: Some(namespace.clone().unwrap_or_else(|| "default".to_owned())),
+            ..ObjectMeta::default()
         },
-        event_time,
-        reporting_controller: CONTROLLER.to_owned(),
-        reporting_instance: cut(&format!("{CONTROLLER}-{node_name}"), MAX_INSTANCE).to_owned(),
-        type_: if notice.is_warning { "Warning" } else { "Normal" }.to_owned(),
-        reason: notice.reason.to_owned(),
-        action: notice.action.to_owned(),
-        regarding: Reference {
-            kind: kind.to_owned(),
-            namespace: regarding_namespace.to_owned(),
-            name: name.to_owned(),
-            uid: uid.unwrap_or_default().to_owned(),
-            api_version: "v1".to_owned(),
-        },
-        note: cut(&notice.note, MAX_NOTE).to_owned(),
+        event_time: Some(MicroTime(time)),
+        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_instance: Some(
+            cut(&format!("{CONTROLLER}-{node_name}"), MAX_INSTANCE).to_owned(),
+        ),
+        type_: Some(type_.to_owned()),
+        reason: Some(notice.reason.to_owned()),
+        action: Some(notice.action.to_owned()),
+        regarding: Some(ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(kind.to_owned()),
+            namespace,
+            name: Some(name.to_owned()),
+            uid,
+            ..ObjectReference::default()
+        }),
+        note: Some(cut(&notice.note, MAX_NOTE).to_owned()),
+        ..Event::default()
     }
 }
 
@@ -275,14 +264,11 @@ mod tests {
     use std::collections::btree_map::Entry;
     use std::sync::Mutex;
 
-    use hyper::Method;
-    use hyper::http::HeaderValue;
-    use prost::Message;
+    use hyper::{Method, Request};
     use serde_json::Value;
 
     use super::*;
     use crate::events::Recorder;
-    use crate::source::kubernetes::ContentTypes;
 
     #[test]
     fn an_event_is_what_the_api_takes() {
@@ -295,13 +281,7 @@ mod tests {
             note: "ä".repeat(MAX_NOTE),
         };
         let now = SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000_000_000_001);
-        let event = event(&notice, "node-1", Some("0a-1b"), now);
-        let bodies = [ContentType::Json, ContentType::Protobuf].map(|content_type| {
-            let (content_type, body) = event.encode(content_type).unwrap();
-            decode(&content_type, &body)
-        });
-        assert_eq!(bodies[0], bodies[1]);
-        let [event, _] = bodies;
+        let event = json(event(&notice, "node-1", Some("0a-1b".to_owned()), now));
         assert_eq!(
             (&event["apiVersion"], &event["kind"]),
             (&"events.k8s.io/v1".into(), &"Event".into())
@@ -325,28 +305,14 @@ mod tests {
             action: "StartShunt",
             note: String::new(),
         };
-        let event = event(&notice, "node-1", None, SystemTime::now());
-        let (content_type, body) = event.encode(ContentType::Json).unwrap();
-        let event = decode(&content_type, &body);
+        let event = json(event(&notice, "node-1", None, SystemTime::now()));
         assert_eq!(event["metadata"]["namespace"], "default");
         assert_eq!(event["type"], "Normal");
         assert!(event["regarding"].get("namespace").is_none());
     }
 
-    #[derive(Message)]
-    struct Unknown {
-        #[prost(bytes = "vec", tag = "2")]
-        raw: Vec<u8>,
-    }
-
-    /// Decodes the body of a request as the server does.
-    fn decode(content_type: &HeaderValue, body: &[u8]) -> Value {
-        if content_type == "application/json" {
-            return serde_json::from_slice(body).unwrap();
-        }
-        let Unknown { raw } = Unknown::decode(body.strip_prefix(b"k8s\0").unwrap()).unwrap();
-        let (_, json) = Event::decode(&*raw).unwrap().encode(ContentType::Json).unwrap();
-        serde_json::from_slice(&json).unwrap()
+    fn json(event: Event) -> Value {
+        serde_json::to_value(event).unwrap()
     }
 
     /// An API server that keeps Events by their names, or answers with the next of `failures`.
@@ -356,9 +322,6 @@ mod tests {
         failures: Mutex<Vec<u16>>,
         requests: Mutex<usize>,
         uids: Mutex<usize>,
-        content_types: Mutex<Vec<HeaderValue>>,
-        /// The agent accepts JSON only.
-        is_json_configured: bool,
     }
 
     impl Server {
@@ -368,32 +331,18 @@ mod tests {
                 let server = server.clone();
                 async move {
                     let method = request.method().clone();
-                    let content_type = request.headers().get(CONTENT_TYPE).cloned();
                     let body = request.into_body().collect_bytes().await.unwrap();
-                    let (status, body) = server.answer(&method, content_type.as_ref(), &body);
+                    let (status, body) = server.answer(&method, &body);
                     let body = kube::client::Body::from(body.into_bytes());
                     let answer = hyper::Response::builder().status(status).body(body).unwrap();
                     Ok::<_, std::convert::Infallible>(answer)
                 }
             });
             let client = kube::Client::new(service, "default");
-            let connection = Connection::new(move || Ok(client.clone())).unwrap();
-            let is_json = self.is_json_configured;
-            let content_type = if is_json { ContentType::Json } else { ContentType::Protobuf };
-            Arc::new(
-                connection.with_content_types(ContentTypes {
-                    sent: content_type,
-                    ..ContentTypes::default()
-                }),
-            )
+            Arc::new(Connection::new(move || Ok(client.clone())).unwrap())
         }
 
-        fn answer(
-            &self,
-            method: &Method,
-            content_type: Option<&HeaderValue>,
-            body: &[u8],
-        ) -> (u16, String) {
+        fn answer(&self, method: &Method, body: &[u8]) -> (u16, String) {
             if method == Method::GET {
                 *self.uids.lock().unwrap() += 1;
                 return (200, r#"{"items":[{"metadata":{"uid":"0a-1b"}}]}"#.to_owned());
@@ -411,9 +360,7 @@ mod tests {
             if let Some(code) = self.failures.lock().unwrap().pop() {
                 return refusal(code);
             }
-            let content_type = content_type.unwrap();
-            self.content_types.lock().unwrap().push(content_type.clone());
-            let event = decode(content_type, body);
+            let event: Value = serde_json::from_slice(body).unwrap();
             let name = event["metadata"]["name"].as_str().unwrap().to_owned();
             match self.events.lock().unwrap().entry(name) {
                 Entry::Occupied(_) => refusal(409),
@@ -536,20 +483,5 @@ mod tests {
         server.failures.lock().unwrap().extend([503, 429, 500]);
         publish_from(&server, "node-1", &HashSet::new(), [starting()]).await;
         assert_eq!(server.regarding("Node").len(), 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_server_without_protobuf_gets_json() {
-        let server = Arc::new(Server::default());
-        server.failures.lock().unwrap().push(415);
-        publish_from(&server, "node-1", &HashSet::new(), [starting(), conflict("web")]).await;
-        assert_eq!(*server.content_types.lock().unwrap(), ["application/json"; 2]);
-        assert_eq!(*server.requests.lock().unwrap(), 3, "it is not asked again");
-        let server = Arc::new(Server { is_json_configured: true, ..Server::default() });
-        publish_from(&server, "node-1", &HashSet::new(), [starting()]).await;
-        assert_eq!(*server.content_types.lock().unwrap(), ["application/json"]);
-        let server = Arc::new(Server::default());
-        publish_from(&server, "node-1", &HashSet::new(), [starting()]).await;
-        assert_eq!(*server.content_types.lock().unwrap(), ["application/vnd.kubernetes.protobuf"]);
     }
 }

@@ -1,8 +1,8 @@
 //! An HTTP listener for GET and HEAD that clients cannot exhaust.
 
 use std::convert::Infallible;
-use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::io::{self, IoSlice};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -138,22 +138,31 @@ fn lock(requests: &Mutex<Requests>) -> MutexGuard<'_, Requests> {
     requests.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens a listener. With `only_own_family`, an IPv6 listener accepts no IPv4 clients.
-pub(super) fn listen(address: SocketAddr, only_own_family: bool) -> std::io::Result<TcpListener> {
+/// Opens a listener. Without `only_own_family`, each unspecified address is that of both families, as
+/// it is to Go, or that of IPv4 on a kernel without IPv6.
+pub(super) fn listen(mut address: SocketAddr, only_own_family: bool) -> io::Result<TcpListener> {
     /// The usual value of `net.core.somaxconn`, which Go uses.
     const BACKLOG: u32 = 4096;
     /// The kernel's limits for unread answers: bytes (it allocates twice as many) and milliseconds.
     /// Connections inherit them.
     const SEND_BUFFER: u32 = 64 * 1024;
     const UNREAD_FOR: u32 = 10_000;
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    if address.is_ipv6() && only_own_family {
-        setsockopt(&socket, sockopt::Ipv6V6Only, &true)?;
+    let is_any = !only_own_family && address.ip().is_unspecified();
+    if is_any {
+        address.set_ip(Ipv6Addr::UNSPECIFIED.into());
     }
+    let socket = match address.is_ipv6().then(TcpSocket::new_v6) {
+        Some(Err(error)) if is_any && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {
+            address.set_ip(Ipv4Addr::UNSPECIFIED.into());
+            TcpSocket::new_v4()?
+        }
+        Some(socket) => socket?,
+        None => TcpSocket::new_v4()?,
+    };
+    if address.is_ipv6() {
+        setsockopt(&socket, sockopt::Ipv6V6Only, &only_own_family)?;
+    }
+    socket.set_reuseaddr(true)?;
     socket.set_send_buffer_size(SEND_BUFFER)?;
     setsockopt(&socket, sockopt::TcpUserTimeout, &UNREAD_FOR)?;
     socket.bind(address)?;
@@ -165,7 +174,7 @@ pub(super) async fn accept(
     listener: &TcpListener,
     handler: Handler,
     connections: &Connections,
-) -> std::io::Error {
+) -> io::Error {
     /// The pause before the next `accept` after a shortage.
     const PAUSE: Duration = Duration::from_millis(100);
     // Let requests be answered before further connections can take their slots.
@@ -216,7 +225,7 @@ enum AcceptError {
 }
 
 impl AcceptError {
-    fn of(error: &std::io::Error) -> AcceptError {
+    fn of(error: &io::Error) -> AcceptError {
         match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => {
                 AcceptError::Shortage
@@ -248,7 +257,7 @@ impl AsyncRead for Stream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
@@ -258,7 +267,7 @@ impl AsyncWrite for Stream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -266,7 +275,7 @@ impl AsyncWrite for Stream {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write_vectored(context, parts)
     }
 
@@ -274,17 +283,11 @@ impl AsyncWrite for Stream {
         self.stream.is_write_vectored()
     }
 
-    fn poll_flush(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    fn poll_shutdown(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
@@ -409,7 +412,7 @@ mod tests {
             (Errno::ENETDOWN, AcceptError::Connection),
             (Errno::EINVAL, AcceptError::Listener),
         ] {
-            assert_eq!(AcceptError::of(&std::io::Error::from(errno)), expected, "{errno}");
+            assert_eq!(AcceptError::of(&io::Error::from(errno)), expected, "{errno}");
         }
     }
 }

@@ -12,6 +12,8 @@ pub(crate) fn cases() -> Vec<Case> {
     let both = both![agent_of_the_chart_may_do_what_it_needs, missing_node_is_a_warning];
     let alone = standin_only![
         missing_permission_is_named_by_its_rule,
+        null_is_the_absence_of_a_field,
+        answer_without_objects_fails,
         server_that_does_not_answer_fails,
         rejected_credentials_fail,
         cluster_ip_as_the_address_of_the_server_fails,
@@ -45,6 +47,7 @@ fn check(world: &World, kubeconfig: &Kubeconfig, variables: &[(&str, &str)]) -> 
     command.arg("--kubeconfig").arg(kubeconfig.path()).envs(variables.iter().copied());
     let output = command.output()?;
     let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!stderr.contains('\u{1b}'), "{stderr}");
     let lines: Vec<Value> = serde_json::from_slice(&output.stdout).context(stderr.into_owned())?;
     let fails = lines.iter().any(|line| line["result"] == "FAIL");
     assert_eq!(output.status.code(), Some(fails.into()), "{lines:#?}");
@@ -97,6 +100,36 @@ fn missing_permission_is_named_by_its_rule(api: Api) -> Result<()> {
     // Servers before Kubernetes 1.31 have none.
     standin.misbehave(Fault::new(Answer::Status(404)).of(Kind::ServiceCidr));
     checked(&world)?.has("api-permissions", "OK", &[]);
+    Ok(())
+}
+
+/// Go writes `null` for an empty list. Other servers have fields that shunt does not know.
+fn null_is_the_absence_of_a_field(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let list = |items: &str| format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":{items}}}"#);
+    let node = r#"[{"metadata":{"name":"node-1","labels":null},"spec":{"podCIDRs":null,"taints":null},
+        "status":{"addresses":[{"type":"InternalIP","address":"192.0.2.10"}],"conditions":null,
+        "future":1}}]"#;
+    for (kind, items) in [(Kind::Node, node), (Kind::EndpointSlice, "null")] {
+        let body = Answer::Body(list(items).into());
+        world.standin()?.misbehave(Fault::new(body).on(Verb::List).of(kind));
+    }
+    let lines = checked(&world)?;
+    lines.has("api-permissions", "OK", &[]);
+    lines.has("node-ports", "OK", &["192.0.2.10"]);
+    Ok(())
+}
+
+fn answer_without_objects_fails(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let body = Answer::Body("<html>\u{1b}[31m</html>".into());
+    world.standin()?.misbehave(Fault::new(body).on(Verb::List).of(Kind::Node));
+    let lines = checked(&world)?;
+    lines.has(
+        "api-permissions",
+        "FAIL",
+        &["the API server sent an invalid response: expected value"],
+    );
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use shunt::source::kubernetes::{Access, ContentType, ContentTypes, Source};
+use shunt::source::kubernetes::{Access, ContentType, Source};
 use shunt_core::model::{Balancing, Change};
 use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Request, Verb, both, standin_only};
 
@@ -128,12 +128,9 @@ status:
 ";
 
 /// Returns what a source with these content types delivers of the first lists.
-fn first_lists(world: &World, accepted: ContentType) -> Result<BTreeMap<String, Change>> {
-    let access = Access {
-        kubeconfig: Some(world.kubeconfig.path()),
-        content_types: ContentTypes { accepted, sent: ContentType::Json },
-        ..Access::default()
-    };
+fn first_lists(world: &World, content_type: ContentType) -> Result<BTreeMap<String, Change>> {
+    let access =
+        Access { kubeconfig: Some(world.kubeconfig.path()), content_type, ..Access::default() };
     world.lab.node.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {

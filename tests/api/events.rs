@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Standin, Verb, both, standin_only};
+use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
 use shunt_testbed::{Protocol, Service};
 
 use crate::world::{WEB, World, cluster_ip_service};
@@ -28,7 +28,6 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(standin_only![
         forbidden_events_delay_nothing,
         unanswered_events_delay_nothing,
-        a_server_without_protobuf_gets_json,
         event_has_no_uid_if_the_service_cannot_be_read,
     ]);
     cases
@@ -173,33 +172,13 @@ fn the_start_is_told(api: Api) -> Result<()> {
     assert_eq!(event["regarding"]["uid"], "node-1");
     assert_eq!(event["reportingController"], "shunt");
     assert_eq!(event["reportingInstance"], "shunt-node-1");
-    // The server takes it in the first encoding.
+    // The server takes it at once.
     let created = agent.wait_for_answer(10249, "/metrics", |answer| {
         let is_post = |line: &&str| line.contains(r#"method="POST""#) && line.contains("code=");
         let lines: Vec<String> = answer.body.lines().filter(is_post).map(str::to_owned).collect();
         (!lines.is_empty()).then_some(lines)
     })?;
     assert!(created.iter().all(|line| line.contains(r#"code="201""#)), "{created:?}");
-    if let Api::Standin(standin) = &world.api {
-        assert_eq!(content_types(standin), ["application/vnd.kubernetes.protobuf"]);
-    }
-    Ok(())
-}
-
-/// How the Events were encoded.
-fn content_types(standin: &Standin) -> Vec<String> {
-    let events = standin.requests().into_iter().filter(|request| request.verb == Verb::Create);
-    events.map(|request| request.content_type).collect()
-}
-
-fn a_server_without_protobuf_gets_json(api: Api) -> Result<()> {
-    let world = World::new(api)?;
-    let refused = Fault::new(Answer::Status(415)).on(Verb::Create).of(Kind::Event);
-    world.standin()?.misbehave(refused.times(1));
-    let _agent = world.start()?;
-    wait_for(&world, "Starting")?;
-    let expected = ["application/vnd.kubernetes.protobuf", "application/json"];
-    assert_eq!(content_types(world.standin()?), expected);
     Ok(())
 }
 

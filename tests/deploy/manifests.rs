@@ -27,6 +27,25 @@ pub(crate) fn daemon_sets() -> Result<Vec<(&'static str, DaemonSet)>> {
     Ok(found)
 }
 
+/// A Job puts its name into a label.
+#[test]
+fn jobs_of_nodes_with_long_names_have_names_of_their_own() -> Result<()> {
+    let mut names = BTreeMap::new();
+    for object in objects(&read("tests/fixtures/chart/jobs.yaml")?)? {
+        let Object::Job(job) = object else { continue };
+        let name = job.metadata.name.context("no name")?;
+        let node = job.spec.and_then(|spec| spec.template.spec?.node_name).context("no node")?;
+        let is_label = |label: &str| {
+            let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            !label.is_empty() && label.chars().all(inner) && label.trim_matches('-') == label
+        };
+        assert!(name.len() <= 63 && name.split('.').all(is_label), "{name}");
+        assert_eq!(names.insert(name, node), None, "{names:?}");
+    }
+    assert_eq!(names.len(), 2);
+    Ok(())
+}
+
 /// The pod of the Job that runs `shunt check`.
 pub(crate) fn check_pod() -> Result<PodSpec> {
     for object in objects(&read("deploy/guides/check.yaml")?)? {

@@ -30,7 +30,7 @@ enum Renderer {
     Kustomize(&'static str),
 }
 
-const RENDERINGS: [Rendering; 11] = [
+const RENDERINGS: [Rendering; 12] = [
     Rendering {
         output: "deploy/kustomize/base/shunt.yaml",
         by: Renderer::Helm { values: &[], arguments: &["--set=apiServer.host=replace-me.invalid"] },
@@ -56,6 +56,19 @@ const RENDERINGS: [Rendering; 11] = [
             arguments: &[
                 "--set=apiServer.host=replace-me.invalid",
                 "--set=check.jobNodes={node-to-check}",
+            ],
+        },
+    },
+    // Names of nodes that are alike until after the longest name of a Job.
+    Rendering {
+        output: "tests/fixtures/chart/jobs.yaml",
+        by: Renderer::Helm {
+            values: &[],
+            arguments: &[
+                "--show-only=templates/check.yaml",
+                "--set=apiServer.host=replace-me.invalid",
+                "--set=check.jobNodes[0]=gpu-1.rack-12.row-3.hall-1.frankfurt-main-1.dc.example.com",
+                "--set=check.jobNodes[1]=gpu-1.rack-12.row-3.hall-1.frankfurt-main-1.dc.example.org",
             ],
         },
     },

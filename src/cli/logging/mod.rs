@@ -110,7 +110,7 @@ fn layer(format: LogFormat) -> Format {
 
 /// Returns the levels for a verbosity of kube-proxy: 0 logs starts, stops and problems, 2 adds each
 /// commit, 4 each step. The libraries for HTTP and TLS log very much; 8 adds their requests, like
-/// kube-proxy.
+/// kube-proxy. kube warns with the whole body of an answer that it cannot decode.
 fn levels(verbosity: u8) -> Targets {
     let (own, libraries) = match verbosity {
         0..=1 => (LevelFilter::INFO, LevelFilter::WARN),
@@ -119,5 +119,7 @@ fn levels(verbosity: u8) -> Targets {
         8..=9 => (LevelFilter::TRACE, LevelFilter::DEBUG),
         _ => (LevelFilter::TRACE, LevelFilter::TRACE),
     };
-    Targets::new().with_default(libraries).with_target("shunt", own)
+    let kube = if libraries == LevelFilter::WARN { LevelFilter::OFF } else { libraries };
+    let targets = Targets::new().with_default(libraries).with_target("shunt", own);
+    targets.with_target("kube_client", kube)
 }

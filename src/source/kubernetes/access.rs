@@ -9,7 +9,7 @@ use kube::config::InClusterError;
 
 use super::proxy::Proxy;
 use super::token::{Token, TokenError};
-use super::{ContentTypes, Dialer, kubeconfig};
+use super::{ContentType, Dialer, kubeconfig};
 use crate::spanned_yaml::Diagnostic;
 
 /// The settings of the access to the API server.
@@ -21,8 +21,8 @@ pub struct Access {
     pub master: Option<String>,
     /// Connects from another network namespace, which is tried before the agent's own.
     pub dialer: Option<Dialer>,
-    /// The content types of requests and answers.
-    pub content_types: ContentTypes,
+    /// The preferred content type of lists and watches. JSON is always accepted.
+    pub content_type: ContentType,
 }
 
 /// An error of the settings: retries would not help.

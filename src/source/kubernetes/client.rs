@@ -21,7 +21,7 @@ use super::requests::{ObserverLayer, RequestObserver};
 use super::server_name::server_name;
 use super::token::Token;
 use super::tunnel::Tunnel;
-use super::{Access, AccessError, ContentTypes};
+use super::{Access, AccessError, ContentType};
 
 /// The timeout of a request, and of the body of its answer. A server that is busy queues a request
 /// and answers within 60 s, its `--request-timeout`. This timeout also covers the connect, so it is
@@ -120,7 +120,7 @@ where
 /// certificates, keys or addresses may have changed.
 pub struct Connection {
     make: Box<dyn Fn() -> Result<Client, AccessError> + Send + Sync>,
-    content_types: ContentTypes,
+    content_type: ContentType,
     current: Mutex<(u64, Client)>,
 }
 
@@ -131,13 +131,9 @@ impl Connection {
     /// # Errors
     /// If the credentials or the server's address cannot be read or used.
     pub fn open(access: Access, observer: RequestObserver) -> Result<Connection, AccessError> {
-        let content_types = access.content_types;
+        let content_type = access.content_type;
         let connection = Connection::new(move || client(&access, &observer))?;
-        Ok(connection.with_content_types(content_types))
-    }
-
-    pub(crate) fn with_content_types(self, content_types: ContentTypes) -> Connection {
-        Connection { content_types, ..self }
+        Ok(Connection { content_type, ..connection })
     }
 
     pub(crate) fn new(
@@ -146,15 +142,14 @@ impl Connection {
         let client = make()?;
         Ok(Connection {
             make: Box::new(make),
-            content_types: ContentTypes::default(),
+            content_type: ContentType::default(),
             current: Mutex::new((0, client)),
         })
     }
 
-    /// Returns the configured content types of requests and answers.
-    #[must_use]
-    pub fn content_types(&self) -> ContentTypes {
-        self.content_types
+    /// Returns the configured content type of lists and watches.
+    pub(super) fn content_type(&self) -> ContentType {
+        self.content_type
     }
 
     /// Returns the client and its number.

@@ -1,4 +1,4 @@
-//! The content types of requests and answers, and their negotiation.
+//! The content type of answers, and its negotiation.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// How long requests ask for JSON after an answer in protobuf that the agent cannot use.
 const JSON_INTERVAL: Duration = Duration::from_secs(600);
 
-/// A content type of the Kubernetes API: the encoding of an answer or of the body of a request.
+/// The encoding of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ContentType {
     /// Protobuf; events of watches are frames.
@@ -44,15 +44,6 @@ impl ContentType {
         let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         value.and_then(ContentType::parse).unwrap_or(ContentType::Json)
     }
-}
-
-/// The configured content types.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ContentTypes {
-    /// The content type of the bodies of requests.
-    pub sent: ContentType,
-    /// The preferred content type of answers. JSON is always accepted.
-    pub accepted: ContentType,
 }
 
 /// The content types that a watch accepts at the moment.

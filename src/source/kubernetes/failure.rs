@@ -123,6 +123,16 @@ impl Failure {
     }
 }
 
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Failure {
+        match error {
+            kube::Error::Api(status) => Failure::from_status(&status, None),
+            kube::Error::SerdeError(error) => Failure::Garbage(innermost(&error)),
+            error => Failure::unreachable(&error),
+        }
+    }
+}
+
 /// Returns the rule of a role that permits list and watch of this kind.
 pub(super) fn rule(kind: Kind) -> String {
     let group = match kind {

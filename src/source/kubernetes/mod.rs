@@ -56,13 +56,12 @@ pub use access::{Access, AccessError};
 pub use api_status::ApiStatus;
 pub use client::Connection;
 pub(crate) use client::REQUEST_TIMEOUT;
-pub use content_type::{ContentType, ContentTypes};
+pub use content_type::ContentType;
 use decoder::Decoder;
 pub use dial::Dialer;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use fuzz::{fuzz, fuzz_both, fuzz_protobuf};
 pub use inspect::{Inspection, Refused, inspect};
-pub use protobuf::envelope;
 pub use requests::{ObservedRequest, RequestObserver};
 use resource::Resource;
 use watch::Watch;

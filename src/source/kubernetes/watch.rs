@@ -124,7 +124,7 @@ impl Watch {
     ) -> Watch {
         Watch {
             resource,
-            negotiation: Negotiation::new(connection.content_types().accepted),
+            negotiation: Negotiation::new(connection.content_type()),
             connection,
             api_status,
             decoder,

@@ -1,13 +1,14 @@
 //! `/healthz` and `/livez`, as load balancers and probes see them.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::ptrace;
 use nix::unistd::Pid;
 use shunt_testbed::{
-    Agent, Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT, Node, Occupier, patience,
+    Agent, Exposition, HEALTH_PORT, HttpAnswer, METRICS_PORT, Node, Occupier, http_get, patience,
 };
 
 use super::exported::{scrape, wait_for_sample, wait_for_services};
@@ -60,6 +61,29 @@ fn the_answers_are_kube_proxys() -> Result<()> {
         assert!(count.is_some_and(|count| count >= least), "{name} {code}: {count:?}");
     }
     agent.stop()
+}
+
+/// A kubelet asks at the primary address of the node, of whichever family. Go takes `0.0.0.0` as both.
+#[test]
+fn a_probe_is_answered_at_addresses_of_both_families() -> Result<()> {
+    let world = World::empty()?;
+    // The default of sockets that do not ask for IPv4.
+    world.lab.node.sysctl(&[("net/ipv6/bindv6only", "1")])?;
+    for address in ["0.0.0.0", "[::]"] {
+        let config = format!(
+            "healthzBindAddress: '{address}:10256'\nmetricsBindAddress: '{address}:10249'\n"
+        );
+        let agent = world.plain_agent().config(&config)?.start()?;
+        for node in ["192.0.2.10", "2001:db8:2::10"] {
+            for (port, path) in [(HEALTH_PORT, "/livez"), (METRICS_PORT, "/healthz")] {
+                let asked = SocketAddr::new(node.parse()?, port);
+                let answer = http_get(&world.lab.client, asked, path).context(asked)?;
+                assert_eq!(answer.status, 200, "{address}: {asked}");
+            }
+        }
+        agent.stop()?;
+    }
+    Ok(())
 }
 
 /// As kube-proxy, which has no proxier for a family that is switched off.

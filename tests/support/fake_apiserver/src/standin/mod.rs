@@ -4,7 +4,6 @@ mod access;
 mod body;
 mod encoding;
 mod event;
-mod event_message;
 mod list;
 mod misbehaviour;
 mod options;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hyper::Method;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use hyper::header::{ACCEPT, AUTHORIZATION};
 
 use crate::object::Kind;
 
@@ -62,8 +62,6 @@ pub struct Request {
     pub accept: String,
     /// The bearer token.
     pub token: Option<String>,
-    /// The media type of the body; empty if there is none.
-    pub content_type: String,
     /// Whether the connection had a client certificate of our authority.
     pub certificate: bool,
     /// What the path is about; none if it is about no resource.
@@ -141,9 +139,6 @@ impl Request {
         let authorization = request.headers().get(AUTHORIZATION);
         let token = authorization.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
         let token = token.map(str::to_owned);
-        let content_type = request.headers().get(CONTENT_TYPE);
-        let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let content_type = content_type.to_owned();
         let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
         let accept = accept.unwrap_or_default().to_owned();
         let target = Target::of(&path);
@@ -160,7 +155,7 @@ impl Request {
             (&Method::DELETE, false) => Verb::DeleteCollection,
             _ => Verb::Other,
         };
-        Self { verb, kind, path, query, accept, token, content_type, certificate, target }
+        Self { verb, kind, path, query, accept, token, certificate, target }
     }
 
     /// A parameter that is true unless it is `0` or `false`, if it is given.

@@ -20,7 +20,6 @@ use super::access::authorize;
 use super::body::{AnyBody, Broken, stream, whole};
 use super::encoding::Encoding;
 use super::event;
-use super::event_message;
 use super::list::list;
 use super::misbehaviour::Answer;
 use super::options::Options;
@@ -180,11 +179,6 @@ fn answer(
             Ok(Content::Stream(body))
         }
         Verb::Create if kind == Kind::Event && !target.namespace.is_empty() => {
-            let json = match &*request.content_type {
-                event_message::PROTOBUF => Some(event_message::json(content)?),
-                _ => None,
-            };
-            let content = json.as_deref().unwrap_or(content);
             let event = event::created(content, target, shared.store().revision())?;
             let key = Key::of(&event).map_err(|error| Refusal::bad_request(error.to_string()))?;
             if shared.store().get(&key).is_some() {

@@ -1,13 +1,13 @@
-//! The content types of requests to the API server and of its answers.
+//! The content type of the API server's answers.
 
 use super::effective::{Check, text};
 use super::raw::Configuration;
-use crate::source::kubernetes::{ContentType, ContentTypes};
+use crate::source::kubernetes::ContentType;
 use crate::spanned_yaml::{At, Severity};
 
 /// Recognises the content types. kube-proxy may speak more of them, so an unknown one is a warning:
 /// its effect is that of the default.
-pub(super) fn content_types(full: &Configuration, check: &mut Check<'_>) -> ContentTypes {
+pub(super) fn content_type(full: &Configuration, check: &mut Check<'_>) -> ContentType {
     let at = At::top("clientConnection");
     let known = "write application/vnd.kubernetes.protobuf or application/json";
     let mut unknown = |field: &'static str, value: &str, effect: &str| {
@@ -15,7 +15,7 @@ pub(super) fn content_types(full: &Configuration, check: &mut Check<'_>) -> Cont
         check.add(Severity::Warning, at.field(field), Some(&value), reason);
     };
     let written = full.client_connection.content_type.as_deref().unwrap_or_default();
-    let sent = ContentType::parse(written).unwrap_or_else(|| {
+    let default = ContentType::parse(written).unwrap_or_else(|| {
         unknown("contentType", written, "protobuf is used");
         ContentType::Protobuf
     });
@@ -28,7 +28,7 @@ pub(super) fn content_types(full: &Configuration, check: &mut Check<'_>) -> Cont
             None => unknown("acceptContentTypes", written, "it is ignored"),
         }
     }
-    ContentTypes { sent, accepted: accepted.unwrap_or(sent) }
+    accepted.unwrap_or(default)
 }
 
 #[cfg(test)]
@@ -40,25 +40,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn content_types_are_protobuf_unless_json_is_written() {
+    fn content_type_is_protobuf_unless_json_is_written() {
         use ContentType::{Json, Protobuf};
         let protobuf = "application/vnd.kubernetes.protobuf";
-        for (written, sent, accepted) in [
-            ("contentType: ''".to_owned(), Protobuf, Protobuf),
-            (format!("contentType: {protobuf}"), Protobuf, Protobuf),
-            ("contentType: application/json".to_owned(), Json, Json),
-            ("contentType: application/json; charset=utf-8".to_owned(), Json, Json),
+        for (written, expected) in [
+            ("contentType: ''".to_owned(), Protobuf),
+            (format!("contentType: {protobuf}"), Protobuf),
+            ("contentType: application/json".to_owned(), Json),
+            ("contentType: application/json; charset=utf-8".to_owned(), Json),
             (
                 format!("contentType: application/json, acceptContentTypes: '{protobuf}, */*'"),
-                Json,
                 Protobuf,
             ),
-            ("acceptContentTypes: application/json".to_owned(), Protobuf, Json),
-            (format!("acceptContentTypes: 'application/json,{protobuf}'"), Protobuf, Json),
-            (format!("acceptContentTypes: '{protobuf},application/json'"), Protobuf, Protobuf),
+            ("acceptContentTypes: application/json".to_owned(), Json),
+            (format!("acceptContentTypes: 'application/json,{protobuf}'"), Json),
+            (format!("acceptContentTypes: '{protobuf},application/json'"), Protobuf),
         ] {
             let config = good(&format!("clientConnection: {{{written}}}"));
-            assert_eq!(config.content_types, ContentTypes { sent, accepted }, "{written}");
+            assert_eq!(config.content_type, expected, "{written}");
         }
         let text = format!(
             "{HEAD}clientConnection:\n  contentType: application/yaml\n  \
@@ -66,7 +65,7 @@ mod tests {
         );
         let file = (Path::new("f"), text.as_bytes());
         let Loaded { config, problems, .. } = load(Some(file), &Flags::default()).unwrap();
-        assert_eq!(config.content_types, ContentTypes { sent: Protobuf, accepted: Json });
+        assert_eq!(config.content_type, Json);
         let expected = [
             "clientConnection.contentType = application/yaml: shunt does not speak this content type \
              (protobuf is used); write application/vnd.kubernetes.protobuf or application/json",
