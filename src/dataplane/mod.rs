@@ -8,7 +8,6 @@
 //! reports events.
 
 mod affinity;
-mod ahead;
 mod capacity;
 mod codec;
 mod command;

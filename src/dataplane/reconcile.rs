@@ -10,7 +10,6 @@ use shunt_core::plan::{
 };
 
 use super::affinity::{Step, Sweep, kept};
-use super::ahead::Ahead;
 use super::drift::{Drift, Found, Look};
 use super::fingerprint::Hashes;
 use super::gone::Gone;
@@ -39,7 +38,6 @@ pub struct Dataplane {
     pub(super) dirty: Dirty,
     pub(super) desired: Desired,
     pub(super) state: State,
-    pub(super) ahead: Ahead,
     /// The first sync waits for the Node: shunt's tables do not remember it.
     waits_for_node: bool,
     /// The reader, while the state is unknown.
@@ -101,7 +99,6 @@ impl Dataplane {
             dirty: Dirty::default(),
             desired: Desired::new(options, node_name),
             state: State::Unread,
-            ahead: Ahead::default(),
             waits_for_node: false,
             reader: Reader::default(),
             found: None,
@@ -133,7 +130,6 @@ impl Dataplane {
     pub fn apply(&mut self, change: Change) -> bool {
         self.gone.note(&self.store, &change);
         self.waits_for_node &= !matches!(change, Change::Node(_));
-        self.ahead.note(&change);
         self.store.apply(change, &mut self.dirty)
     }
 
@@ -342,12 +338,11 @@ impl Dataplane {
         self.drift.record_changes();
         self.sweep.committed(&prepared.stale, &prepared.later);
         let replaced = !current.moved_affinity.is_empty();
-        let mut report = prepared.enter(current, &mut self.policy);
+        let report = prepared.enter(current, &mut self.policy);
         if replaced || report.repaired > 0 {
             // Packets that met no rules made entries without address translation.
             self.flows.merge(self.desired.all_flows());
         }
-        self.ahead.account(&mut report);
         self.settled();
         Ok(report)
     }
@@ -413,7 +408,6 @@ impl Dataplane {
         isolated: bool,
         now: Instant,
     ) -> Result<Option<Prepared>, Error> {
-        let ahead = (!self.is_synced()).then(|| self.planned_part());
         let (Some(node_context), Some(current)) =
             (self.desired.node_context(), self.state.current_mut())
         else {
@@ -432,7 +426,6 @@ impl Dataplane {
                 sweep: &mut self.sweep,
                 gone: gone.wanted(now),
                 isolated,
-                ahead,
             })
         };
         let mut prepared = prepare(current, &mut *self.kernel)?;

@@ -10,7 +10,6 @@ use shunt_core::plan::{
 };
 
 use super::affinity::{Found, Sweep, delete, pools_with_affinity};
-use super::ahead::PlannedPart;
 use super::capacity::{self, Sizes, sizes_for};
 use super::codec::table_family;
 use super::diff::{Delta, Stale};
@@ -38,17 +37,6 @@ pub struct SyncReport {
     pub repaired: usize,
 }
 
-impl SyncReport {
-    /// Adds an earlier transaction for the same sync.
-    pub(super) fn add(&mut self, earlier: &SyncReport) {
-        self.messages += earlier.messages;
-        self.bytes += earlier.bytes;
-        self.added += earlier.added;
-        self.deleted += earlier.deleted;
-        self.repaired += earlier.repaired;
-    }
-}
-
 /// The inputs of a transaction.
 pub(super) struct Inputs<'a> {
     pub(super) kernel: &'a mut dyn Kernel,
@@ -61,8 +49,6 @@ pub(super) struct Inputs<'a> {
     pub(super) gone: Wanted<'a>,
     /// Puts every element in a message of its own, so that a refusal names just one.
     pub(super) isolated: bool,
-    /// The first sync comes later: the tables get no base chain yet.
-    pub(super) ahead: Option<PlannedPart>,
 }
 
 /// A transaction, with the new state of the record after its commit.
@@ -116,10 +102,7 @@ impl Prepared {
                         batch.delete_table(table, TABLE);
                     }
                     let owned = policy.creates_owned_tables();
-                    let sizes = sizes_for(&match inputs.ahead {
-                        Some(part) => counts.map(|count| part.extrapolate(count)),
-                        None => counts,
-                    });
+                    let sizes = sizes_for(&counts);
                     create_table(family, if owned { OWNED } else { 0 }, &sizes, &mut batch);
                     let entries = current.moved_affinity.iter().filter(|(of, _)| *of == family);
                     for (_, entries) in entries {
@@ -163,7 +146,6 @@ impl Prepared {
                 .into_iter()
                 .chain(on_demand.into_iter().filter_map(on_demand_chain))
                 .chain(of_family.chains.iter().cloned())
-                .filter(|chain| inputs.ahead.is_none() || chain.base.is_none())
                 .filter(|chain| record.chain(family, chain.name) != Some(Some(chain)))
                 .collect();
             gone.push((family, of_family));

@@ -183,7 +183,6 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
 
     /// Syncs if that is due. To be called behind [`Worker::look`], with the time after it.
     pub(super) fn work(&mut self, now: Instant) {
-        self.dataplane.write_ahead(now);
         if self.commit_at(now).is_some_and(|at| at <= now) {
             self.due = false;
             self.sync(now);

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, both, standin_only};
-use shunt_testbed::{EndpointSlice, Protocol};
 
-use crate::world::{WEB, World, cluster_ip_service};
+use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
     // First those that take half a minute, beside which all others run.
@@ -20,8 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_server_that_restarts_and_forgets_is_listed_anew,
         an_agent_that_starts_without_a_server_leaves_the_rules,
     ];
-    let large = standin_only![packets_meet_nothing_of_a_start_that_is_not_over];
-    [alone, both, large].concat()
+    [alone, both].concat()
 }
 
 const ALL: [&str; 3] = ["pod-1", "pod-2", "pod-3"];
@@ -180,32 +178,4 @@ fn an_agent_that_starts_without_a_server_leaves_the_rules(api: Api) -> Result<()
     assert_changed(&world);
     assert_eq!(world.generation()?, generation + 1, "what has changed, at once");
     Ok(())
-}
-
-/// In a large cluster, the agent writes to an empty kernel while the lists arrive.
-fn packets_meet_nothing_of_a_start_that_is_not_over(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let early = "10.96.1.1";
-    // Services of 1500, which are listed before "web", and slices that are long.
-    let annotation = "x".repeat(4_000);
-    for n in 1..=1500 {
-        let name = format!("a-{n:04}");
-        let ip = format!("10.96.{}.{}", 1 + (n - 1) / 250, 1 + (n - 1) % 250);
-        world.api.put(cluster_ip_service(&name, &ip))?;
-        let slice = EndpointSlice::v4(&name).metadata(&format!("annotations: {{x: {annotation}}}"));
-        world.api.put(slice.port("tcp", Protocol::Tcp, 8080).hosts(&[&world.lab.pod1]))?;
-    }
-    // The list of slices never gets through as a whole.
-    world.gate.cut_after(4_000_000)?;
-    let agent = world.agent()?.spawn()?;
-    agent.wait_for_log(&["wrote Services ahead of the first sync"])?;
-    let client = world.lab.from(&world.lab.client);
-    for to in [format!("{early}:80"), WEB[0].to_owned()] {
-        client.tcp(to).unhandled();
-    }
-    world.gate.reopen()?;
-    agent.wait_ready()?;
-    client.tcp(format!("{early}:80")).reaches(&["pod-1"]);
-    world.assert_web(&ALL);
-    world.mark()
 }

@@ -102,7 +102,7 @@ enum Task {
     Arm64(release::EmulationArguments),
     /// Write the man pages of shunt and its commands to `target/man`
     Man,
-    /// Make the pictures of commands and of the dashboard in docs/pictures, from real runs
+    /// Make the pictures of commands in docs/pictures, from real runs
     Pictures(pictures::Arguments),
     /// Build the pages of the repository as a site, and check its links
     Site,

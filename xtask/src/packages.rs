@@ -27,8 +27,6 @@ pub(crate) enum Purpose {
     Container,
     /// Making a release, and tests under emulation.
     Release,
-    /// Making the pictures of the pages.
-    Pictures,
 }
 
 impl Purpose {
@@ -138,7 +136,7 @@ const REQUIREMENTS: &[Requirement] = &[
         probe: Probe::File(KEYRING),
         package: "debian-archive-keyring",
         why: "verifies the packages that are fetched",
-        purposes: &[Purpose::Vm, Purpose::Release, Purpose::Pictures],
+        purposes: &[Purpose::Vm, Purpose::Release],
     },
     Requirement {
         probe: Probe::Program("x86_64-linux-gnu-gcc"),

@@ -1,6 +1,5 @@
 //! The dataplane over `tests/support/fake_nftables`: no privileges, made-up time, any fault at any call.
 
-mod ahead;
 mod counters;
 mod damage;
 mod failures;

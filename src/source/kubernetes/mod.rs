@@ -5,9 +5,8 @@
 //!
 //! Invariants:
 //! - While the server is unreachable, its last state holds.
-//! - A complete list deletes the objects that it lacks ([`Change::Listed`]). The first list of a kind
-//!   is delivered in parts while it arrives, each later one as a whole or not at all; between
-//!   lists, only events are delivered.
+//! - A complete list deletes the objects that it lacks ([`Change::Listed`]). It is delivered
+//!   as a whole or not at all; between lists, only events are delivered.
 //! - An invalid object affects no other object.
 //!
 //! Must not know: planning, nf_tables.

@@ -48,9 +48,6 @@ const SHORT_LIVED: u32 = 4;
 /// The maximum pause before the next request for ServiceCIDRs, of a server that has none or does not
 /// permit it.
 const WITHOUT_CIDRS_PAUSE: Duration = Duration::from_secs(600);
-/// The first list of a kind is delivered in parts of so many objects, so that others can work on them
-/// while the rest arrives.
-const PART: usize = 500;
 /// The upper bound for a server's `Retry-After`, without the random part.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
@@ -338,10 +335,6 @@ impl Watch {
             let mut page = Page::new(answer);
             while let Some(item) = page.next().await? {
                 self.put(&mut list, &item)?;
-                if !self.listed && list.changes.len() == PART {
-                    let part = std::mem::take(&mut list.changes);
-                    self.deliver(None, ChangeBatch::new(part, Instant::now())).await?;
-                }
             }
             let ListMetadata { version, next: token } = page.end()?;
             if token.is_none() {

@@ -120,8 +120,7 @@ impl Store {
     }
 
     /// Reserves capacity for the objects of the first batch of each kind, exactly: maps that grow
-    /// leave holes in the heap of about their own size. A source that lists in parts fills the rest
-    /// as it comes.
+    /// leave holes in the heap of about their own size.
     pub fn expect(&mut self, changes: &[Change]) {
         if !self.services.is_empty() && !self.slices.is_empty() {
             return;
