@@ -15,6 +15,7 @@ use super::limit::{Decision, Limit};
 use super::message::{Event, Metadata, MicroTime, Reference};
 use super::writers::{fnv1a, is_writer};
 use super::{Notice, Notices, Regarding, Scope};
+use crate::escape;
 use crate::jitter;
 use crate::source::kubernetes::{Connection, ContentType, REQUEST_TIMEOUT};
 
@@ -256,7 +257,7 @@ fn event(notice: &Notice, node_name: &str, uid: Option<&str>, time: SystemTime) 
             uid: uid.unwrap_or_default().to_owned(),
             api_version: "v1".to_owned(),
         },
-        note: cut(&notice.note, MAX_NOTE).to_owned(),
+        note: cut(&escape::line(&notice.note), MAX_NOTE).to_owned(),
     }
 }
 
