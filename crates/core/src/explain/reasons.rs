@@ -124,7 +124,7 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
         // Without the plan's consent, the tables differ: the rules for unused addresses and ports
         // end the way of a packet that has lost its frontend.
         End::Dropped(_) if policy == Policy::Local && frontend.outcome == Outcome::Drop => {
-            findings.push(no_local(&target, &views));
+            findings.push(no_local(&target, &views, DROPPED));
         }
         End::Rejected(_) if frontend.outcome == Outcome::Reject => {
             findings.push(no_endpoints(service, store, &target, &views));
@@ -160,10 +160,7 @@ fn proxied(
     let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(key)?);
     let service = store.service(desired.service_of(key)?)?;
     let port = port_of(service, key)?;
-    let policy = match policy_of(service, kind) {
-        Policy::Local => Policy::ShortCircuit,
-        policy => policy,
-    };
+    let policy = policy_of(service, kind);
     let (locality, unresponsive) = (context.locality(), &context.options.unresponsive);
     let question = Question { service, port, family, policy, locality, unresponsive };
     let served = match key {
@@ -173,9 +170,10 @@ fn proxied(
     let pool = served.map(|served| served.pool).unwrap_or_default();
     let views = endpoints(store, question, &choices_of(&pool));
     let target = Target::of(question, key, kind, frontend);
-    let finding = match pool.is_empty() {
-        true => no_endpoints(service, store, &target, &views),
-        false => Finding::new(
+    let finding = match (pool.is_empty(), &frontend.outcome) {
+        (true, Outcome::Drop) => no_local(&target, &views, "the connection is refused"),
+        (true, _) => no_endpoints(service, store, &target, &views),
+        (false, _) => Finding::new(
             Code::LoopbackProxy,
             format!(
                 "the agent's proxy accepts connections to node port {} on {}, and connects to an \
@@ -261,7 +259,10 @@ fn not_allowed(service: &Service, target: &Target, packet: &Packet) -> Finding {
     Finding::new(Code::SourceNotAllowed, text)
 }
 
-pub(super) fn no_local(target: &Target, views: &[EndpointView]) -> Finding {
+/// What becomes of a packet by the rules if policy Local leaves no endpoint.
+pub(super) const DROPPED: &str = "the packet is dropped without an answer";
+
+pub(super) fn no_local(target: &Target, views: &[EndpointView], effect: &str) -> Finding {
     let field = match target.kind {
         FrontendKind::ClusterIp => "internalTrafficPolicy",
         _ => "externalTrafficPolicy",
@@ -269,7 +270,7 @@ pub(super) fn no_local(target: &Target, views: &[EndpointView]) -> Finding {
     let others = views.iter().filter(|view| view.why == Some(NotUsed::NotLocal)).count();
     let text = format!(
         "spec.{field} of Service {} is Local, and no endpoint on this node is ready ({others} ready \
-         on other nodes): the packet is dropped without an answer",
+         on other nodes): {effect}",
         target.service
     );
     Finding::new(Code::NoLocalEndpoints, text)

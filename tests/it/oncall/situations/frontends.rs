@@ -21,6 +21,7 @@ const VICTIM: u8 = 47;
 const OTHER_PROXY: u8 = 49;
 const UNSERVED: u8 = 50;
 const ELSEWHERE: u8 = 51;
+const HERE: u8 = 52;
 
 /// The address of a listener of the node in a ServiceCIDR, as a DNS cache has one.
 const OF_NODE: [&str; 2] = ["10.96.0.200", "fd00:96::200"];
@@ -319,8 +320,19 @@ const ON_LOOPBACK: &[Row] = &[
         from: From::Node,
         to: To::At("127.0.0.1", "::1", table::node_port(ELSEWHERE)),
         over: TCP,
+        says: Says::Refused,
+        codes: &["no-local-endpoints"],
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a node port on loopback, policy Local, endpoints here and elsewhere",
+        from: From::Node,
+        to: To::At("127.0.0.1", "::1", table::node_port(HERE)),
+        over: TCP,
         codes: &["loopback-proxy"],
-        packet: Packet::Answered(&["pod-3"]),
+        unused: &[("pod-3", "not-local")],
+        packet: Packet::Answered(&["pod-1"]),
         ..ROW
     },
 ];
@@ -330,14 +342,21 @@ fn node_ports_on_loopback_are_explained() -> Result<()> {
     let world = world()?;
     let unserved = service_of("unserved", UNSERVED);
     world.manifests.write("unserved.yaml", unserved)?;
-    let elsewhere = service_of("elsewhere", ELSEWHERE).spec("externalTrafficPolicy: Local");
-    let slices = slices("elsewhere", &[&world.lab.pod3]);
-    world.manifests.write("elsewhere.yaml", format!("{elsewhere}{slices}"))?;
+    let (pod1, pod3) = (&world.lab.pod1, &world.lab.pod3);
+    for (name, number, pods) in
+        [("elsewhere", ELSEWHERE, &[pod3][..]), ("here", HERE, &[pod1, pod3])]
+    {
+        let service = service_of(name, number).spec("externalTrafficPolicy: Local");
+        let slices = slices(name, pods);
+        world.manifests.write(&format!("{name}.yaml"), format!("{service}{slices}"))?;
+    }
     let agent =
         world.agent("mode: nftables\nnodePortAddresses: [primary, localhost]\n")?.start()?;
     let node = world.lab.from(&world.lab.node);
     for address in ["127.0.0.1", "[::1]"] {
         node.tcp(format!("{address}:30112")).eventually().reaches(&["pod-1"]);
+        let here = table::node_port(HERE);
+        node.tcp(format!("{address}:{here}")).eventually().reaches(&["pod-1"]);
     }
     check(&world, ON_LOOPBACK)?;
     agent.stop()
