@@ -416,15 +416,27 @@ fn without_frontend(
             findings.push(Finding::new(Code::ExternalIpsIgnored, text));
         }
     }
-    if let Some(owner) = packet.node_port_key().and_then(|key| desired.service_of(key)) {
-        let is_own = context.interface_addresses.contains(&address) || address.is_loopback();
-        if is_own {
-            let text = format!(
-                "node port {} of Service {owner} is not on {address}: {}",
-                packet.port,
-                why_not_there(packet, context)
-            );
-            findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
+    let own = &context.interface_addresses;
+    let is_own = own.contains(&address) || own.is_empty() || address.is_loopback();
+    let node_port = packet.node_port_key().filter(|_| is_own);
+    if let Some(owner) = node_port.and_then(|key| desired.service_of(key)) {
+        let text = format!(
+            "node port {} of Service {owner} is not on {address}: {}",
+            packet.port,
+            why_not_there(packet, context)
+        );
+        findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
+    }
+    for (name, reason) in store.ignored() {
+        let Ignored::OtherProxy(_, service) = reason else { continue };
+        let mut addresses =
+            [&service.cluster_ips, &service.load_balancer_ips, &service.external_ips]
+                .into_iter()
+                .flatten();
+        if addresses.any(|own| *own == address)
+            || node_port.is_some_and(|key| port_of(service, key).is_some())
+        {
+            findings.extend(why_ignored(name, store));
         }
     }
     if findings.is_empty() && context.service_cidrs.iter().any(|net| net.contains(&address)) {
@@ -449,8 +461,16 @@ fn why_not_there(packet: &Packet, context: &NodeContext) -> String {
     }
 }
 
-fn node_port_addresses(context: &NodeContext, family: Family) -> String {
+/// Returns the addresses with node ports as a reason why an address has none.
+#[must_use]
+pub fn node_port_addresses(context: &NodeContext, family: Family) -> String {
     match context.node_port_addresses(family) {
+        _ if context.interface_addresses.is_empty() => {
+            format!(
+                "the node's addresses are unknown, as the manifests have no Node {}",
+                context.node_name
+            )
+        }
         None => "node ports are on every other address".to_owned(),
         Some(addresses) if addresses.is_empty() => {
             format!("nodePortAddresses select no {family} address")
@@ -484,7 +504,7 @@ pub fn why_ignored(name: &ObjectName, store: &Store) -> Option<Finding> {
             Code::IgnoredExternalName,
             format!("Service {name} is an ExternalName: an alias in the DNS, without an address"),
         ),
-        Ignored::OtherProxy(proxy) => Finding::new(
+        Ignored::OtherProxy(proxy, _) => Finding::new(
             Code::IgnoredOtherProxy,
             format!(
                 "Service {name} has the label service.kubernetes.io/service-proxy-name={proxy}: \
