@@ -13,6 +13,7 @@ pub mod conntrack;
 pub mod dataplane;
 pub mod diff;
 pub mod directory;
+pub mod escape;
 pub mod events;
 pub mod explain;
 pub mod file_watch;

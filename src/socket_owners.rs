@@ -51,8 +51,10 @@ pub fn owners(inodes: &BTreeSet<u32>) -> BTreeMap<u32, Process> {
     let holders = holders.into_iter();
     let named = holders.filter_map(|(inode, pids)| {
         let process = eldest(pids)?;
-        let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
-        Some((inode, Process { process, name: name.trim_end().to_owned() }))
+        // Any bytes.
+        let name = fs::read(format!("/proc/{process}/comm")).ok()?;
+        let name = String::from_utf8_lossy(&name).trim_end().to_owned();
+        Some((inode, Process { process, name }))
     });
     named.collect()
 }

@@ -231,3 +231,23 @@ fn help_for_people_has_no_flags_of_kube_proxy() {
     let help = text(&shunt(&["cleanup", "--help"]).stdout);
     assert!(help.contains("IPVS"), "{help}");
 }
+
+/// Manifests of others are rendered before they are trusted.
+#[test]
+fn names_in_messages_are_escaped() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = r"a\e[2J\nerror: \x9B\u202Eb";
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: \"{name}\", namespace: \"{name}\"}}\n\
+         spec: {{clusterIP: 10.96.0.1, \"{name}\": 1, ports: [{{port: 80, name: \"{name}\"}}]}}\n"
+    );
+    fs::write(folder.path().join("a.yaml"), service).unwrap();
+    for format in ["text", "json"] {
+        let format = format!("--logging-format={format}");
+        let output = render(folder.path(), &[&format]);
+        let log = text(&output.stderr);
+        let harmful = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!log.contains(harmful) && log.contains("[2J"), "{log:?}");
+        assert_eq!(log.matches("\nerror: \\").count(), 0, "{log}");
+    }
+}

@@ -32,6 +32,7 @@ use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{NodeContext, Options};
 
 use crate::config::Config;
+use crate::escape;
 use crate::source::interfaces::interface_addresses;
 use crate::spanned_yaml::Diagnostic;
 
@@ -119,9 +120,9 @@ impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|line| line.name.len()).max().unwrap_or(0);
         for Line { name, result, text, remedy } in &self.0 {
-            writeln!(f, "{:<4}  {name:<width$}  {text}", result.word())?;
+            writeln!(f, "{:<4}  {name:<width$}  {}", result.word(), escape::line(text))?;
             if let Some(remedy) = remedy {
-                writeln!(f, "{:width$}        → {remedy}", "")?;
+                writeln!(f, "{:width$}        → {}", "", escape::line(remedy))?;
             }
         }
         let counts = [Outcome::Fail, Outcome::Warn, Outcome::Skip, Outcome::Ok]

@@ -67,26 +67,17 @@ pub(super) fn judge(facts: &Facts) -> Line {
         Err(why) => return Line::skip(NAME, why),
         Ok(taken) => taken,
     };
-    let is_proxy = |taken: &&TakenPort| {
-        let mut names = taken.processes.iter().map(|process| process.name.as_str());
-        !taken.processes.is_empty() && names.all(|name| matches!(name, "kube-proxy" | "shunt"))
-    };
-    let (of_proxies, others): (Vec<&TakenPort>, Vec<&TakenPort>) = taken.iter().partition(is_proxy);
-    if others.is_empty() {
-        return match of_proxies.len() {
-            0 => Line::ok(NAME, "no process listens on a node port"),
-            count => Line::ok(NAME, format!("kube-proxy itself listens on {count} node ports")),
-        };
+    if taken.is_empty() {
+        return Line::ok(NAME, "no process listens on a node port");
     }
     let mut remedy =
         "move these processes to other ports, or give the Services other nodePorts; a \
                       process stays reachable on loopback"
             .to_owned();
-    let is_hidden = others.iter().any(|taken| taken.processes.is_empty());
-    if facts.has_kube_proxy && is_hidden {
+    if facts.has_kube_proxy {
         remedy.push_str("; nothing to do if it is kube-proxy, which listens on them up to 1.20");
     }
-    Line::warn(NAME, some_of(others), remedy)
+    Line::warn(NAME, some_of(taken), remedy)
 }
 
 #[cfg(test)]
@@ -105,18 +96,12 @@ mod tests {
     }
 
     #[test]
-    fn processes_other_than_proxies_are_a_warning() {
+    fn processes_on_node_ports_are_a_warning() {
         let facts = |taken: Vec<TakenPort>| Facts { taken: Ok(taken), has_kube_proxy: true };
         assert_eq!(judge(&facts(Vec::new())).result, Good);
-        let line =
-            judge(&facts(vec![taken(30_080, Some("kube-proxy")), taken(30_081, Some("shunt"))]));
-        assert_eq!((line.result, &*line.text), (Good, "kube-proxy itself listens on 2 node ports"));
-        let line =
-            judge(&facts(vec![taken(30_080, Some("kube-proxy")), taken(30_081, Some("nginx"))]));
+        let line = judge(&facts(vec![taken(30_080, Some("nginx")), taken(30_081, None)]));
         assert_eq!(line.result, Warn);
         assert!(line.text.starts_with("nginx (process 7) listens on "), "{}", line.text);
-        assert!(!line.remedy.unwrap_or_default().contains("kube-proxy"));
-        let line = judge(&facts(vec![taken(30_080, None)]));
         assert!(line.remedy.unwrap_or_default().ends_with("which listens on them up to 1.20"));
         let unknown = Facts { taken: Err("why".to_owned()), has_kube_proxy: false };
         assert_eq!(judge(&unknown).result, Skip);

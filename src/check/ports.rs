@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{Line, others, some_of};
 use crate::config::Config;
+use crate::kube_proxy::Found;
 use crate::socket_owners::{Process, owners};
 
 /// The names of the lines.
@@ -21,8 +22,9 @@ pub(super) struct Facts {
     metrics: Option<SocketAddr>,
     hard_fail: bool,
     listeners: Vec<Listener>,
-    /// An agent, or rules of kube-proxy, are here: they explain a listener that is not visible.
-    has_agent: bool,
+    /// The process ID of a running agent, 0 if it is not visible here.
+    agent: Option<i32>,
+    /// Rules of kube-proxy are here.
     has_kube_proxy: bool,
 }
 
@@ -30,6 +32,7 @@ pub(super) struct Facts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Listener {
     address: SocketAddr,
+    user: u32,
     inode: u32,
     /// The process, if visible.
     process: Option<Process>,
@@ -63,8 +66,8 @@ impl Facts {
             metrics,
             hard_fail: config.bind_address_hard_fail,
             listeners,
-            has_agent: matches!(others.agent, Ok(Some(_))),
-            has_kube_proxy: others.kube_proxy.as_ref().is_ok_and(|found| !found.is_nothing()),
+            agent: others.agent.as_ref().ok().copied().flatten(),
+            has_kube_proxy: others.kube_proxy.as_ref().is_ok_and(Found::has_rules),
         }
     }
 }
@@ -83,6 +86,7 @@ fn conflict(bind: SocketAddr, taken: SocketAddr) -> bool {
 fn parse(line: &str) -> Option<Listener> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let (local, state, inode) = (fields.get(1)?, fields.get(3)?, fields.get(9)?);
+    let user = fields.get(7)?.parse().ok()?;
     if *state != LISTEN {
         return None;
     }
@@ -100,7 +104,7 @@ fn parse(line: &str) -> Option<Listener> {
         _ => return None,
     };
     let address = SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?);
-    Some(Listener { address, inode: inode.parse().ok()?, process: None })
+    Some(Listener { address, user, inode: inode.parse().ok()?, process: None })
 }
 
 pub(super) fn judge(facts: &Facts) -> [Line; 2] {
@@ -119,9 +123,11 @@ fn port(facts: &Facts, name: &'static str, field: &str, bind: Option<SocketAddr>
         return Line::ok(name, format!("{bind} is free"));
     }
     let text = format!("{bind} is taken by {}", some_of(&taken));
+    // Any user can give a process any name.
     let ends_with_the_switch = taken.iter().all(|listener| match &listener.process {
-        Some(process) => matches!(process.name.as_str(), "kube-proxy" | "shunt"),
-        None => facts.has_agent || facts.has_kube_proxy,
+        Some(process) if process.name == "kube-proxy" => facts.has_kube_proxy && listener.user == 0,
+        Some(process) => i32::try_from(process.process).ok() == facts.agent,
+        None => facts.agent.is_some() || facts.has_kube_proxy,
     });
     if ends_with_the_switch {
         let remedy = "nothing to do if kube-proxy, or the shunt before an update, has this port: it \
@@ -183,10 +189,11 @@ mod tests {
             hard_fail: false,
             listeners: vec![Listener {
                 address: address(taken),
+                user: 0,
                 inode: 1,
                 process: process.map(|name| Process { process: 7, name: name.to_owned() }),
             }],
-            has_agent: false,
+            agent: None,
             has_kube_proxy: false,
         }
     }
@@ -201,7 +208,19 @@ mod tests {
         let metrics = facts(None, "0.0.0.0:10249");
         assert_eq!(results(&metrics), [Good, Warn]);
         assert_eq!(results(&Facts { hard_fail: true, ..metrics }), [Good, Fail]);
-        assert_eq!(results(&facts(Some("kube-proxy"), "127.0.0.1:10256")), [Warn, Good]);
+        for (name, agent, has_kube_proxy, user, expected) in [
+            ("kube-proxy", None, true, 0, Warn),
+            ("kube-proxy", None, false, 0, Fail),
+            ("kube-proxy", None, true, 1, Fail),
+            ("shunt", Some(7), false, 0, Warn),
+            ("shunt", Some(8), true, 0, Fail),
+            ("shunt", Some(0), true, 0, Fail),
+            ("shunt", None, true, 0, Fail),
+        ] {
+            let mut facts = Facts { agent, has_kube_proxy, ..facts(Some(name), "127.0.0.1:10256") };
+            facts.listeners[0].user = user;
+            assert_eq!(results(&facts), [expected, Good], "{facts:?}");
+        }
         let hidden = facts(None, "127.0.0.1:10256");
         assert_eq!(results(&hidden), [Fail, Good]);
         assert_eq!(results(&Facts { has_kube_proxy: true, ..hidden.clone() }), [Warn, Good]);

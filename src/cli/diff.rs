@@ -44,6 +44,7 @@ fn compared(arguments: &Diff) -> Result<(String, bool), Failure> {
         manifests: &arguments.manifests,
         settings: &arguments.settings,
         logging: &arguments.logging,
+        is_offline: false,
     };
     let reader = from.start()?;
     match arguments.against {

@@ -36,6 +36,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 
+use crate::escape;
+
 /// Exit code for a configuration that cannot be used (`EX_USAGE` of sysexits.h, as documented).
 const BAD_CONFIGURATION: u8 = 64;
 
@@ -94,9 +96,9 @@ pub fn main() -> ExitCode {
     code
 }
 
-/// Writes data to stdout.
+/// Writes data to stdout, which may be a terminal.
 fn print(text: &str) -> anyhow::Result<()> {
-    match io::stdout().write_all(text.as_bytes()) {
+    match io::stdout().write_all(escape::lines(text).as_bytes()) {
         // The reader of the pipe has closed it.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("cannot write to stdout"),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use shunt_core::model::Change;
 
 use super::Failure;
 use super::args::{Logging, Settings};
@@ -21,6 +22,8 @@ pub(super) struct From<'a> {
     /// The configuration beside manifests. The agent has its own.
     pub(super) settings: &'a Settings,
     pub(super) logging: &'a Logging,
+    /// Manifests are those of any node, which need not be this machine.
+    pub(super) is_offline: bool,
 }
 
 impl From<'_> {
@@ -35,14 +38,25 @@ impl From<'_> {
             .context("cannot read the manifests")?;
         round.problems.iter().for_each(|problem| problem.log());
         let mut changes = round.changes;
-        // Without permission to list them, node ports have no address.
-        changes.extend(interface_addresses().ok());
+        changes.extend(match self.is_offline {
+            true => Some(addresses_of_node(&changes)),
+            // Without permission to list them, node ports have no address.
+            false => interface_addresses().ok(),
+        });
         Ok(Reader::Manifests(Box::new(Objects {
             options: settings.options(),
             status: Status { node: settings.node_name, ..Status::default() },
             excerpt: Excerpt { changes, ..Excerpt::default() },
         })))
     }
+}
+
+fn addresses_of_node(changes: &[Change]) -> Change {
+    let addresses = changes.iter().filter_map(|change| match change {
+        Change::Node(node) => Some(&node.addresses),
+        _ => None,
+    });
+    Change::InterfaceAddresses(addresses.flatten().copied().collect())
 }
 
 /// A reader of objects.

@@ -17,6 +17,7 @@ use super::settings::effective;
 use super::{Failure, logging, netns};
 use crate::dataplane::{Verdicts, look_up_verdicts, verdicts};
 use crate::directory::Selection;
+use crate::escape;
 use crate::query::{NoAnswer, Objects, Refresh, ask_objects, ask_refresh};
 use crate::services::{
     Columns, Kernel, Picture, Selected, Sources, TrackedConnections, differing as differing_now,
@@ -159,6 +160,7 @@ fn written(picture: &Picture, arguments: &Arguments, form: Form) -> anyhow::Resu
 /// Shows a picture of several. Returns false if the reader has closed
 /// the pipe.
 fn show(text: &str, output: ServicesOutput) -> anyhow::Result<bool> {
+    let text = escape::lines(text);
     let mut stdout = io::stdout().lock();
     let is_table = matches!(output, ServicesOutput::Text | ServicesOutput::Wide);
     let written = if is_table && stdout.is_terminal() {

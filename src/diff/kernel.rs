@@ -5,6 +5,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::dataplane::{Place, Side};
+use crate::escape;
 
 /// The result of a comparison with the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl fmt::Display for KernelComparison {
             )?;
         }
         for note in &self.notes {
-            writeln!(f, "note: {note}")?;
+            writeln!(f, "note: {}", escape::line(note))?;
         }
         let mut family = None;
         for place in &self.places {
@@ -86,11 +87,11 @@ impl fmt::Display for KernelComparison {
                 let word = crate::dataplane::table_family(place.family);
                 writeln!(f, "\ntable {word} {}", shunt_core::plan::TABLE)?;
             }
-            writeln!(f, "  {}", place.name)?;
+            writeln!(f, "  {}", escape::line(&place.name))?;
             for line in &place.lines {
                 match line {
-                    Side::Kernel(text) => writeln!(f, "  - {text}")?,
-                    Side::Plan(text) => writeln!(f, "  + {text}")?,
+                    Side::Kernel(text) => writeln!(f, "  - {}", escape::line(text))?,
+                    Side::Plan(text) => writeln!(f, "  + {}", escape::line(text))?,
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Comparison, Difference, Kind, Line};
+use crate::escape;
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,7 +27,7 @@ impl fmt::Display for Comparison {
             )?;
         }
         for note in &self.notes {
-            writeln!(f, "note: {note}")?;
+            writeln!(f, "note: {}", escape::line(note))?;
         }
         if !self.settings.is_empty() {
             writeln!(f, "\nsettings")?;
@@ -35,7 +36,8 @@ impl fmt::Display for Comparison {
             let (family, setting, field) =
                 (difference.family, difference.setting, difference.field);
             writeln!(f, "  {family}, {setting} ({field})")?;
-            writeln!(f, "  - {}\n  + {}", difference.kube_proxy, difference.shunt)?;
+            writeln!(f, "  - {}", escape::line(&difference.kube_proxy))?;
+            writeln!(f, "  + {}", escape::line(&difference.shunt))?;
         }
         let services = self.differences.chunk_by(|one, other| one.label == other.label);
         services.into_iter().try_for_each(|service| write_service(f, service))
@@ -46,7 +48,8 @@ impl fmt::Display for Comparison {
 /// lines.
 fn write_service(f: &mut fmt::Formatter<'_>, differences: &[Difference]) -> fmt::Result {
     let label = differences.first().map_or("", |difference| difference.label.as_str());
-    writeln!(f, "\n{}", if label.is_empty() { "(unknown Service)" } else { label })?;
+    let label = if label.is_empty() { "(unknown Service)" } else { label };
+    writeln!(f, "\n{}", escape::line(label))?;
     let mut written = vec![false; differences.len()];
     for (index, difference) in differences.iter().enumerate() {
         if written[index] {
@@ -70,12 +73,12 @@ fn write_service(f: &mut fmt::Formatter<'_>, differences: &[Difference]) -> fmt:
         writeln!(f, "  {}{kind}", keys.join(", "))?;
         for line in &difference.lines {
             match line {
-                Line::Removed(text) => writeln!(f, "  - {text}")?,
-                Line::Added(text) => writeln!(f, "  + {text}")?,
+                Line::Removed(text) => writeln!(f, "  - {}", escape::line(text))?,
+                Line::Added(text) => writeln!(f, "  + {}", escape::line(text))?,
             }
         }
         if let Some(explanation) = &difference.explanation {
-            writeln!(f, "    {explanation}")?;
+            writeln!(f, "    {}", escape::line(explanation))?;
         }
     }
     Ok(())

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::limit::{Decision, Limit};
 use super::writers::{fnv1a, is_writer};
 use super::{Notice, Notices, Regarding, Scope};
+use crate::escape;
 use crate::jitter;
 use crate::source::kubernetes::{Connection, REQUEST_TIMEOUT};
 
@@ -244,7 +245,7 @@ fn event(notice: &Notice, node_name: &str, uid: Option<String>, time: SystemTime
             uid,
             ..ObjectReference::default()
         }),
-        note: Some(cut(&notice.note, MAX_NOTE).to_owned()),
+        note: Some(cut(&escape::line(&notice.note), MAX_NOTE).to_owned()),
         ..Event::default()
     }
 }

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 
 use shunt_core::explain::{
     Choice, Code, End, Entry, Finding, Masquerade, Packet, Planned, Tables, Walk, lost_claims,
-    masquerade, reasons, walk, why_ignored,
+    masquerade, node_port_addresses, reasons, walk, why_ignored,
 };
 use shunt_core::model::{ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
@@ -185,8 +185,8 @@ pub fn of_service(name: &ObjectName, port: Option<&str>, subject: &Subject<'_>) 
         match address(&key) {
             Some(address) => frontends.push((key, address)),
             None => {
-                let text =
-                    format!("{key} is on no address: nodePortAddresses select none of its family");
+                let why = context.map(|context| node_port_addresses(context, key.family()));
+                let text = format!("{key} is on no address: {}", why.unwrap_or_default());
                 findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
             }
         }

@@ -8,6 +8,7 @@ use shunt_core::model::Balancing;
 
 use super::judge::Verdict;
 use super::report::{EndpointReport, Explanation, ServiceExplanation};
+use crate::escape;
 
 /// The maximum number of endpoints in the text; JSON has all.
 const MAX_ENDPOINTS: usize = 20;
@@ -62,7 +63,7 @@ impl Display for Explanation {
             }
             _ => word(self.verdict),
         };
-        writeln!(f, "{verdict}  {}\n", self.summary)?;
+        writeln!(f, "{verdict}  {}\n", escape::line(&self.summary))?;
         let mut rows = Rows { f, number: 0 };
         self.source(&mut rows)?;
         self.frontend(&mut rows)?;
@@ -226,12 +227,13 @@ struct Rows<'a, 'b> {
 impl Rows<'_, '_> {
     fn row(&mut self, name: &str, text: &str, from: &str) -> fmt::Result {
         self.number += 1;
+        let text = escape::line(text);
         writeln!(self.f, "{:>2} {name:<11} {text:<72} {from}", self.number)
     }
 
     fn more(&mut self, text: &str, from: &str) -> fmt::Result {
         let line = format!("{:>14} {text:<72} {from}", "");
-        writeln!(self.f, "{}", line.trim_end())
+        writeln!(self.f, "{}", escape::line(line.trim_end()))
     }
 }
 
@@ -241,7 +243,7 @@ impl Display for ServiceExplanation {
             writeln!(f, "{}  Service {} has no frontend", word(self.verdict), self.service)?;
         }
         for finding in &self.findings {
-            writeln!(f, "{:<22} {}", finding.code, finding.text)?;
+            writeln!(f, "{:<22} {}", finding.code, escape::line(&finding.text))?;
         }
         for (number, frontend) in self.frontends.iter().enumerate() {
             if number > 0 || !self.findings.is_empty() {

@@ -263,7 +263,10 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     let mut first = Vec::new();
     reader.read_until(b'\n', &mut first).map_err(silent)?;
     if first.is_empty() {
-        return Err(NoAnswer::Closed(process));
+        // Other users get no challenge.
+        let reason = Proof::give(new_proof()).err();
+        return Err(reason
+            .map_or(NoAnswer::Closed(process), |reason| NoAnswer::Refused { process, reason }));
     }
     let Challenge { prove, .. } = read(&first, process)?;
     // The agent looks for it when it has read the question.

@@ -74,7 +74,7 @@ fn cluster() -> (Store, Desired) {
         eligible: true,
     };
     let (mut store, mut dirty) = (Store::new(), Dirty::default());
-    let other = Ignored::OtherProxy("mesh".into());
+    let other = Ignored::OtherProxy("mesh".into(), service.clone().into());
     for change in [
         Change::node(node),
         Change::Service(Arc::new(service)),

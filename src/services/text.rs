@@ -6,6 +6,7 @@ use std::fmt::Write;
 use shunt_core::model::Balancing;
 
 use super::{Endpoint, Frontend, Picture, Service, State, Tracked};
+use crate::escape;
 use crate::status::Time;
 
 /// The maximum number of problems in the text; JSON has all.
@@ -106,7 +107,7 @@ impl Picture {
 
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a String does not fail.
-    let _ = writeln!(text, "{line}");
+    let _ = writeln!(text, "{}", escape::line(&line.to_string()));
 }
 
 fn cells(frontend: &Frontend, columns: Columns, picture: &Picture) -> Vec<String> {
@@ -246,7 +247,8 @@ fn write_endpoints(text: &mut String, service: &Service, now: Time) {
         let Some(Frontend { service, family, .. }) = frontends.first() else { continue };
         let mut kinds: Vec<&str> = frontends.iter().map(|it| it.kind).collect();
         kinds.dedup();
-        line(text, format_args!("\nendpoints of {service} ({}, {family})", kinds.join(", ")));
+        text.push('\n');
+        line(text, format_args!("endpoints of {service} ({}, {family})", kinds.join(", ")));
         if endpoints.is_empty() {
             line(text, format_args!("  none"));
             continue;

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
+use crate::escape;
 use crate::loopback::{LoopbackReport, Unbound};
 use crate::unresponsive::{EndpointReport, EndpointState};
 
@@ -49,10 +50,10 @@ impl Status {
     fn wrong(&self, f: &mut Formatter<'_>, most: usize) -> fmt::Result {
         let (problems, warnings) = self.findings(most);
         for problem in &problems {
-            writeln!(f, "PROBLEM  {problem}")?;
+            writeln!(f, "PROBLEM  {}", escape::line(problem))?;
         }
         for warning in &warnings {
-            writeln!(f, "WARNING  {warning}")?;
+            writeln!(f, "WARNING  {}", escape::line(warning))?;
         }
         if problems.is_empty() && warnings.is_empty() {
             writeln!(f, "OK  all changes are in the kernel")?;
@@ -305,7 +306,7 @@ fn age(seconds: Option<f64>) -> String {
 }
 
 fn row(f: &mut Formatter<'_>, name: &str, value: &dyn Display) -> fmt::Result {
-    writeln!(f, "{name:<12} {value}")
+    writeln!(f, "{name:<12} {}", escape::line(&value.to_string()))
 }
 
 /// Writes a duration in its two largest units.

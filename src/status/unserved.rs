@@ -8,6 +8,7 @@ use shunt_core::model::Store;
 use shunt_core::plan::{self, NodeContext, plan_service};
 
 use super::Families;
+use crate::escape;
 
 /// The maximum number of names of a kind.
 const MAX_NAMES: usize = 1_000;
@@ -104,7 +105,7 @@ impl Lacking {
         writeln!(f, "{name:<12} Service ports: {v4} IPv4, {v6} IPv6; {what}")?;
         if verbose {
             for service in self.services.iter().take(MAX_SHOWN) {
-                writeln!(f, "{:<12} {service}", "")?;
+                writeln!(f, "{:<12} {}", "", escape::line(service))?;
             }
             if let more @ 1.. = self.services.len().saturating_sub(MAX_SHOWN) {
                 writeln!(f, "{:<12} … and {more} more Services (--output json)", "")?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{Model, Sort};
+use crate::escape;
 use crate::status::Time;
 
 /// The rates at one time. Field names are an interface: new ones may come, existing ones stay.
@@ -72,7 +73,7 @@ impl Picture {
         let mut line = |name: &str, rate: f64, connections: u64| {
             let rate = format!("{rate:.1}/s");
             // Writing to a String does not fail.
-            let _ = writeln!(text, "{name:<width$}  {rate:>10}  {connections:>12}");
+            let _ = writeln!(text, "{:<width$}  {rate:>10}  {connections:>12}", escape::line(name));
         };
         line("(all)", self.new_connections_per_second, self.new_connections);
         for service in &self.services {

@@ -9,6 +9,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table};
 
 use super::{Row, Screen};
+use crate::escape;
 
 /// The height of the graph of all Services.
 const GRAPH_HEIGHT: u16 = 3;
@@ -98,7 +99,7 @@ fn table_row(row: &Row, width: usize, capacity: usize) -> TableRow<'static> {
     let right = |text: String| Cell::from(Line::from(text).right_aligned());
     let graph = graph(&last(&row.totals.history, width, capacity));
     let cells = [
-        Cell::from(row.service.to_string()),
+        Cell::from(escape::line(&row.service).into_owned()),
         right(format!("{:.1}/s", row.totals.rate)),
         right(row.totals.connections.to_string()),
         Cell::from(graph).style(Style::new().fg(Color::Cyan)),

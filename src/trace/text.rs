@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::Report;
+use crate::escape;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,17 +25,18 @@ impl fmt::Display for Report {
                 (None, Some(handle)) => format!("rule {handle}"),
                 (None, None) => "policy".to_owned(),
             };
-            write!(f, "    {place:<28} {rule}")?;
+            write!(f, "    {:<28} {rule}", escape::line(&place))?;
             if !rule.ends_with(&step.verdict) && step.verdict != "continue" {
                 write!(f, " -> {}", step.verdict)?;
             }
             if let Some(comment) = &step.comment {
-                write!(f, "  # {comment}")?;
+                write!(f, "  # {}", escape::line(comment))?;
             }
             writeln!(f)?;
             if let Some((map, service)) =
                 step.element.as_deref().and_then(|element| element.split_once(' '))
             {
+                let service = escape::line(service);
                 writeln!(f, "    {:<28} frontend {service} (element of {map})", "")?;
             }
             if let Some(backend) = step.backend {
@@ -58,13 +60,13 @@ impl fmt::Display for Report {
             outcome => {
                 write!(f, "  {}", outcome.to_uppercase())?;
                 if let Some(by) = &self.by {
-                    write!(f, " by {by}")?;
+                    write!(f, " by {}", escape::line(by))?;
                 }
             }
         }
         if let Some(reason) = &self.reason {
             let separator = if self.outcome == "delivered" { "; " } else { ": " };
-            write!(f, "{separator}{reason}")?;
+            write!(f, "{separator}{}", escape::line(reason))?;
         }
         writeln!(f)
     }

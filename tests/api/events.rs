@@ -127,14 +127,16 @@ fn a_process_on_a_node_port_is_told_once(api: Api) -> Result<()> {
     let world = World::new(api)?;
     let web = Service::new("web").cluster_ips(&["10.96.0.31"]);
     world.api.put(web.node_port("http", Protocol::Tcp, 80, 30_031))?;
-    let _taken = world.lab.node.run(|| Ok(TcpListener::bind("0.0.0.0:30031")?))?;
+    let listener = world.lab.node.run(|| Ok(TcpListener::bind("0.0.0.0:30031")?))?;
+    let _holder = world.lab.node.holder("a\u{1b}[2J\n\u{9b}\u{202e}b", listener)?;
     let agent = world.start()?;
     let event = wait_for(&world, "NodePortTaken")?;
     assert_eq!(event["type"], "Warning");
     assert_eq!(event["regarding"]["kind"], "Service");
     assert_eq!(event["regarding"]["name"], "web");
     let note = event["note"].as_str().unwrap_or_default();
-    for part in ["on node node-1: ", "listens on 0.0.0.0, TCP node port 30031", "default/web"] {
+    let process = r"on node node-1: a\u001b[2J\n\u009b\u202eb (process ";
+    for part in [process, "listens on 0.0.0.0, TCP node port 30031", "default/web"] {
         assert!(note.contains(part), "{part}: {note}");
     }
     agent.stop()?;

@@ -3,7 +3,7 @@
 mod format;
 mod queue;
 
-use std::io::IsTerminal;
+use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 use super::args::Logging;
 use super::process::start_thread;
 use crate::config::{self, LogFormat};
+use crate::escape;
 use crate::metrics::Counter;
 use queue::Queue;
 
@@ -81,7 +82,7 @@ pub(super) fn start(format: LogFormat, verbosity: u8) {
         let _ = HANDLES.set(Handles { levels: levels_handle, format: format_handle });
         if !FOR_PEOPLE.load(Ordering::Relaxed) {
             // Where the system refuses this thread, it refuses the others, and the process ends.
-            let _ = start_thread("log", || QUEUE.run(std::io::stderr(), report_lost));
+            let _ = start_thread("log", || QUEUE.run(io::stderr(), report_lost));
         }
     }
 }
@@ -90,20 +91,38 @@ fn report_lost(lines: u64) {
     tracing::warn!(lines, "lines of the log were lost here: nothing read standard error in time");
 }
 
+/// Escapes each line, which the log writes with one call.
+struct Escaped<W>(W);
+
+impl<W: Write> Write for Escaped<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let text = escape::line(text.strip_suffix('\n').unwrap_or(&text));
+        self.0.write_all(format!("{text}\n").as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 fn layer(format: LogFormat) -> Format {
     // Lines that stderr does not accept are lost. The library's default is to report that on
     // stderr, which would fail, too, and panic.
     let layer = fmt::layer().with_target(false).log_internal_errors(false);
+    // `Escaped` does this, also for ends of lines.
+    let layer = layer.with_ansi(false).with_ansi_sanitization(false);
     if FOR_PEOPLE.load(Ordering::Relaxed) {
-        let layer = layer.with_writer(std::io::stderr);
+        let layer = layer.with_writer(|| Escaped(io::stderr()));
         return match format {
             LogFormat::Text => layer.event_format(format::PLAIN).boxed(),
             LogFormat::Json => layer.event_format(format::JSON).boxed(),
         };
     }
-    let layer = layer.with_writer(|| &QUEUE);
+    let layer = layer.with_writer(|| Escaped(&QUEUE));
     match format {
-        LogFormat::Text => layer.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Text => layer.boxed(),
         LogFormat::Json => layer.event_format(format::JSON).boxed(),
     }
 }

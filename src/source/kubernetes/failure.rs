@@ -62,7 +62,7 @@ impl Failure {
             (404, _) => Failure::Absent,
             (code, reason) => {
                 let said = if status.message.is_empty() { reason } else { &status.message };
-                Failure::Refused { code, message: one_line(said), retry_after }
+                Failure::Refused { code, message: shortened(said), retry_after }
             }
         }
     }
@@ -149,12 +149,12 @@ pub(super) fn innermost(mut error: &(dyn Error + 'static)) -> String {
     while let Some(source) = error.source() {
         error = source;
     }
-    one_line(&error.to_string())
+    shortened(&error.to_string())
 }
 
 /// Returns a message of a server or a library, shortened to a log line.
-fn one_line(text: &str) -> String {
+fn shortened(text: &str) -> String {
     // Cuts off the reference to the manual in messages of rustls.
     let text = text.split(": https://docs.rs").next().unwrap_or_default().trim();
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE_CHARS).collect()
+    text.chars().take(MAX_MESSAGE_CHARS).collect()
 }

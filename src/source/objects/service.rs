@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use shunt_core::model::{
-    Balancing, Change, Family, Ignored, Protocol, Service, ServicePort, TrafficPolicy,
+    Balancing, Change, Family, Ignored, ObjectName, Protocol, Service, ServicePort, TrafficPolicy,
 };
 
 use crate::spanned_yaml::{At, parse_net};
@@ -25,14 +25,31 @@ const AFFINITY_LONGEST: u32 = 86_400;
 pub fn service(raw: &raw::Service<'_>, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::Service, &raw.metadata, names);
-    if let Some(reason) = ignored(raw, &mut findings) {
+    if let Some(proxy) = &raw.metadata.labels.service_proxy_name {
+        // What is wrong with it is the other proxy's concern.
+        let service = of_spec(raw, &key.name, &mut Diagnostics::default(), names);
+        let reason = Ignored::OtherProxy((**proxy).into(), service.into());
         let change = Change::ServiceIgnored(key.name.clone(), reason);
         return findings.finish(key, Some(change));
     }
+    if let Some(reason) = ignored(&raw.spec, &mut findings) {
+        let change = Change::ServiceIgnored(key.name.clone(), reason);
+        return findings.finish(key, Some(change));
+    }
+    let service = of_spec(raw, &key.name, &mut findings, names);
+    findings.finish(key, Some(Change::service(service)))
+}
+
+fn of_spec(
+    raw: &raw::Service<'_>,
+    name: &ObjectName,
+    findings: &mut Diagnostics,
+    names: &mut Names,
+) -> Service {
     let spec = &raw.spec;
-    let type_ = service_type(spec, &mut findings);
-    let LoadBalancerIps { mut vips, proxied } = load_balancer_ips(&raw.status, &mut findings);
-    let source_ranges = source_ranges(spec, &mut findings);
+    let type_ = service_type(spec, findings);
+    let LoadBalancerIps { mut vips, proxied } = load_balancer_ips(&raw.status, findings);
+    let source_ranges = source_ranges(spec, findings);
     if spec.load_balancer_source_ranges.iter().any(|text| parse_net(text).is_err()) {
         // Without a range of its family, an address would be open to all clients, although the
         // mistyped range was to restrict them.
@@ -41,36 +58,26 @@ pub fn service(raw: &raw::Service<'_>, names: &mut Names) -> Converted {
         };
         vips.retain(restricted);
     }
-    let external_policy =
-        policy("externalTrafficPolicy", &spec.external_traffic_policy, &mut findings);
-    let service = Service {
-        name: key.name.clone(),
-        created: created(&raw.metadata, &mut findings),
-        cluster_ips: cluster_ips(spec, &mut findings),
-        external_ips: external_ips(spec, &mut findings),
+    let external_policy = policy("externalTrafficPolicy", &spec.external_traffic_policy, findings);
+    Service {
+        name: name.clone(),
+        created: created(&raw.metadata, findings),
+        cluster_ips: cluster_ips(spec, findings),
+        external_ips: external_ips(spec, findings),
         load_balancer_ips: vips,
         proxied_ips: proxied,
         source_ranges,
-        ports: ports(spec, type_, &mut findings, names),
-        internal_policy: policy(
-            "internalTrafficPolicy",
-            &spec.internal_traffic_policy,
-            &mut findings,
-        ),
+        ports: ports(spec, type_, findings, names),
+        internal_policy: policy("internalTrafficPolicy", &spec.internal_traffic_policy, findings),
         external_policy,
-        affinity_seconds: affinity(spec, &mut findings),
-        balancing: balancing(&raw.metadata, &mut findings),
-        health_check_node_port: health_check_port(spec, type_, external_policy, &mut findings),
-    };
-    findings.finish(key, Some(Change::service(service)))
+        affinity_seconds: affinity(spec, findings),
+        balancing: balancing(&raw.metadata, findings),
+        health_check_node_port: health_check_port(spec, type_, external_policy, findings),
+    }
 }
 
 /// Returns why shunt does not implement the Service; `None` if it does.
-fn ignored(raw: &raw::Service<'_>, findings: &mut Diagnostics) -> Option<Ignored> {
-    let spec = &raw.spec;
-    if let Some(proxy) = &raw.metadata.labels.service_proxy_name {
-        return Some(Ignored::OtherProxy((**proxy).into()));
-    }
+fn ignored(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Option<Ignored> {
     if spec.type_ == "ExternalName" {
         return Some(Ignored::ExternalName);
     }

@@ -126,17 +126,23 @@ fn services_of_others_are_ignored_with_the_reason_and_without_a_problem() {
             "metadata: {name: a}\nspec: {type: ExternalName, externalName: x.example}",
             Ignored::ExternalName,
         ),
-        (
-            "metadata: {name: a, labels: {service.kubernetes.io/service-proxy-name: x}}\n\
-             spec: {clusterIP: 10.96.0.1, ports: [{port: 80}]}",
-            Ignored::OtherProxy("x".into()),
-        ),
     ] {
         let converted = convert_service(yaml);
         assert_problems(&converted, &[]);
         assert!(!converted.is_refused());
         assert_eq!(converted.into_change(), ignored("default", reason), "{yaml}");
     }
+    let spec = "spec: {clusterIP: 10.96.0.1, externalIPs: [oops], ports: [{port: 80}]}";
+    let Change::Service(own) =
+        convert_service(&format!("metadata: {{name: a}}\n{spec}")).into_change()
+    else {
+        unreachable!()
+    };
+    let labels = "labels: {service.kubernetes.io/service-proxy-name: x}";
+    let converted = convert_service(&format!("metadata: {{name: a, {labels}}}\n{spec}"));
+    assert_problems(&converted, &[]);
+    let other = Ignored::OtherProxy("x".into(), own);
+    assert_eq!(converted.into_change(), ignored("default", other));
     let converted = convert_service("metadata: {name: a}\nspec: {ports: [{port: 80}]}");
     assert!(!converted.is_refused());
     assert_problems(&converted, &["there is no ClusterIP"]);

@@ -12,22 +12,56 @@ fn write(world: &World, spec: &str, pods: &[&Host]) -> Result<()> {
     world.manifests.write("web.yaml", manifest(&service, "web", pods))
 }
 
-/// As with node ports on other addresses, the node may use all endpoints.
+/// KEP-6032; on its other addresses the node may use all endpoints.
 #[test]
-fn policy_local_does_not_restrict_the_node() -> Result<()> {
+fn policy_local_restricts_the_node_to_its_own_endpoints() -> Result<()> {
+    const LOCAL: &str = "externalTrafficPolicy: Local";
     let world = World::with_web()?;
-    let all = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
-    write(&world, "externalTrafficPolicy: Local", &all)?;
+    let (one, two, three) = (&world.lab.pod1, &world.lab.pod2, &world.lab.pod3);
+    let node = world.lab.from(&world.lab.node);
+    // The modes of kube-proxy that have node ports on localhost.
+    for (config, addresses) in [(BOTH, &[V4, V6][..]), ("mode: iptables\n", &[V4])] {
+        write(&world, LOCAL, &[one, two, three])?;
+        let agent = world.agent(config)?.start()?;
+        for address in addresses {
+            node.tcp(*address).eventually().reaches(&["pod-1", "pod-2"]);
+        }
+        node.tcp("192.0.2.10:30080").reaches(&PODS);
+        // Only an endpoint on the other node.
+        write(&world, LOCAL, &[three])?;
+        for address in addresses {
+            node.tcp(*address).eventually().refused();
+        }
+        node.tcp("192.0.2.10:30080").reaches(&["pod-3"]);
+        write(&world, LOCAL, &[two, three])?;
+        for address in addresses {
+            node.tcp(*address).eventually().reaches(&["pod-2"]);
+        }
+        write(&world, "", &[two, three])?;
+        for address in addresses {
+            node.tcp(*address).eventually().reaches(&["pod-2", "pod-3"]);
+        }
+        agent.stop()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn session_affinity_under_policy_local_keeps_an_endpoint_of_the_node() -> Result<()> {
+    const STICKY: &str = "externalTrafficPolicy: Local\n  sessionAffinity: ClientIP";
+    let world = World::with_web()?;
+    let (one, two, three) = (&world.lab.pod1, &world.lab.pod2, &world.lab.pod3);
+    write(&world, STICKY, &[one, two, three])?;
     let _agent = world.agent(BOTH)?.start()?;
     let node = world.lab.from(&world.lab.node);
-    for address in [V4, V6] {
-        node.tcp(address).eventually().reaches(&PODS);
-    }
-    // Only an endpoint on the other node.
-    write(&world, "externalTrafficPolicy: Local", &[&world.lab.pod3])?;
-    for address in [V4, V6] {
-        node.tcp(address).eventually().reaches(&["pod-3"]);
-    }
+    super::connect(&world, V4)?;
+    let kept = node.connect(V4)?.server;
+    node.tcp(V4).times(50).reaches(&[&*kept]);
+    let other = if kept == "pod-1" { two } else { one };
+    write(&world, STICKY, &[other, three])?;
+    node.tcp(V4).eventually().reaches(&[&*other.name]);
+    write(&world, STICKY, &[three])?;
+    node.tcp(V4).eventually().refused();
     Ok(())
 }
 

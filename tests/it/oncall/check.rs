@@ -358,6 +358,31 @@ fn port_is_named_by_the_eldest_process_that_has_it() -> Result<()> {
     Ok(())
 }
 
+/// Any user can give a process the name of another program.
+#[test]
+fn name_of_a_process_does_not_make_it_an_agent_or_kube_proxy() -> Result<()> {
+    let world = World::empty()?;
+    let node = &world.lab.node;
+    for name in ["shunt", "kube-proxy"] {
+        let taken = node.run(|| Ok(TcpListener::bind(("127.0.0.9", HEALTH_PORT))?))?;
+        let holder = node.holder(name, taken)?;
+        let process = format!("{name} (process {})", holder.id());
+        check(node, &[])?.has("healthz-port", "FAIL", &process);
+        // Nor beside an agent, which cannot listen there.
+        let agent = world.plain_agent().spawn()?;
+        agent.wait_for_log(&["cannot serve /healthz", "10256"])?;
+        let lines = check(node, &[])?;
+        lines.has("other-agent", "WARN", &format!("(process {})", agent.pid()));
+        lines.has("healthz-port", "FAIL", &process);
+        agent.stop()?;
+    }
+    node.nft("add table ip kube-proxy")?;
+    let taken = node.run(|| Ok(TcpListener::bind(("0.0.0.0", HEALTH_PORT))?))?;
+    let _kube_proxy = node.holder("kube-proxy", taken)?;
+    check(node, &[])?.has("healthz-port", "WARN", "kube-proxy (process ");
+    Ok(())
+}
+
 #[test]
 fn leftovers_of_kube_proxy_are_warnings() -> Result<()> {
     let (lab, setting) = node()?;

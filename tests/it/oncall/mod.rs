@@ -2,6 +2,7 @@
 
 mod check;
 mod diff;
+mod escapes;
 mod random;
 mod services;
 mod situations;

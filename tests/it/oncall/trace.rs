@@ -53,14 +53,14 @@ fn wait_for_table(netns: &Netns, present: bool) -> Result<()> {
 }
 
 /// A running trace.
-struct Trace {
+pub(super) struct Trace {
     child: Option<Child>,
     netns: Netns,
 }
 
 impl Trace {
     /// Starts the command, and waits until it traces.
-    fn start(netns: &Netns, arguments: &[&str]) -> Result<Trace> {
+    pub(super) fn start(netns: &Netns, arguments: &[&str]) -> Result<Trace> {
         let child = Command::new(SHUNT)
             .arg("trace")
             .args(arguments)
@@ -80,7 +80,7 @@ impl Trace {
     }
 
     /// Waits for the end of the command, whose table must be gone then.
-    fn output(mut self) -> Result<Output> {
+    pub(super) fn output(mut self) -> Result<Output> {
         let output = self.child.take().context("the command has ended")?.wait_with_output()?;
         ensure!(!has_table(&self.netns)?, "the table is still there");
         Ok(output)

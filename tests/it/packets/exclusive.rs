@@ -109,6 +109,19 @@ fn a_user_without_rights_takes_no_lock() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_user_without_rights_is_told_which_one_a_command_needs() -> Result<()> {
+    let world = World::with_web()?;
+    let agent = world.start()?;
+    let Some(output) = as_nobody(&world.lab.node, &["status"])? else { return Ok(()) };
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    for part in ["only to processes with CAP_NET_ADMIN", "run this command as root"] {
+        assert!(told.contains(part), "{told}");
+    }
+    agent.stop()
+}
+
 /// Many start at once: one acts, and when it ends, one of the others.
 #[test]
 fn of_many_agents_one_acts() -> Result<()> {

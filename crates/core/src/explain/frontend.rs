@@ -5,7 +5,7 @@ use crate::plan::{Desired, FrontendKey, Outcome};
 
 use super::endpoints::{EndpointView, Question, choices_of, endpoints};
 use super::findings::Finding;
-use super::reasons::{Target, no_endpoints, no_local, policy_of, port_of};
+use super::reasons::{DROPPED, Target, no_endpoints, no_local, policy_of, port_of};
 
 /// A planned frontend, as clients without a short circuit use it.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +37,7 @@ pub fn frontend_view(key: FrontendKey, store: &Store, desired: &Desired) -> Opti
     let finding = match frontend.outcome {
         Outcome::Balance(_) => None,
         Outcome::Reject => Some(no_endpoints(service, store, &target, &endpoints)),
-        Outcome::Drop => Some(no_local(&target, &endpoints)),
+        Outcome::Drop => Some(no_local(&target, &endpoints, DROPPED)),
     };
     Some(FrontendView { target, endpoints, finding })
 }

@@ -14,7 +14,9 @@ pub use endpoints::{EndpointView, NotUsed};
 pub use findings::{Code, Finding};
 pub use frontend::{FrontendView, frontend_view};
 pub use planned::Planned;
-pub use reasons::{Policy, Reasons, Target, lost_claims, reasons, why_ignored};
+pub use reasons::{
+    Policy, Reasons, Target, lost_claims, node_port_addresses, reasons, why_ignored,
+};
 pub use walk::{
     Assumption, Choice, End, Entry, Line, Lookup, Masquerade, Match, Packet, Tables, Walk,
     masquerade, walk,

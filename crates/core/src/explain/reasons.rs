@@ -124,7 +124,7 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
         // Without the plan's consent, the tables differ: the rules for unused addresses and ports
         // end the way of a packet that has lost its frontend.
         End::Dropped(_) if policy == Policy::Local && frontend.outcome == Outcome::Drop => {
-            findings.push(no_local(&target, &views));
+            findings.push(no_local(&target, &views, DROPPED));
         }
         End::Rejected(_) if frontend.outcome == Outcome::Reject => {
             findings.push(no_endpoints(service, store, &target, &views));
@@ -160,10 +160,7 @@ fn proxied(
     let (frontend, kind) = (desired.frontend(key)?, desired.kind_of(key)?);
     let service = store.service(desired.service_of(key)?)?;
     let port = port_of(service, key)?;
-    let policy = match policy_of(service, kind) {
-        Policy::Local => Policy::ShortCircuit,
-        policy => policy,
-    };
+    let policy = policy_of(service, kind);
     let (locality, unresponsive) = (context.locality(), &context.options.unresponsive);
     let question = Question { service, port, family, policy, locality, unresponsive };
     let served = match key {
@@ -173,9 +170,10 @@ fn proxied(
     let pool = served.map(|served| served.pool).unwrap_or_default();
     let views = endpoints(store, question, &choices_of(&pool));
     let target = Target::of(question, key, kind, frontend);
-    let finding = match pool.is_empty() {
-        true => no_endpoints(service, store, &target, &views),
-        false => Finding::new(
+    let finding = match (pool.is_empty(), &frontend.outcome) {
+        (true, Outcome::Drop) => no_local(&target, &views, "the connection is refused"),
+        (true, _) => no_endpoints(service, store, &target, &views),
+        (false, _) => Finding::new(
             Code::LoopbackProxy,
             format!(
                 "the agent's proxy accepts connections to node port {} on {}, and connects to an \
@@ -261,7 +259,10 @@ fn not_allowed(service: &Service, target: &Target, packet: &Packet) -> Finding {
     Finding::new(Code::SourceNotAllowed, text)
 }
 
-pub(super) fn no_local(target: &Target, views: &[EndpointView]) -> Finding {
+/// What becomes of a packet by the rules if policy Local leaves no endpoint.
+pub(super) const DROPPED: &str = "the packet is dropped without an answer";
+
+pub(super) fn no_local(target: &Target, views: &[EndpointView], effect: &str) -> Finding {
     let field = match target.kind {
         FrontendKind::ClusterIp => "internalTrafficPolicy",
         _ => "externalTrafficPolicy",
@@ -269,7 +270,7 @@ pub(super) fn no_local(target: &Target, views: &[EndpointView]) -> Finding {
     let others = views.iter().filter(|view| view.why == Some(NotUsed::NotLocal)).count();
     let text = format!(
         "spec.{field} of Service {} is Local, and no endpoint on this node is ready ({others} ready \
-         on other nodes): the packet is dropped without an answer",
+         on other nodes): {effect}",
         target.service
     );
     Finding::new(Code::NoLocalEndpoints, text)
@@ -415,15 +416,27 @@ fn without_frontend(
             findings.push(Finding::new(Code::ExternalIpsIgnored, text));
         }
     }
-    if let Some(owner) = packet.node_port_key().and_then(|key| desired.service_of(key)) {
-        let is_own = context.interface_addresses.contains(&address) || address.is_loopback();
-        if is_own {
-            let text = format!(
-                "node port {} of Service {owner} is not on {address}: {}",
-                packet.port,
-                why_not_there(packet, context)
-            );
-            findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
+    let own = &context.interface_addresses;
+    let is_own = own.contains(&address) || own.is_empty() || address.is_loopback();
+    let node_port = packet.node_port_key().filter(|_| is_own);
+    if let Some(owner) = node_port.and_then(|key| desired.service_of(key)) {
+        let text = format!(
+            "node port {} of Service {owner} is not on {address}: {}",
+            packet.port,
+            why_not_there(packet, context)
+        );
+        findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
+    }
+    for (name, reason) in store.ignored() {
+        let Ignored::OtherProxy(_, service) = reason else { continue };
+        let mut addresses =
+            [&service.cluster_ips, &service.load_balancer_ips, &service.external_ips]
+                .into_iter()
+                .flatten();
+        if addresses.any(|own| *own == address)
+            || node_port.is_some_and(|key| port_of(service, key).is_some())
+        {
+            findings.extend(why_ignored(name, store));
         }
     }
     if findings.is_empty() && context.service_cidrs.iter().any(|net| net.contains(&address)) {
@@ -448,8 +461,16 @@ fn why_not_there(packet: &Packet, context: &NodeContext) -> String {
     }
 }
 
-fn node_port_addresses(context: &NodeContext, family: Family) -> String {
+/// Returns the addresses with node ports as a reason why an address has none.
+#[must_use]
+pub fn node_port_addresses(context: &NodeContext, family: Family) -> String {
     match context.node_port_addresses(family) {
+        _ if context.interface_addresses.is_empty() => {
+            format!(
+                "the node's addresses are unknown, as the manifests have no Node {}",
+                context.node_name
+            )
+        }
         None => "node ports are on every other address".to_owned(),
         Some(addresses) if addresses.is_empty() => {
             format!("nodePortAddresses select no {family} address")
@@ -483,7 +504,7 @@ pub fn why_ignored(name: &ObjectName, store: &Store) -> Option<Finding> {
             Code::IgnoredExternalName,
             format!("Service {name} is an ExternalName: an alias in the DNS, without an address"),
         ),
-        Ignored::OtherProxy(proxy) => Finding::new(
+        Ignored::OtherProxy(proxy, _) => Finding::new(
             Code::IgnoredOtherProxy,
             format!(
                 "Service {name} has the label service.kubernetes.io/service-proxy-name={proxy}: \

@@ -195,14 +195,15 @@ pub struct Service {
 }
 
 /// Why shunt implements nothing of a Service.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ignored {
     /// `spec.clusterIP` is `None`: clients find the endpoints by DNS.
     Headless,
     /// `spec.type` is `ExternalName`: an alias in the DNS.
     ExternalName,
-    /// The label `service.kubernetes.io/service-proxy-name` names another proxy.
-    OtherProxy(Arc<str>),
+    /// The label `service.kubernetes.io/service-proxy-name` names this other proxy. With the valid
+    /// parts of the Service.
+    OtherProxy(Arc<str>, Arc<Service>),
     /// No ClusterIP is allocated.
     NoClusterIp,
     /// The Service is invalid: the field, the value and the reason.

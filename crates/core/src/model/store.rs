@@ -392,7 +392,10 @@ impl Store {
         let services =
             self.services.values().filter(|service| wanted(&service.name, Some(service)));
         changes.extend(services.cloned().map(Change::Service));
-        let ignored = self.ignored.iter().filter(|(name, _)| wanted(name, None));
+        let ignored = self.ignored.iter().filter(|(name, why)| match why {
+            Ignored::OtherProxy(_, service) => wanted(name, Some(service)),
+            _ => wanted(name, None),
+        });
         changes
             .extend(ignored.map(|(name, why)| Change::ServiceIgnored(name.clone(), why.clone())));
         for (service, slices) in &self.slices_of {

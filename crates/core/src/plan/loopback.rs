@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Desired, Frontend, FrontendKey, NodeContext, hash_index};
+use super::{Desired, FrontendKey, NodeContext, hash_index};
 use crate::model::{Backend, Balancing, Family, ObjectName, Protocol};
 
 /// The families whose loopback address has node ports.
@@ -66,7 +66,8 @@ impl LoopbackNodePorts {
 pub struct LoopbackPort {
     /// The Service that owns the node port.
     pub service: ObjectName,
-    /// The backends for connections of the node itself, each as often as its share is. Never empty.
+    /// The backends, each as often as its share is: with policy Local those of the node (KEP-6032).
+    /// Never empty.
     pub pool: Arc<[Backend]>,
     /// The timeout of session affinity in seconds; `None` without session affinity.
     pub affinity: Option<u32>,
@@ -89,7 +90,7 @@ impl Desired {
         self.node_context().filter(|context| context.knows_node())?;
         self.options.loopback_node_ports.port_of(key)?;
         let frontend = self.frontend(key)?;
-        let pool = frontend.pool_of_node()?;
+        let pool = frontend.main_pool()?;
         Some(LoopbackPort {
             service: self.service_of(key)?.clone(),
             pool: match frontend.balancing {
@@ -132,18 +133,6 @@ impl Desired {
             let ports = keys.flat_map(|key| [before.port_of(key), after.port_of(key)]);
             let ports: Vec<_> = ports.flatten().collect();
             self.loopback.extend(ports);
-        }
-    }
-}
-
-impl Frontend {
-    /// Returns the backends for connections of the node itself, which may use all endpoints even if
-    /// the policy is Local. `None` if the kernel rejects or drops them.
-    #[must_use]
-    pub fn pool_of_node(&self) -> Option<&Arc<[Backend]>> {
-        match self.short_circuit.is_empty() {
-            true => self.main_pool(),
-            false => Some(&self.short_circuit),
         }
     }
 }
@@ -281,14 +270,6 @@ mod tests {
         let more = NodePortAddresses::PrimaryAnd(vec![net("192.0.2.11/32")]);
         let all = [[192, 0, 2, 10], [192, 0, 2, 11]].map(IpAddr::from);
         assert_eq!(selected(more, Some(all[0])), [Some(all.into()), None]);
-    }
-
-    /// The node uses the endpoints of other nodes, too.
-    #[test]
-    fn policy_local_has_the_pool_of_the_node() {
-        let mut world = World::new(true);
-        world.change(slice(&[1, 2]));
-        assert_eq!(pool(&world.change(service(TrafficPolicy::Local, None))), Some(2));
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //! frontend.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 use shunt_testbed::{Echo, Host, Service};
 
 use super::{From, Packet, ROW, Row, Says, TCP, To, UDP, V4, V6, check, explain};
 use crate::table::{self, Family, Frontend, ip, service_of};
-use crate::world::{World, cluster_ip_service, slices};
+use crate::world::{SHUNT, World, cluster_ip_service, slices};
 
 const RANGES: u8 = 40;
 const PROXY: u8 = 41;
@@ -21,6 +23,7 @@ const VICTIM: u8 = 47;
 const OTHER_PROXY: u8 = 49;
 const UNSERVED: u8 = 50;
 const ELSEWHERE: u8 = 51;
+const HERE: u8 = 52;
 
 /// The address of a listener of the node in a ServiceCIDR, as a DNS cache has one.
 const OF_NODE: [&str; 2] = ["10.96.0.200", "fd00:96::200"];
@@ -179,8 +182,23 @@ const ROWS: &[Row] = &[
         situation: "a ClusterIP of another proxy",
         to: To::cluster_ip(OTHER_PROXY),
         says: Says::Dropped,
-        codes: &["address-without-service"],
+        codes: &["ignored-other-proxy"],
         packet: Packet::Silent,
+        ..ROW
+    },
+    Row {
+        situation: "an ExternalIP of another proxy",
+        to: To::external_ip(OTHER_PROXY),
+        says: Says::NotAService,
+        codes: &["ignored-other-proxy"],
+        ..ROW
+    },
+    Row {
+        situation: "a node port of another proxy",
+        to: To::node_port(OTHER_PROXY),
+        says: Says::NotAService,
+        codes: &["ignored-other-proxy"],
+        packet: Packet::Refused,
         ..ROW
     },
     Row {
@@ -319,8 +337,19 @@ const ON_LOOPBACK: &[Row] = &[
         from: From::Node,
         to: To::At("127.0.0.1", "::1", table::node_port(ELSEWHERE)),
         over: TCP,
+        says: Says::Refused,
+        codes: &["no-local-endpoints"],
+        packet: Packet::Refused,
+        ..ROW
+    },
+    Row {
+        situation: "a node port on loopback, policy Local, endpoints here and elsewhere",
+        from: From::Node,
+        to: To::At("127.0.0.1", "::1", table::node_port(HERE)),
+        over: TCP,
         codes: &["loopback-proxy"],
-        packet: Packet::Answered(&["pod-3"]),
+        unused: &[("pod-3", "not-local")],
+        packet: Packet::Answered(&["pod-1"]),
         ..ROW
     },
 ];
@@ -330,14 +359,21 @@ fn node_ports_on_loopback_are_explained() -> Result<()> {
     let world = world()?;
     let unserved = service_of("unserved", UNSERVED);
     world.manifests.write("unserved.yaml", unserved)?;
-    let elsewhere = service_of("elsewhere", ELSEWHERE).spec("externalTrafficPolicy: Local");
-    let slices = slices("elsewhere", &[&world.lab.pod3]);
-    world.manifests.write("elsewhere.yaml", format!("{elsewhere}{slices}"))?;
+    let (pod1, pod3) = (&world.lab.pod1, &world.lab.pod3);
+    for (name, number, pods) in
+        [("elsewhere", ELSEWHERE, &[pod3][..]), ("here", HERE, &[pod1, pod3])]
+    {
+        let service = service_of(name, number).spec("externalTrafficPolicy: Local");
+        let slices = slices(name, pods);
+        world.manifests.write(&format!("{name}.yaml"), format!("{service}{slices}"))?;
+    }
     let agent =
         world.agent("mode: nftables\nnodePortAddresses: [primary, localhost]\n")?.start()?;
     let node = world.lab.from(&world.lab.node);
     for address in ["127.0.0.1", "[::1]"] {
         node.tcp(format!("{address}:30112")).eventually().reaches(&["pod-1"]);
+        let here = table::node_port(HERE);
+        node.tcp(format!("{address}:{here}")).eventually().reaches(&["pod-1"]);
     }
     check(&world, ON_LOOPBACK)?;
     agent.stop()
@@ -456,5 +492,50 @@ fn frontend_that_cannot_be_asked_hides_no_other() -> Result<()> {
     let frontends = answer.json["frontends"].as_array().into_iter().flatten();
     let delivered = frontends.filter(|frontend| frontend["verdict"] == "delivered");
     ensure!(delivered.count() >= 3, "{:#}", answer.json);
+    Ok(())
+}
+
+/// On any machine: the node's addresses are those of the Node.
+#[test]
+fn manifests_are_explained_by_the_addresses_of_the_node() -> Result<()> {
+    let world = world()?;
+    let asked = |to: &str, more: &[&str]| -> Result<(String, Value)> {
+        let manifests = format!("--manifests={}", world.manifests.path().display());
+        let node = format!("--hostname-override={}", world.lab.node.name);
+        let mut command = Command::new(SHUNT);
+        command.args(["explain", &manifests, &node, "--output=json"]);
+        let output = command.args(["--to", to]).args(more).output()?;
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let json: Value = serde_json::from_slice(&output.stdout).context(errors)?;
+        let code = json["findings"][0]["code"].as_str().unwrap_or_default();
+        Ok((format!("{} {code}", json["verdict"].as_str().unwrap_or_default()), json))
+    };
+    let six = format!("[2001:db8:2::10]:{}", table::node_port(WEB));
+    let nftables = &["--proxy-mode=nftables"][..];
+    let prefix = &["--nodeport-addresses=192.0.2.0/24"][..];
+    let other_proxy = format!("192.0.2.10:{}", table::node_port(OTHER_PROXY));
+    let cluster_ip = format!("{}:80", ip(Frontend::ClusterIp, Family::V4, OTHER_PROXY));
+    for (to, more, expected) in [
+        ("192.0.2.10:30112", &[][..], "delivered "),
+        ("192.0.2.10:30112", nftables, "delivered "),
+        ("192.0.2.10:30112", prefix, "delivered "),
+        ("192.0.2.20:30112", &[], "not-a-service "),
+        ("127.0.0.1:30112", nftables, "not-a-service node-port-address-not-selected"),
+        (&other_proxy, &[], "not-a-service ignored-other-proxy"),
+        (&cluster_ip, &[], "dropped ignored-other-proxy"),
+    ] {
+        let (found, json) = asked(to, more)?;
+        assert_eq!(found, expected, "{to} {more:?}: {json:#}");
+    }
+    let (found, json) = asked(&six, &[])?;
+    assert_eq!(found, "delivered ", "{json:#}");
+    world.manifests.remove("node.yaml")?;
+    let (found, json) = asked("192.0.2.10:30112", &[])?;
+    assert_eq!(found, "not-a-service node-port-address-not-selected", "{json:#}");
+    let summary = json["summary"].as_str().unwrap_or_default();
+    assert!(
+        summary.ends_with(&format!("manifests have no Node {}", world.lab.node.name)),
+        "{summary}"
+    );
     Ok(())
 }

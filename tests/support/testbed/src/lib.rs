@@ -50,7 +50,7 @@ pub use exposition::{Exposition, MetricFamily, Sample};
 pub use flow::{Flow, Reply};
 pub use http::{HttpAnswer, http_get};
 pub use manifest::{EndpointSlice, ManifestDir, Node, Service};
-pub use netns::Netns;
+pub use netns::{Holder, Netns};
 pub use not_run::record_not_run;
 pub use occupier::Occupier;
 pub use patience::patience;

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -96,6 +96,22 @@ impl Netns {
     /// nothing outlives a killed test: wait for it on the same thread.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         leashed(program, Some(Arc::clone(&self.fd)))
+    }
+
+    /// A process with this name (`/proc/PID/comm`) that holds the socket.
+    pub fn holder(&self, name: &str, socket: impl Into<OwnedFd>) -> Result<Holder> {
+        const SCRIPT: &str = "printf %s \"$1\" > /proc/$$/comm; read -r _";
+        let mut command = self.command("sh");
+        command.args(["-c", SCRIPT, "sh", name]).stdin(Stdio::piped()).stdout(socket.into());
+        let mut holder = Holder(command.spawn()?);
+        let comm = format!("/proc/{}/comm", holder.id());
+        while !fs::read(&comm)?.starts_with(name.as_bytes()) {
+            if let Some(status) = holder.0.try_wait()? {
+                bail!("the process that was to be {name:?} ended: {status}");
+            }
+            thread::yield_now();
+        }
+        Ok(holder)
     }
 
     /// Runs a program inside the namespace to its end and returns what it printed. An exit code
@@ -188,6 +204,23 @@ pub(crate) fn current() -> Result<u64> {
         .context("cannot tell in which network namespace this is")?;
     CURRENT.set(Some(file.ino()));
     Ok(file.ino())
+}
+
+/// A process that holds a socket until this is dropped.
+pub struct Holder(Child);
+
+impl Holder {
+    /// The process ID.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A command whose process dies with the thread that spawns it, in a namespace if one is given.
