@@ -235,13 +235,13 @@ fn it_ends_while_its_first_commit_fails() -> Result<()> {
 fn unread_log_delays_neither_work_nor_end() -> Result<()> {
     let world = world_with_web()?;
     let manifests = world.manifests.path().display().to_string();
-    let start = || -> Result<(Child, Pid)> {
+    let start = || -> Result<Process> {
         let mut command = Command::new(SHUNT);
         command.args(["run", "--hostname-override=node-1", "-v=4", "--manifests", &manifests]);
         command.arg("--netns").arg(world.lab.node.path());
         let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
-        let pid = Pid::from_raw(i32::try_from(child.id())?);
-        Ok((child, pid))
+        let agent = Pid::from_raw(i32::try_from(child.id())?);
+        Ok(Process { child, agent, log: Arc::default() })
     };
     let ready = || {
         wait_for("answer", || {
@@ -250,9 +250,9 @@ fn unread_log_delays_neither_work_nor_end() -> Result<()> {
         })
     };
     // Gone.
-    let (mut child, pid) = start()?;
+    let mut agent = start()?;
     ready()?;
-    drop(child.stderr.take());
+    drop(agent.child.stderr.take());
     for count in [2, 3] {
         let name = format!("more-{count}");
         world
@@ -265,41 +265,33 @@ fn unread_log_delays_neither_work_nor_end() -> Result<()> {
             (scraped.value("shunt_services", &[]) == Some(f64::from(count))).then_some(())
         })?;
     }
-    assert!(child.try_wait()?.is_none());
-    ended_at_once(&mut child, pid)?;
+    assert!(agent.child.try_wait()?.is_none());
+    assert_eq!(agent.end(Signal::SIGTERM)?.code(), Some(0));
 
     // Full.
-    let (mut child, pid) = start()?;
+    let agent = start()?;
     ready()?;
-    let pipe = child.stderr.as_ref().context("a pipe")?;
-    let size = nix::fcntl::fcntl(pipe, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096))?;
-    let filled = std::iter::repeat_n((), 10_000).any(|()| {
-        let _ = kill(pid, Signal::SIGHUP);
-        thread::sleep(Duration::from_millis(1));
-        let mut bytes: libc::c_int = 0;
-        readable(pipe, &mut bytes).is_ok() && bytes > size - 300
-    });
-    ensure!(filled, "the pipe is not full");
-    ended_at_once(&mut child, pid)
-}
-
-fn readable(pipe: &impl std::os::fd::AsRawFd, bytes: &mut libc::c_int) -> Result<()> {
-    nix::ioctl_read_bad!(fionread, libc::FIONREAD, libc::c_int);
-    // SAFETY: the value is an int, which the call writes.
-    #[allow(unsafe_code, reason = "nix has no function for it")]
-    unsafe {
-        fionread(pipe.as_raw_fd(), bytes)?;
-    }
+    let pipe = agent.child.stderr.as_ref().context("a pipe")?;
+    nix::fcntl::fcntl(pipe, nix::fcntl::FcntlArg::F_SETPIPE_SZ(4096))?;
+    // A write to a pipe with room is never seen so often in a row.
+    let mut in_a_row = 0;
+    wait_for("thread that waits for the pipe", || {
+        let _ = kill(agent.agent, Signal::SIGHUP);
+        in_a_row = if writes(agent.agent, "log") { in_a_row + 1 } else { 0 };
+        (in_a_row == 20).then_some(())
+    })?;
+    assert_eq!(agent.end(Signal::SIGTERM)?.code(), Some(0));
     Ok(())
 }
 
-fn ended_at_once(child: &mut Child, pid: Pid) -> Result<()> {
-    let start = Instant::now();
-    kill(pid, Signal::SIGTERM)?;
-    let status = wait_for("the end", || child.try_wait().transpose())??;
-    assert_eq!(status.code(), Some(0));
-    ensure!(start.elapsed() < AT_ONCE, "it took {:?}", start.elapsed());
-    Ok(())
+/// Returns true if the thread of that name is in the system call `write`.
+fn writes(process: Pid, thread: &str) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    threads.flatten().any(|entry| {
+        let read = |file| fs::read_to_string(entry.path().join(file)).unwrap_or_default();
+        let number = format!("{} ", libc::SYS_write);
+        read("comm").trim() == thread && read("syscall").starts_with(&number)
+    })
 }
 
 /// The library lets a call of the thread fail that never fails (see `tests/support/fault_preload`).
