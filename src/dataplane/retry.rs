@@ -115,8 +115,8 @@ impl Dataplane {
     fn users(&self, family: Family, chain: ChainName) -> Vec<FrontendKey> {
         let Some(current) = self.state.current() else { return Vec::new() };
         let uses = |key: &FrontendKey| {
-            let frontend = self.desired.frontend(*key);
-            frontend.is_some_and(|frontend| frontend.chains(*key).any(|name| name == chain))
+            let frontend = self.desired.frontend(*key).map(|it| current.record.next(*key, it));
+            frontend.is_some_and(|it| it.frontend.chains(*key).any(|name| name == chain))
         };
         let compared = current.compared(&self.desired);
         let of_family = compared.frontends().iter().copied().filter(|key| key.family() == family);
