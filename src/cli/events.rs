@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use shunt_core::model::ObjectName;
-use shunt_core::plan::Conflict;
+use shunt_core::plan::{Conflict, OVERSIZED};
 
 use crate::dataplane::Quarantined;
 use crate::events::{Notice, Regarding, Scope};
@@ -43,6 +43,18 @@ pub(super) fn conflict(conflict: &Conflict) -> Notice {
         note: format!(
             "{frontend} belongs to Service {winner} until that Service releases it: {reason}"
         ),
+    }
+}
+
+/// Returns the Event for a Service whose hash tables or weights would need too many elements.
+pub(super) fn oversized(service: &ObjectName) -> Notice {
+    Notice {
+        regarding: Regarding::Service(service.clone()),
+        scope: Scope::Cluster,
+        is_warning: true,
+        reason: "TooManyElements",
+        action: PROGRAM,
+        note: OVERSIZED.to_owned(),
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::model::{ChangeBatch, Family};
-use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, Set};
+use shunt_core::model::{ChangeBatch, Family, ObjectName};
+use shunt_core::plan::{Conflict, Flows, LoopbackChanges, NodeContext, OVERSIZED, Set};
 use tokio::sync::watch;
 
 use super::ending::Vital;
@@ -141,6 +141,10 @@ impl Observer {
             Event::Conflict(conflict) => {
                 report_conflict(conflict, &self.locations);
                 self.events.record(events::conflict(&conflict.conflict));
+            }
+            Event::Oversized(service) => {
+                report_oversized(service);
+                self.events.record(events::oversized(service));
             }
         }
     }
@@ -329,6 +333,11 @@ pub(super) fn report_refused(quarantined: &Quarantined, next: &str) {
         "the kernel refuses this frontend; it stays as it was, all else is programmed; {next}: {}",
         quarantined.reason
     );
+}
+
+/// Logs a Service whose hash tables or weights would need too many elements.
+pub(super) fn report_oversized(service: &ObjectName) {
+    tracing::warn!(%service, "{OVERSIZED}");
 }
 
 /// Logs the conflict of two Services, with their places in the manifests.

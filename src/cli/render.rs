@@ -9,7 +9,7 @@ use shunt_core::plan::{Desired, FrontendKey, Outcome, render as text};
 
 use super::Failure;
 use super::args::{Output, Render};
-use super::observe::report_conflict;
+use super::observe::{report_conflict, report_oversized};
 use super::settings::effective;
 use crate::dataplane::SpecConflict;
 use crate::source::manifests::{self, Locations};
@@ -30,6 +30,7 @@ pub(super) fn render(arguments: &Render) -> Result<(), Failure> {
     for conflict in desired.conflicts() {
         report_conflict(&SpecConflict::new(conflict, &store), &locations);
     }
+    desired.oversized().iter().for_each(report_oversized);
     let output = match arguments.output {
         Output::Nft => text(&desired),
         Output::Json => json(&desired),

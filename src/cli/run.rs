@@ -17,7 +17,8 @@ use super::health::{HealthState, families, health_source};
 use super::kernel_errors::explain;
 use super::leftovers::Reports;
 use super::observe::{
-    Observer, PendingSysctls, log_node_ports, log_synced, report_conflict, report_refused, sweep,
+    Observer, PendingSysctls, log_node_ports, log_synced, report_conflict, report_oversized,
+    report_refused, sweep,
 };
 use super::process::start_thread;
 use super::reload::{
@@ -130,6 +131,7 @@ fn once(
     let report = dataplane.sync().context("nothing was programmed")?;
     let snapshot = dataplane.snapshot();
     snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
+    snapshot.oversized.iter().for_each(report_oversized);
     for quarantined in &snapshot.quarantined {
         report_refused(quarantined, "fix the Service and run this again");
     }

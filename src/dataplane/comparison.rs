@@ -10,9 +10,9 @@ use nfnetlink::nft::{
 };
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
-    Chain, ChainName, Desired, Element, Field, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
-    NodeContext, Pools, Set, TABLE, Value, base_chains, base_text, element_text, on_demand_chain,
-    rule_text,
+    Chain, ChainName, Desired, Element, Field, Frontend, FrontendKey, GONE_ENDPOINTS, Key,
+    LAYOUT_COMMENT, NodeContext, Pools, Set, TABLE, Value, base_chains, base_text, element_text,
+    on_demand_chain, rule_text,
 };
 
 use super::codec::{decode_key, decode_value, gone_set_type, set_type, table_family};
@@ -53,8 +53,10 @@ pub fn compare(kernel: &mut dyn Kernel, desired: &Desired) -> Result<Vec<Place>,
         let resets = node_context.options.reset_gone_endpoints;
         let mut comparison = Comparison { family, resets, places: Vec::new() };
         let usable = comparison.table_and_sets(&listed);
-        comparison.elements(&planned_elements(desired, family), listed.elements(kernel, &usable)?);
-        comparison.chains(&planned_chains(desired, node_context, family), listed);
+        let found = listed.elements(kernel, &usable)?;
+        let frontends = planned_frontends(desired, family, &found);
+        comparison.elements(&planned_elements(desired, family, &frontends), found);
+        comparison.chains(&planned_chains(&frontends, node_context, family), listed);
         places.extend(comparison.places.into_iter().filter(|place| !place.lines.is_empty()));
     }
     Ok(places)
@@ -135,14 +137,35 @@ struct Elements {
     others: BTreeMap<(Set, Key), Content>,
 }
 
-fn planned_elements(desired: &Desired, family: Family) -> Elements {
-    let mut elements = Elements::default();
-    let own = desired.frontends().into_iter().filter(|(key, _)| key.family() == family);
-    for (key, frontend) in own {
-        for (pools, backends) in frontend.pools(key) {
-            elements.pools.insert((pools.endpoints(), key), backends.to_vec());
+/// Returns the planned frontends. Pools in the kernel may be larger where the plan lets them.
+fn planned_frontends(
+    desired: &Desired,
+    family: Family,
+    found: &[Found],
+) -> Vec<(FrontendKey, Frontend)> {
+    let mut sizes: HashMap<(Set, FrontendKey), usize> = HashMap::new();
+    for found in found {
+        if let Found::Known { set, key: Key::Pool(frontend, _), .. } = found {
+            *sizes.entry((*set, *frontend)).or_default() += 1;
         }
-        elements.others.extend(frontend.decisions(key).map(entry));
+    }
+    let own = desired.frontends().into_iter().filter(|(key, _)| key.family() == family);
+    let size = |key, pools: Pools| sizes.get(&(pools.endpoints(), key)).copied();
+    own.map(|(key, it)| (key, it.sized(key, |pools| size(key, pools).unwrap_or_default())))
+        .collect()
+}
+
+fn planned_elements(
+    desired: &Desired,
+    family: Family,
+    frontends: &[(FrontendKey, Frontend)],
+) -> Elements {
+    let mut elements = Elements::default();
+    for (key, frontend) in frontends {
+        for (pools, backends) in frontend.pools(*key) {
+            elements.pools.insert((pools.endpoints(), *key), backends.to_vec());
+        }
+        elements.others.extend(frontend.decisions(*key).map(entry));
     }
     let members = desired.members().into_iter().filter(|member| member.family() == family);
     elements.others.extend(members.map(|member| entry(member.element())));
@@ -154,10 +177,13 @@ fn entry(element: Element<'_>) -> ((Set, Key), Content) {
 }
 
 /// Returns the planned chains, in the order of a listing.
-fn planned_chains(desired: &Desired, node_context: &NodeContext, family: Family) -> Vec<Chain> {
-    let own = desired.frontends().into_iter().filter(|(key, _)| key.family() == family);
+fn planned_chains(
+    frontends: &[(FrontendKey, Frontend)],
+    node_context: &NodeContext,
+    family: Family,
+) -> Vec<Chain> {
     let on_demand: BTreeSet<ChainName> =
-        own.flat_map(|(key, frontend)| frontend.chains(key).collect::<Vec<_>>()).collect();
+        frontends.iter().flat_map(|(key, frontend)| frontend.chains(*key)).collect();
     let mut chains = base_chains(node_context, family);
     chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
     chains

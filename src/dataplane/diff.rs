@@ -117,10 +117,7 @@ impl Delta {
 
     fn frontend(&mut self, record: &KernelRecord, key: FrontendKey, new: Option<&Frontend>) {
         let old = record.frontend(key);
-        let slotted = new.map(|new| match old {
-            Some(old) => old.followed_by(new),
-            None => Slotted::in_order(new.clone()),
-        });
+        let slotted = new.map(|new| record.next(key, new));
         if let Some(old) = old.filter(|old| old.frontend.affinity.is_some()) {
             let narrowed = slotted.as_ref().is_some_and(|new| old.is_narrowed_by(new));
             if narrowed {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nfnetlink::nft::Writer;
-use shunt_core::model::{ChangeBatch, ChangeCounts};
+use shunt_core::model::{ChangeBatch, ChangeCounts, ObjectName};
 use shunt_core::plan::{Flows, LoopbackChanges, NodeContext};
 
 use super::{CommitStats, Error, Quarantined, Snapshot, SpecConflict, SyncReport};
@@ -71,4 +71,6 @@ pub enum Event<'a> {
     Released(&'a Quarantined),
     /// Two Services claim one frontend.
     Conflict(&'a SpecConflict),
+    /// The hash tables or weights of a Service would need too many elements.
+    Oversized(&'a ObjectName),
 }

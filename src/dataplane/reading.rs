@@ -366,6 +366,7 @@ fn assemble(key: FrontendKey, found: &Found) -> Option<Frontend> {
             _ => None,
         }),
         sources: has(&[Set::RestrictedVips]).then(|| ranges.collect()),
+        larger: None,
     };
     let slots: usize = frontend.pools(key).map(|(_, pool)| pool.len()).sum();
     let mut wanted: Vec<Element<'_>> = frontend.decisions(key).collect();

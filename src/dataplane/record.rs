@@ -150,6 +150,14 @@ impl KernelRecord {
         self.frontends.get(&key)
     }
 
+    /// Returns a planned frontend as the kernel gets it.
+    pub(super) fn next(&self, key: FrontendKey, planned: &Frontend) -> Slotted {
+        match self.frontend(key) {
+            Some(old) => old.followed_by(key, planned),
+            None => Slotted::in_order(planned.clone()),
+        }
+    }
+
     pub(super) fn set_frontend(&mut self, key: FrontendKey, frontend: Option<Slotted>) {
         if let Some(Slotted { frontend: new, .. }) = &frontend {
             for place in on_demand(key, new) {

@@ -1,16 +1,23 @@
 //! What the dataplane learns from a refused transaction, for the next attempt of the sync.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use nfnetlink::nft::{self, Refusal, TableFamily};
 use nix::errno::Errno;
-use shunt_core::model::Family;
-use shunt_core::plan::{ChainName, FrontendKey};
+use shunt_core::model::{Backend, Family};
+use shunt_core::plan::{ChainName, Frontend, FrontendKey};
 
 use super::Dataplane;
 use super::gone::is_about_gone;
 use super::ownership::{has_ipv6, is_about_flags, may_lack};
+use super::quarantine::Suspect;
 use super::refusal::{Blame, Error, blame, is_about_affinity};
+
+/// A Service with fewer slots to write is not to blame for the size of a transaction. If there is no
+/// other, the node lacks memory for the moment, or the transaction has many small Services.
+const LARGE: usize = 1_000;
 
 /// The consequences of refusals within a sync.
 #[derive(Default)]
@@ -32,6 +39,7 @@ impl Dataplane {
         now: Instant,
     ) -> Result<bool, Error> {
         match error {
+            error if is_about_size(error) => Ok(self.leaves_out_the_largest(error, now)),
             nft::Error::Refused(refusals) if self.finds_no_ipv6(refusals)? => Ok(true),
             nft::Error::Refused(refusals)
                 if self.policy.kernel_can.is_none() && refusals.iter().any(is_about_flags) =>
@@ -111,17 +119,71 @@ impl Dataplane {
         }
     }
 
+    /// Puts the Service with the most slots to write into quarantine: without it, the transaction
+    /// may be small enough. Returns false if no Service is large.
+    fn leaves_out_the_largest(&mut self, error: &nft::Error, now: Instant) -> bool {
+        let Some(current) = self.state.current() else { return false };
+        let mut services: BTreeMap<String, (usize, Vec<FrontendKey>)> = BTreeMap::new();
+        let compared = current.compared(&self.desired);
+        let held = |key: &&FrontendKey| self.quarantine.holds(Suspect::Frontend(**key));
+        for key in compared.frontends().iter().filter(|key| !held(key)) {
+            let old = current.record.frontend(*key).map(|it| &it.frontend);
+            let new = self.desired.frontend(*key).map(|new| current.record.next(*key, new));
+            let new = new.as_ref().map(|it| &it.frontend);
+            let Some(any) = new.or(old).filter(|_| old != new) else { continue };
+            let service = any.label.split(':').next().unwrap_or_default().to_owned();
+            let (slots, keys) = services.entry(service).or_default();
+            *slots += changed_slots(old, new);
+            keys.push(*key);
+        }
+        let largest = services.into_values().max_by_key(|(slots, _)| *slots);
+        let Some((slots, keys)) = largest.filter(|(slots, _)| *slots >= LARGE) else {
+            return false;
+        };
+        let reason: Arc<str> =
+            format!("{error}; the Service has the most elements of this transaction, {slots}")
+                .into();
+        for key in keys {
+            self.quarantine.add(Suspect::Frontend(key), &reason, now);
+        }
+        true
+    }
+
     /// Returns the uncommitted frontends that need a chain.
     fn users(&self, family: Family, chain: ChainName) -> Vec<FrontendKey> {
         let Some(current) = self.state.current() else { return Vec::new() };
         let uses = |key: &FrontendKey| {
-            let frontend = self.desired.frontend(*key);
-            frontend.is_some_and(|frontend| frontend.chains(*key).any(|name| name == chain))
+            let frontend = self.desired.frontend(*key).map(|it| current.record.next(*key, it));
+            frontend.is_some_and(|it| it.frontend.chains(*key).any(|name| name == chain))
         };
         let compared = current.compared(&self.desired);
         let of_family = compared.frontends().iter().copied().filter(|key| key.family() == family);
         of_family.filter(uses).collect()
     }
+}
+
+/// Returns true if socket or kernel found the transaction too large, or had too little memory for it.
+fn is_about_size(error: &nft::Error) -> bool {
+    let want = [Errno::ENOMEM, Errno::ENOBUFS, Errno::EMSGSIZE];
+    match error {
+        nft::Error::TooLarge { .. } => true,
+        nft::Error::Send { reason, .. } => {
+            reason.raw_os_error().is_some_and(|code| want.contains(&Errno::from_raw(code)))
+        }
+        nft::Error::Refused(refusals) => refusals.iter().any(|it| it.errno == Errno::ENOMEM),
+        _ => false,
+    }
+}
+
+/// Returns the number of slots that differ.
+fn changed_slots(old: Option<&Frontend>, new: Option<&Frontend>) -> usize {
+    let old = old.map(Frontend::all_pools).unwrap_or_default();
+    let new = new.map(Frontend::all_pools).unwrap_or_default();
+    let changed = |(old, new): (&[Backend], &[Backend])| {
+        let same = old.iter().zip(new).filter(|(old, new)| old == new).count();
+        old.len().max(new.len()) - same
+    };
+    old.into_iter().zip(new).map(changed).sum()
 }
 
 /// Returns true if the error makes the socket unusable.

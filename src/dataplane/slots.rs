@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use shunt_core::model::{Backend, Balancing, missing};
-use shunt_core::plan::{Frontend, Outcome};
+use shunt_core::plan::{Frontend, FrontendKey, Outcome};
 
 use super::affinity::Pools;
 
@@ -19,7 +19,8 @@ pub(super) struct Slotted {
 
 impl Slotted {
     /// Makes a frontend from the plan or a reading of the kernel, whose slots the backends keep.
-    pub(super) fn in_order(planned: Frontend) -> Slotted {
+    pub(super) fn in_order(mut planned: Frontend) -> Slotted {
+        planned.larger = None;
         let is_hashed = planned.balancing != Balancing::Random;
         let ordered = pools(&planned).map(|pool| {
             if pool.is_sorted() && !is_hashed {
@@ -36,8 +37,9 @@ impl Slotted {
     }
 
     /// Returns the planned frontend, with the backends in their slots of this one. In a hash table,
-    /// the plan gives them their slots.
-    pub(super) fn followed_by(&self, planned: &Frontend) -> Slotted {
+    /// the plan gives them their slots. Larger pools stay as large if the plan lets them.
+    pub(super) fn followed_by(&self, key: FrontendKey, planned: &Frontend) -> Slotted {
+        let planned = &planned.sized(key, |pools| self.frontend.pool(key, pools).len());
         if [&self.frontend, planned].iter().any(|it| it.balancing != Balancing::Random) {
             return Slotted::in_order(planned.clone());
         }
@@ -175,6 +177,7 @@ mod tests {
                 short_circuit: backends(&[1, 2, 3]),
                 affinity: Some(60),
                 sources: None,
+                larger: None,
             })
         };
         for (old, new, narrowed) in [

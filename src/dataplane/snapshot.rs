@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub ejected: BTreeMap<Backend, BTreeSet<ObjectName>>,
     /// The numbers of service ports without an endpoint for some traffic.
     pub unserved: Unserved,
+    /// The Services whose hash tables or weights would need too many elements.
+    pub oversized: BTreeSet<ObjectName>,
     /// The frontends that several Services claim.
     pub conflicts: BTreeSet<SpecConflict>,
     /// The refused frontends and members, in order.
@@ -118,6 +120,7 @@ impl Snapshot {
             health_checks: desired.health_checks().cloned().collect(),
             ejected: desired.ejected().clone(),
             unserved: desired.unserved(),
+            oversized: desired.oversized().clone(),
             conflicts: desired
                 .conflicts()
                 .map(|conflict| SpecConflict::new(conflict, store))

@@ -4,7 +4,7 @@ use foldhash::HashMap;
 use nfnetlink::nft::{DumpedElement, ElementData, Error, Kernel, OwnedData, Socket};
 use nix::errno::Errno;
 use shunt_core::model::Family;
-use shunt_core::plan::{FrontendKey, Key, Pools, TABLE, Value};
+use shunt_core::plan::{ChainName, FrontendKey, Key, Pools, TABLE, Value};
 
 use super::codec::{Bytes, decode_key, decode_value, encode_key, table_family};
 use super::listing::list;
@@ -43,6 +43,16 @@ impl Verdict {
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.main.connections.saturating_add(self.short_circuit.connections)
+    }
+
+    /// Returns the number of slots of a pool; 0 without the pool.
+    #[must_use]
+    pub fn slots(&self, pools: Pools) -> usize {
+        let installed = if pools.is_short_circuit() { &self.short_circuit } else { &self.main };
+        match installed.value {
+            Some(Value::Goto(ChainName::Balancer { count, .. })) => count as usize,
+            _ => 0,
+        }
     }
 
     fn note(&mut self, pools: Pools, family: Family, element: &DumpedElement<'_>) {

@@ -273,6 +273,9 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
         for conflict in snapshot.conflicts.difference(&before.conflicts) {
             (self.report)(Event::Conflict(conflict));
         }
+        for service in snapshot.oversized.difference(&before.oversized) {
+            (self.report)(Event::Oversized(service));
+        }
         let suspects = |all: &[Quarantined]| -> BTreeSet<_> {
             all.iter().map(|quarantined| quarantined.suspect).collect()
         };

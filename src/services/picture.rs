@@ -88,6 +88,7 @@ pub fn differing(
     let differs = |key: &FrontendKey| {
         let Some(planned) = desired.frontend(*key) else { return false };
         let Some(found) = verdicts.get(key) else { return true };
+        let planned = planned.sized(*key, |pools| found.slots(pools));
         let set = plan::Frontend::pools_of(*key).1.verdicts();
         let short_circuit = planned.decisions(*key).find(|element| element.set == set);
         !found.main.exists
@@ -328,6 +329,9 @@ impl Painter<'_> {
         }
         match view.and_then(|view| view.finding.clone()) {
             Some(finding) => (State::Unserved(finding.code), Some(finding.text)),
+            None if self.sources.desired.oversized().contains(&service.name) => {
+                (State::Oversized, Some(plan::OVERSIZED.to_owned()))
+            }
             None => (State::Ok, None),
         }
     }

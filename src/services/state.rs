@@ -16,6 +16,9 @@ pub enum State {
     Unresponsive,
     /// New connections get an endpoint, and one that does not answer is ejected.
     Ejected,
+    /// New connections get an endpoint at random, since a hash table or weights would need too many
+    /// elements.
+    Oversized,
     /// Another Service has the frontend.
     Conflict,
     /// The kernel refuses the frontend.
@@ -37,6 +40,7 @@ impl State {
             State::Unserved(code) => code.as_str(),
             State::Unresponsive => Code::EndpointUnresponsive.as_str(),
             State::Ejected => Code::EndpointEjected.as_str(),
+            State::Oversized => "too-many-elements",
             State::Conflict => "conflict",
             State::Quarantined => "quarantined",
             State::NotInKernel => "not-in-kernel",

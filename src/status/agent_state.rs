@@ -316,6 +316,7 @@ fn rules(notes: &Rules, snapshot: &Snapshot) -> Rules {
         counts: counts(snapshot),
         quarantined: snapshot.quarantined.iter().take(MAX_LISTED).map(quarantined).collect(),
         conflicts: snapshot.conflicts.iter().take(MAX_LISTED).map(conflict).collect(),
+        oversized: snapshot.oversized.iter().take(MAX_LISTED).map(ToString::to_string).collect(),
         unserved: Unserved::counts(&snapshot.unserved),
         ..notes.clone()
     }

@@ -194,6 +194,8 @@ pub struct Rules {
     pub quarantined: Vec<Quarantined>,
     /// Frontends that a Service does not get, because another Service has them.
     pub conflicts: Vec<Conflict>,
+    /// Services whose hash tables or weights would need too many elements, as `namespace/name`.
+    pub oversized: Vec<String>,
     /// Services without an endpoint for some traffic.
     pub unserved: Unserved,
     /// The number of repairs after modifications by other processes.

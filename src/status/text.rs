@@ -5,6 +5,8 @@ use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use shunt_core::plan::OVERSIZED;
+
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
 use crate::escape;
 use crate::loopback::{LoopbackReport, Unbound};
@@ -63,7 +65,7 @@ impl Status {
 
     /// Returns problems and warnings, at most `most` of each kind.
     fn findings(&self, most: usize) -> (Vec<String>, Vec<String>) {
-        let Rules { failure, quarantined, conflicts, last_sync, .. } = &self.rules;
+        let Rules { failure, quarantined, conflicts, oversized, last_sync, .. } = &self.rules;
         let mut problems: Vec<String> = Vec::new();
         if let Some(failure) = failure {
             let since = span(failure.at.before(self.told));
@@ -163,6 +165,9 @@ impl Status {
         some(&mut warnings, conflicts, most, "conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
             format!("Service {loser} does not get {frontend}, which {winner} has: {reason}")
+        });
+        some(&mut warnings, oversized, most, "Services with too many elements", |service| {
+            format!("Service {service}: {OVERSIZED}")
         });
         some(&mut warnings, &self.unbound_health_ports, most, "healthCheckNodePorts", |port| {
             let super::UnboundPort { service, address, reason } = port;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
-use shunt_testbed::{Protocol, Service};
+use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Standin, Verb, both, standin_only};
+use shunt_testbed::{EndpointSlice, Protocol, Service};
 
 use crate::world::{WEB, World, cluster_ip_service};
 
@@ -18,6 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_conflict_is_told,
         a_conflict_that_others_told_is_not_told_again,
         a_conflict_of_kinds_is_told,
+        too_many_elements_are_told,
         a_repair_is_told,
         rules_of_kube_proxy_are_told,
         a_taken_port_is_told,
@@ -264,6 +265,32 @@ fn a_conflict_that_others_told_is_not_told_again(api: Api) -> Result<()> {
     })?;
     assert_eq!(with_reason(&world, "FrontendConflict")?, [first]);
     assert_eq!(with_reason(&world, "Starting")?.len(), 2);
+    Ok(())
+}
+
+/// Hash tables for 100 ports on four addresses, without room for 201 endpoints each.
+fn too_many_elements_are_told(api: Api) -> Result<()> {
+    let world = World::new(api)?;
+    let name = |port: u16| format!("port-{port}");
+    let service = Service::new("many")
+        .cluster_ips(&["10.96.0.33"])
+        .external_ips(&["198.51.100.1", "198.51.100.2", "198.51.100.3"])
+        .metadata("annotations: {shunt.dev/load-balancing: source-hash}");
+    let service =
+        (1..=100).fold(service, |service, port| service.port(&name(port), Protocol::Tcp, port));
+    let slice = EndpointSlice::v4("many");
+    let slice = (1..=100).fold(slice, |slice, port| slice.port(&name(port), Protocol::Tcp, port));
+    let slice = (1..=201).fold(slice, |slice, n| {
+        slice.endpoint(&format!("10.244.7.{n}"), "conditions: {ready: true}")
+    });
+    world.api.put(service)?;
+    world.api.put(slice)?;
+    let _agent = world.start()?;
+    let event = wait_for(&world, "TooManyElements")?;
+    assert_eq!((&event["type"], &event["action"]), (&json!("Warning"), &json!("ProgramService")));
+    assert_eq!(event["regarding"]["name"], "many");
+    let note = event["note"].as_str().unwrap_or_default();
+    assert!(note.contains("more than 100000 elements"), "{note}");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nfnetlink::nft::{Error, FinishedBatch, Kernel, TableFamily};
 use nix::errno::Errno;
-use shunt_core::model::{Change, Family};
+use shunt_core::model::{Balancing, Change, Family, Service};
 use shunt_core::plan::{Options, TABLE};
 use shunt_fake_nftables::{Call, Fault, Features, Ipv6, Namespace, service, slice};
 
@@ -204,6 +204,124 @@ fn tables_of_another_owner_are_taken_over_once_it_ends() {
     world.pass(10 * SECOND);
     assert!(matches!(world.events()[..], [What::Wrote { added: 0, deleted: 0 }]));
     assert!(world.snapshot().is_owner);
+}
+
+/// More bytes than a transaction has without that Service.
+const MUCH: usize = 150_000;
+
+/// A Service with a hash table of 1 021 slots for each of its three frontends of IPv4.
+fn large() -> Vec<Change> {
+    let endpoints: Vec<u16> = (100..130).collect();
+    let service = Service { balancing: Some(Balancing::SourceHash), ..service(2) };
+    vec![Change::service(service), Change::slice(slice(2, Family::V4, &endpoints))]
+}
+
+/// The frontends in quarantine, all of which must be of that large Service.
+fn left_out(world: &World) -> usize {
+    let quarantined = &world.snapshot().quarantined;
+    assert!(quarantined.iter().all(|it| it.service == Some(service(2).name)), "{quarantined:?}");
+    quarantined.len()
+}
+
+/// As in a user namespace, where only `net.core.wmem_max` bounds the send buffer.
+#[test]
+fn transaction_that_is_too_large_leaves_the_largest_service_out() {
+    let mut world = World::new();
+    let limit = Arc::new(AtomicUsize::new(MUCH));
+    let still = limit.clone();
+    world.on_call(move |call| {
+        let Call::Commit(batch) = call else { return None };
+        let bytes = batch.bytes().len();
+        let reason = || io::Error::from_raw_os_error(Errno::EPERM as i32);
+        (bytes > still.load(Ordering::Relaxed))
+            .then(|| Fault::Before(Error::TooLarge { bytes, reason: reason() }))
+    });
+    world.send(cluster(&[11]));
+    world.send(large());
+    world.settle();
+    let events = world.events();
+    assert!(matches!(events[0], What::Wrote { .. }), "{events:?}");
+    assert_eq!(left_out(&world), 5, "three of IPv4, two of IPv6");
+    let quarantined = &world.snapshot().quarantined[0];
+    for part in ["exceeds the socket's send buffer", "the most elements of this transaction, 3063"]
+    {
+        assert!(quarantined.reason.contains(part), "{}", quarantined.reason);
+    }
+    assert_eq!(world.snapshot().frontends, [3, 2]);
+
+    // The others go on.
+    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
+    world.settle();
+    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    limit.store(usize::MAX, Ordering::Relaxed);
+    world.pass(SECOND);
+    assert_eq!(left_out(&world), 0);
+    assert_eq!(world.snapshot().frontends, [6, 4]);
+    // Its deletion is as large.
+    limit.store(MUCH / 3, Ordering::Relaxed);
+    world.events();
+    world.send(vec![Change::ServiceGone(service(2).name), Change::ServiceGone(service(1).name)]);
+    world.settle();
+    assert!(matches!(world.events()[0], What::Wrote { .. }));
+    assert_eq!(world.snapshot().quarantined.len(), 5);
+}
+
+/// Memory is missing for some transactions, whatever is in them.
+#[test]
+fn want_of_memory_delays_a_large_service_only() {
+    for large_one in [true, false] {
+        let mut world = World::new();
+        let mut left = 3;
+        world.on_call(move |call| {
+            let Call::Commit(batch) = call else { return None };
+            left = i32::max(left - 1, -1);
+            let refusal = || batch.refusal(batch.messages(), Errno::ENOMEM, None);
+            (left >= 0).then(|| Fault::Before(Error::Refused(vec![refusal()])))
+        });
+        world.send(cluster(&[11]));
+        if large_one {
+            world.send(large());
+        }
+        world.settle();
+        let events = world.events();
+        assert!(
+            matches!(&events[..], [What::Failed { .. }]),
+            "small ones are innocent: {events:?}"
+        );
+        world.pass(Duration::from_millis(900));
+        let events = world.events();
+        assert!(
+            events.iter().any(|event| matches!(event, What::Wrote { .. })),
+            "{large_one}: {events:?}"
+        );
+        assert_eq!(left_out(&world), if large_one { 5 } else { 0 });
+        world.pass(2 * SECOND);
+        assert_eq!(left_out(&world), 0);
+        assert_eq!(world.snapshot().frontends[0], if large_one { 6 } else { 3 });
+    }
+}
+
+/// Memory is missing for one Service only.
+#[test]
+fn want_of_memory_for_a_large_service_costs_itself() {
+    let mut world = World::new();
+    world.on_call(|call| {
+        let Call::Commit(batch) = call else { return None };
+        let refusal = || batch.refusal(batch.messages(), Errno::ENOMEM, None);
+        let send = || Error::Send { bytes: batch.bytes().len(), reason: Errno::ENOBUFS.into() };
+        let is_large = batch.bytes().len() > MUCH;
+        let is_sent = batch.bytes().len() % 2 == 0;
+        is_large
+            .then(|| Fault::Before(if is_sent { Error::Refused(vec![refusal()]) } else { send() }))
+    });
+    world.send(cluster(&[11]));
+    world.send(large());
+    world.settle();
+    assert_eq!(left_out(&world), 5);
+    world.events();
+    world.pass(1000 * SECOND);
+    assert_eq!(world.log().len(), 10, "1 s, 2 s, 4 s, and so on");
+    assert_eq!(left_out(&world), 5);
 }
 
 /// A kernel before 6.9 refuses the flags of owned tables; the agent shares them then.

@@ -34,6 +34,7 @@ pub(super) enum What {
     Quarantined(String),
     Released(String),
     Conflict(String),
+    Oversized(String),
 }
 
 type Decide = dyn FnMut(Call<'_>) -> Option<Fault> + Send;
@@ -95,6 +96,7 @@ impl Handle {
             Event::Quarantined(one) => self.log(What::Quarantined(one.what.clone())),
             Event::Released(one) => self.log(What::Released(one.what.clone())),
             Event::Conflict(one) => self.log(What::Conflict(one.field.to_owned())),
+            Event::Oversized(service) => self.log(What::Oversized(service.to_string())),
         }
     }
 }

@@ -12,6 +12,7 @@ mod reconfigured;
 mod removal;
 mod rendered;
 mod sequences;
+mod slots;
 mod start;
 mod status;
 mod storm;

@@ -105,7 +105,7 @@ fn a_refused_chain_or_rule_costs_the_frontends_that_need_it() -> Result<()> {
         let (faults, mut dataplane) = faulty(&ns)?;
         faults.refuse(move |refusal| {
             let it = refusal.operation == operation && refusal.object == "lb-27";
-            it.then_some(Errno::ENOMEM)
+            it.then_some(Errno::ENFILE)
         });
         for n in OTHERS.into_iter().chain([POISON]) {
             dataplane.apply_all(of_service(n));

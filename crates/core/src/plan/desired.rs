@@ -33,6 +33,8 @@ pub struct Desired {
     health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
     /// The ejected endpoints, with their Services.
     ejected: BTreeMap<Backend, BTreeSet<ObjectName>>,
+    /// The Services whose hash tables or weights would need too many elements.
+    oversized: BTreeSet<ObjectName>,
     /// The sum of all plans.
     unserved: Unserved,
     touched: Touching,
@@ -55,6 +57,7 @@ impl Desired {
             conflicts: BTreeMap::new(),
             health_checks: BTreeMap::new(),
             ejected: BTreeMap::new(),
+            oversized: BTreeSet::new(),
             unserved: Unserved::default(),
             touched: Touching::default(),
             flows: Flows::default(),
@@ -220,6 +223,10 @@ impl Desired {
                 self.remove_member(member);
             }
         }
+        match new.as_ref().is_some_and(|new| new.is_oversized) {
+            true => self.oversized.insert(name.clone()),
+            false => self.oversized.remove(name),
+        };
         for check in old.iter().flat_map(|plan| &plan.health_checks) {
             self.health_checks.remove(&(name.clone(), check.family));
         }
@@ -325,6 +332,13 @@ impl Desired {
         &self.ejected
     }
 
+    /// Returns the Services whose hash tables or weights would need too many elements
+    /// ([`ServicePlan::is_oversized`]).
+    #[must_use]
+    pub fn oversized(&self) -> &BTreeSet<ObjectName> {
+        &self.oversized
+    }
+
     /// Returns the numbers of service ports without an endpoint for some traffic.
     #[must_use]
     pub fn unserved(&self) -> Unserved {
@@ -367,7 +381,7 @@ impl ServicePlan {
             })
     }
 
-    fn members(&self) -> impl Iterator<Item = SetMember> {
+    pub(super) fn members(&self) -> impl Iterator<Item = SetMember> {
         let of = |set| move |address: &IpAddr| SetMember { set, address: *address };
         let cluster_ips = self.cluster_ips.iter().map(of(Set::ClusterIps));
         let external = self.external_addresses.iter().map(of(Set::ExternalIps));

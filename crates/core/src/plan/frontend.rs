@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::Pools;
+use super::{Larger, Pools};
 use crate::model::{Backend, Balancing, Family, Protocol};
 
 /// The key of a frontend. A frontend belongs to one service port at a time.
@@ -119,6 +119,8 @@ pub struct Frontend {
     /// The allowed sources (`loadBalancerSourceRanges`), sorted and without overlaps; `None` for
     /// all sources.
     pub sources: Option<Arc<[SourceRange]>>,
+    /// The larger pools that it may keep ([`Frontend::sized`]); in a plan only.
+    pub larger: Option<Arc<Larger>>,
 }
 
 /// A range of source addresses of one family, both ends included.
@@ -222,6 +224,7 @@ mod tests {
                 short_circuit: Arc::default(),
                 affinity: None,
                 sources: None,
+                larger: None,
             };
             let found: Vec<f64> = frontend.shares(&pool).into_values().collect();
             assert_eq!(found, shares, "{balancing:?} {slots:?}");

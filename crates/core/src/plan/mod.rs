@@ -43,4 +43,5 @@ pub use ruleset::{
     TABLE, base_chains, on_demand_chain,
 };
 pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
+pub use slots::{Larger, MAX_ELEMENTS, OVERSIZED};
 pub use text::{base_text, element_text, render, rule_text};

@@ -38,6 +38,9 @@ pub struct ServicePlan {
     pub ejected: Vec<Backend>,
     /// The numbers of its service ports without an endpoint for some traffic.
     pub unserved: Unserved,
+    /// Hash tables or weights would need more than [`MAX_ELEMENTS`](super::MAX_ELEMENTS), so each
+    /// backend has one slot, which the kernel chooses at random.
+    pub is_oversized: bool,
 }
 
 /// The numbers of service ports without an endpoint for some traffic. The index is the family, as in
@@ -137,6 +140,24 @@ pub fn plan_service<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
     node_context: &NodeContext,
 ) -> ServicePlan {
+    let plan = plan_with(service, slices.clone(), node_context, None);
+    let balancing = service.balancing.unwrap_or(node_context.options.balancing);
+    if balancing == Balancing::Random && slices.clone().all(|slice| slice.weight.is_none()) {
+        return plan;
+    }
+    match Slots::of(&plan, balancing) {
+        Some(slots) => plan_with(service, slices, node_context, Some(slots)),
+        None => ServicePlan { is_oversized: true, ..plan },
+    }
+}
+
+/// Plans one Service with this number of slots; without, each backend has one slot.
+fn plan_with<'a>(
+    service: &Service,
+    slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
+    node_context: &NodeContext,
+    slots: Option<Slots>,
+) -> ServicePlan {
     let options = &node_context.options;
     let own =
         |ip: &&IpAddr| !service.cluster_ips.contains(ip) && !service.load_balancer_ips.contains(ip);
@@ -156,7 +177,8 @@ pub fn plan_service<'a>(
             let locality = node_context.locality();
             let mut selection = select(slices.clone(), port, family, locality);
             plan.unserved.note(service, family, &selection);
-            let slots = Slots::of(&selection, service.balancing.unwrap_or(options.balancing));
+            let is_plain = |it: &Slots| it.balancing == Balancing::Random;
+            let slots = slots.filter(|it| selection.weights.is_some() || !is_plain(it));
             let keeps_size = slots.is_none();
             let ejected = options.unresponsive.eject(
                 &mut selection,
@@ -168,7 +190,7 @@ pub fn plan_service<'a>(
                 slots.fill(&mut selection);
             }
             let known = plan.frontends.len();
-            plan_port(service, cluster_ip, port, &selection, node_context, &mut plan);
+            plan_port(service, cluster_ip, port, &selection, slots, node_context, &mut plan);
             let serving = &selection.serving;
             let differs = |frontend: &Frontend| match frontend.main_pool() {
                 Some(pool) => !Arc::ptr_eq(pool, serving),
@@ -213,6 +235,7 @@ fn plan_port(
     cluster_ip: IpAddr,
     port: &ServicePort,
     selection: &Selection,
+    slots: Option<Slots>,
     node_context: &NodeContext,
     plan: &mut ServicePlan,
 ) {
@@ -227,7 +250,8 @@ fn plan_port(
     };
     let internal_outcome = outcome(service.internal_policy);
     let is_balanced = |outcome: &Outcome| matches!(outcome, Outcome::Balance(_));
-    let balancing = service.balancing.unwrap_or(node_context.options.balancing);
+    let larger = slots.and_then(|slots| slots.larger(selection));
+    let balancing = slots.map_or(Balancing::Random, |slots| slots.balancing);
     let balancing = |has_pool: bool| if has_pool { balancing } else { Balancing::Random };
     let internal = Frontend {
         label: label.clone(),
@@ -237,6 +261,7 @@ fn plan_port(
         short_circuit: Arc::default(),
         affinity: affinity(service, cluster),
         sources: None,
+        larger: larger.clone(),
     };
     let internal = (FrontendKey::Address(cluster_ip, port.protocol, port.port), internal);
 
@@ -260,6 +285,7 @@ fn plan_port(
         },
         affinity: affinity(service, cluster),
         sources: None,
+        larger,
     };
     let sources = allowed_sources(service, family, node_context);
     plan.external_addresses.extend(vips().chain(external_ips()));

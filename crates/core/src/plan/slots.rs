@@ -1,84 +1,159 @@
 //! The slots of pools in which backends have unequal shares, or a place in a hash table.
 //!
-//! The number of slots depends on the number of backends in steps only. So a change of weights or
-//! of a backend changes data of elements, and no verdict. The content depends on nothing but the
-//! backends and their weights: every node fills the slots in the same way.
+//! All such pools of a Service have the same number of slots. It depends on the number of backends
+//! in steps only. So a change of weights or of a backend changes data of elements, and no verdict.
+//! With many pools, the number is smaller: a Service has at most [`MAX_ELEMENTS`].
+//!
+//! The content depends on nothing but the backends, their weights and the number of slots: every node
+//! fills the slots in the same way. Just below a step, the plan allows two numbers: tables that are
+//! larger already stay so ([`Frontend::sized`]). There, nodes with another past may have others.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::{Frontend, FrontendKey, Outcome, Pools, ServicePlan};
 use crate::model::{Backend, Balancing, Selection, Weights};
 
+/// The maximum number of elements of a Service in which a backend has several slots.
+pub const MAX_ELEMENTS: usize = 100_000;
+/// What became of a Service that would have more.
+pub const OVERSIZED: &str = "hash tables or weights would need more than 100000 elements: endpoints \
+     get connections at random, without weights; use fewer ports, addresses or endpoints";
+/// The numbers of slots of hash tables. They are prime, as the permutations need it. Pools with
+/// weights have the powers of two above them.
+const SIZES: [usize; 14] =
+    [2, 3, 7, 13, 31, 61, 127, 251, 509, 1_021, 2_039, 4_093, 8_191, LARGEST];
+const LARGEST: usize = 16_381;
 /// The number of slots of a small pool with weights. A share is exact to half a slot, 0.2 %, and one
 /// slot at least.
 const WEIGHTED_SLOTS: usize = 256;
-/// The maximum number of slots of a pool with weights, unless it has more backends.
-const MAX_WEIGHTED_SLOTS: usize = 16_384;
-/// The numbers of slots of a hash table, each for pools of at most so many backends. They are prime,
-/// as the permutations need it. With each step, most clients get another backend.
-const HASH_SLOTS: [(usize, usize); 4] =
-    [(1, 2), (20, 251), (200, 1_021), (usize::MAX, LARGEST_HASH_SLOTS)];
-const LARGEST_HASH_SLOTS: usize = 16_381;
+/// The numbers of slots of a hash table, each for pools of at most so many backends. With each step,
+/// most clients get another backend.
+const HASH_SLOTS: [(usize, usize); 3] = [(1, 2), (20, 251), (200, 1_021)];
 
-/// The sizes of the pools of a service port whose backends have several slots.
+/// The number of slots of a Service's pools whose backends have several slots.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slots {
-    balancing: Balancing,
-    cluster: usize,
-    local: usize,
+    pub(super) balancing: Balancing,
+    slots: usize,
+    /// The largest number that pools may keep.
+    kept: usize,
+}
+
+/// The larger pools that a frontend may keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Larger {
+    weights: Weights,
+    slots: usize,
 }
 
 impl Slots {
-    /// Returns the sizes for these backends; `None` if each backend has one slot. Ejected backends
-    /// count, so that an ejection changes no size.
-    pub(super) fn of(selection: &Selection, balancing: Balancing) -> Option<Slots> {
-        let size: fn(usize) -> usize = match balancing {
-            Balancing::Random if selection.weights.is_none() => return None,
-            Balancing::Random => weighted_slots,
-            Balancing::SourceHash | Balancing::SourceAndPortHash => hash_slots,
-        };
-        let (cluster, local) = (size(selection.cluster.len()), size(selection.local.len()));
-        Some(Slots { balancing, cluster, local })
+    /// Returns the number of slots for a Service, from its plan with one slot for each backend.
+    /// `None` if [`MAX_ELEMENTS`] have no room for every backend. Ejected backends count, so that an
+    /// ejection changes no size.
+    pub(super) fn of(plan: &ServicePlan, balancing: Balancing) -> Option<Slots> {
+        let pools = || plan.frontends.iter().flat_map(|(key, frontend)| frontend.pools(*key));
+        let (count, backends) = (pools().count(), pools().map(|(_, pool)| pool.len()).max());
+        let backends = backends.unwrap_or_default();
+        let decisions = plan.frontends.iter().map(|(key, it)| it.decisions(*key).count());
+        let others = decisions.sum::<usize>() + plan.members().count();
+        let fits = |slots: &usize| *slots >= backends && count * slots + others <= MAX_ELEMENTS;
+        let largest = |wanted| sizes(balancing).filter(|it| *it <= wanted).filter(fits).last();
+        let slots = largest(wanted(balancing, backends))?;
+        // Pools shrink at three fifths of the step at which they grow. A single backend has no table
+        // that were worth keeping.
+        let larger = wanted(balancing, (backends * 5).div_ceil(3));
+        let kept = largest(larger).filter(|_| backends > 1).unwrap_or(slots);
+        Some(Slots { balancing, slots, kept })
     }
 
     /// Replaces the backends of the pools by slots.
     pub(super) fn fill(self, selection: &mut Selection) {
-        let weights = selection.weights.take().unwrap_or_default();
+        let weights = selection.weights.clone().unwrap_or_default();
+        let fill = |pool: &[Backend]| filled(self.balancing, pool, self.slots, &weights);
         let is_shared = selection.cluster == selection.local;
-        selection.cluster = self.filled(&selection.cluster, self.cluster, &weights);
+        selection.cluster = fill(&selection.cluster);
         selection.local = match is_shared {
             true => selection.cluster.clone(),
-            false => self.filled(&selection.local, self.local, &weights),
+            false => fill(&selection.local),
         };
     }
 
-    fn filled(self, backends: &[Backend], slots: usize, weights: &Weights) -> Arc<[Backend]> {
-        if backends.is_empty() {
-            return Arc::default();
+    /// Returns the larger pools that frontends with this selection may keep.
+    pub(super) fn larger(self, selection: &Selection) -> Option<Arc<Larger>> {
+        let weights = || selection.weights.clone().unwrap_or_default();
+        (self.kept > self.slots).then(|| Larger { weights: weights(), slots: self.kept }.into())
+    }
+}
+
+impl Frontend {
+    /// Returns the frontend as it follows pools of these sizes in the kernel, without
+    /// [`Frontend::larger`]: larger pools stay as large if they may.
+    #[must_use]
+    pub fn sized(&self, key: FrontendKey, in_kernel: impl Fn(Pools) -> usize) -> Frontend {
+        let mut sized = self.clone();
+        let Some(larger) = sized.larger.take() else { return sized };
+        let resize = |pools: Pools, pool: &mut Arc<[Backend]>| {
+            let slots = in_kernel(pools);
+            let may_stay = (pool.len() + 1..=larger.slots).contains(&slots);
+            if may_stay && !pool.is_empty() && sizes(self.balancing).any(|size| size == slots) {
+                let mut backends = pool.to_vec();
+                backends.sort_unstable();
+                backends.dedup();
+                *pool = filled(self.balancing, &backends, slots, &larger.weights);
+            }
+        };
+        let (main, short_circuit) = Frontend::pools_of(key);
+        if let Outcome::Balance(pool) = &mut sized.outcome {
+            resize(main, pool);
         }
-        let shares: Vec<u64> =
-            backends.iter().map(|backend| u64::from(weights.of(*backend))).collect();
-        let counts = apportion(&shares, slots);
-        match self.balancing {
-            Balancing::Random => {
-                let copies = backends.iter().zip(counts);
-                copies.flat_map(|(backend, count)| std::iter::repeat_n(*backend, count)).collect()
-            }
-            Balancing::SourceHash | Balancing::SourceAndPortHash => {
-                hash_table(backends, &counts, slots)
-            }
+        resize(short_circuit, &mut sized.short_circuit);
+        sized
+    }
+}
+
+/// Returns the possible numbers of slots, in ascending order.
+fn sizes(balancing: Balancing) -> impl Iterator<Item = usize> {
+    SIZES.into_iter().map(move |prime| match balancing {
+        Balancing::Random => prime.next_power_of_two(),
+        Balancing::SourceHash | Balancing::SourceAndPortHash => prime,
+    })
+}
+
+/// Returns the number of slots for so many backends, if a Service has few pools.
+fn wanted(balancing: Balancing, backends: usize) -> usize {
+    match balancing {
+        Balancing::Random => {
+            let slots = backends.saturating_mul(4).checked_next_power_of_two();
+            slots.unwrap_or(usize::MAX).max(WEIGHTED_SLOTS)
+        }
+        Balancing::SourceHash | Balancing::SourceAndPortHash => {
+            let step = HASH_SLOTS.into_iter().find(|(limit, _)| backends <= *limit);
+            step.map_or(LARGEST, |(_, slots)| slots)
         }
     }
 }
 
-fn weighted_slots(backends: usize) -> usize {
-    let slots = backends.saturating_mul(4).checked_next_power_of_two();
-    slots.unwrap_or(MAX_WEIGHTED_SLOTS).clamp(WEIGHTED_SLOTS, MAX_WEIGHTED_SLOTS).max(backends)
-}
-
-fn hash_slots(backends: usize) -> usize {
-    let fitting = HASH_SLOTS.into_iter().find(|(limit, _)| backends <= *limit);
-    fitting.map_or(LARGEST_HASH_SLOTS, |(_, slots)| slots).max(backends)
+fn filled(
+    balancing: Balancing,
+    backends: &[Backend],
+    slots: usize,
+    weights: &Weights,
+) -> Arc<[Backend]> {
+    if backends.is_empty() {
+        return Arc::default();
+    }
+    let shares: Vec<u64> = backends.iter().map(|backend| u64::from(weights.of(*backend))).collect();
+    let counts = apportion(&shares, slots);
+    match balancing {
+        Balancing::Random => {
+            let copies = backends.iter().zip(counts);
+            copies.flat_map(|(backend, count)| std::iter::repeat_n(*backend, count)).collect()
+        }
+        Balancing::SourceHash | Balancing::SourceAndPortHash => {
+            hash_table(backends, &counts, slots)
+        }
+    }
 }
 
 /// Divides the slots in proportion to the shares, which are positive. Each gets one at least; slots
@@ -178,24 +253,29 @@ fn hash(backend: Backend, seed: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::net::Ipv4Addr;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use proptest::prelude::*;
 
     use super::*;
+    use crate::model::{
+        Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, ObjectName, Protocol,
+        Service, ServicePort, Store, TrafficPolicy,
+    };
+    use crate::plan::{NodeContext, Options, plan_service};
 
     fn backends(count: usize) -> Vec<Backend> {
         let address = |n: usize| Ipv4Addr::from(0x0af4_0000 + u32::try_from(n).expect("small"));
         (1..=count).map(|n| Backend { address: address(n).into(), port: 8080 }).collect()
     }
 
+    fn hash_slots(backends: usize) -> usize {
+        wanted(Balancing::SourceHash, backends)
+    }
+
     fn table(backends: &[Backend], weights: &Weights) -> Arc<[Backend]> {
-        let mut selection = Selection { cluster: backends.into(), ..Selection::default() };
-        selection.weights = Some(weights.clone());
-        let slots = Slots::of(&selection, Balancing::SourceHash).expect("a hash table");
-        slots.fill(&mut selection);
-        selection.cluster
+        filled(Balancing::SourceHash, backends, hash_slots(backends.len()), weights)
     }
 
     fn counts(table: &[Backend]) -> BTreeMap<Backend, usize> {
@@ -220,21 +300,111 @@ mod tests {
         }
     }
 
+    /// Returns the number of slots of a Service with so many ports, and that of larger pools that
+    /// may stay.
+    fn slots(balancing: Balancing, ports: u16, count: usize) -> Option<(usize, usize)> {
+        let selection = Selection { cluster: backends(count).into(), ..Selection::default() };
+        let mut plan = plan_of(&selection);
+        let frontend = plan.frontends.remove(0).1;
+        plan.frontends = (0..ports).map(|port| (key(port), frontend.clone())).collect();
+        Slots::of(&plan, balancing).map(|slots| (slots.slots, slots.kept))
+    }
+
+    fn key(port: u16) -> FrontendKey {
+        FrontendKey::Address([10, 96, 0, 1].into(), Protocol::Tcp, port)
+    }
+
     #[test]
     fn sizes_change_in_steps() {
         for (backends, weighted, hashed) in [
-            (1, 256, 2),
-            (2, 256, 251),
-            (20, 256, 251),
-            (21, 256, 1_021),
-            (65, 512, 1_021),
-            (200, 1_024, 1_021),
-            (201, 1_024, 16_381),
-            (5_000, 16_384, 16_381),
-            (20_000, 20_000, 20_000),
+            (1, Some((256, 256)), Some((2, 2))),
+            (2, Some((256, 256)), Some((251, 251))),
+            (12, Some((256, 256)), Some((251, 251))),
+            (13, Some((256, 256)), Some((251, 1_021))),
+            (20, Some((256, 256)), Some((251, 1_021))),
+            (21, Some((256, 256)), Some((1_021, 1_021))),
+            (39, Some((256, 512)), Some((1_021, 1_021))),
+            (65, Some((512, 512)), Some((1_021, 1_021))),
+            (120, Some((512, 1_024)), Some((1_021, 1_021))),
+            (121, Some((512, 1_024)), Some((1_021, 16_381))),
+            (200, Some((1_024, 2_048)), Some((1_021, 16_381))),
+            (201, Some((1_024, 2_048)), Some((16_381, 16_381))),
+            (5_000, Some((16_384, 16_384)), Some((16_381, 16_381))),
+            (16_382, Some((16_384, 16_384)), None),
+            (20_000, None, None),
         ] {
-            assert_eq!((weighted_slots(backends), hash_slots(backends)), (weighted, hashed));
+            assert_eq!(slots(Balancing::Random, 1, backends), weighted, "{backends} weighted");
+            assert_eq!(slots(Balancing::SourceHash, 1, backends), hashed, "{backends} hashed");
         }
+    }
+
+    #[test]
+    fn many_pools_have_fewer_slots_each() {
+        for (ports, backends, weighted, hashed) in [
+            (6, 201, Some((1_024, 2_048)), Some((16_381, 16_381))),
+            (7, 201, Some((1_024, 2_048)), Some((8_191, 8_191))),
+            (60, 200, Some((1_024, 1_024)), Some((1_021, 1_021))),
+            (60, 201, Some((1_024, 1_024)), Some((1_021, 1_021))),
+            (1_000, 3, Some((64, 64)), Some((61, 61))),
+            (1_000, 62, Some((64, 64)), None),
+            (1_000, 201, None, None),
+        ] {
+            assert_eq!(slots(Balancing::Random, ports, backends), weighted, "{ports}, weighted");
+            assert_eq!(slots(Balancing::SourceHash, ports, backends), hashed, "{ports}, hashed");
+        }
+    }
+
+    /// Backends come and go around 200: tables keep 16 381 slots, and their content follows from it.
+    #[test]
+    fn larger_tables_stay_within_the_band() {
+        let planned = |count: usize| {
+            let cluster = backends(count).into();
+            let mut selection = Selection { cluster, ..Selection::default() };
+            let plan = plan_of(&selection);
+            let slots = Slots::of(&plan, Balancing::SourceHash).expect("a hash table");
+            slots.fill(&mut selection);
+            let larger = slots.larger(&selection);
+            let outcome = Outcome::Balance(selection.cluster);
+            Frontend { outcome, larger, ..plan.frontends[0].1.clone() }
+        };
+        let sized = |count, in_kernel| {
+            let frontend = planned(count).sized(key(80), |_| in_kernel);
+            assert_eq!(frontend.larger, None);
+            frontend.main_pool().cloned().expect("a pool")
+        };
+        for (count, in_kernel, slots) in [
+            (200, 0, 1_021),
+            (200, 1_021, 1_021),
+            (200, 16_381, 16_381),
+            // Not a size of these tables.
+            (200, 12_345, 1_021),
+            (200, 20_000, 1_021),
+            (121, 16_381, 16_381),
+            (120, 16_381, 1_021),
+            (201, 1_021, 16_381),
+        ] {
+            assert_eq!(sized(count, in_kernel).len(), slots, "{count} in {in_kernel}");
+        }
+        let table = |count: usize| {
+            filled(Balancing::SourceHash, &backends(count), LARGEST, &Weights::default())
+        };
+        assert_eq!(sized(200, 16_381), table(200));
+        let changed = table(201).iter().zip(table(200).iter()).filter(|(a, b)| a != b).count();
+        assert!(changed < LARGEST / 20, "{changed} slots change with one of 201 backends");
+    }
+
+    fn plan_of(selection: &Selection) -> ServicePlan {
+        let frontend = Frontend {
+            label: "default/web".into(),
+            outcome: Outcome::Balance(selection.cluster.clone()),
+            balancing: Balancing::SourceHash,
+            masquerade: false,
+            short_circuit: Arc::default(),
+            affinity: None,
+            sources: None,
+            larger: None,
+        };
+        ServicePlan { frontends: vec![(key(80), frontend)], ..ServicePlan::default() }
     }
 
     /// Other nodes may have an older or a newer version.
@@ -285,6 +455,107 @@ mod tests {
                 100.0 * shares.iter().copied().fold(0.0, f64::max),
             );
             assert_eq!(found, row);
+        }
+    }
+
+    /// A dual-stack Service with so many ports, and its slices with so many endpoints.
+    fn objects(ports: u16, count: u16, weight: Option<u16>) -> (Service, Vec<EndpointSlice>) {
+        let name = |port: u16| Arc::<str>::from(format!("port-{port}"));
+        let service = Service {
+            name: ObjectName::new("default", "web"),
+            created: None,
+            cluster_ips: vec![[10, 96, 0, 1].into(), Ipv6Addr::LOCALHOST.into()],
+            external_ips: Vec::new(),
+            load_balancer_ips: vec![[203, 0, 113, 1].into()],
+            proxied_ips: Vec::new(),
+            source_ranges: Vec::new(),
+            ports: (1..=ports)
+                .map(|port| ServicePort {
+                    name: name(port),
+                    protocol: Protocol::Tcp,
+                    port,
+                    node_port: Some(30_000 + port),
+                })
+                .collect(),
+            internal_policy: TrafficPolicy::Cluster,
+            external_policy: TrafficPolicy::Local,
+            affinity_seconds: Some(60),
+            balancing: None,
+            health_check_node_port: None,
+        };
+        let slice = |family| EndpointSlice {
+            name: ObjectName::new("default", format!("web-{family}")),
+            service: Some("web".into()),
+            family,
+            weight,
+            ports: (1..=ports)
+                .map(|port| EndpointPort { name: name(port), protocol: Protocol::Tcp, port })
+                .collect(),
+            endpoints: (0..count)
+                .map(|n| Endpoint {
+                    address: match family {
+                        Family::V4 => Ipv4Addr::from(0x0af4_0000 + u32::from(n)).into(),
+                        Family::V6 => Ipv6Addr::from(u128::from(n) + 2).into(),
+                    },
+                    ready: true,
+                    serving: true,
+                    terminating: false,
+                    node: Some(if n % 3 == 0 { "here" } else { "there" }.into()),
+                    hints: None,
+                })
+                .collect(),
+        };
+        (service, Family::ALL.map(slice).into())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        #[test]
+        fn a_service_has_few_elements_and_all_endpoints(
+            (ports, count) in prop_oneof![(1_u16..4, 1_u16..400), (1_u16..200, 1_u16..60)],
+            weight in proptest::option::of(1_u16..100),
+            balancing in prop_oneof![
+                Just(None), Just(Some(Balancing::SourceHash)),
+                Just(Some(Balancing::SourceAndPortHash)),
+            ],
+        ) {
+            let (service, slices) = objects(ports, count, weight);
+            let service = Service { balancing, ..service };
+            let mut store = Store::new();
+            let mut dirty = Dirty::default();
+            let options = Options::default();
+            let slices = slices.into_iter().map(Change::slice);
+            for change in std::iter::once(Change::service(service.clone())).chain(slices) {
+                store.apply(change, &mut dirty);
+            }
+            let context = NodeContext::of(&store, &options, "here");
+            let plan = plan_service(&service, store.slices(&service.name), &context);
+            let plain = Service { balancing: None, ..service };
+            let (_, unweighted) = objects(ports, count, None);
+            let plain = plan_service(&plain, unweighted.iter(), &context);
+            let frontends = plan.frontends.iter().map(|(key, it)| it.elements(*key).count());
+            let elements = frontends.sum::<usize>() + plan.members().count();
+            prop_assert!(elements <= MAX_ELEMENTS || plan.is_oversized || plan == plain);
+            if plan.is_oversized {
+                let plain = ServicePlan { is_oversized: true, ..plain };
+                prop_assert!(plan == plain);
+                return Ok(());
+            }
+            prop_assert_eq!(plan.frontends.len(), plain.frontends.len());
+            for ((key, frontend), (_, plain)) in plan.frontends.iter().zip(&plain.frontends) {
+                for (pools, pool) in frontend.pools(*key) {
+                    let backends: BTreeSet<&Backend> = pool.iter().collect();
+                    let wanted: BTreeSet<&Backend> = plain.pool(*key, pools).iter().collect();
+                    prop_assert_eq!(backends, wanted, "{} {:?}", key, pools);
+                }
+            }
+            // Larger tables that stay fit, too.
+            let larger = plan.frontends.iter().map(|(key, it)| {
+                let largest = it.larger.as_ref().map_or(0, |larger| larger.slots);
+                it.sized(*key, |_| largest).elements(*key).count()
+            });
+            prop_assert!(larger.sum::<usize>() <= MAX_ELEMENTS || plan == plain);
         }
     }
 

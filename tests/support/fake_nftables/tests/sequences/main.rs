@@ -66,7 +66,7 @@ struct Round {
 fn step() -> impl Strategy<Value = Step> {
     let ownership =
         select(vec![Ownership::Own, Ownership::Own, Ownership::Leave, Ownership::Share]);
-    let errno = select(vec![Errno::ENOMEM, Errno::ENFILE, Errno::EEXIST, Errno::EINVAL]);
+    let errno = select(vec![Errno::ENFILE, Errno::EEXIST, Errno::EINVAL]);
     prop_oneof![
         40 => vec(shunt_fake_nftables::change(), 1..6).prop_map(Step::Changes),
         2 => shunt_fake_nftables::options().prop_map(Step::Configure),
