@@ -178,7 +178,7 @@ struct Own {
 
 fn keep_running(
     dataplane: Dataplane,
-    Own { presence, interfaces, known: before }: Own,
+    Own { presence, mut interfaces, known: before }: Own,
     pace: Pace,
     arguments: &Run,
     objects: Objects,
@@ -245,7 +245,7 @@ fn keep_running(
     std::mem::forget(commands.clone());
     start_thread("addresses", {
         let commands = commands.clone();
-        move || follow_addresses(&interfaces, &commands)
+        move || follow_addresses(&mut interfaces, &commands)
     })?;
     start_thread("kube-proxy", {
         let period = arguments.kube_proxy_check_period;
@@ -476,7 +476,7 @@ fn report_unbound(service: &ObjectName, address: SocketAddr, error: &io::Error) 
 }
 
 /// Sends the addresses of the node's interfaces to the dataplane whenever they change.
-fn follow_addresses(interfaces: &Interfaces, commands: &Commands) {
+fn follow_addresses(interfaces: &mut Interfaces, commands: &Commands) {
     let mut must_list = false;
     loop {
         // After a failure the event is gone, and what it was about is not known yet.

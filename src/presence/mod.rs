@@ -19,7 +19,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use nfnetlink::socket::{Protocol, Socket, sockets};
+use nfnetlink::socket::{Bus, Socket, sockets};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{
@@ -101,7 +101,7 @@ fn take_port(port: u32) -> io::Result<Port> {
         if let Some(socket) = open(port, LOCK)? {
             return Ok(Port::Taken(socket));
         }
-        match sockets(Protocol::Netfilter)?.get(&port) {
+        match sockets(Bus::Netfilter)?.get(&port) {
             Some(groups) if groups & LOCK != 0 => return Ok(Port::Locked),
             // An agent between two steps here finds the next number taken by this process, and
             // waits.
@@ -117,7 +117,7 @@ fn take_port(port: u32) -> io::Result<Port> {
 /// Opens a socket with this port number in this group. Returns `None` if another socket has the
 /// number.
 fn open(port: u32, group: u32) -> io::Result<Option<Socket>> {
-    match Socket::bind(Protocol::Netfilter, port, group).map_err(io::Error::from) {
+    match Socket::bind(Bus::Netfilter, port, group).map_err(io::Error::from) {
         Ok(socket) => Ok(Some(socket)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
         Err(error) => Err(error),
@@ -126,7 +126,7 @@ fn open(port: u32, group: u32) -> io::Result<Option<Socket>> {
 
 /// Returns the port numbers of agents. Except for moments, there is one at most.
 fn holders() -> io::Result<Vec<u32>> {
-    let sockets = sockets(Protocol::Netfilter)?.into_iter();
+    let sockets = sockets(Bus::Netfilter)?.into_iter();
     Ok(sockets.filter(|(_, groups)| groups & HOLDER != 0).map(|(port, _)| port).collect())
 }
 
@@ -168,7 +168,7 @@ pub fn new_proof() -> u32 {
 /// # Errors
 /// If the kernel refuses the listing.
 pub fn is_proved(port: u32) -> io::Result<bool> {
-    Ok(sockets(Protocol::Netfilter)?.get(&port).is_some_and(|groups| groups & PROOF != 0))
+    Ok(sockets(Bus::Netfilter)?.get(&port).is_some_and(|groups| groups & PROOF != 0))
 }
 
 /// The proof that this process has CAP_NET_ADMIN over its network namespace. Ends with its drop.

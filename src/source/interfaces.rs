@@ -21,7 +21,7 @@ impl Interfaces {
     ///
     /// # Errors
     /// If the subscription fails.
-    pub fn wait(&self) -> io::Result<()> {
+    pub fn wait(&mut self) -> io::Result<()> {
         Ok(self.0.wait()?)
     }
 }

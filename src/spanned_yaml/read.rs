@@ -16,8 +16,10 @@ use super::{Entry, Node, Scalar, Value, excerpt, scalar};
 /// The maximum nesting: more than any object of Kubernetes needs, and safe for a recursive walk.
 const NESTING_LIMIT: usize = 64;
 
-/// The number of nodes that aliases may copy in a document. A document with more is an alias bomb.
-const COPY_LIMIT: usize = 10_000;
+/// The bytes that aliases may copy: so many, and so many for each byte of the text. A text with more
+/// is an alias bomb.
+const COPY_ALWAYS: usize = 1024 * 1024;
+const COPY_PER_BYTE: usize = 10;
 
 /// A syntax error: the text is neither YAML nor JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -85,7 +87,9 @@ impl<'a> Reader<'a> {
         options.block_nesting_limit = NESTING_LIMIT;
         options.set_emit_comments(false);
         let events = Parser::new_from_str_with_options(text, options);
-        Ok(Reader { events, builder: Builder::default(), failed: false })
+        let copy_limit = COPY_ALWAYS + COPY_PER_BYTE * text.len();
+        let builder = Builder { copy_limit, ..Builder::default() };
+        Ok(Reader { events, builder, failed: false })
     }
 }
 
@@ -134,6 +138,7 @@ struct Builder<'a> {
     open: Vec<Open<'a>>,
     anchors: HashMap<usize, Node<'a>>,
     copied: usize,
+    copy_limit: usize,
     /// Duplicate keys of a mapping, if they are no error.
     overridden: Option<Vec<SyntaxError>>,
 }
@@ -219,7 +224,6 @@ impl<'a> Builder<'a> {
             }
             Event::DocumentEnd => {
                 self.anchors.clear();
-                self.copied = 0;
                 Ok(())
             }
             _ => Ok(()),
@@ -286,11 +290,12 @@ impl<'a> Builder<'a> {
     }
 
     fn copy(&mut self, node: &Node<'_>, span: Span) -> Result<(), SyntaxError> {
-        self.copied += node.size();
-        if self.copied > COPY_LIMIT {
+        self.copied += node.bytes();
+        if self.copied > self.copy_limit {
+            let limit = self.copy_limit;
             return Err(error_at(
                 span,
-                &format!("anchors and aliases copy more than {COPY_LIMIT} values; write them out"),
+                &format!("anchors and aliases copy more than {limit} bytes; write the values out"),
             ));
         }
         Ok(())

@@ -93,6 +93,23 @@ fn aliases_are_copies() {
     assert_eq!(node.at(&path("b.c")).unwrap().text(), Some("1"));
 }
 
+#[test]
+fn aliases_that_copy_too_many_bytes_are_refused() {
+    let text = |aliases: usize| {
+        let long = "x".repeat(100_000);
+        format!("a: &a \"{long}\\n\"\nb:\n{}", "- *a\n".repeat(aliases))
+    };
+    assert!(parse(text(15).as_bytes()).is_ok());
+    let text = text(9_900);
+    let limit = 1024 * 1024 + 10 * text.len();
+    assert_eq!(
+        error(&text),
+        format!(
+            "line 27, column 3: anchors and aliases copy more than {limit} bytes; write the values out"
+        )
+    );
+}
+
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Thing {
@@ -177,13 +194,27 @@ fn malice_costs_no_more_than_its_length() {
         texts.push(format!("key: {}", million(unit)));
         texts.push(format!("key: \"{}", million(unit)));
     }
+    // Large texts that many aliases copy: with an escape, without one, as a key, and document by document.
+    let copied = format!("{}\\n", "x".repeat(100_000));
+    let aliases = "*a , ".repeat(9_900);
+    texts.push(format!("a: &a \"{copied}\"\nb: [{aliases}]\n"));
+    texts.push(format!("a: &a {}\nb: [{aliases}]\n", &copied[..100_000]));
+    texts.push(format!("a: &a\n  ? \"{copied}\"\n  : 1\nb: [{aliases}]\n"));
+    texts.push(
+        format!("- &a [{}]\n- [{}]\n---\n", "x,".repeat(90), "*a , ".repeat(100)).repeat(100),
+    );
     texts.push((0..2_000).map(|i| format!("{}a:\n", " ".repeat(i))).collect());
     texts.push((0..50_000).map(|i| format!("key{i}: 1\n")).collect());
     for text in texts {
         let mut result = Ok(Vec::new());
-        let memory = allocation_counter::measure(|| result = parse(text.as_bytes()));
-        // Quadratic would be hundreds of thousands for each byte of the long texts.
-        let limit = 1_000 * text.len() as u64;
+        // Also what becomes of the nodes: a value copies the texts that they borrow.
+        let memory = allocation_counter::measure(|| {
+            result = parse(text.as_bytes());
+            for node in result.iter().flatten() {
+                let _ = typed::<serde_json::Value>(node);
+            }
+        });
+        let limit = 8 * 1024 * 1024 + 100 * text.len() as u64;
         assert!(memory.bytes_total < limit, "{}: {memory:?}", excerpt(&text));
         if let Err(error) = result {
             assert!(error.to_string().len() < 1_000);

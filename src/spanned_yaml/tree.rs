@@ -140,13 +140,16 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Returns the number of nodes, including all nested ones.
-    pub(super) fn size(&self) -> usize {
-        1 + match &self.value {
-            Value::Scalar(_) => 0,
-            Value::Sequence(items) => items.iter().map(Node::size).sum(),
-            Value::Mapping(entries) => entries.iter().map(|e| e.node.size()).sum(),
-        }
+    /// Returns the size of this node and all nested ones, with their texts.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>()
+            + match &self.value {
+                Value::Scalar(scalar) => scalar.text.len(),
+                Value::Sequence(items) => items.iter().map(Node::bytes).sum(),
+                Value::Mapping(entries) => {
+                    entries.iter().map(|it| it.key.len() + it.node.bytes()).sum()
+                }
+            }
     }
 }
 

@@ -10,7 +10,7 @@ use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, Error, Expr, Hook, Kernel, Refusal, Register, SetType, Socket,
     TABLE_OWNER,
 };
-use nfnetlink::socket::{Protocol as Netlink, sockets};
+use nfnetlink::socket::{Bus, sockets};
 use nix::errno::Errno;
 use shunt_core::model::Protocol;
 
@@ -158,7 +158,7 @@ fn orphan(kernel: &mut dyn Kernel, family: Family) -> Result<bool, Error> {
     let Some(found) = listed? else { return Ok(false) };
     let port = found.comment.as_deref().and_then(|text| text.strip_prefix(COMMENT)?.parse().ok());
     // Without a list of sockets, a table without an owner counts as one of a killed command.
-    let alive = sockets(Netlink::Netfilter).unwrap_or_default();
+    let alive = sockets(Bus::Netfilter).unwrap_or_default();
     match found.owner.or(port.filter(|port| alive.contains_key(port))) {
         Some(port) => Err(Error::Owned { family, table: TABLE.to_owned(), port }),
         None => Ok(true),
@@ -357,7 +357,7 @@ mod tests {
     fn plain_table_of_a_running_command_stays() -> Result<(), Error> {
         let namespace = Namespace::new();
         namespace.limit(Features { table_flags: 0, ..Features::default() });
-        let alive = nfnetlink::socket::Socket::open(Netlink::Netfilter)?;
+        let alive = nfnetlink::socket::Socket::open(Bus::Netfilter)?;
         let to = target("10.96.0.10:80");
         create(&mut namespace.open_at(alive.port()), &to, 1, true)?;
         let second = create(&mut namespace.open(), &to, 1, true);

@@ -13,7 +13,7 @@
 use crate::Error;
 use crate::attr::put_text;
 use crate::message::Message;
-use crate::socket::{Protocol, Request, Socket};
+use crate::socket::{Bus, Request, Socket};
 
 /// `include/uapi/linux/genetlink.h`.
 const GENL_ID_CTRL: u16 = 0x10;
@@ -32,7 +32,7 @@ impl Generic {
     /// # Errors
     /// [`Error::Open`] if the kernel refuses a socket.
     pub fn open() -> Result<Generic, Error> {
-        Socket::open(Protocol::Generic).map(Generic)
+        Socket::open(Bus::Generic).map(Generic)
     }
 
     /// Returns the number of a family. The kernel may load the family's module for that.

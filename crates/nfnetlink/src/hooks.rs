@@ -21,7 +21,7 @@ use crate::Error;
 use crate::attr::{Attr, Attrs, put_be32};
 use crate::message::{Message, put_netfilter_header};
 use crate::nft::NfProto;
-use crate::socket::{Protocol, Request, Socket};
+use crate::socket::{Bus, Request, Socket};
 
 /// `include/uapi/linux/netfilter/nfnetlink.h` and `nfnetlink_hook.h`.
 const NFNL_SUBSYS_HOOK: u16 = 12;
@@ -146,7 +146,7 @@ impl Hooks {
     /// # Errors
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
     pub fn open() -> Result<Hooks, Error> {
-        Socket::open(Protocol::Netfilter).map(Hooks)
+        Socket::open(Bus::Netfilter).map(Hooks)
     }
 
     /// Lists the functions at a hook. Families are those of packets: [`NfProto::Ip`],

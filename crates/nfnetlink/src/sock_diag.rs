@@ -20,7 +20,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::Error;
 use crate::attr::{Attr, ip};
 use crate::message::Message;
-use crate::socket::{Protocol, Request, Socket};
+use crate::socket::{Bus, Request, Socket};
 
 /// `SOCK_DIAG_BY_FAMILY`.
 const BY_FAMILY: u16 = 20;
@@ -156,7 +156,7 @@ impl SockDiag {
     /// # Errors
     /// [`Error::Open`] if the kernel has no `NETLINK_SOCK_DIAG`.
     pub fn open() -> Result<SockDiag, Error> {
-        Socket::open(Protocol::SockDiag).map(SockDiag)
+        Socket::open(Bus::SockDiag).map(SockDiag)
     }
 
     /// Lists the sockets of both families that wait for packets from any peer. The kernel may load

@@ -2,7 +2,7 @@
 //! kernel's events.
 //!
 //! ```
-//! use nfnetlink::socket::{Protocol, Request, Socket};
+//! use nfnetlink::socket::{Bus, Request, Socket};
 //!
 //! let list = Request {
 //!     name: "list interfaces",
@@ -10,7 +10,7 @@
 //!     flags: libc::NLM_F_DUMP as u16,
 //! };
 //! let mut names = Vec::new();
-//! let mut socket = Socket::open(Protocol::Route)?;
+//! let mut socket = Socket::open(Bus::Route)?;
 //! // The body begins with `struct ifinfomsg`, and so does each answer.
 //! socket.request(list, |body| body.extend([0; 16]), |message| {
 //!     let name = message.attrs_behind(16).find(libc::IFLA_IFNAME);
@@ -19,19 +19,18 @@
 //! assert!(names.contains(&"lo".to_owned()));
 //! # Ok::<(), nfnetlink::Error>(())
 //! ```
-#![allow(unsafe_code, reason = "two options of netlink sockets, which nix does not have")]
+#![allow(unsafe_code, reason = "what the crate mnl lacks: threads, descriptors and options")]
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::{fmt, io};
 
+pub use mnl::Bus;
+use mnl::mnl_sys::mnl_socket_setsockopt;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, setsockopt,
-    sockopt,
-};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
 use crate::Error;
 use crate::message::{self, Message, messages};
@@ -42,31 +41,7 @@ const SEND_MARGIN: usize = 64 * 1024;
 const READ_BUFFER: usize = 64 * 1024;
 /// The kernel answers within the call that sends. The timeout only prevents a lost answer from
 /// blocking the thread for ever.
-const ANSWER_TIMEOUT: TimeVal = TimeVal::new(10, 0);
-
-/// A netlink protocol, the third argument of `socket(2)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Protocol {
-    /// nf_tables and connection tracking (`NETLINK_NETFILTER`).
-    Netfilter,
-    /// Interfaces, addresses and routes (`NETLINK_ROUTE`).
-    Route,
-    /// Families whose numbers the kernel assigns at run time (`NETLINK_GENERIC`).
-    Generic,
-    /// The sockets of all processes (`NETLINK_SOCK_DIAG`).
-    SockDiag,
-}
-
-impl Protocol {
-    fn raw(self) -> SockProtocol {
-        match self {
-            Protocol::Netfilter => SockProtocol::NetlinkNetFilter,
-            Protocol::Route => SockProtocol::NetlinkRoute,
-            Protocol::Generic => SockProtocol::NetlinkGeneric,
-            Protocol::SockDiag => SockProtocol::NetlinkSockDiag,
-        }
-    }
-}
+const ANSWER_TIMEOUT: u16 = 10_000;
 
 /// A request without its body: the fields of `struct nlmsghdr`, and a name for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,11 +57,9 @@ pub struct Request {
 }
 
 /// A netlink socket in the network namespace of the thread that opened it.
-#[derive(Debug)]
 pub struct Socket {
-    protocol: Protocol,
-    fd: OwnedFd,
-    port: u32,
+    bus: Bus,
+    mnl: mnl::Socket,
     send_buffer: usize,
     send_buffer_refusal: Option<Errno>,
     sequence: u32,
@@ -95,16 +68,25 @@ pub struct Socket {
     /// True if that request is a dump whose end has not been read.
     is_dumping: bool,
     interrupted: bool,
-    buffer: Vec<u8>,
+    /// Allocated on first use: some sockets only reserve their port number.
+    buffer: Option<Box<Buffer>>,
 }
+
+/// A receive buffer, aligned as `struct nlmsghdr`.
+#[repr(align(4))]
+struct Buffer([u8; READ_BUFFER]);
+
+// SAFETY: the pointer in `mnl` is to memory that nothing else refers to, and libmnl keeps nothing
+// per thread.
+unsafe impl Send for Socket {}
 
 impl Socket {
     /// Opens a socket with a port number of the kernel's choice, in no multicast group.
     ///
     /// # Errors
     /// [`Error::Open`] if the kernel does not have the protocol.
-    pub fn open(protocol: Protocol) -> Result<Socket, Error> {
-        Socket::bind(protocol, 0, 0)
+    pub fn open(bus: Bus) -> Result<Socket, Error> {
+        Socket::bind(bus, 0, 0)
     }
 
     /// Opens a socket with this port number (0: the kernel chooses), in these multicast groups (a
@@ -113,40 +95,44 @@ impl Socket {
     /// # Errors
     /// [`Error::Open`] with `EADDRINUSE` if another socket of the namespace has the port number,
     /// with `EPERM` if a group requires a privilege that the caller lacks.
-    pub fn bind(protocol: Protocol, port: u32, groups: u32) -> Result<Socket, Error> {
+    pub fn bind(bus: Bus, port: u32, groups: u32) -> Result<Socket, Error> {
         let open = || {
-            let (netlink, flags) = (AddressFamily::Netlink, SockFlag::SOCK_CLOEXEC);
-            let fd = socket::socket(netlink, SockType::Raw, flags, protocol.raw())?;
+            let mut socket = Socket {
+                bus,
+                mnl: mnl::Socket::open(bus)?,
+                send_buffer: 0,
+                send_buffer_refusal: None,
+                sequence: 0,
+                request: Request { name: "", kind: 0, flags: 0 },
+                is_dumping: false,
+                interrupted: false,
+                buffer: None,
+            };
+            fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+            fcntl(&socket, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
             // Both options concern errors only: CAP_ACK shortens them, EXT_ACK adds an explanation.
-            for option in [libc::NETLINK_CAP_ACK, libc::NETLINK_EXT_ACK] {
-                let _ = enable(&fd, option);
-            }
-            setsockopt(&fd, sockopt::ReceiveTimeout, &ANSWER_TIMEOUT)?;
-            socket::bind(fd.as_raw_fd(), &NetlinkAddr::new(port, groups))?;
-            let address: NetlinkAddr = socket::getsockname(fd.as_raw_fd())?;
-            let send_buffer = socket::getsockopt(&fd, sockopt::SndBuf)?;
-            Ok((fd, address.pid(), send_buffer))
+            socket.enable(libc::NETLINK_CAP_ACK);
+            socket.enable(libc::NETLINK_EXT_ACK);
+            socket.mnl.bind(groups, port as i32)?;
+            socket.send_buffer = getsockopt(&socket, sockopt::SndBuf)?;
+            Ok(socket)
         };
-        let (fd, port, send_buffer) = open().map_err(|errno: Errno| Error::Open(errno.into()))?;
-        Ok(Socket {
-            protocol,
-            fd,
-            port,
-            send_buffer,
-            send_buffer_refusal: None,
-            sequence: 0,
-            request: Request { name: "", kind: 0, flags: 0 },
-            is_dumping: false,
-            interrupted: false,
-            buffer: Vec::new(),
-        })
+        open().map_err(Error::Open)
+    }
+
+    fn enable(&self, option: i32) {
+        let mut on: i32 = 1;
+        let size = size_of::<i32>() as libc::socklen_t;
+        let socket = self.mnl.as_raw_socket();
+        // SAFETY: the socket is open, the value is an int whose size is given.
+        unsafe { mnl_socket_setsockopt(socket, option, (&raw mut on).cast(), size) };
     }
 
     /// Replaces the socket by one without groups, in the network namespace of this thread.
     fn reopen(&mut self) -> Result<(), Error> {
-        let fresh = Socket::open(self.protocol)?;
+        let fresh = Socket::open(self.bus)?;
         // The kernel doubles a size that it is given.
-        if let Ok(doubled) = socket::getsockopt(&self.fd, sockopt::RcvBuf) {
+        if let Ok(doubled) = getsockopt(self, sockopt::RcvBuf) {
             fresh.raise_receive_buffer(doubled / 2);
         }
         *self = fresh;
@@ -156,14 +142,14 @@ impl Socket {
     /// Returns the socket's port number (`nl_pid`), which identifies it in the network namespace.
     #[must_use]
     pub fn port(&self) -> u32 {
-        self.port
+        self.mnl.portid()
     }
 
     /// Raises the receive buffer to `bytes`, or to the kernel's limit (`rmem_max`) without
     /// CAP_NET_ADMIN.
     pub fn raise_receive_buffer(&self, bytes: usize) {
-        if setsockopt(&self.fd, sockopt::RcvBufForce, &bytes).is_err() {
-            let _ = setsockopt(&self.fd, sockopt::RcvBuf, &bytes);
+        if setsockopt(self, sockopt::RcvBufForce, &bytes).is_err() {
+            let _ = setsockopt(self, sockopt::RcvBuf, &bytes);
         }
     }
 
@@ -324,10 +310,7 @@ impl Socket {
     /// [`Error::TooLarge`] if the kernel refuses a larger send buffer, otherwise [`Error::Send`].
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.raise_send_buffer(bytes.len() + SEND_MARGIN);
-        let (parts, to) = ([IoSlice::new(bytes)], NetlinkAddr::new(0, 0));
-        let fd = self.fd.as_raw_fd();
-        let sent = repeat(|| socket::sendmsg(fd, &parts, &[], MsgFlags::empty(), Some(&to)));
-        match (sent, self.send_buffer_refusal) {
+        match (repeat(|| self.mnl.send(bytes)), self.send_buffer_refusal) {
             (Ok(_), _) => Ok(()),
             (Err(Errno::EMSGSIZE), Some(refusal)) => {
                 Err(Error::TooLarge { bytes: bytes.len(), reason: refusal.into() })
@@ -341,9 +324,9 @@ impl Socket {
             return;
         }
         self.send_buffer = wanted;
-        self.send_buffer_refusal = setsockopt(&self.fd, sockopt::SndBufForce, &wanted).err();
+        self.send_buffer_refusal = setsockopt(self, sockopt::SndBufForce, &wanted).err();
         if self.send_buffer_refusal.is_some() {
-            let _ = setsockopt(&self.fd, sockopt::SndBuf, &wanted);
+            let _ = setsockopt(self, sockopt::SndBuf, &wanted);
         }
     }
 
@@ -352,33 +335,11 @@ impl Socket {
     ///
     /// # Errors
     /// [`Error::Receive`] if the socket fails.
-    pub fn drain(&mut self, each: impl FnMut(Message<'_>)) -> Result<bool, Error> {
-        let mut buffer = self.take_buffer();
-        let drained = self.drain_into(&mut buffer, each);
-        self.buffer = buffer;
-        drained
-    }
-
-    /// Waits for a message, and discards all that have arrived. Suits events whose content does not
-    /// matter, only their occurrence.
-    ///
-    /// # Errors
-    /// [`Error::Receive`] if the socket fails.
-    pub fn wait_and_discard(&self) -> Result<(), Error> {
-        let mut fds = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        repeat(|| poll(&mut fds, PollTimeout::NONE)).map_err(unreadable)?;
-        self.drain_into(&mut [0; 1024], |_| {}).map(drop)
-    }
-
-    fn drain_into(
-        &self,
-        buffer: &mut [u8],
-        mut each: impl FnMut(Message<'_>),
-    ) -> Result<bool, Error> {
+    pub fn drain(&mut self, mut each: impl FnMut(Message<'_>)) -> Result<bool, Error> {
         let mut lost = false;
         loop {
-            match self.receive(buffer, MsgFlags::MSG_DONTWAIT) {
-                Ok(length) => messages(&buffer[..length]).for_each(&mut each),
+            match self.receive() {
+                Ok(received) => messages(received).for_each(&mut each),
                 Err(Errno::EAGAIN) => return Ok(lost),
                 // The kernel sends nothing more, not even answers, until the receive buffer is
                 // empty.
@@ -386,6 +347,21 @@ impl Socket {
                 Err(errno) => return Err(unreadable(errno)),
             }
         }
+    }
+
+    /// Waits for a message, and discards all that have arrived. Suits events whose content does not
+    /// matter, only their occurrence.
+    ///
+    /// # Errors
+    /// [`Error::Receive`] if the socket fails.
+    pub fn wait_and_discard(&mut self) -> Result<(), Error> {
+        self.wait(PollTimeout::NONE)?;
+        self.drain(|_| {}).map(drop)
+    }
+
+    fn wait(&self, timeout: PollTimeout) -> Result<(), Error> {
+        let mut fds = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        repeat(|| Ok(poll(&mut fds, timeout)?)).map(drop).map_err(unreadable)
     }
 
     /// Receives once, and calls `each` with the answers to the requests from `first` to the latest,
@@ -396,25 +372,17 @@ impl Socket {
         mut each: impl FnMut(Message<'_>) -> Option<B>,
     ) -> Result<Option<B>, Error> {
         let count = self.sequence.wrapping_sub(first);
-        let mut buffer = self.take_buffer();
-        let received = self.receive(&mut buffer, MsgFlags::empty());
-        self.buffer = buffer;
-        let received = &self.buffer[..received.map_err(unreadable)?];
-        Ok(messages(received)
+        self.wait(ANSWER_TIMEOUT.into())?;
+        Ok(messages(self.receive().map_err(unreadable)?)
             .filter(|message| message.sequence.wrapping_sub(first) <= count)
             .find_map(&mut each))
     }
 
-    fn receive(&self, buffer: &mut [u8], flags: MsgFlags) -> Result<usize, Errno> {
-        repeat(|| socket::recv(self.fd.as_raw_fd(), buffer, flags))
-    }
-
-    /// Takes the receive buffer, allocated on first use: some sockets only reserve their port
-    /// number.
-    fn take_buffer(&mut self) -> Vec<u8> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(READ_BUFFER, 0);
-        buffer
+    fn receive(&mut self) -> Result<&[u8], Errno> {
+        let Buffer(bytes) =
+            &mut **self.buffer.get_or_insert_with(|| Box::new(Buffer([0; READ_BUFFER])));
+        let length = repeat(|| self.mnl.recv_raw(bytes))?;
+        Ok(&bytes[..length])
     }
 
     fn next_sequence(&mut self) -> u32 {
@@ -426,7 +394,14 @@ impl Socket {
 impl AsFd for Socket {
     /// Returns the descriptor, to wait for messages.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        // SAFETY: the descriptor is open as long as `self` exists, whose lifetime the result has.
+        unsafe { BorrowedFd::borrow_raw(self.mnl.as_raw_fd()) }
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.bus, self.port())
     }
 }
 
@@ -435,26 +410,26 @@ impl AsFd for Socket {
 ///
 /// # Errors
 /// If `/proc/thread-self/net/netlink` is not readable.
-pub fn sockets(protocol: Protocol) -> io::Result<BTreeMap<u32, u32>> {
+pub fn sockets(bus: Bus) -> io::Result<BTreeMap<u32, u32>> {
     const FILE: &str = "/proc/thread-self/net/netlink";
     let list = std::fs::read_to_string(FILE)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot read {FILE}: {error}")))?;
-    Ok(list.lines().filter_map(|line| parse(line, protocol)).collect())
+    Ok(list.lines().filter_map(|line| parse(line, bus)).collect())
 }
 
 /// Reads port number and groups from a line of that file; `None` for other protocols.
-fn parse(line: &str, protocol: Protocol) -> Option<(u32, u32)> {
+fn parse(line: &str, bus: Bus) -> Option<(u32, u32)> {
     let mut fields = line.split_whitespace().skip(1);
     let number: i32 = fields.next()?.parse().ok()?;
     let port = fields.next()?.parse().ok()?;
     let groups = u32::from_str_radix(fields.next()?, 16).ok()?;
-    (number == protocol.raw() as i32).then_some((port, groups))
+    (number == bus as i32).then_some((port, groups))
 }
 
 /// Repeats a call while a signal interrupts it (`EINTR`).
-fn repeat<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+fn repeat<T>(mut call: impl FnMut() -> io::Result<T>) -> Result<T, Errno> {
     loop {
-        match call() {
+        match call().map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default())) {
             Err(Errno::EINTR) => {}
             other => return other,
         }
@@ -465,21 +440,6 @@ fn unreadable(errno: Errno) -> Error {
     Error::Receive(errno.into())
 }
 
-fn enable(fd: &OwnedFd, option: i32) -> Result<(), Errno> {
-    let on: i32 = 1;
-    // SAFETY: the descriptor is open, the value is an int whose size is given.
-    let result = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_NETLINK,
-            option,
-            (&raw const on).cast(),
-            size_of::<i32>() as libc::socklen_t,
-        )
-    };
-    Errno::result(result).map(drop)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -487,13 +447,13 @@ mod tests {
     #[test]
     fn lines_of_the_kernel_are_understood() {
         let line = "00000000a141e68c 12  1936195584 c0000000 0        0        0     2        0        3829776 ";
-        assert_eq!(parse(line, Protocol::Netfilter), Some((0x7368_0000, 0xc000_0000)));
-        assert_eq!(parse(line, Protocol::Route), None);
+        assert_eq!(parse(line, Bus::Netfilter), Some((0x7368_0000, 0xc000_0000)));
+        assert_eq!(parse(line, Bus::Route), None);
         for other in [
             "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode",
             "",
         ] {
-            assert_eq!(parse(other, Protocol::Netfilter), None);
+            assert_eq!(parse(other, Bus::Netfilter), None);
         }
     }
 
@@ -507,7 +467,7 @@ mod tests {
 
     #[test]
     fn answers_to_abandoned_requests_are_skipped() -> Result<(), Error> {
-        let mut socket = Socket::open(Protocol::Generic)?;
+        let mut socket = Socket::open(Bus::Generic)?;
         for _ in 0..3 {
             socket.start(FIND_FAMILY, nlctrl)?;
         }
@@ -529,22 +489,26 @@ mod tests {
             body.extend_from_slice(&[0; 48]);
         };
         let _listed = std::net::TcpListener::bind("127.0.0.1:0")?;
-        let mut socket = Socket::open(Protocol::SockDiag)?;
+        let mut socket = Socket::open(Bus::SockDiag)?;
         socket.raise_receive_buffer(100_000);
-        let size = socket::getsockopt(&socket.fd, sockopt::RcvBuf)?;
+        let size = getsockopt(&socket, sockopt::RcvBuf)?;
         for abandoned in [true, false] {
             socket.start(LIST, all)?;
             if !abandoned {
-                let unreadable = std::fs::File::open("/dev/null")?.into();
-                let readable = std::mem::replace(&mut socket.fd, unreadable);
+                // Refusals (EBUSY), until the kernel has no room for another.
+                let mut again = Vec::new();
+                message::put(&mut again, LIST.kind, LIST.flags, 0, all);
+                for _ in 0..1000 {
+                    socket.send(&again)?;
+                }
                 let received = socket.next_part(|_| {});
-                socket.fd = readable;
-                assert!(matches!(received, Err(Error::Receive(_))), "{received:?}");
+                let Err(Error::Receive(reason)) = &received else { panic!("{received:?}") };
+                assert_eq!(reason.raw_os_error(), Some(libc::ENOBUFS));
             }
             let mut count = 0;
             socket.request(LIST, all, |_| count += 1)?;
             assert!(count > 0);
-            assert_eq!(socket::getsockopt(&socket.fd, sockopt::RcvBuf)?, size);
+            assert_eq!(getsockopt(&socket, sockopt::RcvBuf)?, size);
         }
         let port = socket.port();
         socket.request(LIST, all, |_| {})?;
@@ -554,7 +518,7 @@ mod tests {
 
     #[test]
     fn every_refused_order_is_reported() -> Result<(), Error> {
-        let mut socket = Socket::open(Protocol::Route)?;
+        let mut socket = Socket::open(Bus::Route)?;
         let mut refused = Vec::new();
         // Interfaces that cannot be: their names are too long.
         let names = ["interface-that-is-not-there"; 100];
@@ -571,12 +535,22 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_end_with_the_program_and_never_block() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let socket = Socket::open(Bus::Route)?;
+        assert_eq!(fcntl(&socket, FcntlArg::F_GETFD)?, FdFlag::FD_CLOEXEC.bits());
+        let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
+        assert!(flags.contains(OFlag::O_NONBLOCK), "{flags:?}");
+        Ok(())
+    }
+
+    #[test]
     fn port_numbers_are_given_once() -> Result<(), Box<dyn std::error::Error>> {
-        let first = Socket::open(Protocol::Generic)?;
-        let second = Socket::bind(Protocol::Generic, first.port(), 0);
+        let first = Socket::open(Bus::Generic)?;
+        let second = Socket::bind(Bus::Generic, first.port(), 0);
         let error = io::Error::from(second.expect_err("the number is taken"));
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        assert_eq!(sockets(Protocol::Generic)?.get(&first.port()), Some(&0));
+        assert_eq!(sockets(Bus::Generic)?.get(&first.port()), Some(&0));
         Ok(())
     }
 }

@@ -86,16 +86,16 @@ fn agents_killed_while_services_change_are_not_noticed() -> Result<()> {
 fn traced(world: &World, options: &[&str]) -> Result<PathBuf> {
     let trace = world.manifests.path().with_file_name("trace");
     let name = trace.display().to_string();
-    let calls = "trace=sendmsg,recvfrom";
+    let calls = "trace=sendto,recvmsg";
     let strace = [&["strace", "-f", "-qq", "-o", &name, "-e", calls][..], options].concat();
     world.agent(CLUSTER_CIDR)?.wrapper(&strace).once()?;
     Ok(trace)
 }
 
-/// How many calls of that name a trace has until the commit, which is the largest `sendmsg`, or its answer.
+/// How many calls of that name a trace has until the commit, which is the largest `sendto`, or its answer.
 fn calls_until_commit(trace: &str, call: &str) -> Result<usize> {
     let sent = |line: &str| -> Option<usize> {
-        line.contains("sendmsg(").then(|| line.rsplit(" = ").next()?.trim().parse().ok())?
+        line.contains("sendto(").then(|| line.rsplit(" = ").next()?.trim().parse().ok())?
     };
     let largest = trace.lines().enumerate().max_by_key(|(_, line)| sent(line));
     let (commit, _) = largest.filter(|(_, line)| sent(line).is_some()).context("no commit")?;
@@ -103,7 +103,7 @@ fn calls_until_commit(trace: &str, call: &str) -> Result<usize> {
     Ok(before + 1)
 }
 
-/// A commit is one system call, `sendmsg`; the answer is read by the next one.
+/// A commit is one system call, `sendto`; the answer is read by the next one.
 #[test]
 fn an_agent_killed_before_or_after_a_system_call_leaves_all_or_nothing() -> Result<()> {
     let world = World::with_web()?;
@@ -123,7 +123,7 @@ fn an_agent_killed_before_or_after_a_system_call_leaves_all_or_nothing() -> Resu
     ensure!(after != before, "nothing was written");
 
     let mut outcomes = [0, 0];
-    for call in ["sendmsg", "recvfrom"] {
+    for call in ["sendto", "recvmsg"] {
         // How many come before the commit does not change, how many stale flows there are after it does.
         let commit = calls_until_commit(&trace, call)?;
         for at in [1, commit / 2, commit - 1, commit, commit + 1] {

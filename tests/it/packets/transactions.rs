@@ -1,10 +1,12 @@
 //! What the agent does to the system, seen from outside of it: system calls.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::fs;
+use std::net::TcpListener;
+use std::{fs, iter};
 
 use anyhow::{Context, Result, ensure};
-use shunt_testbed::{EndpointSlice, Protocol, Service};
+use shunt_testbed::{EndpointSlice, Protocol, Scratch, Service};
 
 use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest};
 
@@ -61,7 +63,7 @@ fn everything_is_one_transaction_in_one_system_call() -> Result<()> {
     Ok(())
 }
 
-/// The result of a traced call that sends: `123 sendmsg(…) = 456`, also resumed in a later line.
+/// The result of a traced call that sends: `123 sendto(…) = 456`, also resumed in a later line.
 fn bytes_sent(line: &str) -> Option<usize> {
     line.rsplit_once(" = ")?.1.split_whitespace().next()?.parse().ok()
 }
@@ -85,5 +87,48 @@ fn the_agent_starts_no_program() -> Result<()> {
     // The one call is strace's own, which turns into the agent.
     assert_eq!(calls.len(), 1, "{}", calls.join("\n"));
     assert!(calls[0].contains("shunt"), "{}", calls[0]);
+    Ok(())
+}
+
+/// The crate `mnl` calls libmnl, a shared library in tests: stacks show which calls are its own.
+#[test]
+fn all_netlink_traffic_goes_through_libmnl() -> Result<()> {
+    let world = World::with_web()?;
+    let folder = Scratch::new()?;
+    let name = folder.path().join("thread").display().to_string();
+    // One file per thread, and a stack below each call.
+    let strace = ["strace", "-D", "-ff", "-k", "-yy", "-qq", "-s", "0", "-o", &name, "-e"];
+    let strace = [&strace[..], &["trace=%network,read,readv,write,writev"]].concat();
+    let agent = world.agent(CLUSTER_CIDR)?.arg("--node-port-check-period=100ms");
+    let agent = agent.wrapper(&strace).start()?;
+    world.assert_web_works();
+    let _listener = world.lab.node.run(|| Ok(TcpListener::bind("0.0.0.0:30080")?))?;
+    agent.wait_for_log(&["WARN", "TCP node port 30080"])?;
+    agent.stop()?;
+
+    let mut seen = BTreeSet::new();
+    for file in fs::read_dir(folder.path())? {
+        let trace = fs::read_to_string(file?.path())?;
+        let mut lines = trace.lines().peekable();
+        while let Some(call) = lines.next() {
+            let stack: Vec<&str> =
+                iter::from_fn(|| lines.next_if(|line| line.starts_with(" > "))).collect();
+            // An option is neither sent nor read. A call that the end of the process cuts off has no stack.
+            if !call.contains("NETLINK") || call.contains("sockopt(") || call.ends_with("= ?") {
+                continue;
+            }
+            let caller = stack.iter().find(|frame| !frame.contains("/libc.so."));
+            // libmnl, or the crate where libmnl has jumped to libc.
+            let is_mnl =
+                caller.is_some_and(|it| it.contains("/libmnl.so.") || it.contains("(mnl::"));
+            ensure!(is_mnl, "{call}\n{}", stack.join("\n"));
+            let words = call.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+            seen.extend(words.filter(|word| word.starts_with("NETLINK_")).map(str::to_owned));
+            seen.extend(call.split_once('(').map(|(name, _)| name.to_owned()));
+        }
+    }
+    let expected = ["NETLINK_NETFILTER", "NETLINK_ROUTE", "NETLINK_SOCK_DIAG"];
+    let calls = ["bind", "getsockname", "recvmsg", "sendto", "socket"];
+    assert!(seen.iter().eq(expected.iter().chain(&calls)), "{seen:?}");
     Ok(())
 }

@@ -168,7 +168,7 @@ fn one_failure_forgets_nothing() -> Result<()> {
         library.display()
     );
     let preload = format!("LD_PRELOAD={}", library.display());
-    let file = format!("SHUNT_FAIL_SENDMSG={}", failures.display());
+    let file = format!("SHUNT_FAIL_SENDTO={}", failures.display());
     let agent = world.agent(CLUSTER_CIDR)?.arg("--eject-unresponsive=on");
     let agent = agent.wrapper(&["env", &preload, &file]).start()?;
     let scene = Scene { world, agent };
@@ -181,6 +181,7 @@ fn one_failure_forgets_nothing() -> Result<()> {
     let warnings = || scene.agent.log().matches("cannot look for endpoints").count();
     fs::write(&failures, "1")?;
     scene.wait("a failure", |_| Ok(warnings() == 1))?;
+    ensure!(fs::read(&failures)?.is_empty(), "something else failed");
     // The next attempt works: it notes SYNs again, and has forgotten nothing.
     scene.wait("tables", |scene| has_tables(&scene.world))?;
     revive(&lab.pod3)?;
@@ -196,6 +197,7 @@ fn one_failure_forgets_nothing() -> Result<()> {
         let says_why = text.contains("endpoints that do not answer are not found: ");
         Ok(says_why && scene.in_state("ejected")?.is_empty() && warnings() == 3)
     })?;
+    ensure!(fs::read(&failures)?.is_empty(), "something else failed");
     scene.wait("it works again", |scene| Ok(scene.status()?["trouble"].is_null()))?;
     scene.connect_until_ejected(&calls, &[endpoint(&lab.pod3)])?;
     Ok(())

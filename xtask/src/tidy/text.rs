@@ -33,6 +33,9 @@ const REGISTRY_HOSTS: [&str; 9] = [
 /// Where Debian is on a machine that is no Debian, whose apt cannot say it.
 const DEFAULT_MIRROR: (&str, &str) = ("xtask/src/mirror.rs", REGISTRY_HOSTS[6]);
 
+/// How a netlink socket is opened without the crate `mnl`, which all of the agent's are opened with.
+const NETLINK_FAMILY: [&str; 2] = ["AF_NETLINK", "AddressFamily::Netlink"];
+
 /// What is wrong with this file.
 pub(super) fn check(path: &str, text: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -46,6 +49,11 @@ pub(super) fn check(path: &str, text: &str) -> Vec<Violation> {
     for (number, line) in (1..).zip(text.lines()) {
         if path.ends_with(".rs") && line.trim_start().starts_with(IGNORED_TEST) {
             let message = "an ignored test proves nothing; make it run or remove it";
+            violations.push(Violation::at(path, number, message));
+        }
+        let is_product = path.starts_with("src/") || path.starts_with("crates/");
+        if is_product && NETLINK_FAMILY.iter().any(|name| line.contains(name)) {
+            let message = "netlink sockets are those of crates/nfnetlink/src/socket.rs";
             violations.push(Violation::at(path, number, message));
         }
         if let Some(place) = MACHINE_PATHS.iter().find(|place| names_path(line, place)) {
@@ -97,6 +105,14 @@ mod tests {
         for source in ["#[test]\n#[ignore]\nfn f() {}", "    #[ignore = \"slow\"]\n"] {
             assert_eq!(check("tests/packets.rs", source).len(), 1, "{source}");
             assert_eq!(check("README.md", source), []);
+        }
+    }
+
+    #[test]
+    fn a_netlink_socket_of_the_product_is_refused() {
+        for name in NETLINK_FAMILY {
+            assert_eq!(check("src/check/kernel.rs", name).len(), 1, "{name}");
+            assert_eq!(check("tests/it/packets/exclusive.rs", name), []);
         }
     }
 

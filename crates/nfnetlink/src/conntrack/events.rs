@@ -2,7 +2,7 @@
 
 use super::{Connection, kind};
 use crate::Error;
-use crate::socket::{Protocol, Socket};
+use crate::socket::{Bus, Socket};
 
 /// `IPCTNL_MSG_CT_NEW` of `linux/netfilter/nfnetlink_conntrack.h`.
 const IPCTNL_MSG_CT_NEW: u16 = 0;
@@ -19,7 +19,7 @@ impl NewConnections {
     /// [`Error::Open`] if the kernel refuses the subscription, without CAP_NET_ADMIN for example.
     pub fn open() -> Result<NewConnections, Error> {
         const GROUPS: u32 = 1 << (libc::NFNLGRP_CONNTRACK_NEW - 1);
-        Socket::bind(Protocol::Netfilter, 0, GROUPS).map(NewConnections)
+        Socket::bind(Bus::Netfilter, 0, GROUPS).map(NewConnections)
     }
 
     /// Calls `each` with the connections that have begun since the last call. Returns true if the

@@ -31,7 +31,7 @@ pub use events::NewConnections;
 
 use crate::attr::Attrs;
 use crate::message::put_netfilter_header;
-use crate::socket::{Protocol, Request, Socket};
+use crate::socket::{Bus, Request, Socket};
 use crate::{Error, Family};
 
 use uapi::{
@@ -40,7 +40,7 @@ use uapi::{
     IPCTNL_MSG_CT_GET_STATS_CPU,
 };
 
-/// The number of delete requests in one `sendmsg`: their errors must fit the receive buffer.
+/// The number of delete requests in one `send`: their errors must fit the receive buffer.
 const BATCH: usize = 128;
 
 /// A netlink socket to connection tracking.
@@ -55,7 +55,7 @@ impl Conntrack {
     /// # Errors
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
     pub fn open() -> Result<Conntrack, Error> {
-        Ok(Conntrack { socket: Socket::open(Protocol::Netfilter)? })
+        Ok(Conntrack { socket: Socket::open(Bus::Netfilter)? })
     }
 
     /// Calls `each` with the entries of a family that match one of the filters; older kernels add

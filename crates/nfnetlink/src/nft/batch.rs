@@ -1,7 +1,7 @@
 //! Transactions: all messages in one contiguous buffer.
 //!
 //! The `Batch` of the `nftnl` crate splits its messages into pages and writes a BATCH_BEGIN without
-//! a generation id. The kernel requires the whole transaction in one `sendmsg`. This `Batch` keeps
+//! a generation id. The kernel requires the whole transaction in one `send`. This `Batch` keeps
 //! one buffer, accepts the same `NlMsg` objects, and writes BATCH_BEGIN and BATCH_END itself.
 #![allow(unsafe_code, reason = "NlMsg::write and the set attributes that nftnl lacks are C calls")]
 

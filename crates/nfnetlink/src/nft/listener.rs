@@ -2,7 +2,7 @@
 
 use super::uapi::kind;
 use super::{Error, Generation, Kernel, Socket};
-use crate::socket::{self, Protocol};
+use crate::socket::{self, Bus};
 
 /// A process that wrote to nf_tables.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ impl Listener {
     pub fn open() -> Result<Listener, Error> {
         const GROUPS: u32 = 1 << (libc::NFNLGRP_NFTABLES - 1);
         let own_pid = Socket::open()?.generation()?.pid;
-        let socket = socket::Socket::bind(Protocol::Netfilter, 0, GROUPS)?;
+        let socket = socket::Socket::bind(Bus::Netfilter, 0, GROUPS)?;
         Ok(Listener { socket, own_pid })
     }
 

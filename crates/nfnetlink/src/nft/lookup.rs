@@ -13,7 +13,7 @@ use crate::attr::{nest, put, put_text};
 use crate::message::{Message, put_netfilter_header};
 use crate::socket::Request;
 
-/// The number of keys in one `sendmsg`: their answers must fit the receive buffer.
+/// The number of keys in one `send`: their answers must fit the receive buffer.
 const KEYS: usize = 32;
 
 impl Socket {

@@ -13,7 +13,7 @@ use super::{
 use crate::Family;
 use crate::attr::{Attrs, put_text};
 use crate::message::{Message, put_netfilter_header};
-use crate::socket::{self, Protocol, Request};
+use crate::socket::{self, Bus, Request};
 
 /// The size of the receive buffer in bytes: the kernel can send one error per message of a
 /// transaction.
@@ -36,7 +36,7 @@ impl Socket {
     /// [`Error::Open`] if the kernel has no netlink for netfilter.
     pub fn open() -> Result<Socket, Error> {
         let open = || -> Result<socket::Socket, Error> {
-            let socket = socket::Socket::open(Protocol::Netfilter)?;
+            let socket = socket::Socket::open(Bus::Netfilter)?;
             socket.raise_receive_buffer(RECEIVE_BUFFER);
             Ok(socket)
         };
@@ -95,7 +95,7 @@ pub(super) fn elements<'a>(
 impl Kernel for Socket {
     fn commit(&mut self, batch: &FinishedBatch) -> Result<(), Error> {
         self.connection.send(batch.bytes())?;
-        // nfnetlink is synchronous: all errors are in the receive buffer when sendmsg returns.
+        // nfnetlink is synchronous: all errors are in the receive buffer when `send` returns.
         // Without an error there, the commit succeeded.
         let mut refusals = Vec::new();
         let (mut stale, mut malformed) = (false, false);

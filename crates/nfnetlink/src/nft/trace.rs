@@ -19,7 +19,7 @@ use super::uapi::{
 use super::{Error, NfProto, Socket, userdata};
 use crate::attr::{Attrs, put_be64, put_text};
 use crate::message::{Message, put_netfilter_header};
-use crate::socket::{self, Protocol, Request};
+use crate::socket::{self, Bus, Request};
 
 /// The size of the receive buffer in bytes: a message takes up to 4 KiB of it.
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
@@ -273,7 +273,7 @@ impl TraceListener {
     /// If the kernel refuses the subscription.
     pub fn open() -> Result<TraceListener, Error> {
         const GROUPS: u32 = 1 << (libc::NFNLGRP_NFTRACE - 1);
-        let socket = socket::Socket::bind(Protocol::Netfilter, 0, GROUPS)?;
+        let socket = socket::Socket::bind(Bus::Netfilter, 0, GROUPS)?;
         socket.raise_receive_buffer(RECEIVE_BUFFER);
         Ok(TraceListener(socket))
     }

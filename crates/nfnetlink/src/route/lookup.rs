@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use crate::Error;
 use crate::attr::{self, Attrs, put};
 use crate::message::Message;
-use crate::socket::{Protocol, Request, Socket};
+use crate::socket::{Bus, Request, Socket};
 
 /// The size of `struct rtmsg`, and the offset of `rtm_type`.
 const ROUTE_HEADER: usize = 12;
@@ -162,7 +162,7 @@ pub fn prefix_length(query: RouteQuery) -> Result<Option<u8>, Error> {
 
 fn look_up(query: RouteQuery, flags: u32, take: impl FnMut(Message<'_>)) -> Result<(), Error> {
     let ask = Request { name: "look up the route", kind: libc::RTM_GETROUTE, flags: 0 };
-    Socket::open(Protocol::Route)?.request(ask, |body| query.put(body, flags), take)
+    Socket::open(Bus::Route)?.request(ask, |body| query.put(body, flags), take)
 }
 
 /// Returns true for the errors by which the kernel's routing drops packets.

@@ -20,7 +20,7 @@ use std::net::IpAddr;
 
 use crate::attr::put_text;
 use crate::message::Message;
-use crate::socket::{Protocol, Request, Socket};
+use crate::socket::{Bus, Request, Socket};
 use crate::{Error, attr};
 
 pub use link::{Link, links};
@@ -44,7 +44,7 @@ impl AddressEvents {
     /// [`Error::Open`] if the kernel refuses the socket or the subscription.
     pub fn follow() -> Result<AddressEvents, Error> {
         let groups = libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
-        Ok(AddressEvents(Socket::bind(Protocol::Route, 0, groups as u32)?))
+        Ok(AddressEvents(Socket::bind(Bus::Route, 0, groups as u32)?))
     }
 
     /// Waits until addresses may have changed. Several changes can be one event, and so can the
@@ -52,7 +52,7 @@ impl AddressEvents {
     ///
     /// # Errors
     /// [`Error::Receive`] if the socket fails.
-    pub fn wait(&self) -> Result<(), Error> {
+    pub fn wait(&mut self) -> Result<(), Error> {
         self.0.wait_and_discard()
     }
 }
@@ -90,7 +90,7 @@ fn list<T>(
         let mut found = Vec::new();
         let body = |body: &mut Vec<u8>| body.extend_from_slice(header);
         // A new socket for each attempt: the old one may still hold parts of an earlier dump.
-        let mut socket = Socket::open(Protocol::Route)?;
+        let mut socket = Socket::open(Bus::Route)?;
         socket.request(list, body, |message| found.extend(parse(message)))?;
         Ok(found)
     };
@@ -146,7 +146,7 @@ pub fn delete_link(name: &str) -> Result<(), Error> {
         body.extend_from_slice(&[0; LINK_HEADER]);
         put_text(body, libc::IFLA_IFNAME, name);
     };
-    Socket::open(Protocol::Route)?.request(delete, body, |_| {})
+    Socket::open(Bus::Route)?.request(delete, body, |_| {})
 }
 
 #[cfg(test)]

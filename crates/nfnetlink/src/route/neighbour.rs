@@ -9,7 +9,7 @@ use super::list;
 use super::lookup::put_ip;
 use crate::attr;
 use crate::message::Message;
-use crate::socket::{Protocol, Request, Socket};
+use crate::socket::{Bus, Request, Socket};
 use crate::{Error, Family};
 
 /// The size of `struct ndmsg`, and the offsets of interface index and state.
@@ -81,7 +81,7 @@ impl fmt::Display for NeighbourState {
 pub fn neighbour(address: IpAddr, interface: u32) -> Result<Option<NeighbourState>, Error> {
     let ask = Request { name: "look up the neighbour", kind: libc::RTM_GETNEIGH, flags: 0 };
     let mut state = None;
-    let answer = Socket::open(Protocol::Route)?.request(
+    let answer = Socket::open(Bus::Route)?.request(
         ask,
         |body| put_query(body, address, interface),
         |message| state = state_of(&message, address, interface),

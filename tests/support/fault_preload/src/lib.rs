@@ -1,6 +1,6 @@
 //! Makes the kernel refuse chosen frontends: no input of the agent's does that to one of them alone.
 //!
-//! Preloaded (`LD_PRELOAD`) into the agent, this library stands in for `sendmsg`. Of what goes to
+//! Preloaded (`LD_PRELOAD`) into the agent, this library stands in for `sendto`, by which libmnl sends. Of what goes to
 //! nf_tables it spoils every element that would be added for a frontend which the environment variable
 //! `SHUNT_REFUSE` names, such as `10.96.0.10:80 [fd00:96::10]:80`, on any protocol; and nothing else.
 //! The element loses its key. So it is the kernel itself that refuses, in its own words, each
@@ -11,15 +11,15 @@
 //! the path that `SHUNT_STOP_CLOCK` names, the call fails. The standard library panics then, so that one
 //! thread of the agent dies.
 //!
-//! In a thread named "unresponsive", as many calls of `sendmsg` fail with ENOMEM as the file has bytes
-//! whose path `SHUNT_FAIL_SENDMSG` names. Each call takes a byte away.
+//! In a thread named "unresponsive", as many netlink messages fail with ENOMEM as the file has bytes
+//! whose path `SHUNT_FAIL_SENDTO` names. Each call takes a byte away.
 //!
-//! A program that depends on this crate must not name it: it would be linked with this `sendmsg`.
+//! A program that depends on this crate must not name it: it would be linked with this `sendto`.
 
 #[cfg(not(test))]
 mod clock;
 mod element;
 #[cfg(not(test))]
-mod sendmsg;
+mod sendto;
 #[cfg(not(test))]
 mod when;

@@ -1,6 +1,5 @@
 //! The agent as a process: started, watched, stopped or killed.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::ExitStatusExt;
@@ -10,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
@@ -240,24 +239,6 @@ impl Agent {
     /// The agent's process.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw()
-    }
-
-    /// Ends the tracer that was given as [`AgentBuilder::wrapper`], and waits until it has let go.
-    pub fn untrace(&self) -> Result<()> {
-        let tracer = || -> Result<i32> {
-            let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
-            let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
-            Ok(line.context("no TracerPid")?.trim().parse()?)
-        };
-        let traced_by = tracer()?;
-        ensure!(traced_by != 0, "nobody traces the agent\n{}", self.log());
-        kill(Pid::from_raw(traced_by), Signal::SIGTERM)?;
-        let deadline = Instant::now() + patience(PATIENCE);
-        while tracer()? != 0 {
-            ensure!(Instant::now() < deadline, "the tracer does not let go of the agent");
-            thread::sleep(patience(POLL));
-        }
-        Ok(())
     }
 
     /// Whether it still runs.

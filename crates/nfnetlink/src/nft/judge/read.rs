@@ -19,7 +19,7 @@ use crate::nft::uapi::{
     kind,
 };
 use crate::nft::{AttachedChain, Error, Kernel as _, Socket};
-use crate::socket::{Protocol, Request};
+use crate::socket::{Bus, Request};
 
 /// The judgement reads at most this many elements of one set: those of another proxy can have
 /// hundreds of thousands.
@@ -169,7 +169,7 @@ impl Listing<'_> {
         parse: impl Fn(&Attrs<'_>) -> Option<T>,
     ) -> Result<Option<T>, Error> {
         let request = Request { name, kind: kind(message), flags: 0 };
-        let mut socket = crate::socket::Socket::open(Protocol::Netfilter)?;
+        let mut socket = crate::socket::Socket::open(Bus::Netfilter)?;
         let mut found = None;
         let body = |buffer: &mut Vec<u8>| {
             put_netfilter_header(buffer, self.family, 0);
@@ -192,7 +192,7 @@ impl Listing<'_> {
         mut each: impl FnMut(&Attrs<'_>) -> bool,
     ) -> Result<bool, Error> {
         let list = Request { name, kind: kind(message), flags: libc::NLM_F_DUMP as u16 };
-        let mut socket = crate::socket::Socket::open(Protocol::Netfilter)?;
+        let mut socket = crate::socket::Socket::open(Bus::Netfilter)?;
         socket.start(list, |buffer| {
             put_netfilter_header(buffer, self.family, 0);
             body(buffer);

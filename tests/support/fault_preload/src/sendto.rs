@@ -1,14 +1,14 @@
-//! What stands in for `sendmsg`.
+//! What stands in for `sendto`.
 #![allow(unsafe_code, reason = "a function of libc's, with its pointers")]
 
-use std::ffi::{CString, c_int};
+use std::ffi::{CString, c_int, c_void};
 use std::mem;
 use std::net::SocketAddr;
 use std::ptr;
 use std::slice;
 use std::sync::OnceLock;
 
-use libc::{iovec, msghdr, sa_family_t, ssize_t};
+use libc::{sa_family_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::element::spoil;
 use crate::when::{is_thread, path};
@@ -16,42 +16,45 @@ use crate::when::{is_thread, path};
 /// The environment variable with the frontends to be refused.
 const REFUSE: &str = "SHUNT_REFUSE";
 /// The environment variable with the path of a file that makes calls fail.
-const FAIL: &str = "SHUNT_FAIL_SENDMSG";
+const FAIL: &str = "SHUNT_FAIL_SENDTO";
 /// The thread whose calls fail.
 const THREAD: &[u8] = b"unresponsive\0";
 
 /// As in libc, but for what is to be refused.
 ///
 /// # Safety
-/// As in libc: the message and all that it points to must be valid.
+/// As in libc: the message and the address must be valid.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn sendmsg(
+pub(crate) unsafe extern "C" fn sendto(
     socket: c_int,
-    message: *const msghdr,
+    message: *const c_void,
+    length: size_t,
     flags: c_int,
+    address: *const sockaddr,
+    address_size: socklen_t,
 ) -> ssize_t {
+    let send = |message: *const c_void| {
+        // SAFETY: the message is the caller's, or a copy of the same length; the address is the caller's.
+        let sent = unsafe {
+            libc::syscall(libc::SYS_sendto, socket, message, length, flags, address, address_size)
+        };
+        sent as ssize_t
+    };
+    // SAFETY: the caller vouches for it.
+    if !unsafe { is_netlink(address, address_size) } || message.is_null() {
+        return send(message);
+    }
     if is_to_fail() {
         // SAFETY: each thread has a number of its own for errors.
         unsafe { *libc::__errno_location() = libc::ENOMEM };
         return -1;
     }
-    let send = |message: *const msghdr| {
-        // SAFETY: the message is the caller's, or a copy whose only part is alive until the return.
-        let sent = unsafe { libc::syscall(libc::SYS_sendmsg, socket, message, flags) };
-        sent as ssize_t
-    };
     // SAFETY: the caller vouches for it.
-    let Some(header) = (unsafe { message.as_ref() }) else { return send(message) };
-    // SAFETY: the same.
-    let Some(mut bytes) = (unsafe { netlink(header) }) else { return send(message) };
-    if spoil(&mut bytes, refused()) == 0 {
-        return send(message);
+    let mut bytes = unsafe { slice::from_raw_parts(message.cast::<u8>(), length) }.to_vec();
+    match spoil(&mut bytes, refused()) {
+        0 => send(message),
+        _ => send(bytes.as_ptr().cast()),
     }
-    let mut part = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    let mut copy = *header;
-    copy.msg_iov = &raw mut part;
-    copy.msg_iovlen = 1;
-    send(&raw const copy)
 }
 
 /// Whether this call is to fail: as many do as the file has bytes.
@@ -70,29 +73,17 @@ fn is_to_fail() -> bool {
     }
 }
 
-/// The bytes of a message to netlink.
+/// Whether an address is one of netlink's.
 ///
 /// # Safety
-/// All that the header points to must be valid.
-unsafe fn netlink(header: &msghdr) -> Option<Vec<u8>> {
-    let has_family = header.msg_namelen as usize >= size_of::<sa_family_t>();
-    if header.msg_name.is_null() || !has_family || header.msg_iov.is_null() {
-        return None;
+/// An address that is not null must be valid.
+unsafe fn is_netlink(address: *const sockaddr, size: socklen_t) -> bool {
+    if address.is_null() || (size as usize) < size_of::<sa_family_t>() {
+        return false;
     }
     // SAFETY: an address begins with its family, for which there is room.
-    let family = unsafe { ptr::read_unaligned(header.msg_name.cast::<sa_family_t>()) };
-    if c_int::from(family) != libc::AF_NETLINK {
-        return None;
-    }
-    // SAFETY: the header says how many parts there are.
-    let parts = unsafe { slice::from_raw_parts(header.msg_iov, header.msg_iovlen) };
-    let mut bytes = Vec::new();
-    for part in parts.iter().filter(|part| part.iov_len > 0) {
-        // SAFETY: each part says how long it is.
-        let part = unsafe { slice::from_raw_parts(part.iov_base.cast::<u8>(), part.iov_len) };
-        bytes.extend_from_slice(part);
-    }
-    Some(bytes)
+    let family = unsafe { ptr::read_unaligned(address.cast::<sa_family_t>()) };
+    c_int::from(family) == libc::AF_NETLINK
 }
 
 /// The frontends to be refused. What is none ends the program: a test that refuses nothing by mistake
