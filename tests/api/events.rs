@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Standin, Verb, both, standin_only};
+use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
 use shunt_testbed::{EndpointSlice, Protocol, Service};
 
 use crate::world::{WEB, World, cluster_ip_service};
