@@ -94,7 +94,7 @@ fn transactions_are_counted_by_how_they_end() -> Result<()> {
     assert!(overtaken.full, "all was read again");
     assert_eq!((overtaken.commits.len(), overtaken.overtaken, overtaken.refused), (1, 1, 0));
 
-    faults.refuse(|_| Some(Errno::ENOMEM));
+    faults.refuse(|_| Some(Errno::ENFILE));
     dataplane.apply(Change::service(service(3)));
     dataplane.sync()?;
     let refused = dataplane.take_stats();
