@@ -60,8 +60,6 @@ impl Changes {
 pub(crate) const READY: &str = "conditions: {ready: true}";
 pub(crate) const UNREADY: &str = "conditions: {ready: false, serving: false, terminating: false}";
 pub(crate) const SERVING: &str = "conditions: {ready: false, serving: true, terminating: true}";
-/// As with `publishNotReadyAddresses`: ready counts, although the pod terminates.
-pub(crate) const PUBLISHED: &str = "conditions: {ready: true, serving: true, terminating: true}";
 pub(crate) const DYING: &str = "conditions: {ready: false, serving: false, terminating: true}";
 
 /// A slice for each family with the ports of [`web`](crate::world::web), and endpoints with these

@@ -1,6 +1,6 @@
 //! Which endpoint a packet reaches, and for how long: session affinity, terminating endpoints,
-//! slices, hints, balance, flows that outlive their endpoint, conflicts and the life of a Service;
-//! the real agent and packets, as in `packets`.
+//! balance, thousands of endpoints; the real agent and packets, as in `packets`. Conditions, hints,
+//! conflicts, flows and the life of a Service are in `tests/scenarios`.
 //!
 //! Each scenario is tried on a [`Table`](crate::table::Table) of frontends and protocols, in both
 //! families.
@@ -8,11 +8,8 @@
 mod affinity;
 pub(crate) mod balance;
 pub(crate) mod changes;
-mod conflicts;
 mod established;
-mod flows;
 mod gone;
 mod half_open;
-mod lifecycle;
 mod rescue;
 mod slices;

@@ -40,5 +40,5 @@ pub use program::Program;
 pub use proxy::Proxy;
 pub use standin::{Answer, Fault, Request, Settings, Standin, TOKEN, Verb};
 pub use suite::{
-    Alone, Api, Case, Conditional, Real, kubernetes, run, run_real, run_where_possible,
+    Alone, Api, Case, Conditional, Real, conclude_by, kubernetes, run, run_real, run_where_possible,
 };

@@ -214,7 +214,7 @@ pub fn run_where_possible(tests: Vec<Conditional>) -> ExitCode {
 }
 
 /// Concludes tests that all need the same programs.
-fn conclude_by(conclusion: &Conclusion, programs: Result<PathBuf, String>) -> ExitCode {
+pub fn conclude_by(conclusion: &Conclusion, programs: Result<PathBuf, String>) -> ExitCode {
     let reason = programs.err().filter(|_| conclusion.num_ignored > 0);
     conclude(conclusion, reason.iter().map(|reason| (conclusion.num_ignored, reason.as_str())))
 }

@@ -1,0 +1,184 @@
+//! Tables of expectations: targets, frontends and senders, and what becomes of the packets between them.
+
+use std::any::Any;
+use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use shunt_testbed::{Host, Outcome, Protocol, Topology};
+
+use crate::language::{Expected, Selection, Source};
+
+/// One line of a table in full.
+pub(crate) struct Cell<'a> {
+    pub(crate) from: &'a Host,
+    /// The address that it sends from, as in `node@192.0.2.11`.
+    pub(crate) source: Option<IpAddr>,
+    pub(crate) protocol: Protocol,
+    pub(crate) to: SocketAddr,
+    pub(crate) expected: Expected,
+}
+
+/// Where the words of a target lead.
+pub(crate) trait Targets {
+    /// The frontends of a Service or number; an error if the target is neither.
+    fn frontends(&self, target: &str, selection: &Selection)
+    -> Result<Vec<(Protocol, SocketAddr)>>;
+    fn host(&self, name: &str) -> Result<&Host>;
+}
+
+/// Returns the cells of `table`: target → selection → senders → outcome. The selection, and the senders
+/// (then the client), may be left out. A target is the name of a Service, `number 12`, or addresses and
+/// ports.
+pub(crate) fn cells<'a>(targets: &'a impl Targets, table: &Value) -> Result<Vec<Cell<'a>>> {
+    let mut cells = Vec::new();
+    for (target, lines) in table.as_object().context("a table is a map of targets")? {
+        let words: Vec<&str> = target.split_whitespace().collect();
+        let addresses = words.iter().any(|word| word.contains(':'));
+        if addresses {
+            let (to, rest): (Vec<_>, Vec<_>) = words.iter().partition(|word| word.contains(':'));
+            let selection = Selection::parse(rest)?;
+            let mut all = Vec::new();
+            for to in to {
+                let to: SocketAddr =
+                    to.parse().with_context(|| format!("{to:?} is no address and port"))?;
+                all.extend(selection.protocols.iter().map(|protocol| (*protocol, to)));
+            }
+            add(targets, &all, lines, &mut cells).with_context(|| target.clone())?;
+            continue;
+        }
+        let mut select = |words: &str, lines: &Value| -> Result<()> {
+            let selection = Selection::parse(words.split_whitespace())?;
+            let to = targets.frontends(target, &selection)?;
+            ensure!(!to.is_empty(), "{target} has no frontend {words}");
+            add(targets, &to, lines, &mut cells)
+        };
+        match lines.as_object() {
+            Some(selections) => selections
+                .iter()
+                .try_for_each(|(words, lines)| select(words, lines))
+                .with_context(|| target.clone())?,
+            None => select("all", lines).with_context(|| target.clone())?,
+        }
+    }
+    ensure!(!cells.is_empty(), "a table that expects nothing");
+    Ok(cells)
+}
+
+fn add<'a>(
+    targets: &'a impl Targets,
+    to: &[(Protocol, SocketAddr)],
+    lines: &Value,
+    cells: &mut Vec<Cell<'a>>,
+) -> Result<()> {
+    let mut line = |senders: &str, outcome: &Value| -> Result<()> {
+        let outcome = outcome.as_str().with_context(|| format!("{outcome} is no outcome"))?;
+        for sender in senders.split_whitespace() {
+            let (name, source) = sender.split_once('@').unwrap_or((sender, ""));
+            let from = targets.host(name)?;
+            let source = match source {
+                "" => None,
+                source => {
+                    Some(source.parse().with_context(|| format!("{source:?} is no address"))?)
+                }
+            };
+            for &(protocol, to) in to {
+                let expected = Expected::parse(outcome)?;
+                cells.push(Cell { from, source, protocol, to, expected });
+            }
+        }
+        Ok(())
+    };
+    match lines.as_object() {
+        Some(lines) => lines.iter().try_for_each(|(senders, outcome)| line(senders, outcome)),
+        None => line("client", lines),
+    }
+}
+
+/// Sends the packets of all cells, so that a failure shows which others fail with it.
+pub(crate) fn check(lab: &Topology, cells: &[Cell<'_>], eventually: bool) -> Result<()> {
+    let (silent, others): (Vec<_>, Vec<_>) =
+        cells.iter().partition(|cell| cell.expected == Expected::Dropped);
+    let failure = |cell: &Cell<'_>| {
+        let result = catch_unwind(AssertUnwindSafe(|| cell.check(lab, eventually)));
+        result.err().map(|panic| text(&*panic))
+    };
+    // Silence takes its time, and as long for many as for one.
+    let silent: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = silent.iter().map(|cell| scope.spawn(|| failure(cell))).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+    });
+    let failed: Vec<String> = others.into_iter().filter_map(failure).chain(silent).collect();
+    // The first in full, with rules and flows; of the others what was seen.
+    let seen = failed.iter().enumerate().map(|(index, text)| match index {
+        0 => text.clone(),
+        _ => text.lines().take(3).collect::<Vec<_>>().join("\n"),
+    });
+    ensure!(
+        failed.is_empty(),
+        "{} of {} do not hold:\n{}",
+        failed.len(),
+        cells.len(),
+        seen.collect::<Vec<_>>().join("\n")
+    );
+    Ok(())
+}
+
+fn text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+}
+
+impl Cell<'_> {
+    /// Panics if something else becomes of the packets.
+    fn check(&self, lab: &Topology, eventually: bool) {
+        let mut probe = lab.from(self.from).probe(self.protocol, self.to);
+        // A masquerade shows at an address that the node would not choose itself.
+        let secondary: Option<IpAddr> = (self.from.name == lab.node.name
+            && !self.to.ip().is_loopback())
+        .then(|| lab.node.ips().filter(|ip| ip.is_ipv4() == self.to.is_ipv4()).nth(1))
+        .flatten();
+        let chosen = self.source.or(secondary);
+        if let Some(chosen) = chosen {
+            probe = probe.source(chosen);
+        }
+        if eventually {
+            probe = probe.eventually();
+        }
+        match &self.expected {
+            Expected::Reach(servers, source) => {
+                let servers: Vec<&str> = servers.iter().map(String::as_str).collect();
+                let reached = probe.reaches(&servers);
+                // What a pod sends to itself needs the masquerade.
+                let own = if self.from.name == lab.node.name { "" } else { &self.from.name };
+                match source {
+                    Source::Any => {}
+                    Source::Preserved => {
+                        if servers.contains(&own) {
+                            reached.at(own).source_masqueraded();
+                        }
+                        if servers != [own] {
+                            reached.not_at(own).source_preserved();
+                        }
+                    }
+                    Source::Masqueraded => {
+                        let reached = reached.source_masqueraded();
+                        for (outcome, _) in &reached.tally().counts {
+                            let kept = matches!(outcome, Outcome::Reached { source, .. } if self.source.is_none() && Some(*source) == secondary);
+                            assert!(
+                                !kept,
+                                "from {} to {}: not masqueraded, {outcome}",
+                                self.from, self.to
+                            );
+                        }
+                    }
+                }
+            }
+            Expected::Refused => probe.refused(),
+            Expected::Dropped => probe.times(2).dropped(),
+            Expected::Unhandled => probe.unhandled(),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Scenarios: files that say what must happen to packets, run on shunt with manifests and, where
+//! `KUBEBUILDER_ASSETS` names their binaries, on shunt with kube-apiserver and on kube-proxy.
+//! `README.md` beside this file teaches the language.
+
+mod expect;
+mod language;
+mod objects;
+mod run;
+mod subject;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use shunt_fake_apiserver::{Kubernetes, conclude_by, kubernetes};
+
+use crate::language::Scenario;
+use crate::subject::Kind;
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        [$(($name, include_str!(concat!($name, ".yaml")))),*]
+    };
+}
+
+/// The files, which are part of the binary: it also runs in virtual machines.
+const FILES: [(&str, &str); 8] = files![
+    "conflicts",
+    "endpoints",
+    "flows",
+    "frontends",
+    "load_balancers",
+    "local_traffic",
+    "node_ports",
+    "policies",
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(4);
+    let trials = match trials() {
+        Ok(trials) => trials,
+        Err(error) => {
+            let message = format!("{error:#}");
+            vec![Trial::test("files", move || Err(Failed::from(message)))]
+        }
+    };
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    conclude_by(&conclusion, Kubernetes::installed_with(&["kube-proxy"]))
+}
+
+fn trials() -> Result<Vec<Trial>> {
+    let (mut plain, mut real) = (Vec::new(), Vec::new());
+    for (file, text) in FILES {
+        for scenario in language::parse(text).with_context(|| format!("{file}.yaml"))? {
+            let name = format!("{file}::{}", scenario.scenario);
+            let own = scenario.clone();
+            let test = move || run::run(&own, Kind::Manifests, None).map_err(failed);
+            plain.push(Trial::test(name.clone(), test).with_kind("manifests"));
+            if scenario.not_api.is_some() {
+                continue;
+            }
+            real.push(with_api(name.clone(), scenario.clone(), Kind::KubeApiserver));
+            if scenario.not_kube_proxy.is_none() {
+                real.push(with_api(name, scenario, Kind::KubeProxy));
+            }
+        }
+    }
+    // Those that wait for each other come last.
+    plain.append(&mut real);
+    Ok(plain)
+}
+
+fn with_api(name: String, scenario: Scenario, kind: Kind) -> Trial {
+    let test = move || match Kubernetes::installed_with(&["kube-proxy"]) {
+        Err(reason) => Ok(Completion::ignored_with(reason)),
+        Ok(_) => {
+            let kubernetes = kubernetes().map_err(failed)?;
+            let ran = run::run(&scenario, kind, Some(&kubernetes));
+            ran.map_err(failed).map(|()| Completion::Completed)
+        }
+    };
+    let label = if kind == Kind::KubeProxy { "kube-proxy" } else { "kube-apiserver" };
+    Trial::ignorable_test(name, test).with_kind(label)
+}
+
+fn failed(error: anyhow::Error) -> Failed {
+    Failed::from(format!("{error:?}"))
+}

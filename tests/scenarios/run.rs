@@ -1,0 +1,429 @@
+//! Runs a scenario: the testbed, its objects, and one step after the other.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use shunt_fake_apiserver::{Key, Kubernetes};
+use shunt_testbed::{
+    Echo, Exposition, Flow, Host, METRICS_PORT, Protocol, Reply, Topology, patience,
+};
+
+use crate::expect::{Targets, cells, check};
+use crate::language::{AgentStep, Expected, Scenario, Selection, Step};
+use crate::objects::{NODE, TARGET, expand, frontends, frontends_of};
+use crate::subject::{Kind, Process, Source, key};
+
+/// How long what follows a change may take.
+const CONVERGENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+/// How long an open socket waits for its answer.
+const ANSWER: Duration = Duration::from_millis(600);
+
+struct World<'a> {
+    scenario: &'a Scenario,
+    kind: Kind,
+    lab: Topology,
+    source: Source<'a>,
+    process: Option<Process>,
+    /// The Services that were applied last, by name.
+    services: BTreeMap<String, Value>,
+    flows: BTreeMap<String, Vec<Flow>>,
+    /// Their entries at the last step that compared them.
+    tracked: BTreeMap<String, Vec<Option<String>>>,
+    zone: Option<String>,
+    marks: Cell<u16>,
+    _servers: Vec<Echo>,
+}
+
+/// Runs a scenario. Whatever fails comes with the step, the log and, of packets, rules and flows.
+pub(crate) fn run(scenario: &Scenario, kind: Kind, kubernetes: Option<&Kubernetes>) -> Result<()> {
+    let mut world = World::new(scenario, kind, kubernetes)?;
+    world.apply(&scenario.objects)?;
+    world.start()?;
+    for (number, step) in scenario.steps.iter().enumerate() {
+        if let Err(error) = world.step(step) {
+            let log = world.process.as_ref().map(Process::log).unwrap_or_default();
+            bail!("step {}, {step:?}\n{error:#}\n── log ──\n{log}", number + 1);
+        }
+    }
+    Ok(())
+}
+
+impl Targets for World<'_> {
+    fn frontends(
+        &self,
+        target: &str,
+        selection: &Selection,
+    ) -> Result<Vec<(Protocol, SocketAddr)>> {
+        match target.strip_prefix("number ") {
+            Some(number) => frontends_of(number.parse()?, selection),
+            None => {
+                let service = self.services.get(target);
+                frontends(service.with_context(|| format!("no Service {target:?}"))?, selection)
+            }
+        }
+    }
+
+    fn host(&self, name: &str) -> Result<&Host> {
+        let name = if name == "node" { "node-1" } else { name };
+        let found = hosts(&self.lab).into_iter().find(|host| host.name == name);
+        found.with_context(|| format!("there is no host {name:?}"))
+    }
+}
+
+fn hosts(lab: &Topology) -> [&Host; 6] {
+    [&lab.client, &lab.node, &lab.node2, &lab.pod1, &lab.pod2, &lab.pod3]
+}
+
+impl<'a> World<'a> {
+    fn new(scenario: &'a Scenario, kind: Kind, kubernetes: Option<&'a Kubernetes>) -> Result<Self> {
+        let lab = Topology::new()?;
+        if scenario.bridge {
+            lab.put_pods_on_bridge(true)?;
+        }
+        let mut servers = lab.serve(TARGET)?;
+        for server in &scenario.servers {
+            let (name, port) = server.split_once(':').unwrap_or((server, "8080"));
+            let host = hosts(&lab).into_iter().find(|host| host.name == name);
+            servers
+                .push(Echo::on(host.with_context(|| format!("no host {name:?}"))?, port.parse()?)?);
+        }
+        let source = Source::new(&lab, kubernetes)?;
+        let mut world = Self {
+            scenario,
+            kind,
+            lab,
+            source,
+            process: None,
+            services: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            tracked: BTreeMap::new(),
+            zone: None,
+            marks: Cell::new(0),
+            _servers: servers,
+        };
+        world.ip(&scenario.ip)?;
+        if kubernetes.is_none() {
+            // What a cluster has from the start, and kube-apiserver makes by itself.
+            world.put(&json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+                "metadata": {"name": "kubernetes"},
+                "spec": {"cidrs": ["10.96.0.0/16", "fd00:96::/108"]},
+            }))?;
+        }
+        let internal_ips =
+            scenario.internal_ips.clone().unwrap_or_else(|| NODE.map(str::to_owned).into());
+        let addresses: Vec<Value> =
+            internal_ips.iter().map(|ip| json!({"type": "InternalIP", "address": ip})).collect();
+        if !addresses.is_empty() {
+            world.put(&json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": {"name": world.lab.node.name},
+                "status": {"addresses": addresses},
+            }))?;
+        }
+        Ok(world)
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::Apply(objects) => {
+                self.apply(objects)?;
+                self.settle()
+            }
+            Step::Delete(names) => {
+                names.iter().try_for_each(|name| self.delete(name))?;
+                self.settle()
+            }
+            Step::Expect(table) => check(&self.lab, &cells(self, table)?, false),
+            Step::Eventually(table) => check(&self.lab, &cells(self, table)?, true),
+            Step::Agent(AgentStep::Start) => self.start(),
+            Step::Agent(AgentStep::Restart) => {
+                self.end(false)?;
+                self.start()
+            }
+            Step::Agent(step) => self.end(*step == AgentStep::Kill),
+            Step::Log(words) => {
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                self.process()?.shunt()?.wait_for_log(&words).map(drop)
+            }
+            Step::Metrics(samples) => {
+                let accept = |body: &str| {
+                    let scraped = Exposition::parse(body).ok()?;
+                    let holds =
+                        |(name, value): (&String, &f64)| scraped.value(name, &[]) == Some(*value);
+                    samples.iter().all(holds).then_some(())
+                };
+                let agent = self.process()?.shunt()?;
+                agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| accept(&answer.body))
+            }
+            Step::Nft(rules) => self.lab.node.nft(rules),
+            Step::Ip(commands) => self.ip(commands),
+            Step::Rules { with, without } => self.rules(with, without),
+            Step::RulesBecome { with, without } => {
+                let start = Instant::now();
+                loop {
+                    let result = self.rules(with, without);
+                    if result.is_ok() || start.elapsed() > patience(CONVERGENCE) {
+                        return result;
+                    }
+                    thread::sleep(POLL);
+                }
+            }
+            Step::Open(flows) => flows.iter().try_for_each(|(name, to)| self.open(name, to)),
+            Step::Flows(expected) => self.ask(expected, Duration::ZERO),
+            Step::FlowsBecome(expected) => self.ask(expected, patience(CONVERGENCE)),
+            Step::Tracked(names) => names.iter().try_for_each(|name| {
+                let entries = self.entries(name)?;
+                ensure!(
+                    entries.iter().all(Option::is_some),
+                    "{name}: no entry of some: {entries:?}"
+                );
+                let before = self.tracked.insert(name.clone(), entries.clone());
+                ensure!(
+                    before.as_ref().is_none_or(|before| *before == entries),
+                    "{name}: entries were deleted and made again: {before:?}, now {entries:?}"
+                );
+                Ok(())
+            }),
+            Step::Untracked(names) => names.iter().try_for_each(|name| {
+                let start = Instant::now();
+                loop {
+                    let entries = self.entries(name)?;
+                    if entries.iter().all(Option::is_none) {
+                        return Ok(());
+                    }
+                    ensure!(
+                        start.elapsed() < patience(CONVERGENCE),
+                        "{name}: entries stay: {entries:?}"
+                    );
+                    thread::sleep(POLL);
+                }
+            }),
+        }
+    }
+
+    fn rules(&self, with: &[String], without: &[String]) -> Result<()> {
+        let rules = self.lab.node.output("nft", &["list", "ruleset"])?;
+        let missing: Vec<_> = with.iter().filter(|text| !rules.contains(*text)).collect();
+        let present: Vec<_> = without.iter().filter(|text| rules.contains(*text)).collect();
+        ensure!(
+            missing.is_empty() && present.is_empty(),
+            "missing {missing:?}, present {present:?}:\n{rules}"
+        );
+        Ok(())
+    }
+
+    /// The identities of the entries of open sockets in the node's connection tracking.
+    fn entries(&self, name: &str) -> Result<Vec<Option<String>>> {
+        let flows = self.flows.get(name).with_context(|| format!("no flows {name:?}"))?;
+        let entry = |flow: &Flow| {
+            let family = if flow.to.is_ipv4() { "ipv4" } else { "ipv6" };
+            let protocol = flow.protocol().to_string().to_lowercase();
+            let port = flow.source.port().to_string();
+            let args = ["-L", "-o", "id", "-f", family, "-p", &protocol, "--orig-port-src", &port];
+            let list = self.lab.node.output("conntrack", &args)?;
+            let (from, to) =
+                (format!("src={} ", flow.source.ip()), format!("dst={} ", flow.to.ip()));
+            let line = list.lines().find(|line| line.contains(&from) && line.contains(&to));
+            let id = |line: &str| {
+                line.split_whitespace().find(|word| word.starts_with("id=")).map(str::to_owned)
+            };
+            Ok(line.and_then(id))
+        };
+        flows.iter().map(entry).collect()
+    }
+
+    fn process(&self) -> Result<&Process> {
+        self.process.as_ref().context("the agent is down")
+    }
+
+    fn start(&mut self) -> Result<()> {
+        self.process = Some(self.source.start(self.kind, &self.lab, self.scenario)?);
+        match self.kind {
+            // Ready is not yet programmed.
+            Kind::KubeProxy => self.settle(),
+            Kind::Manifests | Kind::KubeApiserver => Ok(()),
+        }
+    }
+
+    fn end(&mut self, kill: bool) -> Result<()> {
+        self.process.take().context("the agent is down")?.end(kill)
+    }
+
+    fn ip(&self, commands: &BTreeMap<String, String>) -> Result<()> {
+        commands.iter().try_for_each(|(host, commands)| self.host(host)?.ip(commands))
+    }
+
+    fn apply(&mut self, objects: &[Value]) -> Result<()> {
+        for object in objects {
+            for object in expand(object, &hosts(&self.lab))? {
+                self.put(&object)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, object: &Value) -> Result<()> {
+        let Key { kind, name, .. } = Key::of(object)?;
+        match kind {
+            shunt_fake_apiserver::Kind::Service => drop(self.services.insert(name, object.clone())),
+            shunt_fake_apiserver::Kind::Node => {
+                let zone = &object["metadata"]["labels"]["topology.kubernetes.io/zone"];
+                self.zone = zone.as_str().map(str::to_owned);
+            }
+            _ => {}
+        }
+        self.source.put(object)
+    }
+
+    fn delete(&mut self, name: &str) -> Result<()> {
+        if name.contains('/') {
+            return self.source.delete(&key(name)?);
+        }
+        self.source.delete(&key(&format!("Service/{name}"))?)?;
+        for family in ["v4", "v6"] {
+            let _ = self.source.delete(&key(&format!("EndpointSlice/{name}-{family}"))?);
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was written before this is in the kernel: a Service and its slices, changed
+    /// now, come by the same ways as what was changed before. Hints show the zone.
+    fn settle(&mut self) -> Result<()> {
+        if self.process.is_none() {
+            return Ok(());
+        }
+        let mark = self.marks.get() + 1;
+        self.marks.set(mark);
+        for object in marker(mark, self.zone.as_deref()) {
+            self.source.put(&object)?;
+        }
+        let expected = if mark.is_multiple_of(2) { "pod-1" } else { "pod-2" };
+        for ip in ["10.96.255.1", "[fd00:96::ff01]"] {
+            let to = format!("{ip}:{}", 1000 + mark);
+            let probe = self.lab.from(&self.lab.client).probe(Protocol::Tcp, &to);
+            let start = Instant::now();
+            // Enough that a second endpoint would show.
+            while probe.tally(16, Duration::from_millis(500))?.reached(expected) < 16 {
+                ensure!(start.elapsed() < patience(CONVERGENCE), "the agent does not follow: {to}");
+                thread::sleep(POLL);
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, name: &str, to: &str) -> Result<()> {
+        let (mut hosts, mut addresses, mut words) = (Vec::new(), Vec::new(), Vec::new());
+        for word in to.split_whitespace() {
+            match (word.parse::<SocketAddr>(), self.host(word)) {
+                (Ok(address), _) => addresses.push(address),
+                (_, Ok(host)) => hosts.push(host),
+                _ => words.push(word),
+            }
+        }
+        let to = if addresses.is_empty() {
+            let (target, words) = match words[..] {
+                ["number", number, ref words @ ..] => (format!("number {number}"), words),
+                [target, ref words @ ..] => (target.to_owned(), words),
+                [] => bail!("{name}: no target"),
+            };
+            self.frontends(&target, &Selection::parse(words.iter().copied())?)?
+        } else {
+            let Selection { protocols, .. } = Selection::parse(words)?;
+            let of = |to: &SocketAddr| protocols.iter().map(|p| (*p, *to)).collect::<Vec<_>>();
+            addresses.iter().flat_map(of).collect()
+        };
+        if hosts.is_empty() {
+            hosts.push(&self.lab.client);
+        }
+        let mut flows = Vec::new();
+        for host in hosts {
+            for &(protocol, to) in &to {
+                let source = host.ip_like(to.ip()).context("a host without address")?;
+                flows.push(host.run(|| Flow::open(protocol, source, to))?);
+            }
+        }
+        self.flows.insert(name.to_owned(), flows);
+        Ok(())
+    }
+
+    /// Asks open sockets until they are answered so, and fails after `deadline`.
+    fn ask(&mut self, expected: &BTreeMap<String, String>, deadline: Duration) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let mut wrong = Vec::new();
+            for (name, outcome) in expected {
+                let flows =
+                    self.flows.get_mut(name).with_context(|| format!("no flows {name:?}"))?;
+                let mut all: Vec<&mut Flow> = flows.iter_mut().collect();
+                Flow::ask_all(&mut all, patience(ANSWER))?;
+                let outcome = Expected::parse(outcome)?;
+                let differs = flows.iter().filter(|flow| !answers(&flow.reply, &outcome));
+                wrong.extend(differs.map(|flow| format!("{name}, {}: {:?}", flow.to, flow.reply)));
+            }
+            if wrong.is_empty() {
+                return Ok(());
+            }
+            let connections = || self.lab.node.output("conntrack", &["-L"]).unwrap_or_default();
+            ensure!(
+                start.elapsed() < deadline,
+                "instead of {expected:?}:\n{}\n{}",
+                wrong.join("\n"),
+                connections()
+            );
+        }
+    }
+}
+
+fn answers(reply: &Reply, expected: &Expected) -> bool {
+    match expected {
+        Expected::Reach(servers, _) => {
+            matches!(reply, Reply::Server(server) if servers.contains(server))
+        }
+        Expected::Refused => *reply == Reply::Refused,
+        Expected::Dropped => *reply == Reply::Nothing,
+        Expected::Unhandled => matches!(reply, Reply::Failed(_)),
+    }
+}
+
+/// A Service whose port and endpoint follow from a number.
+fn marker(mark: u16, zone: Option<&str>) -> Vec<Value> {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "zz-marker", "namespace": "default"},
+        "spec": {
+            "clusterIP": "10.96.255.1", "clusterIPs": ["10.96.255.1", "fd00:96::ff01"],
+            "ipFamilyPolicy": "RequireDualStack",
+            "ports": [{"name": "a", "protocol": "TCP", "port": 1000 + mark}],
+        },
+    });
+    let slice = |family: &str, ips: [&str; 2]| {
+        let (here, elsewhere) = (ips[usize::from(mark % 2)], ips[usize::from((mark + 1) % 2)]);
+        let endpoint = |ip: &str, zone: Option<&str>| {
+            let hints = zone.map_or(json!({}), |zone| json!({"forZones": [{"name": zone}]}));
+            json!({"addresses": [ip], "conditions": {"ready": true}, "hints": hints})
+        };
+        let mut endpoints = vec![endpoint(here, zone)];
+        endpoints.extend(zone.map(|_| endpoint(elsewhere, Some("elsewhere"))));
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": format!("zz-marker-{}", family.to_lowercase()), "namespace": "default",
+                "labels": {"kubernetes.io/service-name": "zz-marker"},
+            },
+            "addressType": family,
+            "ports": [{"name": "a", "protocol": "TCP", "port": TARGET}],
+            "endpoints": endpoints,
+        })
+    };
+    vec![
+        service,
+        slice("IPv4", ["10.244.0.11", "10.244.0.12"]),
+        slice("IPv6", ["fd00:244::11", "fd00:244::12"]),
+    ]
+}
