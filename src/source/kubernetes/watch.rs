@@ -210,6 +210,10 @@ impl Watch {
                     || self.backoff.failures() >= SHORT_LIVED;
                 self.api_status.lost(kind, &failure, lasting);
                 self.patience = PATIENCE;
+                // These may be about the version, though.
+                if matches!(failure, Failure::Absent | Failure::Refused { code: 400 | 422, .. }) {
+                    self.fruitless += 1;
+                }
             }
         }
         if self.fruitless >= STUCK {
