@@ -95,7 +95,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     let addresses = interface_addresses().context("cannot list the node's addresses")?;
     let mut known = vec![addresses];
     if !objects.may_lack_a_node() {
-        known.extend(dataplane.recall_node(&settings.node_name).map_err(|error| explain(&error))?);
+        known.extend(dataplane.recall(&settings.node_name).map_err(|error| explain(&error))?);
     }
     dataplane.apply_all(known.clone());
     if arguments.once {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
 use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, DumpedSet, Error, Kernel};
-use shunt_core::model::{ArrivalMap, Backend, Family, Node};
+use shunt_core::model::{ArrivalMap, Backend, Change, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
     NodeContext, NotRemembered, Outcome, Pools, Set, SetMember, TABLE, Value, base_chains,
@@ -74,13 +74,13 @@ pub(super) fn read_structure(
     retried(|| read_table(kernel, node_context, family))
 }
 
-/// Reads the Node that the rules of an earlier agent remember. Both tables remember the same. `None`
-/// without tables.
-pub(super) fn remembered_node(
+/// Reads what the rules of an earlier agent remember of Node and ServiceCIDRs. Both tables remember
+/// the same. Empty without tables.
+pub(super) fn remembered(
     kernel: &mut dyn Kernel,
     node_name: &str,
-) -> Result<Result<Option<Node>, NotRemembered>, Error> {
-    let mut found = Ok(None);
+) -> Result<Result<Vec<Change>, NotRemembered>, Error> {
+    let mut found = Ok(Vec::new());
     for family in Family::ALL {
         let Some(table) = kernel.table(table_family(family), TABLE)? else { continue };
         found = Err(NotRemembered);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{
-    ChainName, Desired, Flows, LoopbackChanges, NodeContext, NotRemembered, Options, Unresponsive,
+    ChainName, Desired, Flows, LoopbackChanges, NodeContext, Options, Unresponsive,
 };
 
 use super::affinity::{Step, Sweep, kept};
@@ -16,7 +16,7 @@ use super::gone::Gone;
 use super::listing::retried;
 use super::ownership::{Ownership, OwnershipPolicy, TableOwner, can_own};
 use super::quarantine::{Quarantine, Suspect};
-use super::reading::{Reader, Reading, remembered_node};
+use super::reading::{Reader, Reading, remembered};
 use super::record::TableState;
 use super::refusal::Error;
 use super::retry::Lessons;
@@ -176,20 +176,16 @@ impl Dataplane {
         std::mem::take(&mut self.stats)
     }
 
-    /// Finds the Node that an earlier agent knew, in shunt's tables. The caller applies the change
-    /// before all others. If there are tables that do not remember the Node, the first sync waits
-    /// for it: no rule may change for want of the Node.
+    /// Finds the Node and the ServiceCIDRs that an earlier agent knew, in shunt's tables. The caller
+    /// applies the changes before all others. If there are tables that do not remember the Node, the
+    /// first sync waits for it: no rule may change for want of the Node.
     ///
     /// # Errors
     /// If the kernel refuses the listing, or commits interrupt every attempt.
-    pub fn recall_node(&mut self, node_name: &str) -> Result<Option<Change>, nft::Error> {
-        match retried(|| remembered_node(&mut *self.kernel, node_name))? {
-            Ok(node) => Ok(node.map(|node| Change::NodeRemembered(node.into()))),
-            Err(NotRemembered) => {
-                self.waits_for_node = true;
-                Ok(None)
-            }
-        }
+    pub fn recall(&mut self, node_name: &str) -> Result<Vec<Change>, nft::Error> {
+        let remembered = retried(|| remembered(&mut *self.kernel, node_name))?;
+        self.waits_for_node = remembered.is_err();
+        Ok(remembered.unwrap_or_default())
     }
 
     /// Returns true once the source has listed everything: before that, nothing is programmed.

@@ -146,6 +146,10 @@ impl Dataplane {
         for key in keys {
             self.quarantine.add(Suspect::Frontend(key), &reason, now);
         }
+        if !current.moved_affinity.is_empty() {
+            // The table may be large enough without that Service.
+            self.state.lose();
+        }
         true
     }
 

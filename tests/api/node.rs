@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         a_restart_without_a_readable_node_changes_no_rule,
         a_start_without_a_readable_node_opens_no_node_port,
         tables_that_remember_no_node_stay_until_it_is_read,
+        a_restart_without_readable_service_cidrs_changes_no_rule,
     ])
     .collect()
 }
@@ -268,6 +269,34 @@ fn tables_that_remember_no_node_stay_until_it_is_read(api: Api) -> Result<()> {
     standin.behave();
     agent.wait_ready()?;
     zoned.world.assert_web(&["pod-3"]);
+    Ok(())
+}
+
+/// With neither permission nor an answer for ServiceCIDRs.
+fn a_restart_without_readable_service_cidrs_changes_no_rule(api: Api) -> Result<()> {
+    /// Of no Service.
+    const UNUSED: [&str; 2] = ["10.96.0.77:80", "[fd00:96::77]:80"];
+    let zoned = Zoned::new(api)?;
+    zoned.programmed()?;
+    let client = zoned.world.lab.from(&zoned.world.lab.client);
+    let standin = zoned.world.standin()?;
+    for (code, told) in [(403, "system:node-proxier"), (503, "programming without the lists of")] {
+        standin.misbehave(Fault::new(Answer::Status(code)).of(Kind::ServiceCidr));
+        let agent = zoned.spawn()?;
+        agent.wait_for_log_within(LISTS, &["WARN", told])?;
+        agent.wait_ready()?;
+        zoned.assert_follows()?;
+        zoned.assert_rules();
+        UNUSED.iter().for_each(|to| client.tcp(to).dropped());
+        agent.stop()?;
+        standin.behave();
+        zoned.world.api.delete(&Key::new(Kind::Service, "new"))?;
+    }
+    // The first list counts.
+    standin.configure(|settings| settings.service_cidrs = false);
+    let agent = zoned.spawn()?;
+    agent.wait_ready()?;
+    UNUSED.iter().for_each(|to| client.tcp(*to).eventually().unhandled());
     Ok(())
 }
 

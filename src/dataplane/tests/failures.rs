@@ -266,6 +266,34 @@ fn transaction_that_is_too_large_leaves_the_largest_service_out() {
     assert_eq!(world.snapshot().quarantined.len(), 5);
 }
 
+/// Its sets would be too small for that Service. Without it they are large enough.
+#[test]
+fn a_service_that_is_left_out_costs_no_new_table() {
+    let mut world = World::new();
+    let written = Arc::new(AtomicUsize::new(0));
+    let sum = written.clone();
+    world.on_call(move |call| {
+        let Call::Commit(batch) = call else { return None };
+        if batch.bytes().len() > MUCH {
+            let refusal = batch.refusal(batch.messages(), Errno::ENOMEM, None);
+            return Some(Fault::Before(Error::Refused(vec![refusal])));
+        }
+        sum.fetch_add(batch.bytes().len(), Ordering::Relaxed);
+        None
+    });
+    world.send(cluster(&[11]));
+    world.settle();
+    let table = written.swap(0, Ordering::Relaxed);
+    world.send(large());
+    world.settle();
+    assert_eq!(left_out(&world), 5);
+    world.pass(20 * SECOND);
+    assert_eq!(left_out(&world), 5);
+    // The members of plain sets, such as its ClusterIP.
+    let written = written.load(Ordering::Relaxed);
+    assert!(0 < written && written < table / 10, "{written} of {table} bytes");
+}
+
 /// Memory is missing for some transactions, whatever is in them.
 #[test]
 fn want_of_memory_delays_a_large_service_only() {

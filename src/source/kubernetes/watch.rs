@@ -210,6 +210,10 @@ impl Watch {
                     || self.backoff.failures() >= SHORT_LIVED;
                 self.api_status.lost(kind, &failure, lasting);
                 self.patience = PATIENCE;
+                // These may be about the version, though.
+                if matches!(failure, Failure::Absent | Failure::Refused { code: 400 | 422, .. }) {
+                    self.fruitless += 1;
+                }
             }
         }
         if self.fruitless >= STUCK {
@@ -249,19 +253,28 @@ impl Watch {
     /// programming does not wait for them.
     async fn do_without(&mut self, failure: &Failure) -> Result<(), ReceiverGone> {
         let kind = self.resource.kind;
+        // An earlier list stays in effect.
+        let is_first = !self.listed;
         if *failure == Failure::Absent {
             if self.resource.next_version() {
                 return Ok(());
             }
-        } else if !std::mem::replace(&mut self.forbidden, true) {
-            tracing::warn!(
-                "{}; until then, connections to ClusterIPs without a Service are not refused",
-                failure.told(kind)
-            );
-        }
-        // An earlier list stays in effect.
-        if !self.listed {
-            self.deliver_list(List::default()).await?;
+            if is_first {
+                self.deliver_list(List::default()).await?;
+            }
+        } else {
+            if !std::mem::replace(&mut self.forbidden, true) {
+                tracing::warn!(
+                    "{}; until then, connections to ClusterIPs without a Service are refused only in \
+                     ServiceCIDRs that an agent of this node has read before",
+                    failure.told(kind)
+                );
+            }
+            if is_first {
+                // So do those that the tables remember.
+                self.listed = true;
+                self.deliver(Some(kind), ChangeBatch::new(Vec::new(), Instant::now())).await?;
+            }
         }
         self.api_status.well(kind);
         sleep(self.backoff.next_up_to(WITHOUT_CIDRS_PAUSE)).await;

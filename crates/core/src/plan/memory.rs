@@ -1,11 +1,11 @@
-//! What shunt's tables remember of the agent's Node: an agent that starts while the Node cannot be
-//! read plans with it, so that no rule changes.
+//! What shunt's tables remember of the agent's Node and the ServiceCIDRs: an agent that starts while
+//! they cannot be read plans with it, so that no rule changes.
 //!
 //! The chain [`ChainName::Node`](super::ChainName::Node) has a rule for each fact, as its comment.
 //! No packet comes there.
 
 use super::{NodeContext, Rule, Statement};
-use crate::model::Node;
+use crate::model::{Change, Node};
 
 /// The longest part of a Node's name in a comment, in bytes (`NFTNL_UDATA_COMMENT_MAXLEN` is 128).
 const MAX_NAME: usize = 100;
@@ -15,8 +15,12 @@ const NAME: &str = "name";
 const ZONE: &str = "zone";
 const ADDRESS: &str = "address";
 const POD_CIDR: &str = "pod-cidr";
+const SERVICE_CIDR: &str = "service-cidr";
 
-/// Returns the rules that remember the Node.
+/// The name of the ServiceCIDR that stands for all remembered ones. No object can have it.
+const REMEMBERED: &str = "as of an earlier agent";
+
+/// Returns the rules that remember the Node and the ServiceCIDRs.
 pub(super) fn remember(node_context: &NodeContext) -> Vec<Rule> {
     let mut facts = Vec::new();
     match &node_context.node {
@@ -32,44 +36,56 @@ pub(super) fn remember(node_context: &NodeContext) -> Vec<Rule> {
             facts.extend(node.pod_cidrs.iter().map(|net| format!("{POD_CIDR} {net}")));
         }
     }
+    let service_cidrs = node_context.service_cidrs.iter();
+    facts.extend(service_cidrs.map(|net| format!("{SERVICE_CIDR} {net}")));
     let rule =
         |fact: String| Rule { statements: vec![Statement::Return], comment: Some(fact.into()) };
     facts.into_iter().map(rule).collect()
 }
 
-/// Reads the comments of the rules that remember a Node: the Node of that name, or `None` where the
-/// agent that wrote them knew none.
+/// Reads the comments of these rules. Returns the changes for a store that has read nothing: without a
+/// Node if the agent that wrote them knew none.
 ///
 /// # Errors
 /// If they remember another Node, or are not of this form.
 pub fn recall<'a>(
     comments: impl Iterator<Item = &'a str>,
     node_name: &str,
-) -> Result<Option<Node>, NotRemembered> {
+) -> Result<Vec<Change>, NotRemembered> {
     let mut comments = comments.peekable();
-    if comments.next_if_eq(&UNKNOWN).is_some() {
-        return comments.next().map_or(Ok(None), |_| Err(NotRemembered));
+    let mut node = None;
+    if comments.next_if_eq(&UNKNOWN).is_none() {
+        let name = comments.next().and_then(|fact| fact.strip_prefix(NAME)?.strip_prefix(' '));
+        if name != Some(short(node_name)) {
+            return Err(NotRemembered);
+        }
+        node = Some(Node {
+            name: node_name.into(),
+            addresses: Vec::new(),
+            pod_cidrs: Vec::new(),
+            zone: None,
+            eligible: false,
+        });
     }
-    let mut node = Node {
-        name: node_name.into(),
-        addresses: Vec::new(),
-        pod_cidrs: Vec::new(),
-        zone: None,
-        eligible: false,
-    };
-    let name = comments.next().and_then(|fact| fact.strip_prefix(NAME)?.strip_prefix(' '));
-    if name != Some(short(node_name)) {
-        return Err(NotRemembered);
-    }
+    let mut service_cidrs = Vec::new();
     for fact in comments {
-        match fact.split_once(' ').ok_or(NotRemembered)? {
-            (ZONE, zone) => node.zone = Some(zone.into()),
-            (ADDRESS, it) => node.addresses.push(it.parse().map_err(|_| NotRemembered)?),
-            (POD_CIDR, it) => node.pod_cidrs.push(it.parse().map_err(|_| NotRemembered)?),
+        match (fact.split_once(' ').ok_or(NotRemembered)?, &mut node) {
+            ((SERVICE_CIDR, it), _) => {
+                service_cidrs.push(it.parse().map_err(|_| NotRemembered)?);
+            }
+            ((ZONE, zone), Some(node)) => node.zone = Some(zone.into()),
+            ((ADDRESS, it), Some(node)) => {
+                node.addresses.push(it.parse().map_err(|_| NotRemembered)?);
+            }
+            ((POD_CIDR, it), Some(node)) => {
+                node.pod_cidrs.push(it.parse().map_err(|_| NotRemembered)?);
+            }
             _ => return Err(NotRemembered),
         }
     }
-    Ok(Some(node))
+    let node = node.map(|node| Change::NodeRemembered(node.into()));
+    let service_cidrs = Change::ServiceCidr(REMEMBERED.into(), service_cidrs);
+    Ok(node.into_iter().chain([service_cidrs]).collect())
 }
 
 /// The tables remember nothing of the Node.
@@ -84,21 +100,30 @@ fn short(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Change, Dirty, Store};
+    use crate::model::{Dirty, Store};
     use crate::plan::Options;
+
+    fn cidrs() -> Vec<ipnet::IpNet> {
+        ["10.96.0.0/12", "fd00:96::/108"].map(|net| net.parse().unwrap()).into()
+    }
 
     fn recalled(
         node: Option<Node>,
         written_as: &str,
         read_as: &str,
-    ) -> Result<Option<Node>, NotRemembered> {
+    ) -> Result<Vec<Change>, NotRemembered> {
         let mut store = Store::new();
-        if let Some(node) = node {
-            store.apply(Change::node(node), &mut Dirty::default());
+        let cidrs = Change::ServiceCidr("kubernetes".into(), cidrs());
+        for change in node.map(Change::node).into_iter().chain([cidrs]) {
+            store.apply(change, &mut Dirty::default());
         }
         let options = Options { requires_node: true, ..Options::default() };
         let rules = remember(&NodeContext::of(&store, &options, written_as));
         recall(rules.iter().filter_map(|rule| rule.comment.as_deref()), read_as)
+    }
+
+    fn service_cidrs() -> Change {
+        Change::ServiceCidr(REMEMBERED.into(), cidrs())
     }
 
     #[test]
@@ -112,10 +137,11 @@ mod tests {
                 zone: Some("zone-a".into()),
                 eligible: false,
             };
-            assert_eq!(recalled(Some(node.clone()), name, name), Ok(Some(node.clone())));
+            let remembered = vec![Change::NodeRemembered(node.clone().into()), service_cidrs()];
+            assert_eq!(recalled(Some(node.clone()), name, name), Ok(remembered));
             assert_eq!(recalled(Some(node), name, "node-2"), Err(NotRemembered));
         }
-        assert_eq!(recalled(None, "node-1", "node-1"), Ok(None));
+        assert_eq!(recalled(None, "node-1", "node-1"), Ok(vec![service_cidrs()]));
     }
 
     #[test]
@@ -128,6 +154,8 @@ mod tests {
             &["name node-1", "pod-cidr 10.244.0.0/99"],
             &["name node-1", "colour red"],
             &["no Node", "zone a"],
+            &["no Node", "service-cidr"],
+            &["service-cidr 10.96.0.0/12"],
         ] {
             let comments = comments.iter().copied();
             assert_eq!(recall(comments.clone(), "node-1"), Err(NotRemembered), "{comments:?}");
