@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 /// The objects, and how to start what follows them.
 pub(crate) enum Source<'a> {
     Manifests(ManifestDir),
-    Api { kubernetes: &'a Kubernetes, _gate: Gate, kubeconfig: Kubeconfig },
+    Api { kubernetes: &'a Kubernetes, _gate: Box<Gate>, kubeconfig: Kubeconfig },
 }
 
 /// What programs the node.
@@ -40,7 +40,7 @@ impl<'a> Source<'a> {
         let kubeconfig = Kubeconfig::new(&format!("https://{}", gate.address()))?
             .authority(&kubernetes.authority().pem())?
             .token_file(TOKEN)?;
-        Ok(Self::Api { kubernetes, _gate: gate, kubeconfig })
+        Ok(Self::Api { kubernetes, _gate: Box::new(gate), kubeconfig })
     }
 
     /// Makes or replaces an object.
