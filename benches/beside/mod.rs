@@ -7,7 +7,6 @@
 
 mod api;
 pub(crate) mod churn;
-pub(crate) mod ready;
 pub(crate) mod shape;
 mod site;
 

@@ -15,7 +15,7 @@ use shunt_testbed::{
     Agent, EndpointSlice, Host, ManifestDir, Netns, Node, Protocol, Service, patience,
 };
 
-use crate::runner::Test;
+use crate::Test;
 
 /// What is done on a machine that has just been booted.
 pub(crate) const TESTS: [Test; 1] =

@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::command::{cargo, command, run};
-use crate::release::source;
+use crate::command::{cargo, command, find, run};
+use crate::release;
 
 /// Build the agent for release; the path of its binary.
 pub(crate) fn build() -> Result<PathBuf> {
@@ -59,9 +59,13 @@ impl Drop for Ahead {
 }
 
 fn with_arguments(mut build: Command) -> Result<Command> {
+    // Puts the list of crates into a release.
+    if find("cargo-auditable").is_some() {
+        build.arg("auditable");
+    }
     build.args(["build", "--release", "--locked", "--package", "shunt"]);
     // Without it `shunt version` does not know the commit.
-    if let Some(commit) = source::revision()? {
+    if let Some(commit) = release::commit()? {
         build.env("SHUNT_COMMIT", commit);
     }
     Ok(build)

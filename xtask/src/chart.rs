@@ -9,9 +9,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
+use sha2::{Digest as _, Sha256};
 
 use crate::command::{command, find, repository, run, stdout};
-use crate::digest::sha256;
 
 const CHART: &str = "deploy/chart";
 const KUSTOMIZE: &str = "deploy/kustomize";
@@ -230,16 +230,16 @@ impl Rendering {
             }
             Renderer::Kustomize(_) => collect(Path::new(KUSTOMIZE), &mut files)?,
         }
-        let mut all = Vec::new();
+        let mut all = Sha256::new();
         for file in &files {
             let text = if file.starts_with("--") { String::new() } else { read(file)? };
             for part in [file.as_str(), &text] {
-                all.extend((part.len() as u64).to_be_bytes());
-                all.extend(part.as_bytes());
+                all.update((part.len() as u64).to_be_bytes());
+                all.update(part);
             }
         }
-        all.extend(body.as_bytes());
-        Ok(sha256(&all))
+        all.update(body);
+        Ok(all.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 

@@ -31,10 +31,6 @@ impl Style {
         self.paint("1", text)
     }
 
-    pub(crate) fn dim(self, text: impl Display) -> String {
-        self.paint("2", text)
-    }
-
     pub(crate) fn red(self, text: impl Display) -> String {
         self.paint("31", text)
     }

@@ -23,8 +23,8 @@ use self::page::Page;
 use self::traffic::Sent;
 use crate::agent;
 use crate::command::{cargo, repository, run as run_command};
-use crate::packages::{Installer, Purpose};
-use crate::privilege::Privilege;
+use crate::packages::{self, Installer};
+use crate::privilege;
 use crate::style::Style;
 
 /// Connections to each address.
@@ -50,13 +50,12 @@ const WAY: [(&str, &str); 5] = [
 
 /// Build the agent, then run ourselves once more where we may do what we like to the network.
 pub(crate) fn prepare(installer: &Installer) -> Result<()> {
-    installer.ensure(&[Purpose::Build, Purpose::Demo])?;
-    let privilege = Privilege::probe()?;
+    installer.ensure(&[packages::BUILD, packages::NAMESPACES])?;
     // Not as it is released: people wait for it.
     run_command(cargo().args(["build", "--locked", "--package", "shunt"]))?;
     let agent = agent::built("debug")?;
     let xtask = env::current_exe().context("cannot find the program that runs")?;
-    run_command(privilege.isolated(&xtask).args(["demo", "--agent"]).arg(agent))
+    run_command(privilege::isolated(&xtask)?.args(["demo", "--agent"]).arg(agent))
 }
 
 /// The demo proper, with this binary as the agent.

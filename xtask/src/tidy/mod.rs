@@ -6,14 +6,12 @@
 mod licences;
 mod text;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::command::{command, repository, stdout};
-use crate::site;
 
 /// Something that a rule objects to.
 #[derive(Debug, PartialEq, Eq)]
@@ -49,20 +47,13 @@ impl fmt::Display for Violation {
 pub(crate) fn run() -> Result<()> {
     let mut violations = Vec::new();
     let mut files = 0;
-    let mut pages = BTreeMap::new();
-    let tracked = tracked_files()?;
-    for path in &tracked {
+    for path in &tracked_files()? {
         let Some(text) = read_text(path)? else {
             continue;
         };
         files += 1;
         violations.extend(text::check(path, &text));
-        if path.ends_with(".md") {
-            pages.insert(path.clone(), text);
-        }
     }
-    let faults = site::check::pages(&tracked.into_iter().collect(), &pages).into_iter();
-    violations.extend(faults.map(|(file, line, message)| Violation { file, line, message }));
     let dependencies = licences::dependencies()?;
     violations.extend(licences::check(&dependencies, &read("deny.toml")?)?);
 

@@ -31,7 +31,7 @@ const REGISTRY_HOSTS: [&str; 9] = [
 ];
 
 /// Where Debian is on a machine that is no Debian, whose apt cannot say it.
-const DEFAULT_MIRROR: (&str, &str) = ("xtask/src/mirror.rs", REGISTRY_HOSTS[6]);
+const DEFAULT_MIRROR: (&str, &str) = ("xtask/src/vm/kernel.rs", REGISTRY_HOSTS[6]);
 
 /// How a netlink socket is opened without the crate `mnl`, which all of the agent's are opened with.
 const NETLINK_FAMILY: [&str; 2] = ["AF_NETLINK", "AddressFamily::Netlink"];

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::figures::{Figures, Row, Run, Unit, grouped};
+use super::figure::{Row, Unit, grouped};
+use super::{Figures, Run};
 
 pub(crate) const SECTION: &str = "fleet";
 const NOTHING: &str = "Not measured yet.";
@@ -105,9 +106,13 @@ impl<'a> Fleet<'a> {
         let mut all: Vec<Self> = Vec::new();
         for row in figures.section(SECTION) {
             let point = Point::of(row)?;
-            let at = all.iter().position(|fleet| fleet.size == row.size());
+            let at = all.iter().position(|fleet| fleet.size == (row.services, row.endpoints));
             let at = at.unwrap_or_else(|| {
-                all.push(Self { size: row.size(), points: Vec::new(), subjects: Vec::new() });
+                all.push(Self {
+                    size: (row.services, row.endpoints),
+                    points: Vec::new(),
+                    subjects: Vec::new(),
+                });
                 all.len() - 1
             });
             let fleet = &mut all[at];
@@ -323,51 +328,12 @@ mod tests {
     }
 
     #[test]
-    fn measured_figures_are_in_a_column_of_their_number_of_clients() {
-        let text = part(&figures(), "fleet").unwrap();
-        for line in [
-            "1000 Services with 10 endpoints each:",
-            "| measured | client | 0 clients | 4 clients | 50 clients | 100 clients |",
-            "| start: bytes sent | shunt |  |  | 100 MB | 200 MB |",
-            "| start: bytes sent | kube-proxy |  | 12.0 MB |  |  |",
-            "| change: processor time of the server | shunt, JSON | 1.90 ms; 2.10 ms |  |  | 6.00 ms |",
-        ] {
-            assert!(text.contains(line), "{line}\n{text}");
-        }
-    }
-
-    #[test]
-    fn extrapolated_figures_follow_the_line_and_are_called_so() {
-        let text = part(&figures(), "fleet extrapolated").unwrap();
-        for line in [
-            "| **extrapolated:** 1000 nodes | **extrapolated:** 5000 nodes |",
-            "| start: processor time of the server | shunt | 20.0 ms | 0.0000 % | 20.0 s | 100 s |",
-            "| change: processor time of the server | shunt, JSON | 40.0 µs | ",
-            "| 42.0 ms | 202 ms |",
-        ] {
-            assert!(text.contains(line), "{line}\n{text}");
-        }
-    }
-
-    #[test]
     fn uncertain_line_is_not_continued() {
         // The costs without clients differ by 0.2 ms, and 4 clients of kube-proxy cost 0.12 ms.
         let figures = figures();
         let text = part(&figures, "fleet extrapolated").unwrap();
         let line = "| change: processor time of the server | kube-proxy | 30.0 µs | 167 % | noise | noise |";
         assert!(text.contains(line), "{text}");
-    }
-
-    #[test]
-    fn rates_are_the_cost_of_a_change_times_changes() {
-        let text = part(&figures(), "fleet rates").unwrap();
-        assert!(!text.contains("| cores of the server | kube-proxy"), "{text}");
-        for line in [
-            "| cores of the server | shunt | 0.10 | 1.02 | 10.2 |",
-            "| sent by the server | shunt | 0.0800 Gbit/s | 0.80 Gbit/s | 8.00 Gbit/s |",
-        ] {
-            assert!(text.contains(line), "{line}\n{text}");
-        }
     }
 
     #[test]
