@@ -11,8 +11,6 @@ pub(crate) enum Unit {
     Seconds,
     #[serde(rename = "bytes")]
     Bytes,
-    #[serde(rename = "ratio")]
-    Ratio,
     #[serde(rename = "percent")]
     Percent,
     #[serde(rename = "1/s")]
@@ -36,7 +34,6 @@ impl Unit {
             Self::Bytes if number < 1e6 => format!("{} kB", digits(number / 1e3)),
             Self::Bytes if number < 1e10 => format!("{} MB", digits(number / 1e6)),
             Self::Bytes => format!("{} GB", digits(number / 1e9)),
-            Self::Ratio => digits(number),
             Self::Percent => format!("{} %", digits(number)),
             Self::PerSecond => format!("{} /s", grouped(number)),
             Self::GigabitsPerSecond => format!("{} Gbit/s", digits(number)),
@@ -97,12 +94,5 @@ impl Row {
     pub(crate) fn text(&self) -> String {
         let than = if self.more_than { "> " } else { "" };
         format!("{than}{}", self.unit.text(self.value))
-    }
-
-    /// Returns the ratio to another figure, unless one of them has another unit or is a limit.
-    pub(crate) fn ratio(&self, other: &Self) -> Option<String> {
-        let is_exact = !self.more_than && !other.more_than;
-        let comparable = self.unit == other.unit && other.value > 0.0 && is_exact;
-        comparable.then(|| Unit::Ratio.text(self.value / other.value))
     }
 }

@@ -108,8 +108,7 @@ impl Table {
         let rows: Vec<Row> = figures.iter().map(row).collect();
         println!("{what}, {} x {}", size.0, size.1);
         for row in &rows {
-            let ratio = rows[0].ratio(row).unwrap_or_default();
-            println!("  {:<40} {:>12} {ratio:>8} {:>8}", row.subject, row.text(), times(row.n));
+            println!("  {:<40} {:>12} {:>8}", row.subject, row.text(), times(row.n));
         }
         self.rows.extend(rows);
     }

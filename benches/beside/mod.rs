@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use shunt_fake_apiserver::Kubernetes;
 
-pub(crate) use self::api::{Cluster, Marker, SERVING_POD, replace};
+pub(crate) use self::api::{CLUSTER_CIDR, Cluster, Marker, SERVING_POD, replace};
 pub(crate) use self::site::{Running, Site, Subject};
 use crate::Size;
 use crate::cluster::median;
-use crate::process::{FamilySampler, cpu_time, memory, share};
+use crate::process::{cpu_time, memory, share};
 use crate::table::{Figure, Table, Value};
 
 /// Mode iptables ends at the smaller size only.
@@ -80,7 +80,6 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
     row("one endpoint: processor time", &|figures| time(&figures.of_change));
     row("memory when settled", &|figures| bytes(&figures.settled));
     row("largest memory", &|figures| bytes(&figures.largest));
-    row("largest memory with child processes, sampled", &|figures| bytes(&figures.largest_of_all));
     row("idle for 30 s, of a core", &|figures| (Value::percent(figures.idle), 1));
     Ok(())
 }
@@ -128,11 +127,9 @@ struct Figures {
     cold: Vec<Duration>,
     /// Processor time from the start until nothing is left to do.
     processor: Vec<Duration>,
-    /// Bytes of memory: when there is nothing to do, the largest so far, and the largest that was
-    /// seen together with child processes.
+    /// Bytes of memory: when there is nothing to do, and the largest so far.
     settled: Vec<u64>,
     largest: Vec<u64>,
-    largest_of_all: Vec<u64>,
     /// The share of a core that is used without any change.
     idle: f64,
     /// From sending an endpoint to the API server to the first packet, and from its answer.
@@ -170,7 +167,6 @@ impl Figures {
     /// Starts the process on a node whose kernel holds nothing.
     fn start(&mut self, site: &Site<'_>) -> Result<Running> {
         let running = site.start()?;
-        let sampler = FamilySampler::start(running.pid())?;
         match site.wait_until_programmed(&running, PROGRAMMED_TIMEOUT) {
             Ok(took) => self.cold.push(took),
             Err(error) => {
@@ -180,7 +176,6 @@ impl Figures {
             }
         }
         running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
-        self.largest_of_all.push(sampler.stop());
         self.processor.push(cpu_time(running.pid())?);
         let memory = memory(running.pid())?;
         self.settled.push(memory.resident);

@@ -1,6 +1,6 @@
 //! A testbed for each of those that are compared, and the process that programs its node.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::{SocketAddrV4, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
-use shunt_fake_apiserver::{Client, Gate, Kubeconfig, Program, TOKEN};
+use shunt_fake_apiserver::{Gate, Kubeconfig, Program, TOKEN};
 use shunt_testbed::{Agent, Echo, Scratch, Topology};
 
 use super::api::{CLUSTER_CIDR, Cluster, MARKER_PORT, Marker, SERVERS};
@@ -66,7 +66,7 @@ pub(crate) struct Site<'a> {
     pub(crate) subject: Subject,
     pub(crate) lab: Topology,
     cluster: &'a Cluster,
-    gate: Gate,
+    _gate: Gate,
     kubeconfig: Kubeconfig,
     folder: Scratch,
     _servers: Vec<Echo>,
@@ -83,17 +83,7 @@ impl<'a> Site<'a> {
             .authority(&cluster.kubernetes.authority().pem())?
             .token_file(TOKEN)?;
         let folder = Scratch::new()?;
-        Ok(Site { subject, lab, cluster, gate, kubeconfig, folder, _servers: servers })
-    }
-
-    /// A client on the node, with the rights and the way to the API server that the process has.
-    pub(crate) fn client(&self) -> Result<Client> {
-        let (node, address) = (self.lab.node.ns.clone(), self.gate.address());
-        let connect = move || {
-            let connected = node.run(|| Ok(TcpStream::connect(address)));
-            connected.unwrap_or_else(|error| Err(io::Error::other(error)))
-        };
-        Client::new(connect, Some(&self.cluster.kubernetes.authority().pem()), TOKEN)
+        Ok(Site { subject, lab, cluster, _gate: gate, kubeconfig, folder, _servers: servers })
     }
 
     /// Starts the process and waits for nothing.

@@ -1,13 +1,10 @@
 //! The agent as it is released.
 
 use std::env;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 
 use crate::command::{cargo, command, find, run};
 use crate::release;
@@ -34,9 +31,7 @@ impl Ahead {
                 None => idle.env_remove(name),
             };
         }
-        let [input, output, errors] = [(); 3].map(|()| Stdio::null());
-        // A group of its own, so that its compilers end with it.
-        idle.stdin(input).stdout(output).stderr(errors).process_group(0);
+        idle.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self(idle.spawn().context("cannot run nice")?))
     }
 
@@ -49,12 +44,9 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
-            let group = i32::try_from(self.0.id()).map(Pid::from_raw);
-            // What is left then ends by itself.
-            let _ = group.map(|group| killpg(group, Signal::SIGTERM));
-            let _ = self.0.wait();
-        }
+        // Its compilers end by themselves.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -34,7 +34,10 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
     let packages = scratch.path().join("packages");
     fs::create_dir(&packages)?;
     run_command(
-        command("apt-get").args(["download", "--quiet"]).args(BASE).current_dir(&packages),
+        command("apt-get")
+            .args(["-oAPT::Sandbox::User=root", "download", "--quiet"])
+            .args(BASE)
+            .current_dir(&packages),
     )?;
     for package in fs::read_dir(&packages)? {
         let mut unpack = command("dpkg-deb");
@@ -44,7 +47,7 @@ pub(crate) fn run(installer: &Installer) -> Result<()> {
         let mut buildah: Command = command("buildah");
         let storage = ["root", "runroot"]
             .map(|name| format!("--{name}={}", scratch.path().join(name).display()));
-        buildah.args(storage).arg("--storage-driver=vfs").args(arguments);
+        buildah.args(storage).args(["--log-level=error", "--storage-driver=vfs"]).args(arguments);
         buildah
     };
     for (name, folder) in
