@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::net::{SocketAddrV4, TcpStream};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
 use shunt_fake_apiserver::{Gate, Kubeconfig, Program, TOKEN};
-use shunt_testbed::{Agent, Echo, Scratch, Topology};
+use shunt_testbed::{Agent, Echo, Netns, Scratch, Topology};
 
 use super::api::{CLUSTER_CIDR, Cluster, MARKER_PORT, Marker, SERVERS};
 use crate::process::{children, share};
@@ -101,17 +102,8 @@ impl<'a> Site<'a> {
             let agent = arguments.iter().fold(agent, |agent, argument| agent.arg(*argument));
             Process::Shunt(agent.spawn()?)
         } else {
-            let file = self.folder.path().join("config.yaml");
-            let head =
-                "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
-            std::fs::write(&file, format!("{head}{settings}"))?;
-            let node = &self.lab.node;
-            let arguments = [
-                format!("--config={}", file.display()),
-                format!("--hostname-override={}", node.name),
-            ];
-            let program = self.cluster.kubernetes.assets().join("kube-proxy");
-            Process::KubeProxy(Program::start(node, &program, &arguments, self.folder.path())?)
+            let (node, folder) = (&self.lab.node, self.folder.path());
+            Process::KubeProxy(kube_proxy(node, self.cluster, folder, &settings)?)
         };
         Ok(Running { process, started })
     }
@@ -159,6 +151,21 @@ impl<'a> Site<'a> {
             format!("{name}: not programmed within {limit:?}\n{}", running.log())
         })
     }
+}
+
+/// Starts kube-proxy in a network namespace, with these fields of its configuration.
+pub(crate) fn kube_proxy(
+    netns: &Netns,
+    cluster: &Cluster,
+    folder: &Path,
+    settings: &str,
+) -> Result<Program> {
+    let file = folder.join("config.yaml");
+    let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+    std::fs::write(&file, format!("{head}{settings}"))?;
+    let arguments =
+        [format!("--config={}", file.display()), "--hostname-override=node-1".to_owned()];
+    Program::start(netns, &cluster.kubernetes.assets().join("kube-proxy"), &arguments, folder)
 }
 
 /// The port of the server that a new connection reaches. The connection is reset afterwards.

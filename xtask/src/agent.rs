@@ -63,18 +63,13 @@ fn with_arguments(mut build: Command) -> Result<Command> {
     Ok(build)
 }
 
-/// The agent that cargo has just built with this profile.
-pub(crate) fn built(profile: &str) -> Result<PathBuf> {
-    program(profile, "shunt")
-}
-
-/// A program that cargo has just built with this profile, beside the folder that it built us into: that
+/// The agent that cargo has just built with this profile, beside the folder that it built us into: that
 /// folder may be set in more places than one could ask.
-pub(crate) fn program(profile: &str, program: &str) -> Result<PathBuf> {
+pub(crate) fn built(profile: &str) -> Result<PathBuf> {
     let xtask = env::current_exe().context("cannot find the program that runs")?;
     let mut folders = xtask.ancestors().skip(1).filter(|folder| !folder.ends_with("deps"));
     let target = folders.next().and_then(Path::parent).context("xtask is in no target folder")?;
-    let program = target.join(profile).join(program);
+    let program = target.join(profile).join("shunt");
     ensure!(program.is_file(), "cargo has built no {}", program.display());
     Ok(program)
 }

@@ -48,8 +48,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
     let commit = commit()?;
     if let Some(tag) = &arguments.tag {
-        let changelog = String::from_utf8(repository_file("CHANGELOG.md")?)?;
-        let problems = problems(commit.as_deref(), tag, &changelog);
+        let text = |path: &str| anyhow::Ok(String::from_utf8(repository_file(path)?)?);
+        let (changelog, chart) = (text("CHANGELOG.md")?, text("deploy/chart/Chart.yaml")?);
+        let problems = problems(commit.as_deref(), tag, &changelog, &chart);
         ensure!(problems.is_empty(), "not ready to be released:\n  {}", problems.join("\n  "));
     }
     let tree = tree(installer)?;
@@ -206,13 +207,17 @@ fn empty(folder: &Path) -> Result<()> {
 }
 
 /// What is missing for a release.
-fn problems(commit: Option<&str>, tag: &str, changelog: &str) -> Vec<String> {
+fn problems(commit: Option<&str>, tag: &str, changelog: &str, chart: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if tag.strip_prefix('v') != Some(VERSION) {
         problems.push(format!("the version in Cargo.toml is {VERSION}: tag the commit v{VERSION}"));
     }
     if !changelog.lines().any(|line| line.split(' ').take(2).eq(["##", VERSION])) {
         problems.push(format!("CHANGELOG.md has no section \"## {VERSION}\""));
+    }
+    let versions = ["version: ", "appVersion: "].map(|field| format!("{field}{VERSION}"));
+    if !versions.iter().all(|field| chart.lines().any(|line| line == field)) {
+        problems.push(format!("version or appVersion in Chart.yaml is not {VERSION}"));
     }
     if commit.is_none_or(|commit| commit.ends_with("-dirty")) {
         problems.push("files differ from the commit: commit them, or undo the changes".to_owned());
@@ -227,9 +232,10 @@ mod tests {
     #[test]
     fn each_problem_of_a_release_is_named() {
         let (tag, section) = (format!("v{VERSION}"), format!("## {VERSION} - 2026-11-24\n"));
-        assert_eq!(problems(Some("1f2e"), &tag, &section), [""; 0]);
-        let all = problems(Some("1f2e-dirty"), "v9.9.9", "## Unreleased\n## 0.1.00\n");
-        assert_eq!(all.len(), 3, "{all:?}");
-        assert_eq!(problems(None, VERSION, &section).len(), 2);
+        let chart = format!("version: {VERSION}\nappVersion: {VERSION}\n");
+        assert_eq!(problems(Some("1f2e"), &tag, &section, &chart), [""; 0]);
+        let all = problems(Some("1f2e-dirty"), "v9.9.9", "## Unreleased\n## 0.1.00\n", "");
+        assert_eq!(all.len(), 4, "{all:?}");
+        assert_eq!(problems(None, VERSION, &section, &chart).len(), 2);
     }
 }

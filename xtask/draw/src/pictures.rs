@@ -93,7 +93,10 @@ fn pictures(shunt: &Path, lab: &Topology) -> Result<()> {
         let line = format!("stty rows {rows} columns {columns}; {words}");
         let mut command: Command = lab.node.command("script");
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR").env("SHUNT", shunt);
-        let output = command.args(["--quiet", "--command", &line, "/dev/null"]).output()?;
+        // At the end of its input, `script` would end the program.
+        let (input, _open) = std::io::pipe()?;
+        command.args(["--quiet", "--command", &line, "/dev/null"]).stdin(input);
+        let output = command.output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let shown = text.split(LEAVE).next().unwrap_or_default();
         let size = |n| NonZeroU16::new(n).unwrap_or(NonZeroU16::MIN);
@@ -120,9 +123,23 @@ fn pictures(shunt: &Path, lab: &Topology) -> Result<()> {
 /// Writes what a terminal shows, below the command.
 fn write(name: &str, command: &str, screen: &vt100::Screen) -> Result<()> {
     let (_, columns) = screen.size();
-    let rows: Vec<String> = screen.rows_formatted(0, columns.get()).collect();
-    let text =
-        format!("\x1b[1;92m# {command}\x1b[0m\n\n{}\x1b[0m", rows.join("\x1b[0m\n").trim_end());
+    let used = screen.rows(0, columns.get()).collect::<Vec<_>>();
+    let used = used.iter().rposition(|row| !row.is_empty()).map_or(0, |last| last + 1);
+    let rows = screen.rows_formatted(0, columns.get()).take(used);
+    let mut text = format!("\x1b[1;92m# {command}\x1b[0m\n");
+    for row in rows {
+        // Where nothing was written, vt100 moves the cursor instead.
+        let mut parts = row.split("\x1b[");
+        text += &format!("\x1b[0m\n{}", parts.next().unwrap_or_default());
+        for part in parts {
+            match part.split_once('C') {
+                Some((count, rest)) if count.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    text += &format!("{}{rest}", " ".repeat(count.parse().unwrap_or(1)));
+                }
+                _ => text += &format!("\x1b[{part}"),
+            }
+        }
+    }
     ensure!(!screen.contents().trim().is_empty(), "{command} shows nothing");
     let path = format!("{OUTPUT}/{name}.svg");
     fs::write(&path, Term::new().render_svg(&text)).with_context(|| path.clone())?;

@@ -59,7 +59,8 @@ from=$root/lib/modules/$release
 cd "$from/kernel"
 names=$(for file in $patterns; do basename "$file" | sed 's/\.ko.*//'; done)
 mkdir -p "$to/usr/lib/modules/$release"
-cp "$from"/modules.builtin* "$from/modules.order" "$to/usr/lib/modules/$release/"
+# Not all packages have these.
+cp "$from"/modules.builtin* "$from/modules.order" "$to/usr/lib/modules/$release/" || true
 modprobe -S "$release" -d "$root" --show-depends --all $names 2>&1 |
     sed -n 's/^insmod \([^ ]*\).*/\1/p' | sort -u | while read -r file; do
     path=$(realpath --relative-to="$from" "$file")
