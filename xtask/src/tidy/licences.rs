@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, ensure};
 use spdx::{Expression, LicenseReq, ParseMode};
 
-use super::Violation;
 use crate::command::{cargo, stdout};
 
 /// Every crate of the workspace's tree with its licence, and with that the proof that Cargo.lock is
@@ -24,13 +23,13 @@ pub(super) fn dependencies() -> Result<BTreeSet<String>> {
 }
 
 /// Checks crates, as `licence|crate`, against the `[licenses] allow` list of deny.toml.
-pub(super) fn check(dependencies: &BTreeSet<String>, deny: &str) -> Result<Vec<Violation>> {
+pub(super) fn check(dependencies: &BTreeSet<String>, deny: &str) -> Result<Vec<String>> {
     let allowed = allowed(deny)?;
     let pairs = dependencies.iter().filter_map(|line| line.split_once('|'));
     let forbidden = pairs.filter(|(licence, _)| !permits(licence, &allowed));
     let violation = |(licence, name): (&str, &str)| {
         let message = "which `allow` in deny.toml does not permit";
-        Violation::of("Cargo.lock", format!("{name} is under `{licence}`, {message}"))
+        format!("Cargo.lock: {name} is under `{licence}`, {message}")
     };
     Ok(forbidden.map(violation).collect())
 }

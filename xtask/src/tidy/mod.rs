@@ -6,42 +6,11 @@
 mod licences;
 mod text;
 
-use std::fmt;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::command::{command, repository, stdout};
-
-/// Something that a rule objects to.
-#[derive(Debug, PartialEq, Eq)]
-struct Violation {
-    /// The file, from the root of the repository.
-    file: String,
-    /// The line, where there is one.
-    line: Option<usize>,
-    /// What is wrong, and what to do instead.
-    message: String,
-}
-
-impl Violation {
-    fn at(file: &str, line: usize, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line: Some(line), message: message.into() }
-    }
-
-    fn of(file: &str, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line: None, message: message.into() }
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "{}:{line}: {}", self.file, self.message),
-            None => write!(f, "{}: {}", self.file, self.message),
-        }
-    }
-}
 
 /// Check every file of the repository and every dependency.
 pub(crate) fn run() -> Result<()> {
