@@ -76,7 +76,6 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
     row("cold start: processor time", &|figures| time(&figures.processor));
     row("restart over its rules, a change meanwhile", &|figures| time(&figures.restarts));
     row("one endpoint: write sent to packets", &|figures| time(&figures.sent));
-    row("one endpoint: write answered to packets", &|figures| time(&figures.answered));
     row("one endpoint: processor time", &|figures| time(&figures.of_change));
     row("memory when settled", &|figures| bytes(&figures.settled));
     row("largest memory", &|figures| bytes(&figures.largest));
@@ -132,9 +131,8 @@ struct Figures {
     largest: Vec<u64>,
     /// The share of a core that is used without any change.
     idle: f64,
-    /// From sending an endpoint to the API server to the first packet, and from its answer.
+    /// From sending an endpoint to the API server to the first packet.
     sent: Vec<Duration>,
-    answered: Vec<Duration>,
     /// Processor time of a change, without that of idling.
     of_change: Vec<Duration>,
     restarts: Vec<Duration>,
@@ -188,18 +186,17 @@ impl Figures {
         let slice = cluster.next_slice(Marker::Last);
         let mut connection = cluster.kubernetes.admin().connection()?;
         let (before, sent) = (cpu_time(running.pid())?, Instant::now());
-        let (seen, answered) = thread::scope(|scope| {
-            let write = scope.spawn(|| replace(&mut connection, &slice).map(|()| sent.elapsed()));
+        let seen = thread::scope(|scope| {
+            let write = scope.spawn(|| replace(&mut connection, &slice));
             let seen = site.wait_for(&[Marker::Last], sent, PROGRAMMED_TIMEOUT);
-            (seen, write.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            write.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            seen
         });
         let seen = seen?.with_context(|| format!("no packet shows a change\n{}", running.log()))?;
         running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
         let processor = cpu_time(running.pid())?.saturating_sub(before);
         let idle = sent.elapsed().mul_f64(self.idle);
         self.sent.push(seen);
-        // A packet may be faster than the answer to the writer.
-        self.answered.push(seen.saturating_sub(answered?));
         self.of_change.push(processor.saturating_sub(idle));
         Ok(())
     }

@@ -109,7 +109,7 @@ mod tests {
             ("three", Box::new(step)),
             ("four", Box::new(|| bail!("none either"))),
         ];
-        let error = report(steps, Style::PLAIN).unwrap_err();
+        let error = report(steps, Style::of_stdout()).unwrap_err();
         assert_eq!(error.to_string(), "not all steps passed\ntwo: no luck\nfour: none either");
         assert_eq!(reached.get(), 2);
     }

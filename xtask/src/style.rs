@@ -18,10 +18,6 @@ impl Style {
         Self { rich: stdout().is_terminal() && !refused }
     }
 
-    /// Plain text, whatever stdout is.
-    #[cfg(test)]
-    pub(crate) const PLAIN: Self = Self { rich: false };
-
     /// Whether stdout shows colour and block characters.
     pub(crate) fn is_rich(self) -> bool {
         self.rich

@@ -25,9 +25,6 @@ const WIDTH: u32 = 860;
 /// The height of a bar with its margin, and of a plot of lines.
 const BAR: u32 = 26;
 const LINES: u32 = 320;
-/// A larger ratio of the largest to the smallest value needs a logarithmic axis.
-const LINEAR: f64 = 60.0;
-
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The rows of a size: first by what is measured, then by subject.
@@ -191,7 +188,7 @@ impl Plot {
 
     /// A bar for each row, with its name and its figure.
     fn bars(&self, area: &Area<'_>, selections: &[Selection<'_>]) -> Result<()> {
-        let axis = Axis::of(selections.iter().flat_map(|it| &it.rows).copied());
+        let most = largest(selections.iter().flat_map(|it| &it.rows));
         let mut y = 0;
         for selection in selections {
             for (rows, (_, heading)) in selection.rows.chunks(self.subjects.len()).zip(self.whats) {
@@ -200,7 +197,7 @@ impl Plot {
                 text(area, (0, y + 4), 13, &[of.as_str(), *heading].join(" "))?;
                 y += BAR as i32;
                 for (row, (name, colour)) in rows.iter().zip(self.subjects) {
-                    let length = (axis.place(row.value) * 440.0) as i32;
+                    let length = (row.value / most * 440.0) as i32;
                     text(area, (10, y + 2), 13, name)?;
                     let bar = Rectangle::new([(240, y), (241 + length, y + 18)], colour.filled());
                     area.draw(&bar).map_err(failed)?;
@@ -208,9 +205,6 @@ impl Plot {
                     y += BAR as i32;
                 }
             }
-        }
-        if axis.is_logarithmic {
-            text(area, (240, 4), 11, "logarithmic lengths")?;
         }
         Ok(())
     }
@@ -222,39 +216,33 @@ impl Plot {
             (f64::from(row.services), row.value)
         };
         let rows = selections.iter().flat_map(|it| it.rows.chunks(self.subjects.len()).nth(at));
-        let axis = Axis::of(rows.clone().flatten().copied());
+        let most = largest(rows.clone().flatten());
         let unit = rows.flatten().next().map_or(Unit::Count, |row| row.unit);
-        let largest = selections.last().map_or(1.0, |it| f64::from(it.size.0));
-        // So that ticks are round numbers, where lengths are linear.
-        let scale = if axis.is_logarithmic { 1.0 } else { axis.most };
+        let services = selections.last().map_or(1.0, |it| f64::from(it.size.0));
+        // Above the lines, there is room for their names.
         let mut chart = ChartBuilder::on(area)
             .caption(self.whats[at].1, ("sans-serif", 13))
             .x_label_area_size(28)
             .y_label_area_size(70)
-            .build_cartesian_2d(0.0..largest * 1.05, 0.0..scale * 1.1)
+            .build_cartesian_2d(0.0..services * 1.05, 0.0..most * 1.6)
             .map_err(failed)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .x_labels(5)
-            .y_labels(6)
             .x_desc("Services")
             .x_label_formatter(&|services| grouped(*services))
-            .y_label_formatter(&|place| unit.text(axis.value(*place / scale)))
+            .y_label_formatter(&|value| unit.text(*value))
             .draw()
             .map_err(failed)?;
         for (number, (name, colour)) in self.subjects.iter().enumerate() {
             let points = selections.iter().map(|it| of(it, number));
-            let points: Vec<(f64, f64)> = points.map(|(x, y)| (x, axis.place(y) * scale)).collect();
             let series = LineSeries::new(points, colour.stroke_width(2)).point_size(3);
             let key = |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], colour.stroke_width(2));
             chart.draw_series(series).map_err(failed)?.label(*name).legend(key);
         }
         let mut legend = chart.configure_series_labels();
-        legend.background_style(WHITE.mix(0.8)).position(match self.better {
-            MORE => SeriesLabelPosition::LowerLeft,
-            _ => SeriesLabelPosition::UpperLeft,
-        });
+        legend.background_style(WHITE.mix(0.8)).position(SeriesLabelPosition::UpperLeft);
         legend.draw().map_err(failed)
     }
 
@@ -282,8 +270,8 @@ impl Plot {
     /// Alternative text for readers who do not see it.
     pub(crate) fn alternative(&self, figures: &Figures) -> Option<String> {
         let selections = self.selections(figures);
-        let largest = selections.last()?;
-        let of_what = largest.rows.chunks(self.subjects.len()).zip(self.whats);
+        let last = selections.last()?;
+        let of_what = last.rows.chunks(self.subjects.len()).zip(self.whats);
         let whats: Vec<String> = of_what
             .map(|(rows, (_, heading))| {
                 let each = rows.iter().map(|row| format!("{} {}", row.subject, row.text()));
@@ -291,39 +279,12 @@ impl Plot {
                 format!("{heading}{colon}{}", each.collect::<Vec<_>>().join(", "))
             })
             .collect();
-        Some(format!("{}. {}: {}", self.title, services(largest.size), whats.join("; ")))
+        Some(format!("{}. {}: {}", self.title, services(last.size), whats.join("; ")))
     }
 }
 
-/// Places of values between 0 and 1.
-struct Axis {
-    least: f64,
-    most: f64,
-    is_logarithmic: bool,
-}
-
-impl Axis {
-    fn of<'a>(rows: impl Iterator<Item = &'a Row>) -> Self {
-        let values: Vec<f64> = rows.map(|row| row.value).collect();
-        let most = values.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-        let least = values.iter().copied().fold(most, f64::min).max(most * 1e-9);
-        // A bar of the least value has a length, too.
-        Self { least: least / 2.0, most, is_logarithmic: most / least > LINEAR }
-    }
-
-    fn place(&self, value: f64) -> f64 {
-        match self.is_logarithmic {
-            true => (value.max(self.least) / self.least).ln() / (self.most / self.least).ln(),
-            false => value / self.most,
-        }
-    }
-
-    fn value(&self, place: f64) -> f64 {
-        match self.is_logarithmic {
-            true => self.least * (place * (self.most / self.least).ln()).exp(),
-            false => place * self.most,
-        }
-    }
+fn largest<'a>(rows: impl IntoIterator<Item = &'a &'a Row>) -> f64 {
+    rows.into_iter().map(|row| row.value).fold(f64::MIN_POSITIVE, f64::max)
 }
 
 fn text(area: &Area<'_>, place: (i32, i32), size: i32, text: &str) -> Result<()> {

@@ -178,10 +178,6 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TEST")]
     filter: Option<String>,
 
-    /// Use the processor's own virtualization
-    #[arg(long)]
-    kvm: bool,
-
     /// How many seconds a machine may run
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
@@ -199,7 +195,7 @@ impl Arguments {
     /// What is tested before a change is taken.
     pub(crate) fn of_ci() -> Self {
         let kernels = ["6.1", "6.12", "7"].map(str::to_owned).into();
-        Self { kernels, filter: None, kvm: false, limit: 900, once: true, mirror: None }
+        Self { kernels, filter: None, limit: 900, once: true, mirror: None }
     }
 }
 
@@ -317,11 +313,8 @@ fn boot_machine(
         "-nodefaults",
     ]);
     qemu.args(["-no-user-config", "-display", "none", "-no-reboot", "-nic", "none", "-m", "1024"]);
-    qemu.args(match arguments.kvm {
-        true => ["-accel", "kvm", "-cpu", "host"],
-        // Page tables of five levels cost an emulated processor much.
-        false => ["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"],
-    });
+    // Page tables of five levels cost an emulated processor much.
+    qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"]);
     qemu.arg("-kernel").arg(kernel.image()?).arg("-initrd").arg(&initramfs);
     qemu.arg("-append").arg(format!("{ARGUMENTS} {more}")).args(["-serial", &file("console.log")]);
     qemu.args(["-serial", "stdio", "-serial", &file("evidence.tar")]);
