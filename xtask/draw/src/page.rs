@@ -90,7 +90,9 @@ fn table(rows: &[&Row]) -> Result<String> {
         let figures = figures.collect::<Vec<_>>().join(" | ");
         // How often: once for all, or of each figure.
         let mut n: Vec<String> = found.iter().flatten().map(|row| times(row.n)).collect();
-        n.dedup();
+        if n.iter().all(|it| *it == n[0]) {
+            n.truncate(1);
+        }
         let size = format!("{} x {}", grouped(services.into()), grouped(endpoints.into()));
         writeln!(text, "| {what} | {size} | {figures} | {} |", n.join("; "))?;
     }
