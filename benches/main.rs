@@ -1,8 +1,7 @@
 //! Everything that is measured, in one run and one table: the agent beside what cannot be avoided.
 //!
 //! `cargo xtask bench`, or `cargo bench`; then sections and sizes as arguments, as in
-//! `cargo xtask bench -- cold change 1000x10`, `--write FILE` for a table in Markdown, and
-//! `--write-json FILE` for all figures with their units. Needs root: a user namespace may not raise a
+//! `cargo xtask bench -- cold change 1000x10`, and `--write-json FILE` for all figures with their units. Needs root: a user namespace may not raise a
 //! socket's buffer far enough for the larger sizes. Every figure is a median of `n` measurements unless
 //! it says otherwise; compare the ratios, machines are noisy.
 
@@ -13,22 +12,17 @@
     reason = "a benchmark prints its result and stops at the first surprise"
 )]
 
-mod affinity;
-mod agent;
 mod beside;
 mod change;
 mod cluster;
 mod cold;
-mod decode;
 mod failover;
+mod figure;
 mod fleet;
-mod loopback;
 mod memory;
-mod node;
 mod objects;
 mod path;
 mod process;
-mod rollout;
 mod table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,29 +36,22 @@ type Size = (u32, u32);
 type Measure = fn(&mut Table, &[Size]);
 
 /// What can be asked for, in order.
-const SECTIONS: [(&str, Measure); 16] = [
+const SECTIONS: [(&str, Measure); 9] = [
     ("cold", cold::measure),
     ("change", change::measure),
-    ("rollout", rollout::measure),
-    ("agent", agent::measure),
-    ("affinity", affinity::measure),
     ("memory", memory::measure),
-    ("decode", decode::measure),
-    ("ready", beside::ready::measure),
     ("beside", beside::measure),
     ("shape", beside::shape::measure),
     ("churn", beside::churn::measure),
     ("fleet", fleet::measure),
     ("path", path::measure),
-    ("loopback", loopback::measure),
     ("failover", failover::measure),
-    ("node", node::measure),
 ];
 
 fn main() {
     let mut sizes: Vec<Size> = Vec::new();
     let mut sections: Vec<String> = Vec::new();
-    let (mut file, mut json) = (None, None);
+    let mut json = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let size =
@@ -72,7 +59,6 @@ fn main() {
         match (argument.as_str(), size) {
             // From cargo.
             ("--bench", _) => {}
-            ("--write", _) => file = Some(arguments.next().expect("a file after --write")),
             ("--write-json", _) => json = Some(arguments.next().expect("a file after it")),
             (_, Some(size)) => sizes.push(size),
             (section, None) => {
@@ -82,7 +68,7 @@ fn main() {
             }
         }
     }
-    let mut table = Table::begin();
+    let mut table = Table::default();
     let mut failed = Vec::new();
     for (name, measure) in SECTIONS {
         if !sections.is_empty() && !sections.iter().any(|section| section == name) {
@@ -102,11 +88,9 @@ fn main() {
                 failed.push(name);
             }
         }
-        if let Some(file) = &file {
-            std::fs::write(file, table.markdown()).expect("a file for the table");
-        }
         if let Some(file) = &json {
-            std::fs::write(file, table.json()).expect("a file for the figures");
+            let rows = serde_json::to_string_pretty(table.rows()).expect("plain data");
+            std::fs::write(file, rows).expect("a file for the figures");
         }
     }
     assert!(failed.is_empty(), "no figures of {failed:?}: see above");

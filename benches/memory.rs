@@ -1,17 +1,14 @@
 //! The agent as a process that follows an API server: what it takes of memory and, when nothing
-//! happens, of the processor. The server is a stand-in; kube-apiserver, too, where
-//! `KUBEBUILDER_ASSETS` names a folder with it.
+//! happens, of the processor. The server is a stand-in.
 
-use std::io;
 use std::net::TcpStream;
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use hyper::Method;
 use serde_json::Value;
-use shunt_fake_apiserver::{Client, Gate, Key, Kind, Kubeconfig, Kubernetes, Standin, TOKEN};
+use shunt_fake_apiserver::{Client, Gate, Key, Kind, Kubeconfig, Standin, TOKEN};
 use shunt_testbed::{Agent, Topology};
 
 use super::process::{Memory, memory, share};
@@ -31,62 +28,29 @@ const WRITERS: u32 = 16;
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
     for size in if sizes.is_empty() { &[(10_000, 10)] } else { sizes } {
-        with_standin(table, *size).expect("figures with the stand-in");
-        match Kubernetes::installed() {
-            Ok(assets) => {
-                with_kubernetes(table, &assets, *size).expect("figures with kube-apiserver");
-            }
-            Err(reason) => println!("with kube-apiserver: not measured: {reason}"),
-        }
+        follow(table, *size).expect("figures of an agent");
     }
 }
 
-fn with_standin(table: &mut Table, (services, endpoints): Size) -> Result<()> {
+/// Measures an agent on an empty server and one on the server that has been filled.
+fn follow(table: &mut Table, size: Size) -> Result<()> {
     let server = Standin::start()?;
     let address = server.address();
     let authority = server.authority().unwrap_or_default();
-    let connect = move || TcpStream::connect(address);
-    let node = || server.put_object(objects::node()).map(drop);
-    let size = (services, endpoints);
-    follow(table, "stand-in", size, connect, &authority, node, || {
-        (0..services).try_for_each(|n| {
-            server.put_object(objects::service(n))?;
-            server.put_object(objects::slice(n, endpoints)).map(drop)
-        })
-    })
-}
-
-fn with_kubernetes(table: &mut Table, assets: &Path, (services, endpoints): Size) -> Result<()> {
-    let server = Kubernetes::start(assets)?;
-    let authority = server.authority().pem();
-    let node = || post(server.admin(), Kind::Node, &objects::node());
-    let size = (services, endpoints);
-    follow(table, "kube-apiserver", size, server.connector(), &authority, node, || {
-        fill(server.admin(), services, endpoints)
-    })
-}
-
-/// Measures an agent on an empty server and one on the server that has been filled.
-fn follow(
-    table: &mut Table,
-    server: &str,
-    size: Size,
-    connect: impl Fn() -> io::Result<TcpStream> + Send + Sync + 'static,
-    authority: &str,
-    node: impl FnOnce() -> Result<()>,
-    fill: impl FnOnce() -> Result<()>,
-) -> Result<()> {
     let lab = Topology::new()?;
-    let gate = Gate::open(&lab.node, connect)?;
+    let gate = Gate::open(&lab.node, move || TcpStream::connect(address))?;
     let url = format!("https://{}", gate.address());
-    let kubeconfig = Kubeconfig::new(&url)?.authority(authority)?.token(TOKEN)?;
-    node()?;
+    let kubeconfig = Kubeconfig::new(&url)?.authority(&authority)?.token(TOKEN)?;
+    server.put_object(objects::node())?;
     let empty = Figures::of(&lab, &kubeconfig)?;
-    fill()?;
+    for n in 0..size.0 {
+        server.put_object(objects::service(n))?;
+        server.put_object(objects::slice(n, size.1))?;
+    }
     // The kernel holds nothing at first, and then everything.
     for start in ["cold", "restarted"] {
         let Figures { memory, ready, idle } = Figures::of(&lab, &kubeconfig)?;
-        let what = |what: &str| format!("{start}, {server}: {what}");
+        let what = |what: &str| format!("{start}: {what}");
         table.of(1).time(&what("ready after"), size, ready);
         let resident = memory.resident;
         table.of(1).value(&what("memory when settled"), size, table::Value::bytes(resident));

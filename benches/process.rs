@@ -1,9 +1,7 @@
 //! What the kernel tells about a process.
 
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -80,44 +78,4 @@ pub(crate) fn share(pid: i32, time: Duration) -> Result<f64> {
     thread::sleep(time);
     let used = cpu_time(pid)?.saturating_sub(before);
     Ok(used.as_secs_f64() / started.elapsed().as_secs_f64())
-}
-
-/// A thread that looks again and again how much memory a process and its children use together.
-pub(crate) struct FamilySampler {
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<u64>>,
-}
-
-impl FamilySampler {
-    const PERIOD: Duration = Duration::from_millis(20);
-
-    pub(crate) fn start(pid: i32) -> Result<FamilySampler> {
-        let over = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&over);
-        let thread = thread::Builder::new().name("memory".into()).spawn(move || {
-            let mut most = 0;
-            while !stop.load(Ordering::Relaxed) {
-                let children = children(pid).unwrap_or_default();
-                let all = children.into_iter().chain([pid]);
-                let resident = all.filter_map(|pid| Some(memory(pid).ok()?.resident)).sum();
-                most = u64::max(most, resident);
-                thread::sleep(Self::PERIOD);
-            }
-            most
-        })?;
-        Ok(FamilySampler { over, thread: Some(thread) })
-    }
-
-    /// The most bytes seen at one time.
-    pub(crate) fn stop(mut self) -> u64 {
-        self.over.store(true, Ordering::Relaxed);
-        let most = self.thread.take().map(JoinHandle::join).transpose();
-        most.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).unwrap_or_default()
-    }
-}
-
-impl Drop for FamilySampler {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-    }
 }

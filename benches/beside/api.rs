@@ -14,7 +14,7 @@ use crate::memory::{fill, post};
 use crate::objects::{http_service, http_slice};
 
 /// The addresses of pods: those of the testbed and those of the usual slices.
-pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/14";
+pub(crate) const CLUSTER_CIDR: &str = "10.244.0.0/14";
 
 /// The pod of the testbed that serves the markers.
 pub(crate) const SERVING_POD: &str = "10.244.0.12";
@@ -116,12 +116,6 @@ impl Cluster {
     /// Replaces an object. Returns when the API server has answered.
     pub(crate) fn replace(&self, object: &Value) -> Result<()> {
         replace(&mut self.kubernetes.admin().connection()?, object)
-    }
-
-    /// The lists that a start needs, from the cache of the API server.
-    pub(crate) fn lists() -> [String; 2] {
-        [Kind::Service, Kind::EndpointSlice]
-            .map(|kind| format!("{}?resourceVersion=0", kind.path()))
     }
 }
 

@@ -2,20 +2,16 @@
 //! of an EndpointSlice to the rules. One hundred pods a second are replaced, for one minute.
 //!
 //! The benchmark writes the slices in the place of the EndpointSlice controller, with fresh trigger
-//! times. There are two witnesses. The processes export a histogram,
-//! `kubeproxy_network_programming_duration_seconds`: its buckets are coarse, so its quantiles are
-//! interpolated. And a pod connects to marker Services whose endpoint changes meanwhile, at random
-//! times relative to any period.
+//! times. A pod connects to marker Services whose endpoint changes meanwhile, at random times relative to
+//! any period.
 
-use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use serde_json::{Value as Json, json};
-use shunt_testbed::{METRICS_PORT, http_get};
 
 use super::{
     Cluster, Marker, PROGRAMMED_TIMEOUT, Running, Site, Subject, assets, compare, replace,
@@ -32,7 +28,6 @@ const WRITERS: u32 = 4;
 /// The longest pause of a witness between two of its changes.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1_500);
 
-const METRIC: &str = "kubeproxy_network_programming_duration_seconds_bucket";
 pub(crate) const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
@@ -59,12 +54,6 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
             (Value::time(figures.seen[at]), figures.seen.len())
         });
     }
-    for percent in [50, 99] {
-        row(&format!("trigger time to rules, from buckets: {percent} %"), &|figures| {
-            let (seconds, n) = quantile(&figures.buckets, percent as f64 / 100.0);
-            (Value::time(Duration::from_secs_f64(seconds)), n)
-        });
-    }
     row("slices written for pods", &|figures| (Value::per_second(figures.writes_per_second), 1));
     row("processor, of a core", &|figures| (Value::percent(figures.share), 1));
     Ok(())
@@ -73,8 +62,6 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
 struct Figures {
     /// From the trigger times of the markers' slices to the first packets, in order.
     seen: Vec<Duration>,
-    /// How many slices were programmed within each bound, as the process itself counted.
-    buckets: Buckets,
     writes_per_second: f64,
     /// Of a core, meanwhile.
     share: f64,
@@ -87,7 +74,6 @@ impl Figures {
         let running = site.start()?;
         site.wait_until_programmed(&running, PROGRAMMED_TIMEOUT)?;
         running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
-        let before = buckets(&site)?;
         let (processor, started) = (cpu_time(running.pid())?, Instant::now());
         let end = started + Duration::from_secs(SECONDS.into());
         let (mut seen, writes_per_second) = thread::scope(|scope| {
@@ -111,15 +97,9 @@ impl Figures {
         let elapsed = started.elapsed().as_secs_f64();
         let processor = cpu_time(running.pid())?.saturating_sub(processor);
         let share = processor.as_secs_f64() / elapsed;
-        // What it has not programmed yet counts, too.
-        running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
-        let mut buckets = buckets(&site)?;
-        for (bound, count) in before {
-            *buckets.entry(bound).or_default() -= count;
-        }
         ensure!(!seen.is_empty(), "nothing was seen");
         seen.sort_unstable();
-        Ok(Figures { seen, buckets, writes_per_second, share })
+        Ok(Figures { seen, writes_per_second, share })
     }
 }
 
@@ -182,40 +162,4 @@ fn watch_marker(
         times.push(seen.with_context(|| format!("no packet shows a change\n{}", running.log()))?);
     }
     Ok(times)
-}
-
-/// Cumulative counts by their bounds, in microseconds; the last bound is infinite.
-type Buckets = BTreeMap<u64, f64>;
-
-/// What a process has exported so far, of all its series together.
-fn buckets(site: &Site<'_>) -> Result<Buckets> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
-    let metrics = http_get(&site.lab.node, address, "/metrics")?.body;
-    let mut buckets = Buckets::new();
-    for line in metrics.lines().filter(|line| line.starts_with(METRIC)) {
-        let (series, count) = line.rsplit_once(' ').context("a series without a value")?;
-        let bound = series.split_once("le=\"").and_then(|(_, rest)| rest.split_once('"'));
-        let (bound, _) = bound.with_context(|| format!("a bucket without a bound: {line}"))?;
-        let bound = bound.parse::<f64>()?;
-        *buckets.entry((bound * 1e6) as u64).or_default() += count.parse::<f64>()?;
-    }
-    Ok(buckets)
-}
-
-/// A quantile in seconds, interpolated within its bucket as Prometheus does, and the count of all.
-fn quantile(buckets: &Buckets, quantile: f64) -> (f64, usize) {
-    let all = buckets.values().last().copied().unwrap_or_default();
-    let rank = quantile * all;
-    let (mut lower, mut below) = (0.0, 0.0);
-    for (&bound, &count) in buckets {
-        if count >= rank && bound < u64::MAX {
-            let bound = bound as f64 / 1e6;
-            let within = (rank - below) / (count - below).max(1.0);
-            return (lower + (bound - lower) * within, all as usize);
-        }
-        if bound < u64::MAX {
-            (lower, below) = (bound as f64 / 1e6, count);
-        }
-    }
-    (lower, all as usize)
 }

@@ -7,7 +7,6 @@
 
 mod api;
 pub(crate) mod churn;
-pub(crate) mod ready;
 pub(crate) mod shape;
 mod site;
 
@@ -18,11 +17,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use shunt_fake_apiserver::Kubernetes;
 
-pub(crate) use self::api::{Cluster, Marker, SERVING_POD, replace};
-pub(crate) use self::site::{Running, Site, Subject};
+pub(crate) use self::api::{CLUSTER_CIDR, Cluster, Marker, SERVING_POD, replace};
+pub(crate) use self::site::{Running, Site, Subject, kube_proxy};
 use crate::Size;
 use crate::cluster::median;
-use crate::process::{FamilySampler, cpu_time, memory, share};
+use crate::process::{cpu_time, memory, share};
 use crate::table::{Figure, Table, Value};
 
 /// Mode iptables ends at the smaller size only.
@@ -77,11 +76,9 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
     row("cold start: processor time", &|figures| time(&figures.processor));
     row("restart over its rules, a change meanwhile", &|figures| time(&figures.restarts));
     row("one endpoint: write sent to packets", &|figures| time(&figures.sent));
-    row("one endpoint: write answered to packets", &|figures| time(&figures.answered));
     row("one endpoint: processor time", &|figures| time(&figures.of_change));
     row("memory when settled", &|figures| bytes(&figures.settled));
     row("largest memory", &|figures| bytes(&figures.largest));
-    row("largest memory with child processes, sampled", &|figures| bytes(&figures.largest_of_all));
     row("idle for 30 s, of a core", &|figures| (Value::percent(figures.idle), 1));
     Ok(())
 }
@@ -129,16 +126,13 @@ struct Figures {
     cold: Vec<Duration>,
     /// Processor time from the start until nothing is left to do.
     processor: Vec<Duration>,
-    /// Bytes of memory: when there is nothing to do, the largest so far, and the largest that was
-    /// seen together with child processes.
+    /// Bytes of memory: when there is nothing to do, and the largest so far.
     settled: Vec<u64>,
     largest: Vec<u64>,
-    largest_of_all: Vec<u64>,
     /// The share of a core that is used without any change.
     idle: f64,
-    /// From sending an endpoint to the API server to the first packet, and from its answer.
+    /// From sending an endpoint to the API server to the first packet.
     sent: Vec<Duration>,
-    answered: Vec<Duration>,
     /// Processor time of a change, without that of idling.
     of_change: Vec<Duration>,
     restarts: Vec<Duration>,
@@ -171,7 +165,6 @@ impl Figures {
     /// Starts the process on a node whose kernel holds nothing.
     fn start(&mut self, site: &Site<'_>) -> Result<Running> {
         let running = site.start()?;
-        let sampler = FamilySampler::start(running.pid())?;
         match site.wait_until_programmed(&running, PROGRAMMED_TIMEOUT) {
             Ok(took) => self.cold.push(took),
             Err(error) => {
@@ -181,7 +174,6 @@ impl Figures {
             }
         }
         running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
-        self.largest_of_all.push(sampler.stop());
         self.processor.push(cpu_time(running.pid())?);
         let memory = memory(running.pid())?;
         self.settled.push(memory.resident);
@@ -194,18 +186,17 @@ impl Figures {
         let slice = cluster.next_slice(Marker::Last);
         let mut connection = cluster.kubernetes.admin().connection()?;
         let (before, sent) = (cpu_time(running.pid())?, Instant::now());
-        let (seen, answered) = thread::scope(|scope| {
-            let write = scope.spawn(|| replace(&mut connection, &slice).map(|()| sent.elapsed()));
+        let seen = thread::scope(|scope| {
+            let write = scope.spawn(|| replace(&mut connection, &slice));
             let seen = site.wait_for(&[Marker::Last], sent, PROGRAMMED_TIMEOUT);
-            (seen, write.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            write.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            seen
         });
         let seen = seen?.with_context(|| format!("no packet shows a change\n{}", running.log()))?;
         running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
         let processor = cpu_time(running.pid())?.saturating_sub(before);
         let idle = sent.elapsed().mul_f64(self.idle);
         self.sent.push(seen);
-        // A packet may be faster than the answer to the writer.
-        self.answered.push(seen.saturating_sub(answered?));
         self.of_change.push(processor.saturating_sub(idle));
         Ok(())
     }

@@ -13,7 +13,7 @@ use anyhow::Result;
 use super::{Cluster, Marker, Site, Subject, assets, middle};
 use crate::cluster::median;
 use crate::memory::write_all;
-use crate::process::{FamilySampler, memory};
+use crate::process::memory;
 use crate::table::{Figure, Table, Value};
 use crate::{Size, objects};
 
@@ -41,21 +41,19 @@ fn measure_all(table: &mut Table, assets: &Path, size: Size) -> Result<()> {
             vec![objects::service(n), objects::slice(n, endpoints)]
         })
     })?;
-    let (mut starts, mut largest, mut largest_of_all) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut starts, mut largest) = (Vec::new(), Vec::new());
     for subject in Subject::ALL {
         let runs = if subject == Subject::Shunt { RUNS } else { 1 };
         let (mut times, mut settled) = (Vec::new(), Vec::new());
-        let (mut peaks, mut peaks_of_all) = (Vec::new(), Vec::new());
+        let mut peaks = Vec::new();
         for _ in 0..runs {
             let site = Site::new(subject, &cluster)?;
             let running = site.start()?;
-            let sampler = FamilySampler::start(running.pid())?;
             let took = site.wait_for(&Marker::ALL, running.started, LIMIT)?;
             if took.is_some() && subject == Subject::Shunt {
                 running.wait_until_calm(CALM_TIMEOUT)?;
             }
             let memory = memory(running.pid())?;
-            peaks_of_all.push(sampler.stop());
             running.stop()?;
             settled.push(memory.resident);
             peaks.push(memory.peak);
@@ -68,7 +66,6 @@ fn measure_all(table: &mut Table, assets: &Path, size: Size) -> Result<()> {
             Figure::new(name, Value::time(median(times)), runs)
         });
         largest.push(Figure::new(name, Value::bytes(middle(&peaks)), runs));
-        largest_of_all.push(Figure::new(name, Value::bytes(middle(&peaks_of_all)), runs));
         if subject == Subject::Shunt {
             let settled = Value::bytes(middle(&settled));
             table.of(runs).value("memory when settled", size, settled);
@@ -76,6 +73,5 @@ fn measure_all(table: &mut Table, assets: &Path, size: Size) -> Result<()> {
     }
     table.figures("cold start: process to packets", size, &starts);
     table.figures("largest memory until then", size, &largest);
-    table.figures("with child processes, sampled", size, &largest_of_all);
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! A testbed for each of those that are compared, and the process that programs its node.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::{SocketAddrV4, TcpStream};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
-use shunt_fake_apiserver::{Client, Gate, Kubeconfig, Program, TOKEN};
-use shunt_testbed::{Agent, Echo, Scratch, Topology};
+use shunt_fake_apiserver::{Gate, Kubeconfig, Program, TOKEN};
+use shunt_testbed::{Agent, Echo, Netns, Scratch, Topology};
 
 use super::api::{CLUSTER_CIDR, Cluster, MARKER_PORT, Marker, SERVERS};
 use crate::process::{children, share};
@@ -66,7 +67,7 @@ pub(crate) struct Site<'a> {
     pub(crate) subject: Subject,
     pub(crate) lab: Topology,
     cluster: &'a Cluster,
-    gate: Gate,
+    _gate: Gate,
     kubeconfig: Kubeconfig,
     folder: Scratch,
     _servers: Vec<Echo>,
@@ -83,17 +84,7 @@ impl<'a> Site<'a> {
             .authority(&cluster.kubernetes.authority().pem())?
             .token_file(TOKEN)?;
         let folder = Scratch::new()?;
-        Ok(Site { subject, lab, cluster, gate, kubeconfig, folder, _servers: servers })
-    }
-
-    /// A client on the node, with the rights and the way to the API server that the process has.
-    pub(crate) fn client(&self) -> Result<Client> {
-        let (node, address) = (self.lab.node.ns.clone(), self.gate.address());
-        let connect = move || {
-            let connected = node.run(|| Ok(TcpStream::connect(address)));
-            connected.unwrap_or_else(|error| Err(io::Error::other(error)))
-        };
-        Client::new(connect, Some(&self.cluster.kubernetes.authority().pem()), TOKEN)
+        Ok(Site { subject, lab, cluster, _gate: gate, kubeconfig, folder, _servers: servers })
     }
 
     /// Starts the process and waits for nothing.
@@ -111,17 +102,8 @@ impl<'a> Site<'a> {
             let agent = arguments.iter().fold(agent, |agent, argument| agent.arg(*argument));
             Process::Shunt(agent.spawn()?)
         } else {
-            let file = self.folder.path().join("config.yaml");
-            let head =
-                "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
-            std::fs::write(&file, format!("{head}{settings}"))?;
-            let node = &self.lab.node;
-            let arguments = [
-                format!("--config={}", file.display()),
-                format!("--hostname-override={}", node.name),
-            ];
-            let program = self.cluster.kubernetes.assets().join("kube-proxy");
-            Process::KubeProxy(Program::start(node, &program, &arguments, self.folder.path())?)
+            let (node, folder) = (&self.lab.node, self.folder.path());
+            Process::KubeProxy(kube_proxy(node, self.cluster, folder, &settings)?)
         };
         Ok(Running { process, started })
     }
@@ -169,6 +151,21 @@ impl<'a> Site<'a> {
             format!("{name}: not programmed within {limit:?}\n{}", running.log())
         })
     }
+}
+
+/// Starts kube-proxy in a network namespace, with these fields of its configuration.
+pub(crate) fn kube_proxy(
+    netns: &Netns,
+    cluster: &Cluster,
+    folder: &Path,
+    settings: &str,
+) -> Result<Program> {
+    let file = folder.join("config.yaml");
+    let head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+    std::fs::write(&file, format!("{head}{settings}"))?;
+    let arguments =
+        [format!("--config={}", file.display()), "--hostname-override=node-1".to_owned()];
+    Program::start(netns, &cluster.kubernetes.assets().join("kube-proxy"), &arguments, folder)
 }
 
 /// The port of the server that a new connection reaches. The connection is reset afterwards.

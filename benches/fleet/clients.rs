@@ -7,7 +7,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use hyper::StatusCode;
 use shunt::source::kubernetes::{Access, ContentType, Dialer, ObservedRequest, Source};
 use shunt_core::model::Change;
 use shunt_fake_apiserver::{Kubeconfig, TOKEN};
@@ -24,8 +23,6 @@ struct Counters {
     synced: AtomicUsize,
     /// Objects, in lists and in events.
     changes: AtomicU64,
-    /// Requests that the server asked to repeat later.
-    throttled: AtomicU64,
 }
 
 /// Clients that count what they receive.
@@ -40,11 +37,7 @@ pub(super) struct Clients {
 
 impl Clients {
     /// Starts all clients at the same time.
-    pub(super) fn start(
-        cluster: &Cluster,
-        count: usize,
-        content_type: ContentType,
-    ) -> Result<Clients> {
+    pub(super) fn start(cluster: &Cluster, count: usize) -> Result<Clients> {
         let kubernetes = &cluster.kubernetes;
         let kubeconfig = Kubeconfig::new(&kubernetes.url())?
             .authority(&kubernetes.authority().pem())?
@@ -53,7 +46,7 @@ impl Clients {
             kubeconfig: Some(kubeconfig.path()),
             master: None,
             dialer: Some(kubernetes.netns().run(|| Ok(Dialer::here()?))?),
-            content_type,
+            content_type: ContentType::Protobuf,
         };
         let counters = Arc::new(Counters::default());
         let (stop, stopped) = oneshot::channel();
@@ -104,11 +97,6 @@ impl Clients {
         Ok(())
     }
 
-    /// Returns how many requests the server has asked to repeat later.
-    pub(super) fn throttled(&self) -> u64 {
-        self.counters.throttled.load(Ordering::Relaxed)
-    }
-
     /// Closes all connections.
     pub(super) fn stop(self) -> Result<()> {
         drop(self.stop);
@@ -122,14 +110,8 @@ fn source(
     n: usize,
     counters: &Arc<Counters>,
 ) -> Result<impl Future<Output = ()> + use<>> {
-    let observed = Arc::clone(counters);
-    let observer = move |request: &ObservedRequest<'_>| {
-        if request.status == Some(StatusCode::TOO_MANY_REQUESTS) {
-            observed.throttled.fetch_add(1, Ordering::Relaxed);
-        }
-    };
     let name = format!("worker-{n:03}");
-    let source = Source::new(access.clone(), &name, |_| {}, Arc::new(observer));
+    let source = Source::new(access.clone(), &name, |_| {}, Arc::new(|_: &ObservedRequest<'_>| {}));
     let source = source.context("a client cannot be made")?;
     let counters = Arc::clone(counters);
     Ok(source.run(move |batch| {

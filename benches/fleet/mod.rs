@@ -2,8 +2,8 @@
 //! to many clients, while all start at once and while EndpointSlices change.
 //!
 //! The clients are the part of the agent that lists and watches, hundreds in this process, each with a
-//! connection of its own; what they receive is counted and dropped. They receive protobuf or JSON. Beside
-//! them, a few kube-proxy processes program their rules once and only receive afterwards.
+//! connection of its own; what they receive is counted and dropped. Beside them,
+//! a few kube-proxy processes program their rules once and only receive afterwards.
 //!
 //! Bytes are those of the server's TCP connections, with TLS. Processor time that the server uses
 //! while nothing happens is subtracted. `xtask` derives the cost of each client.
@@ -19,7 +19,6 @@ use anyhow::Result;
 use jiff::Timestamp;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::json;
-use shunt::source::kubernetes::ContentType;
 
 use self::clients::Clients;
 use self::proxies::Proxies;
@@ -38,7 +37,6 @@ const CHANGES_PER_SECOND: u32 = 50;
 const SECONDS: u32 = 10;
 const TIMEOUT: Duration = Duration::from_secs(180);
 
-const JSON: &str = "shunt, JSON";
 const KUBE_PROXY: &str = "kube-proxy";
 
 pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
@@ -63,25 +61,22 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
     let mut churn = Churn { cluster, written: 0 };
     churn.run_alone(&server)?.record(table, 0, size, SHUNT);
     for count in FLEETS {
-        for (name, content_type) in [(SHUNT, ContentType::Protobuf), (JSON, ContentType::Json)] {
-            println!("   {count} clients: {name}");
-            let before = server.before()?;
-            let own = cpu_time_of_this_process()?;
-            let clients = Clients::start(cluster, count, content_type)?;
-            let synced = clients.wait_until_synced(TIMEOUT)?;
-            let start = Start {
-                usage: server.usage_since(&before)?,
-                synced: Some(synced),
-                own: Some(cpu_time_of_this_process()?.saturating_sub(own)),
-                throttled: Some(clients.throttled()),
-            };
-            start.record(table, count, size, name);
-            let received = clients.changes();
-            let expected = received + count as u64 * u64::from(CHANGES_PER_SECOND * SECONDS);
-            let change = churn.run(&server, || clients.wait_for_changes(expected, TIMEOUT))?;
-            change.record(table, count, size, name);
-            clients.stop()?;
-        }
+        println!("   {count} clients: {SHUNT}");
+        let before = server.before()?;
+        let own = cpu_time_of_this_process()?;
+        let clients = Clients::start(cluster, count)?;
+        let synced = clients.wait_until_synced(TIMEOUT)?;
+        let start = Start {
+            usage: server.usage_since(&before)?,
+            synced: Some(synced),
+            own: Some(cpu_time_of_this_process()?.saturating_sub(own)),
+        };
+        start.record(table, count, size, SHUNT);
+        let received = clients.changes();
+        let expected = received + count as u64 * u64::from(CHANGES_PER_SECOND * SECONDS);
+        let change = churn.run(&server, || clients.wait_for_changes(expected, TIMEOUT))?;
+        change.record(table, count, size, SHUNT);
+        clients.stop()?;
     }
     churn.run_alone(&server)?.record(table, 0, size, SHUNT);
     for count in PROXIES {
@@ -90,8 +85,7 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
         let proxies = Proxies::start(cluster, count)?;
         proxies.wait_until_calm(TIMEOUT)?;
         let usage = server.usage_since(&before)?;
-        Start { usage, synced: None, own: None, throttled: None }
-            .record(table, count, size, KUBE_PROXY);
+        Start { usage, synced: None, own: None }.record(table, count, size, KUBE_PROXY);
         let change = churn.run(&server, || proxies.wait_until_calm(TIMEOUT))?;
         change.record(table, count, size, KUBE_PROXY);
     }
@@ -106,8 +100,6 @@ struct Start {
     synced: Option<Duration>,
     /// The processor time of this process.
     own: Option<Duration>,
-    /// How many requests the server asked to repeat later.
-    throttled: Option<u64>,
 }
 
 impl Start {
@@ -123,9 +115,6 @@ impl Start {
         }
         if let Some(own) = self.own {
             row("processor time of the clients", Value::time(own));
-        }
-        if let Some(throttled) = self.throttled {
-            row("answers 429", Value::count(throttled));
         }
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use shunt_fake_apiserver::{Gate, Kubeconfig, Program, TOKEN};
 use shunt_testbed::{Netns, Scratch};
 
-use crate::beside::Cluster;
+use crate::beside::{Cluster, kube_proxy};
 use crate::process::cpu_time;
 
 /// A process is calm if it uses less of a core than this, for this long.
@@ -32,20 +32,14 @@ impl Proxy {
             .authority(&kubernetes.authority().pem())?
             .token_file(TOKEN)?;
         let folder = Scratch::new()?;
-        let file = folder.path().join("config.yaml");
         // It syncs once, and then it only receives: here its client is measured, not its rules.
-        let configuration = format!(
-            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
-             mode: nftables\nnftables: {{minSyncPeriod: 1h, syncPeriod: 1h}}\n\
+        let settings = format!(
+            "mode: nftables\nnftables: {{minSyncPeriod: 1h, syncPeriod: 1h}}\n\
              conntrack: {{maxPerCore: 0, min: 0}}\n\
              clientConnection: {{kubeconfig: {:?}}}\n",
             kubeconfig.path()
         );
-        std::fs::write(&file, configuration)?;
-        let arguments =
-            [format!("--config={}", file.display()), "--hostname-override=node-1".to_owned()];
-        let program = kubernetes.assets().join("kube-proxy");
-        let program = Program::start(&netns, &program, &arguments, folder.path())?;
+        let program = kube_proxy(&netns, cluster, folder.path(), &settings)?;
         Ok(Proxy { program, _gate: gate, _files: (kubeconfig, folder) })
     }
 }

@@ -14,7 +14,6 @@ mod subjects;
 use std::time::Duration;
 
 use anyhow::Result;
-use shunt::unresponsive::Mode;
 use shunt_fake_apiserver::Kubernetes;
 
 use self::subjects::Subject;
@@ -66,8 +65,8 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
 fn measure_size(table: &mut Table, size: Size) -> Result<()> {
     assert!(size.0 >= u32::from(MEASURED), "needs at least {MEASURED} Services");
     let mut subjects = vec![
-        subjects::shunt("shunt", Mode::Observe, size)?,
-        subjects::shunt("shunt, eject-unresponsive off", Mode::Off, size)?,
+        subjects::shunt("shunt", "observe", size)?,
+        subjects::shunt("shunt, eject-unresponsive off", "off", size)?,
     ];
     match Kubernetes::installed_with(&["kube-proxy"]) {
         Ok(assets) => subjects.extend(subjects::kube_proxies(&assets, size)?),

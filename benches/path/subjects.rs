@@ -1,33 +1,23 @@
 //! Clusters whose nodes have the rules of those that are compared.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::path::Path;
-use std::sync::{Arc, mpsc};
 use std::thread;
 
 use anyhow::{Context, Result};
-use ipnet::IpNet;
-use serde_json::json;
-use shunt::dataplane::{Dataplane, Ownership};
-use shunt::unresponsive::{Inputs, Mode, Search};
-use shunt_core::model::{
-    Change, Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Protocol, Service,
-    ServicePort,
-};
-use shunt_core::plan::{DetectLocal, Options};
-use shunt_fake_apiserver::{Client, Kind};
-use shunt_testbed::Topology;
+use serde_json::{Value, json};
+use shunt_fake_apiserver::Kind;
+use shunt_testbed::{Agent, ManifestDir, Node, Topology};
 
 use super::flows::{
     ANSWER_TIMEOUT, TARGET, bulk, connected, first_answer, pin, rate, round_trips, serve,
     wait_until_answered,
 };
 use super::{MEASURED, Round, Size};
-use crate::beside::{self, Cluster, SERVING_POD, Site};
-use crate::cluster::{self, load};
+use crate::beside::{self, CLUSTER_CIDR, Cluster, SERVING_POD, Site};
 use crate::memory::{fill, post};
+use crate::objects;
 
 /// New connections of each sort in a round.
 const NEW: u16 = 100;
@@ -57,8 +47,7 @@ pub(super) struct Subject {
     datagrams: UdpSocket,
     established: TcpStream,
     bulk: TcpStream,
-    /// Owns its tables as long as it is there.
-    _dataplane: Option<Dataplane>,
+    _agent: Option<(Agent, ManifestDir)>,
 }
 
 impl Subject {
@@ -67,7 +56,7 @@ impl Subject {
         name: &'static str,
         lab: Topology,
         (from_pod, from_node): (Vec<SocketAddrV4>, SocketAddrV4),
-        dataplane: Option<Dataplane>,
+        agent: Option<(Agent, ManifestDir)>,
     ) -> Result<Subject> {
         serve(&lab.pod2)?;
         let of_pod = from_pod.iter().map(|to| (&lab.pod1, *to));
@@ -85,16 +74,7 @@ impl Subject {
             established.set_nodelay(true)?;
             Ok((datagrams, established, TcpStream::connect(to)?))
         })?;
-        Ok(Subject {
-            name,
-            lab,
-            from_pod,
-            from_node,
-            datagrams,
-            established,
-            bulk,
-            _dataplane: dataplane,
-        })
+        Ok(Subject { name, lab, from_pod, from_node, datagrams, established, bulk, _agent: agent })
     }
 
     /// Measures once all that there is to measure.
@@ -159,90 +139,26 @@ fn frontends(lab: &Topology) -> (Vec<SocketAddrV4>, SocketAddrV4) {
     (from_pod, SocketAddrV4::new(lab.node.ipv4[0], NODE_PORT))
 }
 
-/// The rules of shunt, and the thread of a mode of `--eject-unresponsive`.
+/// The rules of an agent with this mode of `--eject-unresponsive`, and Services from a file.
 pub(super) fn shunt(
     name: &'static str,
-    mode: Mode,
+    mode: &str,
     (services, endpoints): Size,
 ) -> Result<Subject> {
     let lab = Topology::new()?;
-    let options = Options {
-        detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/14".parse::<IpNet>()?]),
-        ..Options::default()
-    };
-    let mut dataplane = lab.node.run(|| Ok(Dataplane::open(options, "node-1", Ownership::Own)?))?;
-    dataplane.apply(Change::InterfaceAddresses(lab.node.ips().collect()));
-    dataplane.apply(Change::node(Node {
-        name: "node-1".into(),
-        addresses: vec![lab.node.ipv4[0].into()],
-        pod_cidrs: Vec::new(),
-        zone: None,
-        eligible: true,
-    }));
-    for n in 0..MEASURED {
-        let (service, slice) = measured(n, lab.pod2.ipv4[0]);
-        dataplane.apply(Change::service(service));
-        dataplane.apply(Change::slice(slice));
-    }
-    load(&mut dataplane, (services - u32::from(MEASURED), endpoints));
-    dataplane.sync()?;
-    if mode != Mode::Off {
-        find_unresponsive(&lab, mode)?;
-    }
+    let manifests = ManifestDir::new()?;
+    let others = (0..services - u32::from(MEASURED))
+        .flat_map(|n| [objects::service(n), objects::slice(n, endpoints)]);
+    let all = (0..MEASURED).flat_map(measured).chain(others);
+    let text: String = all.map(|object| format!("---\n{object}\n")).collect();
+    manifests.write("all.yaml", format!("{}{text}", Node::of(&lab.node)))?;
+    let agent = Agent::builder(env!("CARGO_BIN_EXE_shunt"), &lab.node)
+        .arg(format!("--cluster-cidr={CLUSTER_CIDR}"))
+        .arg(format!("--eject-unresponsive={mode}"))
+        .manifests(manifests.path())
+        .start()?;
     let frontends = frontends(&lab);
-    Subject::new(name, lab, frontends, Some(dataplane))
-}
-
-/// Starts the thread, and returns when its rules are there.
-fn find_unresponsive(lab: &Topology, mode: Mode) -> Result<()> {
-    let (started, start) = mpsc::channel();
-    let inputs = Inputs {
-        families: Family::ALL.to_vec(),
-        // All endpoints answer, so that there is nothing to look up.
-        placements: Arc::new(|_| BTreeMap::new()),
-        eject: Arc::new(drop),
-        report: Arc::new(move |endpoints| {
-            let _ = started.send(endpoints.map(drop));
-        }),
-    };
-    lab.node.run(|| Ok(Search::new(inputs).set(mode)?))?;
-    start.recv()?.map_err(anyhow::Error::msg)
-}
-
-/// A Service whose only endpoint is this pod.
-fn measured(n: u16, pod: Ipv4Addr) -> (Service, EndpointSlice) {
-    let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
-    let port = |(name, protocol): (&str, Protocol)| ServicePort {
-        name: name.into(),
-        protocol,
-        port: PORT,
-        node_port: (n == 0).then_some(NODE_PORT),
-    };
-    let service = Service {
-        name: ObjectName::new("bench", name(n)),
-        cluster_ips: vec![frontend(n).into()],
-        ports: protocols.map(port).into(),
-        ..cluster::service(0)
-    };
-    let pattern = cluster::slice(0, 1, 0);
-    let endpoints = pattern.endpoints.iter().map(|endpoint| Endpoint {
-        address: pod.into(),
-        node: Some("node-1".into()),
-        ..endpoint.clone()
-    });
-    let target = |(name, protocol): (&str, Protocol)| EndpointPort {
-        name: name.into(),
-        protocol,
-        port: TARGET,
-    };
-    let slice = EndpointSlice {
-        name: ObjectName::new("bench", format!("{}-abcde", name(n))),
-        service: Some(name(n).into()),
-        ports: protocols.map(target).into(),
-        endpoints: endpoints.collect(),
-        ..pattern
-    };
-    (service, slice)
+    Subject::new(name, lab, frontends, Some((agent, manifests)))
 }
 
 /// The real ones, both with the same API server. What they wrote stays when they end; they and the API
@@ -250,7 +166,10 @@ fn measured(n: u16, pod: Ipv4Addr) -> (Service, EndpointSlice) {
 pub(super) fn kube_proxies(assets: &Path, (services, endpoints): Size) -> Result<Vec<Subject>> {
     let size = (services - u32::from(MEASURED), endpoints);
     let cluster = Cluster::filled_by(assets, size, |admin| {
-        (0..MEASURED).try_for_each(|n| post_measured(admin, n))?;
+        (0..MEASURED).map(measured).try_for_each(|[service, slice]| {
+            post(admin, Kind::Service, &service)?;
+            post(admin, Kind::EndpointSlice, &slice)
+        })?;
         fill(admin, size.0, size.1)
     })?;
     thread::scope(|scope| {
@@ -266,7 +185,8 @@ pub(super) fn kube_proxies(assets: &Path, (services, endpoints): Size) -> Result
     })
 }
 
-fn post_measured(admin: &Client, n: u16) -> Result<()> {
+/// A Service whose only endpoint is a pod of the testbed, with its slice.
+fn measured(n: u16) -> [Value; 2] {
     let ports = [("tcp", "TCP"), ("udp", "UDP")];
     let mut service = json!({
         "apiVersion": "v1", "kind": "Service",
@@ -298,8 +218,7 @@ fn post_measured(admin: &Client, n: u16) -> Result<()> {
             "addresses": [SERVING_POD], "conditions": {"ready": true}, "nodeName": "node-1",
         }],
     });
-    post(admin, Kind::Service, &service)?;
-    post(admin, Kind::EndpointSlice, &slice)
+    [service, slice]
 }
 
 /// Runs kube-proxy until its rules are there.

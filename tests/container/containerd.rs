@@ -87,14 +87,8 @@ impl Containerd {
         format!("/{CGROUP}{}", std::process::id())
     }
 
-    /// Imports an OCI image layout, which has an image of this name.
-    pub(crate) fn import_layout(&self, layout: &Path, name: &str) -> Result<()> {
-        let archive = self.folder().join("layout.tar");
-        output(Command::new("tar").arg("-C").arg(layout).arg("-cf").arg(&archive).arg("."))?;
-        self.import(&archive, name)
-    }
-
-    fn import(&self, archive: &Path, name: &str) -> Result<()> {
+    /// Imports an archive, which has an image of this name.
+    pub(crate) fn import(&self, archive: &Path, name: &str) -> Result<()> {
         let mut ctr = Command::new("ctr");
         ctr.arg("--address").arg(socket(self.folder())).args(["--namespace", "k8s.io"]);
         output(ctr.args(["images", "import", "--no-unpack"]).arg(archive))?;

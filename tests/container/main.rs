@@ -1,7 +1,7 @@
 //! The image of `cargo xtask image` in a container as a kubelet starts it: with containerd, and with
 //! the volumes, arguments and the security context of the rendered chart.
 //!
-//! `SHUNT_IMAGE` names the folder of the image; `cargo xtask container-test` makes it and runs this.
+//! `SHUNT_IMAGE` names the archive of the image; `cargo xtask container-test` makes it and runs this.
 
 mod containerd;
 mod cri;
@@ -27,7 +27,7 @@ use shunt_testbed::{
 use containerd::Containerd;
 use pod::{Pod, Question, Rendered};
 
-/// The folder of the image layout.
+/// The archive of the image.
 const IMAGE: &str = "SHUNT_IMAGE";
 /// The default values of the chart.
 const RENDERED: &str = "deploy/kustomize/base/shunt.yaml";
@@ -46,9 +46,8 @@ const MANY: usize = 80;
 
 fn main() -> ExitCode {
     let image = || {
-        let folder = env::var_os(IMAGE).map(PathBuf::from);
-        let folder = folder.filter(|folder| folder.join("index.json").is_file());
-        folder.ok_or_else(|| format!("{IMAGE} names no image; run `cargo xtask container-test`"))
+        let archive = env::var_os(IMAGE).map(PathBuf::from).filter(|archive| archive.is_file());
+        archive.ok_or_else(|| format!("{IMAGE} names no image; run `cargo xtask container-test`"))
     };
     let ready = image().and_then(|_| Containerd::missing().map_or(Ok(()), Err));
     shunt_fake_apiserver::run_where_possible(vec![
@@ -82,9 +81,9 @@ impl Cluster {
         rendered.set_env("KUBERNETES_SERVICE_HOST", &gate.address().ip().to_string())?;
         rendered.set_env("KUBERNETES_SERVICE_PORT", &gate.address().port().to_string())?;
         let containerd = Containerd::start(&lab.node)?;
-        let layout = env::var_os(IMAGE).context("no image")?;
+        let archive = env::var_os(IMAGE).context("no image")?;
         let name = rendered.agent()?.image.clone().context("no image")?;
-        containerd.import_layout(Path::new(&layout), &name)?;
+        containerd.import(Path::new(&archive), &name)?;
         Ok(Self { lab, api, gate, containerd, rendered, _servers: servers })
     }
 

@@ -1,62 +1,50 @@
-//! What runs inside the virtual machines of `cargo xtask vm-test`. One program with three names:
+//! The tests that need a machine of their own, in the virtual machines of `cargo xtask vm-test`.
 //!
-//! - `init`: the first process. It does what the plan says that came with the machine, reports over
-//!   the second serial port, and switches the machine off.
-//! - `modprobe`: what the kernel calls to load a module, as on any node.
-//! - `shunt-vm`: the tests that need a kernel and a first network namespace of their own, and the
-//!   probes of what the kernel can do.
+//! Rust's own harness has no order and runs several tests at once; here the first test has to find the
+//! machine as it was booted.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "a program of the testbed: what it prints is what it is for"
 )]
 
-mod features;
-mod init;
 mod ipvs;
-mod modprobe;
 mod node;
 mod nodes;
-mod report;
-mod runner;
 
 use std::env;
-use std::path::Path;
-use std::process::ExitCode;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
-fn main() -> ExitCode {
-    if std::process::id() == 1 {
-        init::main();
-    }
-    let mut arguments = env::args();
-    let own_name = arguments.next().unwrap_or_default();
-    let arguments: Vec<String> = arguments.collect();
-    match run(&own_name, &arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{own_name}: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
+/// A test: its name, and what it does.
+type Test = (&'static str, fn() -> Result<()>);
 
-fn run(own_name: &str, arguments: &[String]) -> Result<()> {
-    if Path::new(own_name).ends_with("modprobe") {
-        return modprobe::main(arguments);
-    }
-    match arguments.split_first() {
-        Some((group, filters)) if group == "bare" => {
-            let tests = [&node::TESTS[..], &features::TESTS, &nodes::TESTS, &ipvs::TESTS];
-            runner::run(&tests.concat(), filters)
-        }
-        Some((group, filters)) if group == "without-ipv6" => {
-            runner::run(&node::TESTS_WITHOUT_IPV6, filters)
-        }
-        Some((group, filters)) if group == "after-boot" => {
-            runner::run(&node::TESTS_AFTER_BOOT, filters)
-        }
+fn main() -> Result<()> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let tests = match arguments.first().map(String::as_str) {
+        Some("bare") => [&node::TESTS[..], &nodes::TESTS, &ipvs::TESTS].concat(),
+        Some("without-ipv6") => node::TESTS_WITHOUT_IPV6.to_vec(),
+        Some("after-boot") => node::TESTS_AFTER_BOOT.to_vec(),
         _ => bail!("this is for the virtual machines of `cargo xtask vm-test`"),
+    };
+    let filter = arguments.get(1).map_or("", String::as_str);
+    let (mut passed, mut failed) = (0, 0);
+    for (name, test) in tests.iter().filter(|test| test.0.contains(filter)) {
+        // A failed assertion prints itself.
+        match catch_unwind(AssertUnwindSafe(test)) {
+            Ok(Ok(())) => {
+                println!("test {name} ... ok");
+                passed += 1;
+                continue;
+            }
+            Ok(Err(error)) => eprintln!("{error:?}"),
+            Err(_) => {}
+        }
+        println!("test {name} ... FAILED");
+        failed += 1;
     }
+    ensure!(failed == 0, "{failed} tests failed");
+    println!("test result: ok. {passed} passed; 0 failed; 0 ignored");
+    Ok(())
 }

@@ -4,18 +4,16 @@ use std::env;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use nix::mount::{MsFlags, mount};
 use shunt_testbed::{
     Agent, EndpointSlice, Host, ManifestDir, Netns, Node, Protocol, Service, patience,
 };
 
-use crate::runner::Test;
+use crate::Test;
 
 /// What is done on a machine that has just been booted.
 pub(crate) const TESTS: [Test; 1] =
@@ -106,17 +104,12 @@ fn after_boot() -> Result<()> {
     let loaded = loaded(&["nf_conntrack"])?;
     ensure!(loaded.is_empty(), "another process has loaded {loaded:?} before the agent");
     let world = World::new(true)?;
-    let mounted = Path::new("/run/net-sysctls");
-    fs::create_dir(mounted)?;
-    let bind = MsFlags::MS_BIND;
-    let mount = |source: &Path, target: &Path, flags: MsFlags| {
-        mount(Some(source), target, None::<&str>, flags, None::<&str>)
-            .with_context(|| format!("cannot mount {} on {}", source.display(), target.display()))
-    };
-    let sys = Path::new("/proc/sys");
-    mount(&sys.join("net"), mounted, bind)?;
-    mount(sys, sys, bind)?;
-    mount(sys, sys, bind | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY)?;
+    let mounted = "/run/net-sysctls";
+    let mounts = format!(
+        "mkdir {mounted} && mount --bind /proc/sys/net {mounted} && mount --bind /proc/sys /proc/sys && \
+         mount -o remount,bind,ro /proc/sys"
+    );
+    ensure!(Command::new("sh").args(["-c", &mounts]).status()?.success(), "cannot mount");
 
     let output = Command::new("setpriv")
         .args(["--inh-caps=-all", "--bounding-set=-all,+net_admin", "--no-new-privs"])

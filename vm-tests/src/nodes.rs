@@ -1,17 +1,20 @@
 //! Several nodes, each with an agent of its own, and routing between them.
 
-use anyhow::Result;
+use std::fs;
+
+use anyhow::{Result, ensure};
 use shunt_testbed::{
     Agent, Echo, EndpointSlice, Host, ManifestDir, Node, Protocol, Service, Topology,
 };
 
+use crate::Test;
 use crate::node::agent_binary;
-use crate::runner::Test;
 
 /// What is done with them.
-pub(crate) const TESTS: [Test; 2] = [
+pub(crate) const TESTS: [Test; 3] = [
     ("nodes::policy_cluster_leads_from_any_node_to_any_pod_and_hides_the_client", cluster),
     ("nodes::policy_local_leads_to_the_nodes_own_pods_and_shows_the_client", local),
+    ("nodes::tables_have_owners_as_docs_kernels_md_says", owners),
 ];
 
 const CONFIG: &str = "detectLocalMode: ClusterCIDR\nclusterCIDR: 10.244.0.0/16,fd00:244::/48\n";
@@ -99,5 +102,21 @@ fn local() -> Result<()> {
             _ => drop(probe.times(4).reaches(&["pod-3"]).source_preserved()),
         }
     });
+    Ok(())
+}
+
+/// The kernel lets nobody else modify the agent's tables from 6.9 on. Tables of `shunt trace` have an owner
+/// from 5.12 on.
+fn owners() -> Result<()> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
+    let (major, minor) = (numbers.next(), numbers.next());
+    let at_least = |least: (u32, u32)| (major, minor) >= (Some(least.0), Some(least.1));
+    let cluster = Cluster::new("Cluster")?;
+    let node = &cluster.lab.node;
+    let with_owner = node.nft("add table ip t { flags owner; }\n");
+    ensure!(with_owner.is_ok() == at_least((5, 12)), "an owner on {release}: {with_owner:?}");
+    let deleted = node.nft("delete table ip shunt\n");
+    ensure!(deleted.is_err() == at_least((6, 9)), "an owner that stays on {release}: {deleted:?}");
     Ok(())
 }

@@ -1,16 +1,13 @@
 //! The agent as it is released.
 
 use std::env;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 
-use crate::command::{cargo, command, run};
-use crate::release::source;
+use crate::command::{cargo, command, find, run};
+use crate::release;
 
 /// Build the agent for release; the path of its binary.
 pub(crate) fn build() -> Result<PathBuf> {
@@ -34,9 +31,7 @@ impl Ahead {
                 None => idle.env_remove(name),
             };
         }
-        let [input, output, errors] = [(); 3].map(|()| Stdio::null());
-        // A group of its own, so that its compilers end with it.
-        idle.stdin(input).stdout(output).stderr(errors).process_group(0);
+        idle.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self(idle.spawn().context("cannot run nice")?))
     }
 
@@ -49,36 +44,32 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        if self.0.try_wait().is_ok_and(|ended| ended.is_none()) {
-            let group = i32::try_from(self.0.id()).map(Pid::from_raw);
-            // What is left then ends by itself.
-            let _ = group.map(|group| killpg(group, Signal::SIGTERM));
-            let _ = self.0.wait();
-        }
+        // Its compilers end by themselves.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 fn with_arguments(mut build: Command) -> Result<Command> {
+    // Puts the list of crates into a release.
+    if find("cargo-auditable").is_some() {
+        build.arg("auditable");
+    }
     build.args(["build", "--release", "--locked", "--package", "shunt"]);
     // Without it `shunt version` does not know the commit.
-    if let Some(commit) = source::revision()? {
+    if let Some(commit) = release::commit()? {
         build.env("SHUNT_COMMIT", commit);
     }
     Ok(build)
 }
 
-/// The agent that cargo has just built with this profile.
-pub(crate) fn built(profile: &str) -> Result<PathBuf> {
-    program(profile, "shunt")
-}
-
-/// A program that cargo has just built with this profile, beside the folder that it built us into: that
+/// The agent that cargo has just built with this profile, beside the folder that it built us into: that
 /// folder may be set in more places than one could ask.
-pub(crate) fn program(profile: &str, program: &str) -> Result<PathBuf> {
+pub(crate) fn built(profile: &str) -> Result<PathBuf> {
     let xtask = env::current_exe().context("cannot find the program that runs")?;
     let mut folders = xtask.ancestors().skip(1).filter(|folder| !folder.ends_with("deps"));
     let target = folders.next().and_then(Path::parent).context("xtask is in no target folder")?;
-    let program = target.join(profile).join(program);
+    let program = target.join(profile).join("shunt");
     ensure!(program.is_file(), "cargo has built no {}", program.display());
     Ok(program)
 }

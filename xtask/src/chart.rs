@@ -8,106 +8,57 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use sha2::{Digest as _, Sha256};
 
 use crate::command::{command, find, repository, run, stdout};
-use crate::digest::sha256;
 
 const CHART: &str = "deploy/chart";
 const KUSTOMIZE: &str = "deploy/kustomize";
 
-/// A file that is rendered.
-struct Rendering {
-    output: &'static str,
-    by: Renderer,
-}
-
-/// The program that renders, and from what.
-enum Renderer {
-    /// `helm template` with these files of values and arguments.
-    Helm { values: &'static [&'static str], arguments: &'static [&'static str] },
-    /// `kubectl kustomize` of this folder.
-    Kustomize(&'static str),
-}
+/// A file that is rendered, and the arguments of `helm template`, or the folder that `kubectl kustomize`
+/// renders.
+type Rendering = (&'static str, &'static [&'static str]);
 
 const RENDERINGS: [Rendering; 12] = [
-    Rendering {
-        output: "deploy/kustomize/base/shunt.yaml",
-        by: Renderer::Helm { values: &[], arguments: &["--set=apiServer.host=replace-me.invalid"] },
-    },
-    Rendering {
-        output: "deploy/kustomize/monitoring/monitoring.yaml",
-        by: Renderer::Helm {
-            values: &[],
-            arguments: &[
-                "--show-only=templates/monitoring.yaml",
-                "--set=apiServer.host=replace-me.invalid",
-                "--set=metrics.bindAddress=0.0.0.0",
-                "--set=monitoring.serviceMonitor.enabled=true",
-                "--set=monitoring.rules.enabled=true",
-                "--set=monitoring.dashboard.enabled=true",
-            ],
-        },
-    },
-    Rendering {
-        output: "deploy/guides/check.yaml",
-        by: Renderer::Helm {
-            values: &[],
-            arguments: &[
-                "--set=apiServer.host=replace-me.invalid",
-                "--set=check.jobNodes={node-to-check}",
-            ],
-        },
-    },
+    ("deploy/kustomize/base/shunt.yaml", &["--set=apiServer.host=replace-me.invalid"]),
+    (
+        "deploy/kustomize/monitoring/monitoring.yaml",
+        &[
+            "--show-only=templates/monitoring.yaml",
+            "--set=apiServer.host=replace-me.invalid",
+            "--set=metrics.bindAddress=0.0.0.0",
+            "--set=monitoring.serviceMonitor.enabled=true",
+            "--set=monitoring.rules.enabled=true",
+            "--set=monitoring.dashboard.enabled=true",
+        ],
+    ),
+    (
+        "deploy/guides/check.yaml",
+        &["--set=apiServer.host=replace-me.invalid", "--set=check.jobNodes={node-to-check}"],
+    ),
     // Names of nodes that are alike until after the longest name of a Job.
-    Rendering {
-        output: "tests/fixtures/chart/jobs.yaml",
-        by: Renderer::Helm {
-            values: &[],
-            arguments: &[
-                "--show-only=templates/check.yaml",
-                "--set=apiServer.host=replace-me.invalid",
-                "--set=check.jobNodes[0]=gpu-1.rack-12.row-3.hall-1.frankfurt-main-1.dc.example.com",
-                "--set=check.jobNodes[1]=gpu-1.rack-12.row-3.hall-1.frankfurt-main-1.dc.example.org",
-            ],
-        },
-    },
-    Rendering {
-        output: "tests/fixtures/chart/kubeadm.yaml",
-        by: Renderer::Helm { values: &["deploy/values/kubeadm.yaml"], arguments: &[] },
-    },
-    Rendering {
-        output: "tests/fixtures/chart/k3s.yaml",
-        by: Renderer::Helm { values: &["deploy/values/k3s.yaml"], arguments: &[] },
-    },
-    Rendering {
-        output: "tests/fixtures/chart/rke2.yaml",
-        by: Renderer::Helm { values: &["deploy/values/rke2.yaml"], arguments: &[] },
-    },
-    Rendering {
-        output: "tests/fixtures/chart/kind.yaml",
-        by: Renderer::Helm { values: &["deploy/values/kind.yaml"], arguments: &[] },
-    },
-    Rendering {
-        output: "tests/fixtures/chart/eks.yaml",
-        by: Renderer::Helm { values: &["deploy/values/eks.yaml"], arguments: &[] },
-    },
-    Rendering {
-        output: "tests/fixtures/chart/talos.yaml",
-        by: Renderer::Helm { values: &["deploy/values/talos.yaml"], arguments: &[] },
-    },
-    Rendering {
-        output: "tests/fixtures/chart/everything.yaml",
-        by: Renderer::Helm {
-            values: &["tests/fixtures/chart/everything.values.yaml"],
-            arguments: &[],
-        },
-    },
+    (
+        "tests/fixtures/chart/jobs.yaml",
+        &[
+            "--show-only=templates/check.yaml",
+            "--set=apiServer.host=replace-me.invalid",
+            "--set=check.jobNodes[0]=gpu-1.rack-12.row-3.hall-1.frankfurt-main-1.dc.example.com",
+            "--set=check.jobNodes[1]=gpu-1.rack-12.row-3.hall-1.frankfurt-main-1.dc.example.org",
+        ],
+    ),
+    ("tests/fixtures/chart/kubeadm.yaml", &["--values=deploy/values/kubeadm.yaml"]),
+    ("tests/fixtures/chart/k3s.yaml", &["--values=deploy/values/k3s.yaml"]),
+    ("tests/fixtures/chart/rke2.yaml", &["--values=deploy/values/rke2.yaml"]),
+    ("tests/fixtures/chart/kind.yaml", &["--values=deploy/values/kind.yaml"]),
+    ("tests/fixtures/chart/eks.yaml", &["--values=deploy/values/eks.yaml"]),
+    ("tests/fixtures/chart/talos.yaml", &["--values=deploy/values/talos.yaml"]),
+    (
+        "tests/fixtures/chart/everything.yaml",
+        &["--values=tests/fixtures/chart/everything.values.yaml"],
+    ),
     // Last, because it is made from renderings above.
-    Rendering {
-        output: "tests/fixtures/chart/kustomize-example.yaml",
-        by: Renderer::Kustomize("deploy/kustomize/example"),
-    },
+    ("tests/fixtures/chart/kustomize-example.yaml", &["deploy/kustomize/example"]),
 ];
 
 /// The line of a rendering that has its digest.
@@ -161,18 +112,15 @@ fn check_refusals() -> Result<()> {
 
 /// Render everything anew.
 pub(crate) fn render() -> Result<()> {
-    for program in ["helm", "kubectl"] {
-        if find(program).is_none() {
-            bail!("there is no `{program}` here; install it, no distribution's packages have both");
-        }
+    if let Some(missing) = missing() {
+        bail!("there is no `{missing}` here; install it, no distribution's packages have both");
     }
     lint()?;
     check_refusals()?;
     for rendering in &RENDERINGS {
-        let text = rendering.render()?;
-        fs::write(repository().join(rendering.output), text)
-            .with_context(|| format!("cannot write {}", rendering.output))?;
-        println!("wrote {}", rendering.output);
+        let text = rendered(rendering)?;
+        fs::write(repository().join(rendering.0), text)?;
+        println!("wrote {}", rendering.0);
     }
     Ok(())
 }
@@ -180,67 +128,69 @@ pub(crate) fn render() -> Result<()> {
 /// Where helm and kubectl are installed, check that they still come to the same; elsewhere the test of
 /// the digests has to do.
 pub(crate) fn check() -> Result<()> {
-    if let Some(missing) = ["helm", "kubectl"].into_iter().find(|program| find(program).is_none()) {
+    if let Some(missing) = missing() {
         println!("there is no `{missing}` here: only the digests of the renderings are checked");
         return Ok(());
     }
     lint()?;
     check_refusals()?;
     for rendering in &RENDERINGS {
-        if rendering.render()? != read(rendering.output)? {
-            bail!("{} is not up to date; run `cargo xtask chart`", rendering.output);
-        }
+        let fresh = rendered(rendering)? == read(rendering.0)?;
+        ensure!(fresh, "{} is not up to date; run `cargo xtask chart`", rendering.0);
     }
     println!("the renderings of the chart and of the kustomizations are up to date");
     Ok(())
+}
+
+fn missing() -> Option<&'static str> {
+    ["helm", "kubectl"].into_iter().find(|program| find(program).is_none())
 }
 
 fn lint() -> Result<()> {
     run(command("helm").args(["lint", "--strict", "--quiet", CHART]))
 }
 
-impl Rendering {
-    fn render(&self) -> Result<String> {
-        let (head, text) = match &self.by {
-            Renderer::Helm { values, arguments } => {
-                let mut helm = command("helm");
-                helm.args(["template", "shunt", CHART, "--namespace=kube-system"]);
-                helm.args(values.iter().map(|file| format!("--values={file}"))).args(*arguments);
-                ("the chart", stdout(&mut helm)?)
-            }
-            Renderer::Kustomize(folder) => {
-                (*folder, stdout(command("kubectl").args(["kustomize", folder]))?)
-            }
-        };
-        let body = without_traces_of_helm(&text);
-        let digest = self.digest(&body)?;
-        Ok(format!(
-            "# Made from {head} by `cargo xtask chart`; change it there.\n{DIGEST}{digest}\n{body}"
-        ))
-    }
+/// The folder of a kustomization.
+fn kustomization((_, arguments): &Rendering) -> Option<&'static str> {
+    arguments.first().copied().filter(|argument| !argument.starts_with("--"))
+}
 
-    /// Over the rendering, and over every file that it is made from.
-    fn digest(&self, body: &str) -> Result<String> {
-        let mut files = Vec::new();
-        match &self.by {
-            Renderer::Helm { values, arguments } => {
-                collect(Path::new(CHART), &mut files)?;
-                files.extend(values.iter().map(|file| (*file).to_owned()));
-                files.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-            }
-            Renderer::Kustomize(_) => collect(Path::new(KUSTOMIZE), &mut files)?,
+fn rendered(rendering: &Rendering) -> Result<String> {
+    let (head, text) = match kustomization(rendering) {
+        Some(folder) => (folder, stdout(command("kubectl").args(["kustomize", folder]))?),
+        None => {
+            let mut helm = command("helm");
+            helm.args(["template", "shunt", CHART, "--namespace=kube-system"]).args(rendering.1);
+            ("the chart", stdout(&mut helm)?)
         }
-        let mut all = Vec::new();
-        for file in &files {
-            let text = if file.starts_with("--") { String::new() } else { read(file)? };
-            for part in [file.as_str(), &text] {
-                all.extend((part.len() as u64).to_be_bytes());
-                all.extend(part.as_bytes());
-            }
-        }
-        all.extend(body.as_bytes());
-        Ok(sha256(&all))
+    };
+    let body = without_traces_of_helm(&text);
+    let digest = digest(rendering, &body)?;
+    Ok(format!(
+        "# Made from {head} by `cargo xtask chart`; change it there.\n{DIGEST}{digest}\n{body}"
+    ))
+}
+
+/// Over the rendering, and over every file that it is made from.
+fn digest(rendering: &Rendering, body: &str) -> Result<String> {
+    let mut files = Vec::new();
+    if kustomization(rendering).is_some() {
+        collect(Path::new(KUSTOMIZE), &mut files)?;
+    } else {
+        collect(Path::new(CHART), &mut files)?;
+        let words = rendering.1.iter().map(|word| word.trim_start_matches("--values="));
+        files.extend(words.map(str::to_owned));
     }
+    let mut all = Sha256::new();
+    for file in &files {
+        let text = if file.starts_with("--") { String::new() } else { read(file)? };
+        for part in [file.as_str(), &text] {
+            all.update((part.len() as u64).to_be_bytes());
+            all.update(part);
+        }
+    }
+    all.update(body);
+    Ok(all.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Leaves out what depends on helm: its comments and labels, and blank lines at the end of a document,
@@ -297,15 +247,15 @@ mod tests {
     #[test]
     fn every_rendering_is_that_of_the_chart_as_it_is() {
         for rendering in &RENDERINGS {
-            let text = read(rendering.output).unwrap();
-            let (_, rest) = text.split_once(DIGEST).expect(rendering.output);
-            let (digest, body) = rest.split_once('\n').expect(rendering.output);
+            let text = read(rendering.0).unwrap();
+            let (_, rest) = text.split_once(DIGEST).expect(rendering.0);
+            let (written, body) = rest.split_once('\n').expect(rendering.0);
             assert_eq!(
-                digest,
-                rendering.digest(body).unwrap(),
+                written,
+                digest(rendering, body).unwrap(),
                 "{} does not belong to the chart or the kustomization as it is now: \
                  run `cargo xtask chart`, with helm and kubectl installed",
-                rendering.output
+                rendering.0
             );
         }
     }

@@ -9,26 +9,19 @@
 )]
 
 mod agent;
-mod canvas;
 mod chart;
 mod ci;
 mod command;
+
 mod demo;
-mod digest;
 mod image;
-mod man;
-mod mirror;
 mod packages;
-mod pictures;
 mod privilege;
-mod programs;
 mod release;
-mod report;
 mod site;
 mod style;
 mod suite;
 mod tidy;
-mod tree;
 mod upgrade;
 mod vm;
 
@@ -38,7 +31,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::packages::{Installer, Purpose};
+use crate::packages::Installer;
 use crate::style::Style;
 
 #[derive(Parser)]
@@ -83,8 +76,8 @@ enum Task {
         /// Do that with the figures of an earlier run, a file of `--write-json`, instead of a run
         #[arg(long, value_name = "FILE", requires = "docs")]
         from: Option<PathBuf>,
-        /// Sections (cold, change, path; an unknown name prints all), sizes (1000x10), `--write FILE`
-        /// for a table in Markdown and `--write-json FILE` for figures with their units
+        /// Sections (cold, change, path; an unknown name prints all), sizes (1000x10), and
+        /// `--write-json FILE` for figures with their units
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -94,16 +87,12 @@ enum Task {
         #[arg(long, hide = true)]
         agent: Option<PathBuf>,
     },
-    /// Make a container image of the agent, as an OCI image layout, without a container engine
-    Image(image::Arguments),
-    /// Make all that is published for a version: binaries, image, chart, source, digests, provenance
+    /// Make the container image of the agent with buildah: as root
+    Image,
+    /// Build, start and pack the files of a version, with their digests
     Release(release::Arguments),
-    /// Build the tests that need no kernel for arm64, and run them under QEMU
-    Arm64(release::EmulationArguments),
-    /// Write the man pages of shunt and its commands to `target/man`
-    Man,
     /// Make the pictures of commands in docs/pictures, from real runs
-    Pictures(pictures::Arguments),
+    Pictures,
     /// Build the pages of the repository as a site, and check its links
     Site,
     /// Boot distribution kernels in QEMU and run the kernel and packet tests there
@@ -128,25 +117,23 @@ fn main() -> ExitCode {
     let installer = Installer { only_print: cli.no_install };
     let outcome = match &cli.task {
         Task::Setup => installer
-            .ensure(Purpose::ALL)
+            .ensure(packages::ALL)
             .map(|()| println!("everything that shunt needs from the system is there")),
         Task::Test { args } => with_not_run(|not_run| suite::test(&installer, args, not_run)),
         Task::Tidy => tidy::run(),
         Task::Soak { minutes, seed } => suite::soak(&installer, *minutes, *seed),
-        Task::Bench { docs: true, from: Some(file), .. } => report::write(file),
+        Task::Bench { docs: true, from: Some(file), .. } => suite::write_docs(file),
         Task::Bench { docs: true, args, .. } => suite::bench_for_docs(&installer, args),
         Task::Bench { args, .. } => suite::bench(&installer, args),
         Task::Demo { agent: None } => demo::prepare(&installer),
         Task::Demo { agent: Some(agent) } => demo::run(agent),
-        Task::Image(arguments) => image::run(&installer, arguments),
+        Task::Image => image::run(&installer),
         Task::Release(arguments) => release::run(&installer, arguments),
-        Task::Arm64(arguments) => release::emulate(&installer, arguments),
-        Task::Man => man::run(&installer),
-        Task::Pictures(arguments) => pictures::run(&installer, arguments),
+        Task::Pictures => suite::pictures(&installer),
         Task::Site => site::run(),
         Task::VmTest(arguments) => vm::run(&installer, arguments),
         Task::ContainerTest { args } => with_not_run(|not_run| {
-            image::run(&installer, &image::Arguments::default())?;
+            image::run(&installer)?;
             suite::container(&installer, args, not_run)
         }),
         Task::Upgrade(arguments) => {
@@ -175,26 +162,6 @@ fn with_not_run(tests: impl FnOnce(&mut Vec<String>) -> Result<()>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn bench(words: &[&str]) -> (bool, Option<PathBuf>, Vec<String>) {
-        let cli = Cli::try_parse_from([&["xtask", "bench"], words].concat()).unwrap();
-        match cli.task {
-            Task::Bench { docs, from, args } => (docs, from, args),
-            _ => unreachable!("another task"),
-        }
-    }
-
-    #[test]
-    fn words_for_the_benchmarks_are_kept_from_those_for_the_task() {
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        assert_eq!(bench(&["--docs"]), (true, None, Vec::new()));
-        let sections = ["path", "1000x10", "--write", "table.md"];
-        assert_eq!(bench(&[&["--docs"], &sections[..]].concat()), (true, None, words(&sections)));
-        assert_eq!(bench(&["--write", "table.md"]), (false, None, words(&["--write", "table.md"])));
-        let from = Some(PathBuf::from("rows.json"));
-        assert_eq!(bench(&["--docs", "--from", "rows.json"]), (true, from, Vec::new()));
-        assert!(Cli::try_parse_from(["xtask", "bench", "--from", "rows.json"]).is_err());
-    }
 
     #[test]
     fn pages_name_tasks_that_exist() {

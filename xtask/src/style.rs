@@ -18,10 +18,6 @@ impl Style {
         Self { rich: stdout().is_terminal() && !refused }
     }
 
-    /// Plain text, whatever stdout is.
-    #[cfg(test)]
-    pub(crate) const PLAIN: Self = Self { rich: false };
-
     /// Whether stdout shows colour and block characters.
     pub(crate) fn is_rich(self) -> bool {
         self.rich
@@ -29,10 +25,6 @@ impl Style {
 
     pub(crate) fn bold(self, text: impl Display) -> String {
         self.paint("1", text)
-    }
-
-    pub(crate) fn dim(self, text: impl Display) -> String {
-        self.paint("2", text)
     }
 
     pub(crate) fn red(self, text: impl Display) -> String {

@@ -3,19 +3,20 @@
 
 use std::env;
 use std::fs;
-use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::num::NonZero;
 use std::path::Path;
 use std::process::{self, Command, Stdio};
 use std::thread;
 
 use anyhow::{Context as _, Result, bail};
+use nix::unistd::geteuid;
 
+use crate::agent;
 use crate::command::{cargo, describe, repository, run};
 use crate::image;
-use crate::packages::{Installer, Purpose};
-use crate::privilege::Privilege;
-use crate::report;
+use crate::packages::{self, Installer};
+use crate::privilege;
 use crate::style::Style;
 
 /// The variable that test programs know; see `record_not_run` of `tests/support/testbed`.
@@ -47,7 +48,7 @@ pub(crate) fn container(
     args: &[String],
     not_run: &mut Vec<String>,
 ) -> Result<()> {
-    installer.ensure(&[Purpose::Build, Purpose::Test, Purpose::Container])?;
+    installer.ensure(&[packages::BUILD, packages::CONTAINER])?;
     // Those of a run without an image.
     not_run.retain(|line| !line.contains(" of container: "));
     let mut tests = cargo();
@@ -75,11 +76,9 @@ pub(crate) fn upgrade(
 fn run_recording(tests: &mut Command, not_run: &mut Vec<String>) -> Result<()> {
     let file = env::temp_dir().join(format!("shunt-tests-not-run-{}", process::id()));
     let outcome = run_naming_failures(tests.env(NOT_RUN, &file));
-    match fs::read_to_string(&file) {
-        Ok(lines) => not_run.extend(lines.lines().map(str::to_owned)),
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(error).context(format!("cannot read {}", file.display())),
-    }
+    // Without such tests there is no file.
+    let lines = fs::read_to_string(&file).unwrap_or_default();
+    not_run.extend(lines.lines().map(str::to_owned));
     // Gone with the machine's other temporary files, if not now.
     let _ = fs::remove_file(&file);
     outcome
@@ -154,18 +153,26 @@ pub(crate) fn bench(installer: &Installer, args: &[String]) -> Result<()> {
 /// section failed.
 pub(crate) fn bench_for_docs(installer: &Installer, args: &[String]) -> Result<()> {
     let file = repository().join("target/benchmarks.json");
-    match fs::remove_file(&file) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(error).context(format!("cannot delete {}", file.display()));
-        }
-        _ => {}
-    }
+    let _ = fs::remove_file(&file);
     let written = ["--write-json".to_owned(), file.display().to_string()];
     let outcome = bench(installer, &[args, &written].concat());
     if outcome.is_err() && !file.exists() {
         return outcome;
     }
-    report::write(&file).and(outcome)
+    write_docs(&file).and(outcome)
+}
+
+/// Brings figures, which are in this file, into the documents.
+pub(crate) fn write_docs(file: &Path) -> Result<()> {
+    let file = fs::canonicalize(file).with_context(|| format!("cannot read {}", file.display()))?;
+    run(cargo().args(["run", "--quiet", "--package=shunt-draw", "figures"]).arg(file))
+}
+
+/// Makes the pictures of commands, in a network namespace of its own.
+pub(crate) fn pictures(installer: &Installer) -> Result<()> {
+    let shunt = agent::build()?;
+    let mut draw = prepared(installer)?;
+    run(draw.args(["run", "--package=shunt-draw", "pictures"]).arg(shunt))
 }
 
 /// True if the arguments name packages, which `--workspace` would overrule.
@@ -182,8 +189,7 @@ fn run_programs(installer: &Installer, subcommand: &[&str], args: &[String]) -> 
 
 /// A cargo that has what it needs, and whose programs get the rights that they need.
 fn prepared(installer: &Installer) -> Result<Command> {
-    installer.ensure(&[Purpose::Build, Purpose::Test])?;
-    let privilege = Privilege::probe()?;
+    installer.ensure(&[packages::BUILD, packages::NAMESPACES, packages::TEST])?;
 
     let mut cargo = cargo();
     if env::var_os(THREADS).is_none() {
@@ -191,10 +197,11 @@ fn prepared(installer: &Installer) -> Result<Command> {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         cargo.env(THREADS, (2 * processors).to_string());
     }
-    if privilege == Privilege::UserNamespace {
+    let isolation = privilege::isolation()?;
+    if !geteuid().is_root() {
         // Only the programs that cargo built run as the namespace's root: the build stays outside,
         // where the files that it writes belong to the user and the network is reachable.
-        cargo.args(["--config", &runner(&privilege.isolation())]);
+        cargo.args(["--config", &runner(&isolation)]);
     }
     Ok(cargo)
 }

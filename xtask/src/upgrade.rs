@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
 use crate::command::{cargo, command, output, repository, run, stdout};
-use crate::packages::{Installer, Purpose};
+use crate::packages::{self, Installer};
 use crate::suite;
 
 /// The revision without a release to upgrade from: the last one whose tables have another layout.
@@ -36,7 +36,7 @@ pub(crate) fn run_tests(
     arguments: &Arguments,
     not_run: &mut Vec<String>,
 ) -> Result<()> {
-    installer.ensure(&[Purpose::Build])?;
+    installer.ensure(&[packages::BUILD])?;
     let revision = arguments.from.clone().map_or_else(newest_release, Ok)?;
     let commit =
         stdout(git(&["rev-parse", "--verify", "--quiet"]).arg(format!("{revision}^{{commit}}")))
@@ -68,15 +68,9 @@ fn newest_release() -> Result<String> {
 fn build(commit: &str, folder: &Path) -> Result<()> {
     let source = folder.join("source");
     // What an interrupted run has left.
-    if source.exists() {
-        fs::remove_dir_all(&source)
-            .with_context(|| format!("cannot remove {}", source.display()))?;
-    }
-    fs::create_dir_all(&source).with_context(|| format!("cannot make {}", source.display()))?;
-    let archive = folder.join("source.tar");
-    run(git(&["archive", "--format=tar", "--output"]).arg(&archive).arg(commit))?;
-    run(command("tar").arg("-C").arg(&source).arg("-xf").arg(&archive))?;
-    fs::remove_file(&archive)?;
+    let _ = fs::remove_dir_all(&source);
+    run(&mut git(&["worktree", "prune"]))?;
+    run(git(&["worktree", "add", "--detach"]).arg(&source).arg(commit))?;
     // One folder for all versions, and not this version's, whose agent it would replace.
     let target = repository().join(FOLDER).join("target");
     let mut build = cargo();

@@ -155,24 +155,3 @@ impl fmt::Display for Target<'_> {
         write!(f, "{:<46}", format!("{kind} {}, from {from}:", self.address))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The addresses above are also in the manifests, which read better without placeholders.
-    #[test]
-    fn the_manifests_have_what_the_demo_connects_to() {
-        let folder = repository().join(EXAMPLE);
-        let service = fs::read_to_string(folder.join("service.yaml")).unwrap();
-        for address in CLUSTER_IPS {
-            let address: SocketAddr = address.parse().unwrap();
-            assert!(service.contains(&format!("    - {}\n", address.ip())), "{address}");
-        }
-        assert!(service.contains(&format!("nodePort: {NODE_PORT}\n")));
-        let endpoints = fs::read_to_string(folder.join(ENDPOINTS)).unwrap();
-        for backend in BACKENDS {
-            assert_eq!(endpoints.matches(&format!("name: {backend}\n")).count(), 2, "{backend}");
-        }
-    }
-}

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use shunt_testbed::Agent;
 
 use self::cluster::{BACKENDS, Cluster, ENDPOINTS, EXAMPLE, GONE, REMAINING, Target};
@@ -23,8 +23,8 @@ use self::page::Page;
 use self::traffic::Sent;
 use crate::agent;
 use crate::command::{cargo, repository, run as run_command};
-use crate::packages::{Installer, Purpose};
-use crate::privilege::Privilege;
+use crate::packages::{self, Installer};
+use crate::privilege;
 use crate::style::Style;
 
 /// Connections to each address.
@@ -50,18 +50,17 @@ const WAY: [(&str, &str); 5] = [
 
 /// Build the agent, then run ourselves once more where we may do what we like to the network.
 pub(crate) fn prepare(installer: &Installer) -> Result<()> {
-    installer.ensure(&[Purpose::Build, Purpose::Demo])?;
-    let privilege = Privilege::probe()?;
+    installer.ensure(&[packages::BUILD, packages::NAMESPACES])?;
     // Not as it is released: people wait for it.
     run_command(cargo().args(["build", "--locked", "--package", "shunt"]))?;
     let agent = agent::built("debug")?;
     let xtask = env::current_exe().context("cannot find the program that runs")?;
-    run_command(privilege.isolated(&xtask).args(["demo", "--agent"]).arg(agent))
+    run_command(privilege::isolated(&xtask)?.args(["demo", "--agent"]).arg(agent))
 }
 
 /// The demo proper, with this binary as the agent.
 pub(crate) fn run(binary: &Path) -> Result<()> {
-    let mut page = Page::new(Style::of_stdout());
+    let mut page = Page { style: Style::of_stdout(), sections: 0 };
     let cluster = Cluster::new()?;
     page.section("A cluster of network namespaces");
     cluster.introduce(&page);
@@ -70,16 +69,15 @@ pub(crate) fn run(binary: &Path) -> Result<()> {
     let started = Instant::now();
     let agent = Agent::builder(binary, cluster.node()).manifests(cluster.manifests()).start()?;
     let took = started.elapsed();
-    page.claim(took < READY, format!("ready after {}", milliseconds(took)));
+    page.claim(took < READY, format!("ready after {}", milliseconds(took)))?;
 
     let targets = cluster.targets()?;
     spread(&mut page, &targets)
         .and_then(|()| removal(&mut page, &cluster, &targets))
         .and_then(|()| rules(&mut page, &cluster))
         .with_context(|| format!("the demo broke off; the agent's log:\n{}", agent.log()))?;
-    let log = agent.log();
     departure(&mut page, &targets, agent)?;
-    page.finish(&log)?;
+    println!("\n{}", page.style.green("Everything is as it should be."));
     let shunt = binary.strip_prefix(repository()).unwrap_or(binary).display();
     println!("The cluster is gone with this process. To go on:");
     for (what, why) in [
@@ -97,9 +95,9 @@ fn spread(page: &mut Page, targets: &[Target<'_>]) -> Result<()> {
     page.section(format!("{CONNECTIONS} connections to each address of the Service"));
     for target in targets {
         let sent = traffic::send(target.client, target.address, CONNECTIONS)?;
-        page.claim(sent.tally.is_even_among(&BACKENDS), format!("{target} {sent}"));
-        let sources = format!("{target} pods see {:?}", sent.tally.sources());
-        page.claim_unsaid(target.sources_are_right(&sent.tally), sources);
+        page.claim(sent.tally.is_even_among(&BACKENDS), format!("{target} {sent}"))?;
+        let sources = sent.tally.sources();
+        ensure!(target.sources_are_right(&sent.tally), "{target} pods see {sources:?}");
     }
     page.line("Behind a ClusterIP, pods see their client; behind a node port, the node.");
     Ok(())
@@ -114,15 +112,13 @@ fn removal(page: &mut Page, cluster: &Cluster, targets: &[Target<'_>]) -> Result
         total += sent.tally.total();
         lost += sent.tally.lost();
         // Without a connection before the removal, its end would go unnoticed.
-        let Some(last) = sent.last_opened.get(GONE) else {
-            page.claim(false, format!("{target} {GONE} is reached before it goes away"));
-            continue;
-        };
+        let last = sent.last_opened.get(GONE);
+        let last = last.with_context(|| format!("{target} {GONE} is not reached before"))?;
         slowest = slowest.max(last.saturating_duration_since(removed));
     }
     let late = format!("{} later, no client reaches {GONE} any more", milliseconds(slowest));
-    page.claim(slowest < AFTER / 2, late);
-    page.claim(lost == 0, format!("{lost} of {total} connections lost meanwhile"));
+    page.claim(slowest < AFTER / 2, late)?;
+    page.claim(lost == 0, format!("{lost} of {total} connections lost meanwhile"))?;
     remaining(page, targets)
 }
 
@@ -130,7 +126,7 @@ fn removal(page: &mut Page, cluster: &Cluster, targets: &[Target<'_>]) -> Result
 fn remaining(page: &mut Page, targets: &[Target<'_>]) -> Result<()> {
     for target in targets {
         let sent = traffic::send(target.client, target.address, CONNECTIONS)?;
-        page.claim(sent.tally.is_even_among(&REMAINING), format!("{target} {sent}"));
+        page.claim(sent.tally.is_even_among(&REMAINING), format!("{target} {sent}"))?;
     }
     Ok(())
 }
@@ -171,10 +167,10 @@ fn rules(page: &mut Page, cluster: &Cluster) -> Result<()> {
     let rules = cluster.node().output("nft", &["list", "table", "ip", "shunt"])?;
     for (block, text) in WAY {
         let lines = excerpt(&rules, block, text);
-        page.claim_unsaid(!lines.is_empty(), format!("{block} has {text}"));
+        ensure!(!lines.is_empty(), "{block} does not have {text}");
         for (number, line) in lines.iter().enumerate() {
             let name = if number == 0 { block } else { "" };
-            page.line(format!("{name:<21}{}", page.quoted(line)));
+            page.line(format!("{name:<21}{}", page.style.cyan(line)));
         }
     }
     page.line("More Services are more elements of these maps, and not one rule more.");

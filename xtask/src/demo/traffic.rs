@@ -92,21 +92,3 @@ fn send_while(client: &Netns, to: SocketAddr, more: &(dyn Fn() -> bool + Sync)) 
     })?;
     Ok(sent.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_connection_of_a_backend_is_the_one_opened_last() {
-        let mut sent = Sent::default();
-        let early = Instant::now();
-        let late = early + Duration::from_secs(1);
-        for opened in [late, early] {
-            let source = "192.0.2.1".parse().unwrap();
-            sent.record(Outcome::Reached { server: "a".into(), source }, opened);
-        }
-        assert_eq!(sent.last_opened["a"], late);
-        assert_eq!(sent.tally.reached("a"), 2);
-    }
-}

@@ -6,63 +6,23 @@
 mod licences;
 mod text;
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::command::{command, repository, stdout};
-use crate::site;
-
-/// Something that a rule objects to.
-#[derive(Debug, PartialEq, Eq)]
-struct Violation {
-    /// The file, from the root of the repository.
-    file: String,
-    /// The line, where there is one.
-    line: Option<usize>,
-    /// What is wrong, and what to do instead.
-    message: String,
-}
-
-impl Violation {
-    fn at(file: &str, line: usize, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line: Some(line), message: message.into() }
-    }
-
-    fn of(file: &str, message: impl Into<String>) -> Self {
-        Self { file: file.to_owned(), line: None, message: message.into() }
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            Some(line) => write!(f, "{}:{line}: {}", self.file, self.message),
-            None => write!(f, "{}: {}", self.file, self.message),
-        }
-    }
-}
 
 /// Check every file of the repository and every dependency.
 pub(crate) fn run() -> Result<()> {
     let mut violations = Vec::new();
     let mut files = 0;
-    let mut pages = BTreeMap::new();
-    let tracked = tracked_files()?;
-    for path in &tracked {
+    for path in &tracked_files()? {
         let Some(text) = read_text(path)? else {
             continue;
         };
         files += 1;
         violations.extend(text::check(path, &text));
-        if path.ends_with(".md") {
-            pages.insert(path.clone(), text);
-        }
     }
-    let faults = site::check::pages(&tracked.into_iter().collect(), &pages).into_iter();
-    violations.extend(faults.map(|(file, line, message)| Violation { file, line, message }));
     let dependencies = licences::dependencies()?;
     violations.extend(licences::check(&dependencies, &read("deny.toml")?)?);
 

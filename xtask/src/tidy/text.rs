@@ -1,8 +1,6 @@
 //! Rules about any text file: length, tests that do not run, and names of places that are not
 //! everybody's.
 
-use super::Violation;
-
 /// A file longer than this does more than one thing.
 const LONGEST_FILE: usize = 600;
 
@@ -31,49 +29,42 @@ const REGISTRY_HOSTS: [&str; 9] = [
 ];
 
 /// Where Debian is on a machine that is no Debian, whose apt cannot say it.
-const DEFAULT_MIRROR: (&str, &str) = ("xtask/src/mirror.rs", REGISTRY_HOSTS[6]);
+const DEFAULT_MIRROR: (&str, &str) = ("xtask/src/vm/kernel.rs", REGISTRY_HOSTS[6]);
 
 /// How a netlink socket is opened without the crate `mnl`, which all of the agent's are opened with.
 const NETLINK_FAMILY: [&str; 2] = ["AF_NETLINK", "AddressFamily::Netlink"];
 
 /// What is wrong with this file.
-pub(super) fn check(path: &str, text: &str) -> Vec<Violation> {
+pub(super) fn check(path: &str, text: &str) -> Vec<String> {
     let mut violations = Vec::new();
     let lines = text.lines().count();
     if LIMITED.iter().any(|folder| path.starts_with(folder)) && lines > LONGEST_FILE {
-        violations.push(Violation::of(
-            path,
-            format!("{lines} lines; {LONGEST_FILE} is the limit: split it by subject"),
+        violations.push(format!(
+            "{path}: {lines} lines; {LONGEST_FILE} is the limit: split it by subject"
         ));
     }
     for (number, line) in (1..).zip(text.lines()) {
+        let mut object = |message: String| violations.push(format!("{path}:{number}: {message}"));
         if path.ends_with(".rs") && line.trim_start().starts_with(IGNORED_TEST) {
-            let message = "an ignored test proves nothing; make it run or remove it";
-            violations.push(Violation::at(path, number, message));
+            object("an ignored test proves nothing; make it run or remove it".to_owned());
         }
         let is_product = path.starts_with("src/") || path.starts_with("crates/");
         if is_product && NETLINK_FAMILY.iter().any(|name| line.contains(name)) {
-            let message = "netlink sockets are those of crates/nfnetlink/src/socket.rs";
-            violations.push(Violation::at(path, number, message));
+            object("netlink sockets are those of crates/nfnetlink/src/socket.rs".to_owned());
         }
         if let Some(place) = MACHINE_PATHS.iter().find(|place| names_path(line, place)) {
-            violations.push(Violation::at(
-                path,
-                number,
-                format!("`{place}` is a folder of one machine; use a relative path"),
-            ));
+            object(format!("`{place}` is a folder of one machine; use a relative path"));
         }
         if path == "Cargo.lock" && line.starts_with("source = ") {
             // Cargo's own name for its registry, which a mirror does not change.
+            if !line.contains(REGISTRY_HOSTS[2]) {
+                object("take the crate from the registry".to_owned());
+            }
             continue;
         }
         let host = REGISTRY_HOSTS.iter().find(|host| line.contains(**host));
         if let Some(host) = host.filter(|host| (path, **host) != DEFAULT_MIRROR) {
-            violations.push(Violation::at(
-                path,
-                number,
-                format!("`{host}` is a registry's host; leave it to the machine's settings"),
-            ));
+            object(format!("`{host}` is a registry's host; leave it to the machine's settings"));
         }
     }
     violations
@@ -96,24 +87,21 @@ mod tests {
         let long = "\n".repeat(LONGEST_FILE + 1);
         assert_eq!(check("src/model/store.rs", &long).len(), 1);
         assert_eq!(check("xtask/src/main.rs", &long).len(), 1);
-        assert_eq!(check("LICENSE-GPL", &long), []);
-        assert_eq!(check("src/lib.rs", &"\n".repeat(LONGEST_FILE)), []);
+        assert_eq!(check("LICENSE-GPL", &long), [""; 0]);
+        assert_eq!(check("src/lib.rs", &"\n".repeat(LONGEST_FILE)), [""; 0]);
     }
 
     #[test]
     fn a_test_that_does_not_run_is_refused() {
         for source in ["#[test]\n#[ignore]\nfn f() {}", "    #[ignore = \"slow\"]\n"] {
             assert_eq!(check("tests/packets.rs", source).len(), 1, "{source}");
-            assert_eq!(check("README.md", source), []);
         }
     }
 
     #[test]
     fn a_netlink_socket_of_the_product_is_refused() {
-        for name in NETLINK_FAMILY {
-            assert_eq!(check("src/check/kernel.rs", name).len(), 1, "{name}");
-            assert_eq!(check("tests/it/packets/exclusive.rs", name), []);
-        }
+        assert_eq!(check("src/check/kernel.rs", NETLINK_FAMILY[0]).len(), 1);
+        assert_eq!(check("tests/it/packets/exclusive.rs", NETLINK_FAMILY[0]), [""; 0]);
     }
 
     #[test]
@@ -122,10 +110,10 @@ mod tests {
             let text = format!("one\nsee {place}x\n");
             let violations = check("README.md", &text);
             assert_eq!(violations.len(), 1, "{place}");
-            assert_eq!(violations[0].line, Some(2));
+            assert!(violations[0].starts_with("README.md:2: "), "{violations:?}");
         }
         let relative = format!("net{}x and $HOME{}y", MACHINE_PATHS[0], MACHINE_PATHS[0]);
-        assert_eq!(check("README.md", &relative), []);
+        assert_eq!(check("README.md", &relative), [""; 0]);
     }
 
     #[test]
@@ -135,12 +123,13 @@ mod tests {
         }
         let source =
             format!("source = \"registry+https://github.com/rust-lang/{}\"", REGISTRY_HOSTS[2]);
-        assert_eq!(check("Cargo.lock", &source), []);
+        assert_eq!(check("Cargo.lock", &source), [""; 0]);
+        assert_eq!(check("Cargo.lock", "source = \"git+https://example.org/forked.git\"").len(), 1);
         assert_eq!(check("deny.toml", &source).len(), 1);
     }
 
     #[test]
     fn this_file_passes_its_own_rules() {
-        assert_eq!(check("xtask/src/tidy/text.rs", include_str!("text.rs")), []);
+        assert_eq!(check("xtask/src/tidy/text.rs", include_str!("text.rs")), [""; 0]);
     }
 }

@@ -1,235 +1,183 @@
-//! Kernels to boot: packages of Debian and Ubuntu, kept with their digests, or local ones.
+//! Kernels of Debian and Ubuntu: fetched by an apt of its own, which verifies them and needs no root.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::command::{command, run};
-use crate::digest::sha256;
-use crate::mirror::{Archive, Package, Suite};
+use super::shell;
+use crate::command::{command, output, repository, run, stdout};
+use crate::packages::KEYRING;
 
-/// A line of kernels, and where its newest is.
-pub(super) struct Line {
-    /// What it is called: in arguments, in reports, in `docs/kernels.md`.
-    pub(super) name: &'static str,
-    suite: &'static str,
-    archive: Archive,
-    /// Start of the names of the packages; the rest is the kernel's release. The first one has the
-    /// kernel.
-    packages: &'static [&'static str],
-    /// How the release starts.
-    release: &'static str,
-    /// How the release ends: Debian's kernel for clouds is small, and has drivers for QEMU's devices.
-    flavour: &'static str,
-}
+/// Where Debian is on a machine that is no Debian.
+const DEFAULT: &str = "http://deb.debian.org";
 
-/// All lines. A suite drops old packages at every update, so none is named in full.
-pub(super) const LINES: [Line; 6] = [
-    Line {
-        name: "5.10",
-        suite: "bullseye-security",
-        archive: Archive::DebianSecurity,
-        packages: &["linux-image-"],
-        release: "5.10.",
-        flavour: "-cloud-amd64",
-    },
-    // Not that of RHEL 9, which has many changes of later kernels.
-    Line {
-        name: "5.14",
-        suite: "focal-updates",
-        archive: Archive::Ubuntu,
-        packages: &["linux-image-unsigned-", "linux-modules-"],
-        release: "5.14.",
-        flavour: "-oem",
-    },
-    Line {
-        name: "5.15",
-        suite: "jammy-updates",
-        archive: Archive::Ubuntu,
-        packages: &["linux-image-unsigned-", "linux-modules-", "linux-modules-extra-"],
-        release: "5.15.",
-        flavour: "-generic",
-    },
-    Line {
-        name: "6.1",
-        suite: "bookworm-security",
-        archive: Archive::DebianSecurity,
-        packages: &["linux-image-"],
-        release: "6.1.",
-        flavour: "-cloud-amd64",
-    },
-    Line {
-        name: "6.12",
-        suite: "bookworm-security",
-        archive: Archive::DebianSecurity,
-        packages: &["linux-image-"],
-        release: "6.12.",
-        flavour: "+deb12-cloud-amd64",
-    },
-    Line {
-        name: "7",
-        suite: "sid",
-        archive: Archive::Debian,
-        packages: &["linux-binary-", "linux-modules-"],
-        release: "7.",
-        flavour: "-cloud-amd64",
-    },
+/// The key of Ubuntu's archive since 2018, F6EC B376 2474 EDA9 D21B 7022 8719 20D1 991B C93C.
+const UBUNTU_KEY: &str = "vm-tests/keys/ubuntu-archive-2018.asc";
+
+/// A line of kernels: name, archive, suite, how names of its packages begin (the first one has the
+/// kernel), and how the release begins and ends. Suites drop old packages, so none is named in full.
+type Line =
+    (&'static str, &'static str, &'static str, &'static [&'static str], &'static str, &'static str);
+
+const IMAGE: &[&str] = &["linux-image-"];
+const LINES: [Line; 6] = [
+    ("5.10", "debian-security", "bullseye-security", IMAGE, "5.10.", "-cloud-amd64"),
+    (
+        "5.14",
+        "ubuntu",
+        "focal-updates",
+        &["linux-image-unsigned-", "linux-modules-"],
+        "5.14.",
+        "-oem",
+    ),
+    (
+        "5.15",
+        "ubuntu",
+        "jammy-updates",
+        &["linux-image-unsigned-", "linux-modules-", "linux-modules-extra-"],
+        "5.15.",
+        "-generic",
+    ),
+    ("6.1", "debian-security", "bookworm-security", IMAGE, "6.1.", "-cloud-amd64"),
+    ("6.12", "debian-security", "bookworm-security", IMAGE, "6.12.", "+deb12-cloud-amd64"),
+    ("7", "debian", "sid", &["linux-binary-", "linux-modules-"], "7.", "-cloud-amd64"),
 ];
 
-/// The kernel lines that are tested by default.
-pub(super) const DEFAULT: [&str; 3] = ["6.1", "6.12", "7"];
+/// What the machine needs: packet filtering, lists of sockets, and the devices of the testbed.
+const MODULES: &str = "net/netfilter/*.ko* net/netfilter/ipvs/*.ko* net/ipv4/netfilter/*.ko* \
+    net/ipv6/netfilter/*.ko* net/bridge/*.ko* net/ipv4/tcp_diag.ko* net/ipv4/udp_diag.ko* \
+    drivers/net/veth.ko* drivers/net/dummy.ko*";
 
-/// A kernel, ready to be booted.
+/// Puts these modules and what they depend on below `$2/usr`, with an index for modprobe. To verify
+/// signatures takes an emulated processor seconds: strip removes them.
+const INSTALL: &str = r#"set -e
+root=$1 to=$2 release=$3 patterns=$4
+depmod -b "$root" "$release"
+from=$root/lib/modules/$release
+cd "$from/kernel"
+names=$(for file in $patterns; do basename "$file" | sed 's/\.ko.*//'; done)
+mkdir -p "$to/usr/lib/modules/$release"
+# Not all packages have these.
+cp "$from"/modules.builtin* "$from/modules.order" "$to/usr/lib/modules/$release/" || true
+modprobe -S "$release" -d "$root" --show-depends --all $names 2>&1 |
+    sed -n 's/^insmod \([^ ]*\).*/\1/p' | sort -u | while read -r file; do
+    path=$(realpath --relative-to="$from" "$file")
+    mkdir -p "$to/usr/lib/modules/$release/$(dirname "$path")"
+    cp "$file" "$to/usr/lib/modules/$release/$path"
+done
+cd "$to/usr/lib/modules/$release"
+find kernel -name '*.xz' -exec xz -d {} +
+find kernel -name '*.zst' -exec zstd -q -d --rm {} +
+find kernel -name '*.ko' -exec strip --strip-debug {} +
+depmod -b "$to/usr" "$release""#;
+
+/// A kernel, unpacked.
 pub(super) struct Kernel {
-    /// The name of its line, or of the file it was taken from.
+    /// The name of its line, or of its folder.
     pub(super) name: String,
     /// As `uname -r` says it.
     pub(super) release: String,
-    /// The kernel itself, compressed as boot loaders take it.
-    pub(super) image: PathBuf,
-    /// Its modules, the folder called `kernel`.
-    pub(super) modules: PathBuf,
+    folder: PathBuf,
 }
 
 impl Kernel {
-    /// The newest kernel of a line: fetched, or, where nothing can be fetched, the one that was
-    /// fetched last.
-    pub(super) fn of(line: &Line, cache: &Path, mirror: Option<&str>) -> Result<Self> {
-        let folder = cache.join("packages").join(line.name);
-        let record = Record::read(&folder)?;
-        let packages = match line.fetch(&folder, cache, mirror, record.as_ref()) {
-            Ok(packages) => packages,
-            Err(error) => match record {
-                Some(record) => {
-                    println!("kernel {}: using what was fetched before: {error:#}", line.name);
-                    record.verified(&folder)?
-                }
-                None => bail!(
-                    "there is no kernel {}: none was fetched before, and none can be now: {error:#}",
-                    line.name
-                ),
-            },
+    /// The newest kernel of a line, or the one in a folder that is laid out like its package.
+    pub(super) fn of(wanted: &str, cache: &Path, mirror: Option<&str>) -> Result<Self> {
+        let Some(line) = LINES.iter().find(|line| line.0 == wanted) else {
+            let folder = fs::canonicalize(wanted).with_context(|| {
+                format!(
+                    "{wanted} is no folder, and the lines are {}",
+                    LINES.map(|line| line.0).join(", ")
+                )
+            })?;
+            let mut releases = fs::read_dir(folder.join("lib/modules"))?;
+            let release = releases.next().context("no modules")??.file_name();
+            let release = release.to_string_lossy().into_owned();
+            return Ok(Self { name: "own".to_owned(), release, folder });
         };
-        let digest = sha256(format!("{packages:?}").as_bytes());
-        Self::unpacked(line.name, &packages, &cache.join("unpacked").join(&digest[..16]))
-    }
-
-    /// A local kernel: packages in a folder, one package, or the folder of an unpacked
-    /// one.
-    pub(super) fn at(path: &Path, cache: &Path) -> Result<Self> {
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        if path.is_dir() {
-            return Self::find(&name, path);
-        }
-        ensure!(
-            path.extension().is_some_and(|extension| extension == "deb"),
-            "{} is neither a line of kernels ({}), nor a folder with boot/vmlinuz-RELEASE and \
-             lib/modules/RELEASE, nor a package (.deb) of both",
-            path.display(),
-            LINES.map(|line| line.name).join(", ")
-        );
-        let content = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let folder = cache.join("unpacked").join(&sha256(&content)[..16]);
-        Self::unpacked(&name, &[path.to_owned()], &folder)
-    }
-
-    fn unpacked(name: &str, packages: &[PathBuf], folder: &Path) -> Result<Self> {
-        if !folder.is_dir() {
-            let growing = folder.with_extension("growing");
-            let _ = fs::remove_dir_all(&growing);
-            fs::create_dir_all(&growing)
-                .with_context(|| format!("cannot make {}", growing.display()))?;
-            for package in packages {
-                run(command("dpkg-deb").arg("-x").arg(package).arg(&growing))?;
+        let kept = cache.join("kernels").join(wanted);
+        fs::create_dir_all(&kept)?;
+        let release = match newest(line, cache, mirror) {
+            Ok(release) => release,
+            Err(error) => {
+                let kept = fs::read_dir(&kept)?.flatten().map(|entry| entry.file_name());
+                let last = kept.map(|name| name.to_string_lossy().into_owned());
+                let last =
+                    last.filter(|name| name.starts_with(line.4)).max_by_key(|it| numbers(it));
+                let Some(last) = last else { return Err(error) };
+                println!("kernel {wanted}: {last}, which was fetched before: {error:#}");
+                last
             }
-            fs::rename(&growing, folder)
-                .with_context(|| format!("cannot make {}", folder.display()))?;
+        };
+        let folder = kept.join(&release);
+        if !folder.exists() {
+            println!("kernel {wanted}: fetching {release}");
+            let growing = kept.join("growing");
+            let _ = fs::remove_dir_all(&growing);
+            fs::create_dir_all(&growing)?;
+            let names: Vec<String> = line.3.iter().map(|it| format!("{it}{release}")).collect();
+            let mut download = apt(line, cache, "apt-get");
+            stdout(download.args(["download", "--quiet"]).args(&names).current_dir(&growing))?;
+            let unpack = "set -e; for file in *.deb; do dpkg-deb -x \"$file\" .; rm \"$file\"; done
+                [ -e lib ] || ln -s usr/lib lib";
+            run(shell(unpack).current_dir(&growing))?;
+            fs::rename(&growing, &folder)?;
         }
-        Self::find(name, folder)
+        Ok(Self { name: wanted.to_owned(), release, folder })
     }
 
-    /// The kernel in a folder that is laid out like a package.
-    fn find(name: &str, folder: &Path) -> Result<Self> {
-        let roots = ["lib/modules", "usr/lib/modules"].map(|root| folder.join(root));
-        let releases: Vec<PathBuf> = roots
-            .iter()
-            .filter_map(|root| fs::read_dir(root).ok())
-            .flatten()
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|release| release.join("kernel").is_dir())
-            .collect();
-        let [modules] = &releases[..] else {
-            bail!("{} has modules of {} kernels, not of one", folder.display(), releases.len());
-        };
-        let release = modules.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let images = [folder.join(format!("boot/vmlinuz-{release}")), modules.join("vmlinuz")];
-        let image = images.into_iter().find(|image| image.is_file()).with_context(|| {
-            format!("{} has modules of {release}, but no kernel", folder.display())
-        })?;
-        Ok(Self { name: name.to_owned(), image, modules: modules.join("kernel"), release })
+    /// The kernel itself, as boot loaders take it.
+    pub(super) fn image(&self) -> Result<PathBuf> {
+        let release = &self.release;
+        let places = [format!("boot/vmlinuz-{release}"), format!("lib/modules/{release}/vmlinuz")];
+        let mut places = places.into_iter().map(|place| self.folder.join(place));
+        places.find(|place| place.is_file()).with_context(|| format!("{release} has no kernel"))
+    }
+
+    /// Puts the modules that a machine needs below a folder.
+    pub(super) fn install_modules(&self, to: &Path) -> Result<()> {
+        let mut install = shell(INSTALL);
+        run(install.arg(&self.folder).arg(to).args([&self.release, MODULES]))?;
+        let netfilter = to.join("usr/lib/modules").join(&self.release).join("kernel/net/netfilter");
+        ensure!(netfilter.is_dir(), "{} has no modules of packet filtering", self.release);
+        Ok(())
     }
 }
 
-impl Line {
-    /// The line of this name.
-    pub(super) fn named(name: &str) -> Option<&'static Self> {
-        LINES.iter().find(|line| line.name == name)
-    }
-
-    /// The newest packages; fetched unless `record` has them already.
-    fn fetch(
-        &self,
-        folder: &Path,
-        cache: &Path,
-        mirror: Option<&str>,
-        record: Option<&Record>,
-    ) -> Result<Vec<PathBuf>> {
-        let suite = Suite::new(cache, self.suite, self.archive, mirror);
-        suite.refresh()?;
-        let names = suite.names()?;
-        let release = self
-            .newest(&names)
-            .with_context(|| format!("{} has no kernel {} any more", self.suite, self.name))?;
-        let packages: Vec<Package> = self
-            .packages
-            .iter()
-            .map(|package| suite.package(&format!("{package}{release}")))
-            .collect::<Result<_>>()?;
-        if let Some(record) = record.filter(|record| record.is_of(&packages)) {
-            return record.verified(folder);
-        }
-        println!("kernel {}: fetching {release} from {}", self.name, self.suite);
-        let _ = fs::remove_dir_all(folder);
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        for package in &packages {
-            suite.download(package, folder)?;
-        }
-        let record = Record::of(&packages);
-        let files = record.verified(folder)?;
-        record.write(folder)?;
-        Ok(files)
-    }
-
-    /// The newest release of which there are all packages.
-    fn newest(&self, names: &[String]) -> Option<String> {
-        let releases = |package: &str| -> Vec<&str> {
-            names
-                .iter()
-                .filter_map(|name| name.strip_prefix(package))
-                .filter(|release| release.starts_with(self.release))
-                .filter(|release| release.ends_with(self.flavour))
-                // Packages for other suites have words in front of the flavour.
-                .filter(|release| !release.contains("deb11"))
-                .collect()
-        };
-        let (first, others) = self.packages.split_first()?;
-        releases(first)
-            .into_iter()
-            .filter(|release| others.iter().all(|other| releases(other).contains(release)))
-            .max_by_key(|release| numbers(release))
-            .map(str::to_owned)
-    }
+/// The newest release of a line, by lists of today.
+fn newest(line: &Line, cache: &Path, mirror: Option<&str>) -> Result<String> {
+    let (name, archive, suite, packages, start, end) = *line;
+    let folder = cache.join("apt").join(name);
+    fs::create_dir_all(folder.join("archives/partial"))?;
+    fs::create_dir_all(folder.join("lists/partial"))?;
+    fs::write(folder.join("status"), "")?;
+    let base = match mirror {
+        Some(mirror) => format!("{}/{archive}", mirror.trim_end_matches('/')),
+        None => machines_mirror(archive)?,
+    };
+    let ubuntu_key = repository().join(UBUNTU_KEY);
+    let key = if archive == "ubuntu" { ubuntu_key.as_path() } else { Path::new(KEYRING) };
+    let sources = format!(
+        "Types: deb\nURIs: {base}\nSuites: {suite}\nComponents: main\nArchitectures: amd64\n\
+         Signed-By: {}\n",
+        key.display()
+    );
+    fs::write(folder.join("suite.sources"), sources)?;
+    let mut update = apt(line, cache, "apt-get");
+    // Without it an archive that cannot be reached is a warning.
+    stdout(update.args(["-o", "APT::Update::Error-Mode=any", "update", "--quiet"]))?;
+    let names = stdout(apt(line, cache, "apt-cache").arg("pkgnames"))?;
+    let releases = |package: &str| -> Vec<String> {
+        let releases = names.lines().filter_map(|name| name.strip_prefix(package));
+        let of_line =
+            |it: &&str| it.starts_with(start) && it.ends_with(end) && !it.contains("deb11");
+        releases.filter(of_line).map(str::to_owned).collect()
+    };
+    let is_whole = |it: &String| packages.iter().all(|package| releases(package).contains(it));
+    let found = releases(packages[0]).into_iter().filter(is_whole);
+    found.max_by_key(|it| numbers(it)).with_context(|| format!("{suite} has no kernel {name}"))
 }
 
 /// The numbers of a release, by which it is older or newer than others.
@@ -237,102 +185,36 @@ fn numbers(release: &str) -> Vec<u64> {
     release.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
 }
 
-/// What was fetched, beside it: a line `SHA256 NAME VERSION` for each package.
-struct Record(Vec<[String; 3]>);
-
-impl Record {
-    fn file(folder: &Path) -> PathBuf {
-        folder.join("packages")
-    }
-
-    fn of(packages: &[Package]) -> Self {
-        let line = |it: &Package| [it.sha256.clone(), it.name.clone(), it.version.clone()];
-        Self(packages.iter().map(line).collect())
-    }
-
-    fn is_of(&self, packages: &[Package]) -> bool {
-        self.0 == Self::of(packages).0
-    }
-
-    fn read(folder: &Path) -> Result<Option<Self>> {
-        let file = Self::file(folder);
-        let Ok(text) = fs::read_to_string(&file) else { return Ok(None) };
-        let lines = text.lines().map(|line| {
-            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            words.try_into().ok()
-        });
-        let lines: Option<Vec<[String; 3]>> = lines.collect();
-        let lines = lines.filter(|lines| !lines.is_empty());
-        let lines = lines.with_context(|| {
-            format!("{} is damaged; remove the folder that it is in", file.display())
-        })?;
-        Ok(Some(Self(lines)))
-    }
-
-    fn write(&self, folder: &Path) -> Result<()> {
-        let text: String = self.0.iter().map(|line| line.join(" ") + "\n").collect();
-        fs::write(Self::file(folder), text).context("cannot note what was fetched")
-    }
-
-    /// The files, if they still are what they were.
-    fn verified(&self, folder: &Path) -> Result<Vec<PathBuf>> {
-        self.0.iter().map(|[wanted, name, _]| {
-            let file = folder.join(format!("{name}.deb"));
-            let content = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            let digest = sha256(&content);
-            ensure!(
-                digest == *wanted,
-                "{} has the SHA-256 {digest} and not {wanted}, which the signed index gave it; remove it",
-                file.display()
-            );
-            Ok(file)
-        }).collect()
+/// Where this machine's apt fetches an archive from.
+fn machines_mirror(archive: &str) -> Result<String> {
+    let targets = output(command("apt-get").args(["indextargets", "--format", "$(REPO_URI)"]))?;
+    let targets = String::from_utf8_lossy(&targets.stdout).into_owned();
+    let mut addresses = targets.lines().map(|line| line.trim_end_matches('/'));
+    match addresses.find(|address| address.ends_with(&format!("/{archive}"))) {
+        Some(address) => Ok(address.to_owned()),
+        None if archive == "ubuntu" => bail!("give --mirror: an address with a folder `ubuntu`"),
+        None => Ok(format!("{DEFAULT}/{archive}")),
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_release_is_that_of_the_highest_numbers() {
-        let names = [
-            "linux-image-6.1.0-9-cloud-amd64",
-            "linux-image-6.1.0-48-cloud-amd64",
-            "linux-image-6.1.0-56-cloud-amd64-unsigned",
-            "linux-image-6.1.0-0.deb11.52-cloud-amd64",
-            "linux-image-6.1-cloud-amd64",
-            "linux-image-6.1.0-57-amd64",
-            "linux-image-6.12.9+deb12-cloud-amd64",
-            "linux-image-6.12.117+deb12-cloud-amd64",
-            "linux-image-7.3.1+deb14-cloud-amd64",
-            "linux-binary-7.2.13+deb14-cloud-amd64",
-            "linux-modules-7.2.13+deb14-cloud-amd64",
-            "linux-binary-7.3.1+deb14-cloud-amd64",
-        ]
-        .map(str::to_owned);
-        let newest = |line: &str| Line::named(line).unwrap().newest(&names);
-        assert_eq!(newest("6.1").as_deref(), Some("6.1.0-48-cloud-amd64"));
-        assert_eq!(newest("6.12").as_deref(), Some("6.12.117+deb12-cloud-amd64"));
-        // Its modules have not arrived yet.
-        assert_eq!(newest("7").as_deref(), Some("7.2.13+deb14-cloud-amd64"));
-        assert_eq!(newest("5.10"), None);
+/// One of apt's programs, kept to a folder of its own.
+fn apt(line: &Line, cache: &Path, program: &str) -> Command {
+    let folder = cache.join("apt").join(line.0).display().to_string();
+    let mut apt = command(program);
+    for option in [
+        format!("Dir::State={folder}"),
+        format!("Dir::State::status={folder}/status"),
+        format!("Dir::Cache={folder}"),
+        format!("Dir::Etc::sourcelist={folder}/suite.sources"),
+        "Dir::Etc::sourceparts=/dev/null".to_owned(),
+        "Dir::Etc::preferencesparts=/dev/null".to_owned(),
+        "APT::Architecture=amd64".to_owned(),
+        "APT::Architectures=amd64".to_owned(),
+        "Acquire::Languages=none".to_owned(),
+        // As root, apt would fetch as a user who cannot write to this folder.
+        "APT::Sandbox::User=root".to_owned(),
+    ] {
+        apt.arg("-o").arg(option);
     }
-
-    #[test]
-    fn a_package_that_changed_is_not_used() {
-        let folder = tempfile::tempdir().unwrap();
-        let package = |content: &str| Package {
-            name: "linux".into(),
-            version: "1".into(),
-            sha256: sha256(content.as_bytes()),
-        };
-        fs::write(folder.path().join("linux.deb"), "content").unwrap();
-        Record::of(&[package("content")]).write(folder.path()).unwrap();
-        let record = Record::read(folder.path()).unwrap().unwrap();
-        assert!(record.is_of(&[package("content")]) && !record.is_of(&[package("other")]));
-        assert_eq!(record.verified(folder.path()).unwrap().len(), 1);
-        fs::write(folder.path().join("linux.deb"), "other").unwrap();
-        assert!(record.verified(folder.path()).is_err());
-    }
+    apt
 }

@@ -6,15 +6,14 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::figures::{Figures, Row, Run, Unit, grouped};
+use super::figure::{Row, Unit, grouped};
+use super::{Figures, Run};
 
 pub(crate) const SECTION: &str = "fleet";
 const NOTHING: &str = "Not measured yet.";
 
 /// Numbers of nodes that were not measured.
 const NODES: [u32; 2] = [1_000, 5_000];
-/// Changes a second of a cluster with the last number of nodes.
-const RATES: [u32; 3] = [1, 10, 100];
 
 /// The figure of a cost that is too uncertain.
 const NOISE: &str = "noise";
@@ -105,9 +104,13 @@ impl<'a> Fleet<'a> {
         let mut all: Vec<Self> = Vec::new();
         for row in figures.section(SECTION) {
             let point = Point::of(row)?;
-            let at = all.iter().position(|fleet| fleet.size == row.size());
+            let at = all.iter().position(|fleet| fleet.size == (row.services, row.endpoints));
             let at = at.unwrap_or_else(|| {
-                all.push(Self { size: row.size(), points: Vec::new(), subjects: Vec::new() });
+                all.push(Self {
+                    size: (row.services, row.endpoints),
+                    points: Vec::new(),
+                    subjects: Vec::new(),
+                });
                 all.len() - 1
             });
             let fleet = &mut all[at];
@@ -194,41 +197,6 @@ impl<'a> Fleet<'a> {
         }
         Ok(text)
     }
-
-    fn rates(&self) -> Result<String> {
-        let mut text = self.heading();
-        let nodes = NODES[NODES.len() - 1];
-        let heads = RATES.map(|rate| {
-            let changes = if rate == 1 { "change" } else { "changes" };
-            format!("**extrapolated:** {rate} {changes} a second")
-        });
-        let of = grouped(nodes.into());
-        writeln!(text, "| {of} nodes | client | {} |", heads.join(" | "))?;
-        writeln!(text, "| --- | --- |{}", " ---: |".repeat(RATES.len()))?;
-        // The processor time of a change depends on the threads of the clients, which differ:
-        // docs/scale.md.
-        let comparable = self.subjects.iter().filter(|subject| !subject.starts_with("kube-proxy"));
-        for subject in comparable {
-            if let Some((line, _)) = self.line("change", PROCESSOR, subject) {
-                let cores =
-                    |rate: u32| line.text(nodes, |cost| Unit::Ratio.text(cost * f64::from(rate)));
-                let cells = RATES.map(cores).join(" | ");
-                writeln!(text, "| cores of the server | {subject} | {cells} |")?;
-            }
-        }
-        for subject in &self.subjects {
-            if let Some((line, _)) = self.line("change", BYTES, subject) {
-                let gigabits = |rate: u32| {
-                    let text =
-                        |bytes| Unit::GigabitsPerSecond.text(bytes * f64::from(rate) * 8.0 / 1e9);
-                    line.text(nodes, text)
-                };
-                let cells = RATES.map(gigabits).join(" | ");
-                writeln!(text, "| sent by the server | {subject} | {cells} |")?;
-            }
-        }
-        Ok(text)
-    }
 }
 
 /// Makes a part of the page from its name.
@@ -236,8 +204,7 @@ pub(crate) fn part(figures: &Figures, name: &str) -> Result<String> {
     let render = match name {
         "fleet" => Fleet::measured,
         "fleet extrapolated" => Fleet::extrapolated,
-        "fleet rates" => Fleet::rates,
-        _ => bail!("a part {name:?}: fleet, fleet extrapolated and fleet rates are known"),
+        _ => bail!("a part {name:?}: fleet and fleet extrapolated are known"),
     };
     let fleets = Fleet::all(figures)?;
     if fleets.is_empty() {
@@ -253,44 +220,6 @@ pub(crate) fn part(figures: &Figures, name: &str) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(what: &str, subject: &str, unit: Unit, value: f64) -> Row {
-        Row {
-            section: SECTION.to_owned(),
-            what: what.to_owned(),
-            services: 1_000,
-            endpoints: 10,
-            subject: subject.to_owned(),
-            value,
-            unit,
-            n: 1,
-            more_than: false,
-        }
-    }
-
-    fn figures() -> Figures {
-        let mut rows = Vec::new();
-        for value in [0.0019, 0.0021] {
-            let what = "change, 0 clients: processor time of the server";
-            rows.push(row(what, "shunt", Unit::Seconds, value));
-        }
-        rows.push(row("change, 0 clients: bytes sent", "shunt", Unit::Bytes, 0.0));
-        for (subject, clients, factor) in [
-            ("shunt", 50, 1.0),
-            ("shunt", 100, 1.0),
-            ("shunt, JSON", 100, 2.0),
-            ("kube-proxy", 4, 1.5),
-        ] {
-            let each = factor * f64::from(clients);
-            let what = |when: &str, what: &str| format!("{when}, {clients} clients: {what}");
-            rows.push(row(&what("start", PROCESSOR), subject, Unit::Seconds, 0.02 * each));
-            rows.push(row(&what("start", BYTES), subject, Unit::Bytes, 2e6 * each));
-            let change = 0.002 + 20e-6 * each;
-            rows.push(row(&what("change", PROCESSOR), subject, Unit::Seconds, change));
-            rows.push(row(&what("change", BYTES), subject, Unit::Bytes, 2e3 * each));
-        }
-        Figures { rows, ..Figures::default() }
-    }
 
     #[test]
     fn line_goes_through_the_cost_without_clients() {
@@ -310,73 +239,9 @@ mod tests {
     }
 
     #[test]
-    fn cost_that_does_not_grow_is_noise() {
-        let mut figures = figures();
-        for row in &mut figures.rows {
-            if row.subject == "kube-proxy" && row.unit == Unit::Seconds {
-                row.value = 0.001;
-            }
-        }
-        let text = part(&figures, "fleet extrapolated").unwrap();
-        let words = "| change: processor time of the server | kube-proxy |";
-        assert!(text.contains(&format!("{words} noise | noise | noise | noise |")), "{text}");
-    }
-
-    #[test]
-    fn measured_figures_are_in_a_column_of_their_number_of_clients() {
-        let text = part(&figures(), "fleet").unwrap();
-        for line in [
-            "1000 Services with 10 endpoints each:",
-            "| measured | client | 0 clients | 4 clients | 50 clients | 100 clients |",
-            "| start: bytes sent | shunt |  |  | 100 MB | 200 MB |",
-            "| start: bytes sent | kube-proxy |  | 12.0 MB |  |  |",
-            "| change: processor time of the server | shunt, JSON | 1.90 ms; 2.10 ms |  |  | 6.00 ms |",
-        ] {
-            assert!(text.contains(line), "{line}\n{text}");
-        }
-    }
-
-    #[test]
-    fn extrapolated_figures_follow_the_line_and_are_called_so() {
-        let text = part(&figures(), "fleet extrapolated").unwrap();
-        for line in [
-            "| **extrapolated:** 1000 nodes | **extrapolated:** 5000 nodes |",
-            "| start: processor time of the server | shunt | 20.0 ms | 0.0000 % | 20.0 s | 100 s |",
-            "| change: processor time of the server | shunt, JSON | 40.0 µs | ",
-            "| 42.0 ms | 202 ms |",
-        ] {
-            assert!(text.contains(line), "{line}\n{text}");
-        }
-    }
-
-    #[test]
     fn uncertain_line_is_not_continued() {
-        // The costs without clients differ by 0.2 ms, and 4 clients of kube-proxy cost 0.12 ms.
-        let figures = figures();
-        let text = part(&figures, "fleet extrapolated").unwrap();
-        let line = "| change: processor time of the server | kube-proxy | 30.0 µs | 167 % | noise | noise |";
-        assert!(text.contains(line), "{text}");
-    }
-
-    #[test]
-    fn rates_are_the_cost_of_a_change_times_changes() {
-        let text = part(&figures(), "fleet rates").unwrap();
-        assert!(!text.contains("| cores of the server | kube-proxy"), "{text}");
-        for line in [
-            "| cores of the server | shunt | 0.10 | 1.02 | 10.2 |",
-            "| sent by the server | shunt | 0.0800 Gbit/s | 0.80 Gbit/s | 8.00 Gbit/s |",
-        ] {
-            assert!(text.contains(line), "{line}\n{text}");
+        for line in [Line::fit(&[], &[(1.0, 1.0), (2.0, 0.1)]), Line::fit(&[1.0], &[(1.0, 0.5)])] {
+            assert_eq!(line.text(5_000, |cost| cost.to_string()), NOISE, "{line:?}");
         }
-    }
-
-    #[test]
-    fn rows_with_other_words_and_unknown_parts_are_errors() {
-        assert_eq!(part(&Figures::default(), "fleet").unwrap(), NOTHING);
-        let rows = vec![row("fifty clients", "shunt", Unit::Bytes, 1.0)];
-        let figures = Figures { rows, ..Figures::default() };
-        let error = part(&figures, "fleet").unwrap_err();
-        assert!(error.to_string().contains("fifty clients"), "{error}");
-        assert!(part(&figures, "other").is_err());
     }
 }

@@ -1,0 +1,178 @@
+//! The generated parts of pages: tables of figures and their pictures, between markers.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::figure::{DURATIONS, Row, grouped, times};
+use super::plots::{PLOTS, services};
+use super::{Figures, Run};
+
+/// Begins a generated part; the name of a section follows.
+const BEGIN: &str = "<!-- figures: ";
+const BEGIN_END: &str = " -->";
+const END: &str = "<!-- end of figures -->";
+/// The content of a part whose section no run had.
+const NOTHING: &str = "Not measured yet.";
+
+/// Fills all generated parts of a page. `render` makes the content of a part from its name.
+pub(crate) fn fill(page: &str, mut render: impl FnMut(&str) -> Result<String>) -> Result<String> {
+    let mut text = String::new();
+    let mut rest = page;
+    while let Some(at) = rest.find(BEGIN) {
+        let (before, marker) = rest.split_at(at);
+        let line = marker.lines().next().unwrap_or_default();
+        let name = line.strip_prefix(BEGIN).and_then(|line| line.strip_suffix(BEGIN_END));
+        let name = name.with_context(|| format!("no line {BEGIN}SECTION{BEGIN_END}: {line:?}"))?;
+        let Some((_, after)) = marker.split_once(END) else { bail!("no {END:?} after {line:?}") };
+        write!(text, "{before}{line}\n{}\n{END}", render(name)?.trim_end())?;
+        rest = after;
+    }
+    text.push_str(rest);
+    Ok(text)
+}
+
+/// The pictures of a section and its table.
+pub(crate) fn section(figures: &Figures, name: &str) -> Result<String> {
+    let rows: Vec<&Row> = figures.section(name).collect();
+    if rows.is_empty() {
+        return Ok(NOTHING.to_owned());
+    }
+    if name == DURATIONS {
+        return durations(&rows);
+    }
+    let mut text = String::new();
+    for plot in PLOTS.iter().filter(|plot| plot.section == name) {
+        if let Some(alternative) = plot.alternative(figures) {
+            writeln!(text, "![{alternative}](plots/{}.svg)\n", plot.name)?;
+        }
+    }
+    text.push_str(&table(&rows)?);
+    if let Some(Run { machine, date }) = figures.runs.get(name) {
+        writeln!(text, "\n{date}: {machine}.")?;
+    }
+    Ok(text)
+}
+
+/// How long sections take.
+fn durations(rows: &[&Row]) -> Result<String> {
+    let mut text = "| section | time |\n| --- | ---: |\n".to_owned();
+    for row in rows {
+        writeln!(text, "| `{}` | {} |", row.what, row.text())?;
+    }
+    let all: f64 = rows.iter().map(|row| row.value).sum();
+    writeln!(text, "| all | {:.0} min |", (all / 60.0).ceil())?;
+    Ok(text)
+}
+
+/// A line for each thing that is measured, and a column for each subject.
+fn table(rows: &[&Row]) -> Result<String> {
+    let mut subjects: Vec<&str> = Vec::new();
+    let mut lines: Vec<(&str, u32, u32)> = Vec::new();
+    for row in rows {
+        let line = (row.what.as_str(), row.services, row.endpoints);
+        if !subjects.contains(&row.subject.as_str()) {
+            subjects.push(&row.subject);
+        }
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    let mut text = format!("| | Services x endpoints | {} | n |\n", subjects.join(" | "));
+    writeln!(text, "| --- | ---: | {}---: |", "---: | ".repeat(subjects.len()))?;
+    for (what, services, endpoints) in lines {
+        let is_it = |row: &Row| {
+            (row.what.as_str(), row.services, row.endpoints) == (what, services, endpoints)
+        };
+        let of = |subject: &&str| rows.iter().find(|row| is_it(row) && row.subject == **subject);
+        let found: Vec<Option<&&Row>> = subjects.iter().map(of).collect();
+        let figures = found.iter().map(|row| row.map_or_else(String::new, |row| row.text()));
+        let figures = figures.collect::<Vec<_>>().join(" | ");
+        // How often: once for all, or of each figure.
+        let mut n: Vec<String> = found.iter().flatten().map(|row| times(row.n)).collect();
+        if n.iter().all(|it| *it == n[0]) {
+            n.truncate(1);
+        }
+        let size = format!("{} x {}", grouped(services.into()), grouped(endpoints.into()));
+        writeln!(text, "| {what} | {size} | {figures} | {} |", n.join("; "))?;
+    }
+    Ok(text)
+}
+
+/// A line of the table in README.md: words, section, what is measured.
+const SUMMARY: [(&str, &str, &str); 3] = [
+    ("one endpoint: API write to packets", "beside", "one endpoint: write sent to packets"),
+    ("cold start until all Services work", "beside", "cold start: process to packets"),
+    ("first packet, median", "path", "new TCP connection of a pod, SYN to SYN-ACK: 50 %"),
+];
+/// The picture in README.md.
+const SHOWN: &str = "change";
+
+/// The figures in README.md: of the largest size of each.
+pub(crate) fn summary(figures: &Figures) -> Result<String> {
+    let names = ["shunt", "kube-proxy nftables", "kube-proxy iptables"];
+    let mut table = String::new();
+    for (words, section, what) in SUMMARY {
+        let rows: Vec<&Row> = figures.section(section).filter(|row| row.what == what).collect();
+        let mut sizes: Vec<(u32, u32)> =
+            rows.iter().map(|row| (row.services, row.endpoints)).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        // A mode of kube-proxy that does not end at the largest size has figures of a smaller one.
+        let complete = |size: (u32, u32)| -> Option<((u32, u32), Vec<String>)> {
+            let of = |name: &&str| {
+                let row = rows
+                    .iter()
+                    .find(|row| (row.services, row.endpoints) == size && row.subject == **name);
+                row.map(|row| row.text())
+            };
+            Some((size, names.iter().map(of).collect::<Option<_>>()?))
+        };
+        let Some((size, cells)) = sizes.into_iter().rev().find_map(complete) else { continue };
+        writeln!(table, "| {words} | {} | {} |", services(size), cells.join(" | "))?;
+    }
+    if table.is_empty() {
+        return Ok(NOTHING.to_owned());
+    }
+    let mut text =
+        format!("| | | {} |\n| --- | --- | ---: | ---: | ---: |\n{table}", names.join(" | "));
+    let plot = PLOTS.iter().find(|plot| plot.name == SHOWN);
+    if let Some(alternative) = plot.and_then(|plot| plot.alternative(figures)) {
+        write!(text, "\n![{alternative}](docs/plots/{SHOWN}.svg)\n")?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plots::tests::rows;
+    use super::*;
+
+    #[test]
+    fn generated_parts_are_filled_and_the_rest_stays() {
+        let page = "# Title\n\n<!-- figures: path -->\nold\n<!-- end of figures -->\n\nWords.\n";
+        let filled = fill(page, |name| Ok(format!("new {name}\n"))).unwrap();
+        assert_eq!(filled, page.replace("old", "new path"));
+        let error = fill("<!-- figures: path -->\nold\n", |_| Ok(String::new())).unwrap_err();
+        assert!(error.to_string().contains(END), "{error}");
+    }
+
+    #[test]
+    fn subjects_are_columns() {
+        let row = |what: &str, subject: &str, value: f64| Row {
+            what: what.to_owned(),
+            subject: subject.to_owned(),
+            value,
+            n: if subject == "shunt" { 5 } else { 1 },
+            ..rows()[0].clone()
+        };
+        let (one, two) = (row("one", "shunt", 0.002), row("two", "shunt", 0.004));
+        let text = table(&[&one, &row("one", "the kernel", 0.001), &two]).unwrap();
+        assert!(
+            text.starts_with("| | Services x endpoints | shunt | the kernel | n |\n"),
+            "{text}"
+        );
+        assert!(text.contains("| one | 10 000 x 10 | 2.00 ms | 1.00 ms | 5; once |\n"), "{text}");
+        assert!(text.contains("| two | 10 000 x 10 | 4.00 ms |  | 5 |\n"), "{text}");
+    }
+}
