@@ -9,6 +9,7 @@ mod run;
 mod subject;
 
 use std::process::ExitCode;
+use std::{env, iter};
 
 use anyhow::{Context, Result};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -36,15 +37,25 @@ const FILES: [(&str, &str); 8] = files![
 ];
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
+    // As many names as are given, like other test programs.
+    let (names, options): (Vec<String>, Vec<String>) =
+        env::args().skip(1).partition(|argument| !argument.starts_with('-'));
+    let mut arguments = Arguments::from_iter(iter::once("scenarios".to_owned()).chain(options));
     arguments.test_threads.get_or_insert(4);
-    let trials = match trials() {
+    let mut trials = match trials() {
         Ok(trials) => trials,
         Err(error) => {
             let message = format!("{error:#}");
             vec![Trial::test("files", move || Err(Failed::from(message)))]
         }
     };
+    trials.retain(|trial| {
+        let is_meant = |name: &String| match arguments.exact {
+            true => trial.name() == name,
+            false => trial.name().contains(name),
+        };
+        names.is_empty() || names.iter().any(is_meant)
+    });
     let conclusion = libtest_mimic::run(&arguments, trials);
     conclude_by(&conclusion, Kubernetes::installed_with(&["kube-proxy"]))
 }
@@ -56,13 +67,13 @@ fn trials() -> Result<Vec<Trial>> {
             let name = format!("{file}::{}", scenario.scenario);
             let own = scenario.clone();
             let test = move || run::run(&own, Kind::Manifests, None).map_err(failed);
-            plain.push(Trial::test(name.clone(), test).with_kind("manifests"));
+            plain.push(Trial::test(name.clone(), test));
             if scenario.not_api.is_some() {
                 continue;
             }
-            real.push(with_api(name.clone(), scenario.clone(), Kind::KubeApiserver));
+            real.push(with_api(&name, scenario.clone(), Kind::KubeApiserver));
             if scenario.not_kube_proxy.is_none() {
-                real.push(with_api(name, scenario, Kind::KubeProxy));
+                real.push(with_api(&name, scenario, Kind::KubeProxy));
             }
         }
     }
@@ -71,7 +82,7 @@ fn trials() -> Result<Vec<Trial>> {
     Ok(plain)
 }
 
-fn with_api(name: String, scenario: Scenario, kind: Kind) -> Trial {
+fn with_api(name: &str, scenario: Scenario, kind: Kind) -> Trial {
     let test = move || match Kubernetes::installed_with(&["kube-proxy"]) {
         Err(reason) => Ok(Completion::ignored_with(reason)),
         Ok(_) => {
@@ -81,7 +92,7 @@ fn with_api(name: String, scenario: Scenario, kind: Kind) -> Trial {
         }
     };
     let label = if kind == Kind::KubeProxy { "kube-proxy" } else { "kube-apiserver" };
-    Trial::ignorable_test(name, test).with_kind(label)
+    Trial::ignorable_test(format!("{label}::{name}"), test)
 }
 
 fn failed(error: anyhow::Error) -> Failed {

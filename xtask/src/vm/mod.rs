@@ -77,6 +77,7 @@ type Boot = (&'static str, &'static str, &'static [Run]);
 type Run = (&'static str, &'static str, &'static str);
 
 const TESTS: &str = "/tests/it";
+const SCENARIOS: &str = "/tests/scenarios";
 const OWN: &str = "/tests/shunt-vm";
 
 /// The boot that is about the agent's times rather than the kernel.
@@ -92,8 +93,7 @@ const BOOTS: [Boot; 5] = [
             (
                 "packets",
                 TESTS,
-                "packets::matrix:: packets::masquerade:: \
-                 packets::lifecycle::cleanup_removes_our_rules_and_no_others \
+                "packets::lifecycle::cleanup_removes_our_rules_and_no_others \
                  packets::lifecycle::a_killed_agent_leaves_its_rules",
             ),
             (
@@ -101,8 +101,7 @@ const BOOTS: [Boot; 5] = [
                 TESTS,
                 "endpoints::affinity::a_client_leaves_a_dead_endpoint_at_once \
                  endpoints::affinity::a_session_ends_with_its_time_out endpoints::established:: \
-                 endpoints::flows::a_flow_ends_with_its_service \
-                 endpoints::flows::a_flow_leaves_an_endpoint_that_is_gone endpoints::gone::",
+                 endpoints::gone::",
             ),
             (
                 "balancing",
@@ -120,11 +119,13 @@ const BOOTS: [Boot; 5] = [
             (
                 "frontends",
                 TESTS,
-                "frontends::cluster_ips:: \
-                 frontends::load_balancers::ranges_change_while_the_agent_runs \
-                 frontends::node_ports::an_interface_goes_with_its_addresses \
-                 frontends::taken_ports::sockets_of_both_families_and_protocols_are_found \
-                 frontends::policies::policies_decide_who_is_reached_and_whose_address_is_seen",
+                "frontends::taken_ports::sockets_of_both_families_and_protocols_are_found",
+            ),
+            (
+                "scenarios",
+                SCENARIOS,
+                "--test-threads=1 --skip=kube- frontends:: policies::policies_decide load_balancers::ranges_change \
+                 node_ports::an_interface flows::a_flow_ends_with_its_service flows::a_flow_leaves",
             ),
         ],
     ),
@@ -289,6 +290,9 @@ fn boot_machine(
                 let skipped: String = skipped.map(|it| format!(" --skip={it}::")).collect();
                 format!("{filter}{skipped}")
             }
+            Some(filter) if *program == SCENARIOS => {
+                format!("--test-threads=1 --skip=kube- {filter}")
+            }
             Some(filter) => format!("{words} {filter}"),
             None => (*words).to_owned(),
         };
@@ -400,7 +404,7 @@ fn modules() -> Result<Vec<String>> {
 fn common(results: &Path) -> Result<PathBuf> {
     // Of the whole workspace, as in `cargo xtask test`: other features would make another build. Not as it
     // is released, which takes minutes to build: tests wait for the kernel most of the time.
-    let tests = built(&["test", "--no-run", "--workspace", "--test", "it"])?;
+    let tests = built(&["test", "--no-run", "--workspace", "--test", "it", "--test", "scenarios"])?;
     let own = built(&["build", "--package=shunt-vm"])?;
     let program = |programs: &[(String, PathBuf)], name: &str| {
         let found = programs.iter().find(|program| program.0 == name);
@@ -410,6 +414,7 @@ fn common(results: &Path) -> Result<PathBuf> {
     let agent = program(&tests, "shunt")?;
     let mut files = vec![
         (TESTS.to_owned(), program(&tests, "it")?),
+        (SCENARIOS.to_owned(), program(&tests, "scenarios")?),
         (OWN.to_owned(), program(&own, "shunt-vm")?),
         (agent.display().to_string(), agent::build()?),
     ];
