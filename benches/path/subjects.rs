@@ -1,20 +1,16 @@
 //! Clusters whose nodes have the rules of those that are compared.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::path::Path;
-use std::sync::{Arc, mpsc};
 use std::thread;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 use serde_json::json;
 use shunt::dataplane::{Dataplane, Ownership};
-use shunt::unresponsive::{Inputs, Mode, Search};
 use shunt_core::model::{
-    Change, Endpoint, EndpointPort, EndpointSlice, Family, Node, ObjectName, Protocol, Service,
-    ServicePort,
+    Change, Endpoint, EndpointPort, EndpointSlice, Node, ObjectName, Protocol, Service, ServicePort,
 };
 use shunt_core::plan::{DetectLocal, Options};
 use shunt_fake_apiserver::{Client, Kind};
@@ -159,12 +155,8 @@ fn frontends(lab: &Topology) -> (Vec<SocketAddrV4>, SocketAddrV4) {
     (from_pod, SocketAddrV4::new(lab.node.ipv4[0], NODE_PORT))
 }
 
-/// The rules of shunt, and the thread of a mode of `--eject-unresponsive`.
-pub(super) fn shunt(
-    name: &'static str,
-    mode: Mode,
-    (services, endpoints): Size,
-) -> Result<Subject> {
+/// The rules of shunt.
+pub(super) fn shunt((services, endpoints): Size) -> Result<Subject> {
     let lab = Topology::new()?;
     let options = Options {
         detect_local: DetectLocal::ClusterCidr(vec!["10.244.0.0/14".parse::<IpNet>()?]),
@@ -186,27 +178,8 @@ pub(super) fn shunt(
     }
     load(&mut dataplane, (services - u32::from(MEASURED), endpoints));
     dataplane.sync()?;
-    if mode != Mode::Off {
-        find_unresponsive(&lab, mode)?;
-    }
     let frontends = frontends(&lab);
-    Subject::new(name, lab, frontends, Some(dataplane))
-}
-
-/// Starts the thread, and returns when its rules are there.
-fn find_unresponsive(lab: &Topology, mode: Mode) -> Result<()> {
-    let (started, start) = mpsc::channel();
-    let inputs = Inputs {
-        families: Family::ALL.to_vec(),
-        // All endpoints answer, so that there is nothing to look up.
-        placements: Arc::new(|_| BTreeMap::new()),
-        eject: Arc::new(drop),
-        report: Arc::new(move |endpoints| {
-            let _ = started.send(endpoints.map(drop));
-        }),
-    };
-    lab.node.run(|| Ok(Search::new(inputs).set(mode)?))?;
-    start.recv()?.map_err(anyhow::Error::msg)
+    Subject::new("shunt", lab, frontends, Some(dataplane))
 }
 
 /// A Service whose only endpoint is this pod.

@@ -9,7 +9,6 @@ pub(crate) const GRID: &str = "#d8dee4";
 
 /// Colours that colour-blind readers can tell apart: Okabe and Ito's palette, with a grey.
 pub(crate) const BLUE: &str = "#0072b2";
-pub(crate) const SKY: &str = "#56b4e9";
 pub(crate) const ORANGE: &str = "#e69f00";
 pub(crate) const PINK: &str = "#cc79a7";
 pub(crate) const GREEN: &str = "#009e73";

@@ -19,11 +19,7 @@ use super::terminal::{Size, record, record_until};
 const PORT: u16 = 8080;
 /// How long `shunt top` runs: its graphs have the last minute.
 const TOP: Duration = Duration::from_secs(64);
-/// Rules of a pod that answers nothing.
-pub(super) const DEAD: &str = "add table ip dead
-add chain ip dead input { type filter hook input priority 0; policy drop; }
-";
-/// How long the search for dead endpoints may take.
+/// How long the kernel may look for a neighbour.
 const SEARCH: Duration = Duration::from_secs(30);
 
 const LOADS: [Load; 6] = [
@@ -74,18 +70,18 @@ fn pictures(shunt: &Path, lab: &Topology) -> Result<()> {
     let top = record_until(on_node("top"), size, |_| began.elapsed() > TOP)?;
     write("top", "shunt top: new connections a second of each Service", "shunt top", &top)?;
 
-    lab.pod3.nft(DEAD)?;
+    lab.node2.ip("link set eth0 down")?;
     let words = "explain --from 10.244.0.10 --to 10.96.0.10:80";
     let size = Size { columns: 134, rows: 40 };
     let deadline = Instant::now() + SEARCH;
     let screen = loop {
         let screen = record(on_node(words), size)?;
-        if screen.contents().contains("has not answered for") {
+        if screen.contents().contains("is unreachable") {
             break screen;
         }
-        ensure!(Instant::now() < deadline, "no dead endpoint was found:\n{}", screen.contents());
+        ensure!(Instant::now() < deadline, "the endpoint is reachable:\n{}", screen.contents());
     };
-    let title = "shunt explain: a Service port with three endpoints, of which one does not answer";
+    let title = "shunt explain: a Service port with three endpoints, of which one is unreachable";
     write("explain", title, &format!("shunt {words}"), &screen)
 }
 

@@ -3,8 +3,7 @@
 
 use super::figures::{Figures, Row, Run, grouped, times};
 use super::svg::{
-    self, Bar, DIRECT, EJECTS, Frame, Group, IPTABLES, Line, NFTABLES, OBSERVES, Panel, SHUNT,
-    Subject, TRACKED,
+    self, Bar, DIRECT, Frame, Group, IPTABLES, Line, NFTABLES, Panel, SHUNT, Subject, TRACKED,
 };
 
 /// A picture.
@@ -35,7 +34,7 @@ enum Form {
 const LESS: &str = "lower is better";
 const MORE: &str = "higher is better";
 const BESIDE: &[Subject] = &[SHUNT, NFTABLES, IPTABLES];
-const FAILOVER: &[Subject] = &[EJECTS, OBSERVES, NFTABLES];
+const FAILOVER: &[Subject] = &[SHUNT, NFTABLES];
 const PATH: &[Subject] = &[SHUNT, NFTABLES, IPTABLES, TRACKED, DIRECT];
 
 pub(crate) const PLOTS: [Plot; 9] = [

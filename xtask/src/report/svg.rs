@@ -2,7 +2,7 @@
 
 use super::figures::{Unit, grouped};
 use crate::canvas::{
-    BLUE, Canvas, GREEN, GREY, GRID, ORANGE, PINK, SKY, SOFT, TEXT, escape, linear_ticks,
+    BLUE, Canvas, GREEN, GREY, GRID, ORANGE, PINK, SOFT, TEXT, escape, linear_ticks,
 };
 
 const WIDTH: f64 = 860.0;
@@ -31,12 +31,6 @@ enum Marker {
 }
 
 pub(crate) const SHUNT: Subject = Subject { name: "shunt", colour: BLUE, marker: Marker::Circle };
-/// With `--eject-unresponsive=on`.
-pub(crate) const EJECTS: Subject =
-    Subject { name: "shunt, on", colour: BLUE, marker: Marker::Circle };
-/// With `--eject-unresponsive=observe`.
-pub(crate) const OBSERVES: Subject =
-    Subject { name: "shunt, observe", colour: SKY, marker: Marker::Diamond };
 pub(crate) const NFTABLES: Subject =
     Subject { name: "kube-proxy nftables", colour: ORANGE, marker: Marker::Square };
 pub(crate) const IPTABLES: Subject =

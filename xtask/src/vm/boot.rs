@@ -93,21 +93,10 @@ pub(super) const BOOTS: [Boot; 5] = [
         ],
     },
     Boot {
-        name: "unresponsive",
+        name: "loopback",
         kernel_arguments: TABLE_SIZE,
         is_about_the_agent: true,
         runs: &[
-            Run {
-                name: "unresponsive",
-                tests: &[
-                    // They wait for the kernel's timeouts most of the time.
-                    "--test-threads=4",
-                    // Hundreds of connections at once: more than an emulated processor takes in time.
-                    "--skip=unresponsive::overload::slow_backends_under_overload_are_never_ejected",
-                    // The machine does not have the library that makes a message fail.
-                    "--skip=unresponsive::modes::one_failure_forgets_nothing",
-                ],
-            },
             // Root may open as many files here as it wants to, which few machines for tests permit.
             Run { name: "loopback", tests: &["traffic::ten_thousand_connections_at_once"] },
         ],
@@ -144,7 +133,7 @@ pub(super) const BOOTS: [Boot; 5] = [
 ];
 
 /// The modules of the test program, also those of which no machine runs a test.
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 11] = [
     "balancing",
     "conntrack",
     "differential",
@@ -156,7 +145,6 @@ const MODULES: [&str; 12] = [
     "oncall",
     "packets",
     "reload",
-    "unresponsive",
 ];
 
 /// What the program of `vm-tests` runs: its first argument, too.

@@ -27,8 +27,7 @@ const FEATURES: [(&str, &str, &str); 8] = [
     (
         "owner",
         "tables with an owner",
-        "used for the tables of `shunt trace` and of unresponsive endpoints: the kernel deletes them with \
-         their owner",
+        "used for the tables of `shunt trace`: the kernel deletes them with their owner",
     ),
     (
         "persist",
