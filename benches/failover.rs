@@ -1,5 +1,5 @@
-//! A pod dies without a word while clients connect to its Service: how long connections wait, with
-//! `--eject-unresponsive=on`, without, and with the real kube-proxy in its nftables mode.
+//! A pod dies without a word while clients connect to its Service: how long connections wait, and with
+//! the real kube-proxy in its nftables mode.
 //!
 //! Each has a node of its own, and all follow the same kube-apiserver. The pod dies on all of them
 //! at the same time. The benchmark removes the endpoint from its slice some time later, in the place
@@ -48,12 +48,7 @@ const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 110);
 const PORT: u16 = 80;
 const TARGET: u16 = 8090;
 
-/// Those that are compared: a name, and arguments of the agent.
-const COMPARED: [(&str, Subject, &[&str]); 3] = [
-    ("shunt, on", Subject::Shunt, &["--eject-unresponsive=on"]),
-    ("shunt, observe", Subject::Shunt, &["--eject-unresponsive=observe"]),
-    (Subject::Nftables.name(), Subject::Nftables, &[]),
-];
+const COMPARED: [Subject; 2] = [Subject::Shunt, Subject::Nftables];
 
 type OfSample = fn(&Sample) -> Duration;
 
@@ -86,7 +81,7 @@ fn measure_all(table: &mut Table, cluster: &Cluster) -> Result<()> {
     }
     let mut row = |what: &str, of: &dyn Fn(&[Sample]) -> Value| {
         let figures = COMPARED.iter().zip(&all);
-        let figures = figures.map(|((name, ..), it)| Figure::new(name, of(it), it.len()));
+        let figures = figures.map(|(subject, it)| Figure::new(subject.name(), of(it), it.len()));
         table.figures(what, cluster.size, &figures.collect::<Vec<_>>());
     };
     for (what, time) in TIMES {
@@ -112,17 +107,17 @@ struct Sample {
 
 /// Lets the pod die once on all nodes.
 fn sample(cluster: &Cluster) -> Result<Vec<Sample>> {
-    let nodes = COMPARED.map(|(name, subject, arguments)| {
-        NodeUnderTest::new(subject, arguments, cluster).context(name)
-    });
+    let nodes =
+        COMPARED.map(|subject| NodeUnderTest::new(subject, cluster).context(subject.name()));
     let nodes: Vec<NodeUnderTest<'_>> = nodes.into_iter().collect::<Result<_>>()?;
     thread::scope(|scope| {
         let began = Instant::now();
         let mut clients = Vec::new();
-        for (node, (name, ..)) in nodes.iter().zip(COMPARED) {
+        for (node, subject) in nodes.iter().zip(COMPARED) {
             node.site.lab.pod3.nft(DEATH)?;
             let died = Instant::now();
-            clients.push((name, scope.spawn(move || node.site.lab.pod1.run(|| connect(died)))));
+            let connect = move || node.site.lab.pod1.run(|| connect(died));
+            clients.push((subject.name(), scope.spawn(connect)));
         }
         thread::sleep(API_DELAY.saturating_sub(began.elapsed()));
         cluster.replace(&slice(false))?;
@@ -142,13 +137,13 @@ struct NodeUnderTest<'a> {
 }
 
 impl<'a> NodeUnderTest<'a> {
-    fn new(subject: Subject, arguments: &[&str], cluster: &'a Cluster) -> Result<Self> {
+    fn new(subject: Subject, cluster: &'a Cluster) -> Result<Self> {
         let site = Site::new(subject, cluster)?;
         let lab = &site.lab;
         let pod4 = lab.add_pod(&lab.node2, "pod-4", [10, 244, 1, 22], "fd00:244:1::22")?;
         let pods: [&Host; 3] = [&lab.pod2, &lab.pod3, &pod4];
         let servers = pods.map(|pod| Echo::on(pod, TARGET)).into_iter().collect::<Result<_>>()?;
-        let running = site.start_with(arguments)?;
+        let running = site.start()?;
         site.wait_until_programmed(&running, PROGRAMMED_TIMEOUT)?;
         running.wait_until_calm(PROGRAMMED_TIMEOUT)?;
         Ok(Self { site, _running: running, _servers: servers })

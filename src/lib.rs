@@ -35,5 +35,4 @@ pub mod status;
 pub mod taken_ports;
 pub mod top;
 pub mod trace;
-pub mod unresponsive;
 pub mod version;

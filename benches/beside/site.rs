@@ -89,18 +89,11 @@ impl<'a> Site<'a> {
 
     /// Starts the process and waits for nothing.
     pub(crate) fn start(&self) -> Result<Running> {
-        self.start_with(&[])
-    }
-
-    /// The same with arguments, which only shunt takes.
-    pub(crate) fn start_with(&self, arguments: &[&str]) -> Result<Running> {
         let settings = self.subject.configuration(&self.kubeconfig);
         let started = Instant::now();
         let process = if self.subject == Subject::Shunt {
             let agent = Agent::builder(env!("CARGO_BIN_EXE_shunt"), &self.lab.node);
-            let agent = agent.config(&settings)?;
-            let agent = arguments.iter().fold(agent, |agent, argument| agent.arg(*argument));
-            Process::Shunt(agent.spawn()?)
+            Process::Shunt(agent.config(&settings)?.spawn()?)
         } else {
             let (node, folder) = (&self.lab.node, self.folder.path());
             Process::KubeProxy(kube_proxy(node, self.cluster, folder, &settings)?)

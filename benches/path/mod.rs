@@ -1,8 +1,7 @@
 //! Connections of a pod through its node: the time of the first answer, new connections a second on one
-//! processor, round trips and bulk transfers of established ones. Beside shunt: shunt with
-//! `--eject-unresponsive=off`, the real kube-proxy in its nftables and iptables modes, no rules at all,
-//! and connection tracking without rules that any packet meets. The mode `on` has the rules of the
-//! default, `observe`.
+//! processor, round trips and bulk transfers of established ones. Beside shunt: the
+//! real kube-proxy in its nftables and iptables modes, no rules at all, and connection tracking without
+//! rules that any packet meets.
 //!
 //! Each has a small cluster of its own in the same process. They are measured in turns, round after
 //! round, so that whatever else the machine does hits all alike. Client and server are on one
@@ -64,10 +63,7 @@ pub(crate) fn measure(table: &mut Table, sizes: &[Size]) {
 
 fn measure_size(table: &mut Table, size: Size) -> Result<()> {
     assert!(size.0 >= u32::from(MEASURED), "needs at least {MEASURED} Services");
-    let mut subjects = vec![
-        subjects::shunt("shunt", "observe", size)?,
-        subjects::shunt("shunt, eject-unresponsive off", "off", size)?,
-    ];
+    let mut subjects = vec![subjects::shunt(size)?];
     match Kubernetes::installed_with(&["kube-proxy"]) {
         Ok(assets) => subjects.extend(subjects::kube_proxies(&assets, size)?),
         Err(reason) => {

@@ -139,12 +139,8 @@ fn frontends(lab: &Topology) -> (Vec<SocketAddrV4>, SocketAddrV4) {
     (from_pod, SocketAddrV4::new(lab.node.ipv4[0], NODE_PORT))
 }
 
-/// The rules of an agent with this mode of `--eject-unresponsive`, and Services from a file.
-pub(super) fn shunt(
-    name: &'static str,
-    mode: &str,
-    (services, endpoints): Size,
-) -> Result<Subject> {
+/// The rules of an agent with its defaults, and Services from a file.
+pub(super) fn shunt((services, endpoints): Size) -> Result<Subject> {
     let lab = Topology::new()?;
     let manifests = ManifestDir::new()?;
     let others = (0..services - u32::from(MEASURED))
@@ -154,11 +150,10 @@ pub(super) fn shunt(
     manifests.write("all.yaml", format!("{}{text}", Node::of(&lab.node)))?;
     let agent = Agent::builder(env!("CARGO_BIN_EXE_shunt"), &lab.node)
         .arg(format!("--cluster-cidr={CLUSTER_CIDR}"))
-        .arg(format!("--eject-unresponsive={mode}"))
         .manifests(manifests.path())
         .start()?;
     let frontends = frontends(&lab);
-    Subject::new(name, lab, frontends, Some((agent, manifests)))
+    Subject::new("shunt", lab, frontends, Some((agent, manifests)))
 }
 
 /// The real ones, both with the same API server. What they wrote stays when they end; they and the API

@@ -131,7 +131,13 @@ fn kernel_features(missing: &Result<Vec<MissingFeature>, String>, has_ipv6: bool
             let mut options: Vec<&str> = missing.iter().map(|it| it.option).collect();
             options.dedup();
             let remedy = format!("use a kernel with {}", options.join(", "));
-            Line::fail(name, format!("missing: {}", text.collect::<Vec<_>>().join("; ")), remedy)
+            let text = format!("missing: {}", text.collect::<Vec<_>>().join("; "));
+            if missing.iter().all(|it| it.is_optional) {
+                let effect = "a client whose endpoint does not answer may try the same endpoint for \
+                              two minutes";
+                return Line::warn(name, format!("{text}; {effect}"), remedy);
+            }
+            Line::fail(name, text, remedy)
         }
         Err(error) => Line::skip(name, format!("the kernel cannot be asked: {error}")),
     }
@@ -212,6 +218,7 @@ mod tests {
             feature: "numgen (ip)".to_owned(),
             option: "CONFIG_NFT_NUMGEN",
             reason: "No such file or directory".to_owned(),
+            is_optional: false,
         };
         let lines = judge(&present(vec![numgen], true, Ok(())));
         assert_eq!((lines[1].name, lines[1].result), ("kernel-features", Fail));
@@ -222,6 +229,13 @@ mod tests {
 
     #[test]
     fn feature_that_shunt_can_do_without_does_not_fail() {
+        let timeouts = MissingFeature {
+            feature: "ct timeout (ip)".to_owned(),
+            option: "CONFIG_NF_CONNTRACK_TIMEOUT",
+            reason: "No such file or directory".to_owned(),
+            is_optional: true,
+        };
+        assert_eq!(results(&present(vec![timeouts], true, Ok(())))[1], Warn);
         let facts = present(Vec::new(), false, Err("Invalid argument".to_owned()));
         assert_eq!(results(&facts), [Good, Good, Good, Warn, Good]);
         assert!(judge(&facts)[2].text.contains("Linux 6.9"));

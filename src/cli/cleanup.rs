@@ -8,7 +8,6 @@ use super::{Failure, logging, netns};
 use crate::dataplane::{Scope, remove};
 use crate::kube_proxy::{RemovedIpvs, find, remove_ipvs};
 use crate::trace::remove_orphans;
-use crate::unresponsive::remove_tables;
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
     logging::start_with(&arguments.logging.0);
@@ -32,21 +31,12 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     } else {
         0
     };
-    let unresponsive_tables = if scope.own {
-        Socket::open()
-            .and_then(|mut socket| remove_tables(&mut socket))
-            .context("cannot remove the tables for unresponsive endpoints")?
-    } else {
-        0
-    };
-    let other_tables = trace_tables + unresponsive_tables;
-    if removed.is_nothing() && ipvs == RemovedIpvs::default() && other_tables == 0 {
+    if removed.is_nothing() && ipvs == RemovedIpvs::default() && trace_tables == 0 {
         tracing::info!("nothing to remove in this network namespace");
     } else {
         tracing::info!(
             shunt_tables = removed.own_tables,
             trace_tables,
-            unresponsive_tables,
             kube_proxy_tables = removed.kube_proxy_tables,
             kube_proxy_chains = removed.kube_proxy_chains,
             ipvs_services = ipvs.services,

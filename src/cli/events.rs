@@ -74,34 +74,6 @@ pub(super) fn refused(quarantined: &Quarantined) -> Notice {
     }
 }
 
-/// Returns the Event for a Service that has ejected an endpoint. The note is the same on all nodes.
-pub(super) fn ejected(service: &ObjectName, endpoint: SocketAddr) -> Notice {
-    Notice {
-        regarding: Regarding::Service(service.clone()),
-        scope: Scope::Some,
-        is_warning: true,
-        reason: "EndpointEjected",
-        action: PROGRAM,
-        note: format!(
-            "endpoint {endpoint} does not answer; on nodes whose clients see this, other endpoints \
-             get its connections until it answers; see its pod and node, and shunt services {service}"
-        ),
-    }
-}
-
-/// Returns the Event for a Service that has restored an endpoint.
-pub(super) fn restored(service: &ObjectName, endpoint: SocketAddr) -> Notice {
-    Notice {
-        is_warning: false,
-        reason: "EndpointRestored",
-        note: format!(
-            "endpoint {endpoint} is not ejected any more: it answers, or is no longer listed, or \
-             shunt.ejectUnresponsive is not on"
-        ),
-        ..ejected(service, endpoint)
-    }
-}
-
 /// Returns the Event for a repair after another process modified shunt's tables.
 pub(super) fn repaired(repaired: usize, writers: &str) -> Notice {
     Notice {

@@ -28,7 +28,6 @@ mod status;
 mod taken_ports;
 mod top;
 mod trace;
-mod unresponsive;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -24,10 +24,7 @@ use crate::loopback::Proxy;
 use crate::metrics::{Changes, Metrics, State, Sync};
 use crate::source::manifests::{Location, Locations};
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
-use crate::status::{AgentState, Ejections, NodePorts, WithoutNode};
-
-/// The maximum number of Services with an Event about one endpoint.
-const MAX_EVENTS: usize = 10;
+use crate::status::{AgentState, NodePorts, WithoutNode};
 
 /// Sysctls to set after the first commit; `None` once they are set.
 pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;
@@ -76,7 +73,7 @@ impl Observer {
                 self.note_node_ports(&snapshot);
                 self.set_sysctls();
                 // First, so that the status of an agent that is ready includes this sync.
-                self.note_ejections(&self.known.synced(wrote, stats.took, snapshot.clone()));
+                self.known.synced(wrote, stats.took, snapshot.clone());
                 self.note_node(&snapshot);
                 self.note_health(snapshot.node_is_eligible, true);
                 self.service_healths.send_if_modified(|told| {
@@ -147,25 +144,6 @@ impl Observer {
                 self.events.record(events::oversized(service));
             }
         }
-    }
-
-    fn note_ejections(&self, Ejections { ejected, restored }: &Ejections) {
-        for (endpoint, services) in ejected {
-            tracing::warn!(
-                %endpoint, services = services.len(),
-                "ejected the unresponsive endpoint"
-            );
-            for service in services.iter().take(MAX_EVENTS) {
-                self.events.record(events::ejected(service, *endpoint));
-            }
-        }
-        for (endpoint, services) in restored {
-            tracing::info!(%endpoint, services = services.len(), "restored the endpoint");
-            for service in services.iter().take(MAX_EVENTS) {
-                self.events.record(events::restored(service, *endpoint));
-            }
-        }
-        self.metrics.ejected(ejected.len(), restored.len());
     }
 
     fn note_loopback(&mut self, changes: LoopbackChanges) {

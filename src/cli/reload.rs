@@ -13,7 +13,6 @@ use super::health::HealthState;
 use super::observe::PendingSysctls;
 use super::settings::{Effective, load};
 use super::sources::Objects;
-use super::unresponsive::Finder;
 use super::{logging, process};
 use crate::config::Config;
 use crate::conntrack::sysctl;
@@ -36,7 +35,6 @@ pub(super) struct Reach {
     pub(super) net_sysctls: PathBuf,
     pub(super) metrics: Metrics,
     pub(super) known: AgentState,
-    pub(super) finder: Finder,
 }
 
 /// The reason for a reload.
@@ -121,7 +119,21 @@ impl Reload {
         }
     }
 
-    fn take(&mut self, (new, problems): (Effective, Vec<Diagnostic>), objects: Objects) -> bool {
+    /// Follows the sysctls of connection tracking, which any program may change.
+    pub(super) fn follow_sysctls(&mut self) {
+        let new = sysctl::tcp_timeouts(&self.current.config.conntrack, sysctl::tcp_timeout);
+        if std::mem::replace(&mut self.current.tcp_timeouts, new) != new {
+            tracing::info!("the timeouts of TCP connections to Services follow changed sysctls");
+            self.reach.configure(&self.current, &self.objects);
+        }
+    }
+
+    fn take(
+        &mut self,
+        (mut new, problems): (Effective, Vec<Diagnostic>),
+        objects: Objects,
+    ) -> bool {
+        new.tcp_timeouts = sysctl::tcp_timeouts(&new.config.conntrack, sysctl::tcp_timeout);
         let old = std::mem::replace(&mut self.current, new);
         let new = &self.current;
         logging::start(new.config.log_format, new.config.verbosity);
@@ -162,14 +174,8 @@ impl Reload {
 
 impl Reach {
     fn apply(&mut self, old: &Effective, new: &Effective, objects: &Objects) {
-        let configure = |of: &Effective| Configure {
-            options: objects.options(of),
-            node_name: of.node_name.clone(),
-            min_period: of.config.min_sync_period,
-        };
-        if configure(old) != configure(new) {
-            // The dataplane ends only with the process.
-            let _ = self.commands.send(Command::Configure(configure(new)));
+        if configure(old, objects) != configure(new, objects) {
+            self.configure(new, objects);
         }
         let patience = patience(&new.config);
         self.health.send_if_modified(|health| {
@@ -185,12 +191,14 @@ impl Reach {
         if old.config.conntrack != new.config.conntrack {
             self.set_sysctls(&new.config.conntrack);
         }
-        if old.config.eject_unresponsive != new.config.eject_unresponsive {
-            self.finder.set(new.config.eject_unresponsive);
-        }
         if old.config.oom_score_adj != new.config.oom_score_adj {
             process::set_oom_score_adj(new.config.oom_score_adj);
         }
+    }
+
+    fn configure(&self, settings: &Effective, objects: &Objects) {
+        // The dataplane ends only with the process.
+        let _ = self.commands.send(Command::Configure(configure(settings, objects)));
     }
 
     fn set_sysctls(&self, settings: &sysctl::Settings) {
@@ -199,6 +207,15 @@ impl Reach {
             Some(pending) => pending.clone_from(settings),
             None => sysctl::apply(settings, &self.net_sysctls),
         }
+    }
+}
+
+/// Returns what the dataplane needs of the configuration.
+fn configure(settings: &Effective, objects: &Objects) -> Configure {
+    Configure {
+        options: objects.options(settings),
+        node_name: settings.node_name.clone(),
+        min_period: settings.config.min_sync_period,
     }
 }
 

@@ -26,10 +26,8 @@ use super::reload::{
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, Parts, runtime};
-use super::unresponsive::Finder;
 use super::{
     Failure, ending, events, exclusive, leftovers, logging, netns, oneshot, process, taken_ports,
-    unresponsive,
 };
 use crate::conntrack::{self, Conntrack, Sweeps, sysctl};
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
@@ -50,6 +48,9 @@ use crate::source::manifests::Locations;
 use crate::status::{AgentState, Sources, Status, WithoutNode};
 use crate::trace::remove_orphans;
 
+/// The interval of looks at the sysctls whose values the tables have. A look reads ten small files.
+const SYSCTL_PERIOD: Duration = Duration::from_secs(30);
+
 pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(done) = oneshot::print_version(arguments) {
         return done;
@@ -60,12 +61,13 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
         || arguments.write_config_to.is_some());
     ending::end_when_asked(if is_agent { Work::Unending } else { Work::Once })?;
     ending::end_when_a_thread_panics();
-    let settings = effective(&arguments.settings, &arguments.logging)?;
+    let mut settings = effective(&arguments.settings, &arguments.logging)?;
     let dialer = match &arguments.netns {
         Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
         None => None,
     };
     netns::enter(arguments.netns.as_deref())?;
+    settings.tcp_timeouts = sysctl::tcp_timeouts(&settings.config.conntrack, sysctl::tcp_timeout);
     if let Some(done) = oneshot::with_settings(arguments, &settings) {
         return done;
     }
@@ -261,14 +263,6 @@ fn keep_running(
     };
     taken_ports::start(arguments.node_port_check_period, &parts)
         .context("cannot start the thread \"taken ports\"")?;
-    let parts = unresponsive::Parts {
-        families: &families,
-        known: &known,
-        directory: &directory,
-        commands: &commands,
-        metrics: &metrics,
-    };
-    let finder = Finder::start(config.eject_unresponsive, &parts);
     let health_of = health_source(health_seen, commands.backlog(), unswept.clone(), families);
     let sources = Sources {
         health: health_of.clone(),
@@ -297,7 +291,6 @@ fn keep_running(
         net_sysctls: arguments.net_sysctls.clone(),
         metrics: metrics.clone(),
         known: known.clone(),
-        finder,
     };
     let mut configuration = Reload::new(arguments.clone(), settings, objects, reach);
     let (mut changed, _stop) = watch_configuration(arguments)?;
@@ -341,8 +334,13 @@ fn keep_running(
         let metrics_server =
             serve_metrics(metrics_bound, metrics.clone(), configz_seen, connections, on_port);
         tokio::pin!(health_server, metrics_server);
+        let mut sysctls = tokio::time::interval(SYSCTL_PERIOD);
         loop {
             let occasion = tokio::select! {
+                _ = sysctls.tick() => {
+                    configuration.follow_sysctls();
+                    continue;
+                }
                 _ = hang_up.recv() => Occasion::Asked,
                 Some(()) = changed.recv() => Occasion::Noticed,
                 Err(unbound) = &mut health_server => return Err(anyhow::Error::from(unbound).into()),
@@ -438,8 +436,7 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
         metrics.conntrack_swept(report.family, report.deleted, report.took);
         if report.deleted > 0 {
             tracing::info!(
-                family = %report.family, deleted = report.deleted, half_open = report.half_open,
-                took = ?report.took, "deleted stale flows"
+                family = %report.family, deleted = report.deleted, took = ?report.took, "deleted stale flows"
             );
         }
     });

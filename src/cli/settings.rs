@@ -1,12 +1,13 @@
 //! The effective configuration: flags and configuration file combined.
 
 use anyhow::Context;
-use shunt_core::plan::{Options, Unresponsive};
+use shunt_core::plan::{Options, TcpTimeouts};
 
 use super::args::{Logging, Settings};
 use super::{Failure, logging};
 use crate::config::raw::Configuration;
 use crate::config::{self, Config, Loaded};
+use crate::conntrack::sysctl;
 use crate::spanned_yaml::{Diagnostic, Severity};
 
 /// The effective configuration.
@@ -16,6 +17,9 @@ pub(super) struct Effective {
     /// The same in the form of a file, with a value for every field.
     pub(super) full: Configuration,
     pub(super) node_name: String,
+    /// The timeouts of TCP connections to Services: the kernel's own where nothing is configured.
+    /// The agent follows the sysctls.
+    pub(super) tcp_timeouts: TcpTimeouts,
     /// The content of the configuration file, if there is one.
     pub(super) content: Option<Vec<u8>>,
 }
@@ -34,7 +38,7 @@ impl Effective {
             balancing: self.config.load_balancing,
             reset_gone_endpoints: self.config.reset_gone_endpoints,
             requires_node: false,
-            unresponsive: Unresponsive::default(),
+            tcp_timeouts: Some(self.tcp_timeouts),
             ipv4_only: false,
         }
     }
@@ -119,7 +123,8 @@ pub(super) fn load(
         Some(name) => name.clone(),
         None => host_name()?,
     };
-    Ok((Effective { config, full, node_name, content }, problems))
+    let tcp_timeouts = sysctl::tcp_timeouts(&config.conntrack, |_| None);
+    Ok((Effective { config, full, node_name, tcp_timeouts, content }, problems))
 }
 
 /// Returns the host's name in the form that Kubernetes uses as the default name of its Node.

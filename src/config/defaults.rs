@@ -12,7 +12,6 @@ use super::raw::{Configuration, Conntrack, FlushFrequency, GoDuration, Logging, 
 use super::{NodePortAddresses, OOM_SCORE_ADJ};
 use crate::conntrack::sysctl;
 use crate::spanned_yaml::{parse_ip_sloppy, parse_net};
-use crate::unresponsive::Mode as Unresponsive;
 
 const HEALTHZ_PORT: u16 = 10_256;
 const METRICS_PORT: u16 = 10_249;
@@ -146,7 +145,6 @@ pub(super) fn fill(written: &Configuration) -> Configuration {
     full.oom_score_adj.get_or_insert(OOM_SCORE_ADJ.into());
     fill_conntrack(&mut full.conntrack);
     fill_period(&mut full.config_sync_period, CONFIG_SYNC_PERIOD);
-    fill_text(&mut full.shunt.eject_unresponsive, Unresponsive::default().name());
     let is_hash = Mode::of(written) == Mode::Ipvs
         && written.ipvs.scheduler.as_deref().is_some_and(super::effective::is_hash);
     let balancing = if is_hash { Balancing::SourceHash } else { Balancing::default() };

@@ -16,7 +16,6 @@ use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, LoopbackNodePorts, NodePortAddresses};
 use crate::conntrack::sysctl;
 use crate::spanned_yaml::{At, Diagnostic, Severity, parse_ip_sloppy, parse_net};
-use crate::unresponsive::Mode as Unresponsive;
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;
@@ -56,7 +55,6 @@ pub(super) fn effective(
         masquerade_bit: masquerade_bit(written, full, &mut check),
         masquerade_all: full.nftables.masquerade_all,
         reset_gone_endpoints: full.shunt.reset_gone_endpoints,
-        eject_unresponsive: eject_unresponsive(full, &mut check),
         load_balancing: load_balancing(written, full, &mut check),
         sync_period,
         min_sync_period,
@@ -391,12 +389,6 @@ fn loopback_node_ports(
         check.add(Severity::Note, At::top("nodePortAddresses"), None, reason);
     }
     LoopbackNodePorts { v4: v4 && !is_off, v6 }
-}
-
-fn eject_unresponsive(full: &Configuration, check: &mut Check<'_>) -> Unresponsive {
-    let word = text(&full.shunt.eject_unresponsive).unwrap_or_default();
-    let mode = check.value(At::top("shunt").field("ejectUnresponsive"), word, word.parse());
-    mode.unwrap_or_default()
 }
 
 fn load_balancing(

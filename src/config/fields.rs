@@ -33,7 +33,7 @@ const NOT_IPVS: &str = "shunt programs nftables in every mode";
 const NOT_WINDOWS: &str = "Windows only";
 
 /// All fields, in the order of [`Configuration`](super::raw::Configuration).
-pub const FIELDS: [Field; 65] = [
+pub const FIELDS: [Field; 64] = [
     honoured("apiVersion", "`kubeproxy.config.k8s.io/v1alpha1`"),
     honoured("kind", "`KubeProxyConfiguration`"),
     honoured(
@@ -127,11 +127,6 @@ pub const FIELDS: [Field; 65] = [
     honoured(
         "shunt.resetGoneEndpoints",
         "shunt's own: see [Gone endpoints](#gone-endpoints); default: false",
-    ),
-    honoured(
-        "shunt.ejectUnresponsive",
-        "shunt's own: `off`, `observe` (default) or `on`; see \
-         [Unresponsive endpoints](#unresponsive-endpoints)",
     ),
     honoured(
         "shunt.loadBalancing",

@@ -77,8 +77,6 @@ pub struct Config {
     pub masquerade_all: bool,
     /// `shunt.resetGoneEndpoints`: reset established connections to endpoints that are gone.
     pub reset_gone_endpoints: bool,
-    /// `shunt.ejectUnresponsive`: what to do about endpoints that do not answer.
-    pub eject_unresponsive: crate::unresponsive::Mode,
     /// `shunt.loadBalancing`: the balancing of Services without an annotation.
     pub load_balancing: Balancing,
     /// `nftables.syncPeriod`: a change that waits twice as long makes the agent unhealthy.

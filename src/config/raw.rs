@@ -240,36 +240,7 @@ pub struct Conntrack {
 pub struct Shunt {
     #[serde(deserialize_with = "null_is_default")]
     pub reset_gone_endpoints: bool,
-    #[serde(deserialize_with = "word_or_bool")]
-    pub eject_unresponsive: Option<String>,
     pub load_balancing: Option<String>,
-}
-
-/// Reads a word. In YAML, `on` and `off` without quotes are truth values.
-fn word_or_bool<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
-    struct WordOrBool;
-
-    impl Visitor<'_> for WordOrBool {
-        type Value = Option<String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a word such as observe")
-        }
-
-        fn visit_unit<E: de::Error>(self) -> Result<Option<String>, E> {
-            Ok(None)
-        }
-
-        fn visit_bool<E: de::Error>(self, is_on: bool) -> Result<Option<String>, E> {
-            Ok(Some(if is_on { "on" } else { "off" }.to_owned()))
-        }
-
-        fn visit_str<E: de::Error>(self, word: &str) -> Result<Option<String>, E> {
-            Ok(Some(word.to_owned()))
-        }
-    }
-
-    deserializer.deserialize_any(WordOrBool)
 }
 
 fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>

@@ -4,7 +4,6 @@ use ipnet::IpNet;
 
 use super::*;
 use crate::source::kubernetes::ContentType;
-use crate::unresponsive::Mode;
 
 mod documents;
 mod node_ports;
@@ -101,7 +100,6 @@ fn defaults() -> Config {
         masquerade_bit: 14,
         masquerade_all: false,
         reset_gone_endpoints: false,
-        eject_unresponsive: Mode::Observe,
         load_balancing: Balancing::Random,
         sync_period: Duration::from_secs(30),
         min_sync_period: Duration::ZERO,

@@ -1,7 +1,6 @@
 //! One sweep: lists entries, and deletes the stale ones.
 
 use std::collections::BTreeSet;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use foldhash::{HashSet, HashSetExt as _};
@@ -16,9 +15,6 @@ use super::{Error, Sweep};
 /// two ports, two dumps are slower below 10 000 UDP flows, by 9 ms at most, and twice as fast with
 /// 100 000. With four ports, they are never faster.
 const MAX_FILTERED_DUMPS: usize = 2;
-/// How long the sweep waits for an answer in flight to a half-open connection. Packets need less
-/// time from anywhere in a cluster, and a client without an answer repeats its SYN after a second.
-const ON_THE_WAY: Duration = Duration::from_millis(20);
 
 /// The result of a sweep of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,11 +25,9 @@ pub struct Report {
     pub listed: usize,
     /// Number of deleted entries.
     pub deleted: usize,
-    /// Number of half-open TCP connections among the deleted entries.
-    pub half_open: usize,
     /// Number of stale entries that the kernel did not delete, and its last reason.
     pub refused: Option<(usize, Errno)>,
-    /// The duration, without the pause for answers to half-open connections.
+    /// The duration.
     pub took: Duration,
 }
 
@@ -63,13 +57,10 @@ impl Conntrack {
     /// # Errors
     /// If the kernel does not answer.
     pub fn load(&mut self) -> Result<(), Error> {
-        self.0.list(nfnetlink::Family::Ip, &[filter(Protocol::Udp, Some(0))], |_| {})
+        self.0.list(nfnetlink::Family::Ip, &[filter(Some(0))], |_| {})
     }
 
     /// Deletes the stale entries of a family.
-    ///
-    /// Lists half-open connections to former backends twice: those answered in between stay. So no
-    /// client loses a connection to a working backend that was just removed.
     ///
     /// Calls `is_permitted` for each stale entry between its listing and its deletion: a commit after
     /// the start of the sweep may have allowed the flow.
@@ -83,70 +74,42 @@ impl Conntrack {
         is_permitted: &mut dyn FnMut(&Entry) -> bool,
     ) -> Result<Report, Error> {
         let started = Instant::now();
-        let (mut listed, mut waited) = (0, Duration::ZERO);
+        let mut listed = 0;
+        let mut stale = HashSet::new();
+        let ports = sweep.ports(family);
+        if !ports.is_empty() {
+            self.0.list(netlink(family), &filters(&ports), |entry| {
+                listed += 1;
+                if sweep.is_stale(&entry) {
+                    stale.insert(entry);
+                }
+            })?;
+        }
+        stale.retain(|entry| !is_permitted(entry));
         let mut refused = None;
-        let mut refuse = |errno| {
+        let deleted = self.0.delete(&stale, |errno| {
             let (count, _) = refused.unwrap_or((0, errno));
             refused = Some((count + 1, errno));
-        };
-        let mut unanswered = self.list_stale(family, Protocol::Tcp, sweep, &mut listed)?;
-        unanswered.retain(|entry| !is_permitted(entry));
-        let unanswered_at = Instant::now();
-        let untranslated: HashSet<Entry> =
-            unanswered.extract_if(|entry| !entry.is_translated()).collect();
-        let mut half_open = self.0.delete(&untranslated, &mut refuse)?;
-        let mut stale = self.list_stale(family, Protocol::Udp, sweep, &mut listed)?;
-        stale.retain(|entry| !is_permitted(entry));
-        let flows = self.0.delete(&stale, &mut refuse)?;
-        if !unanswered.is_empty() {
-            waited = ON_THE_WAY.saturating_sub(unanswered_at.elapsed());
-            thread::sleep(waited);
-            let mut still = self.list_stale(family, Protocol::Tcp, sweep, &mut 0)?;
-            still.retain(|entry| unanswered.contains(entry) && !is_permitted(entry));
-            half_open += self.0.delete(&still, &mut refuse)?;
-        }
-        let took = started.elapsed().saturating_sub(waited);
-        Ok(Report { family, listed, deleted: flows + half_open, half_open, refused, took })
-    }
-
-    /// Lists the stale entries of a protocol, and counts all that the kernel lists.
-    fn list_stale(
-        &mut self,
-        family: Family,
-        protocol: Protocol,
-        sweep: &Sweep,
-        listed: &mut usize,
-    ) -> Result<HashSet<Entry>, Error> {
-        let mut stale = HashSet::new();
-        let ports = sweep.ports(family, protocol);
-        if ports.is_empty() {
-            return Ok(stale);
-        }
-        let family = match family {
-            Family::V4 => nfnetlink::Family::Ip,
-            Family::V6 => nfnetlink::Family::Ip6,
-        };
-        self.0.list(family, &filters(protocol, &ports), |entry| {
-            *listed += 1;
-            if entry.protocol == protocol.number() && sweep.is_stale(&entry) {
-                stale.insert(entry);
-            }
         })?;
-        Ok(stale)
+        Ok(Report { family, listed, deleted, refused, took: started.elapsed() })
     }
 }
 
-/// Returns the filters for entries of a protocol to these ports; for TCP, only for entries without
-/// an answer.
-fn filters(protocol: Protocol, ports: &BTreeSet<u16>) -> Vec<Filter> {
-    // TCP has few such entries: the walk of the hash table is most of the work.
-    let most = if protocol == Protocol::Tcp { 1 } else { MAX_FILTERED_DUMPS };
-    if ports.len() > most {
-        return vec![filter(protocol, None)];
+fn netlink(family: Family) -> nfnetlink::Family {
+    match family {
+        Family::V4 => nfnetlink::Family::Ip,
+        Family::V6 => nfnetlink::Family::Ip6,
     }
-    ports.iter().map(|port| filter(protocol, Some(*port))).collect()
 }
 
-fn filter(protocol: Protocol, port: Option<u16>) -> Filter {
-    Filter { protocol: protocol.number(), port, unanswered: protocol == Protocol::Tcp }
+/// Returns the filters for entries of UDP to these ports.
+fn filters(ports: &BTreeSet<u16>) -> Vec<Filter> {
+    if ports.len() > MAX_FILTERED_DUMPS {
+        return vec![filter(None)];
+    }
+    ports.iter().map(|port| filter(Some(*port))).collect()
+}
+
+fn filter(port: Option<u16>) -> Filter {
+    Filter { protocol: Protocol::Udp.number(), port }
 }

@@ -203,8 +203,8 @@ mod tests {
         let original =
             Tuple { source: client, destination: FRONTEND.parse().expect("address:port") };
         let reply = Tuple { source: endpoint, destination: client };
-        let (zoned, replied, half_open, id) = (false, false, false, [0, 0, 0, 1]);
-        Entry { protocol: 17, original, reply, zoned, replied, half_open, id }
+        let (zoned, replied, id) = (false, false, [0, 0, 0, 1]);
+        Entry { protocol: 17, original, reply, zoned, replied, id }
     }
 
     /// Returns which of these ports the announced commits allow.

@@ -1,7 +1,7 @@
 //! Decides which entries are stale, without the kernel.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use nfnetlink::conntrack::Entry;
 use shunt_core::model::{ArrivalMap, Backend, Family, Protocol};
@@ -12,9 +12,7 @@ use shunt_core::plan::{Flow, Flows, FrontendKey};
 /// An entry is stale if its client sent to one of the frontends and its answers come from another
 /// address than those of its backends. That is a removed endpoint or, without address translation
 /// at the start of the flow, the frontend's own address. A UDP socket that keeps sending would keep
-/// such an entry alive for ever. TCP entries are stale only while unanswered, so that the client's
-/// next SYN is balanced anew. Answered connections end by themselves, and may finish on a draining
-/// endpoint.
+/// such an entry alive for ever.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// The backends of each frontend to which its flows may stay.
@@ -51,27 +49,23 @@ impl Sweep {
     /// Returns true if the entry must be deleted.
     #[must_use]
     pub fn is_stale(&self, entry: &Entry) -> bool {
-        let protocol = match Protocol::from_number(entry.protocol) {
-            Some(Protocol::Udp) => Protocol::Udp,
-            Some(Protocol::Tcp) if entry.half_open => Protocol::Tcp,
-            _ => return false,
-        };
-        let flow = self.flow(protocol, entry.original.destination).filter(|_| !entry.zoned);
-        flow.is_some_and(|flow| !serves(flow, entry))
+        !entry.zoned && self.flow(entry).is_some_and(|flow| !serves(flow, entry))
     }
 
     /// Returns true if the entry leads from one of the frontends to one of its backends.
     #[must_use]
     pub fn permits(&self, entry: &Entry) -> bool {
-        let flow = Protocol::from_number(entry.protocol)
-            .and_then(|protocol| self.flow(protocol, entry.original.destination));
-        flow.is_some_and(|flow| serves(flow, entry))
+        self.flow(entry).is_some_and(|flow| serves(flow, entry))
     }
 
-    /// Returns the backends of the frontend with this address; `None` if the sweep does not include
-    /// the frontend.
-    fn flow(&self, protocol: Protocol, destination: SocketAddr) -> Option<&Flow> {
-        let (address, port) = (destination.ip(), destination.port());
+    /// Returns the backends of the frontend that a client of UDP sent to; `None` if the sweep does not
+    /// include the frontend.
+    fn flow(&self, entry: &Entry) -> Option<&Flow> {
+        let protocol = Protocol::Udp;
+        if entry.protocol != protocol.number() {
+            return None;
+        }
+        let (address, port) = (entry.original.destination.ip(), entry.original.destination.port());
         let by_address = FrontendKey::Address(address, protocol, port);
         let by_node_port = || {
             let key = FrontendKey::NodePort(Family::of(address), protocol, port);
@@ -85,13 +79,11 @@ impl Sweep {
         self.flows.iter().any(|(key, flow)| flow.search && key.family() == family)
     }
 
-    /// Returns the ports of a family's frontends with a protocol whose entries must be searched.
-    pub(super) fn ports(&self, family: Family, protocol: Protocol) -> BTreeSet<u16> {
+    /// Returns the ports of a family's frontends whose entries must be searched.
+    pub(super) fn ports(&self, family: Family) -> BTreeSet<u16> {
         self.flows
             .iter()
-            .filter(|(key, flow)| {
-                flow.search && key.family() == family && key.protocol() == protocol
-            })
+            .filter(|(key, flow)| flow.search && key.family() == family)
             .map(|(key, _)| match *key {
                 FrontendKey::Address(_, _, port) | FrontendKey::NodePort(_, _, port) => port,
             })
@@ -108,11 +100,12 @@ fn serves(flow: &Flow, entry: &Entry) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use nfnetlink::conntrack::Tuple;
 
     use super::*;
 
-    const TCP: u8 = 6;
     const UDP: u8 = 17;
 
     /// Returns an entry like from a dump, with its client, destination and answering address.
@@ -120,15 +113,7 @@ mod tests {
         let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
         let original = Tuple { source: parse(client), destination: parse(destination) };
         let reply = Tuple { source: parse(endpoint), destination: parse(client) };
-        Entry {
-            protocol,
-            original,
-            reply,
-            zoned: false,
-            replied: true,
-            half_open: false,
-            id: [0, 0, 0, 1],
-        }
+        Entry { protocol, original, reply, zoned: false, replied: true, id: [0, 0, 0, 1] }
     }
 
     fn backends(list: &[&str]) -> Flow {
@@ -150,8 +135,7 @@ mod tests {
         Sweep::new(
             Flows::from_iter([
                 (at("10.96.0.10:53", Protocol::Udp), v4.clone()),
-                (at("10.96.0.10:53", Protocol::Tcp), backends(&["10.244.0.4:53"])),
-                (at("10.96.0.10:55", Protocol::Tcp), Flow { search: false, ..v4.clone() }),
+                (at("10.96.0.10:55", Protocol::Udp), Flow { search: false, ..v4.clone() }),
                 (at("10.96.0.66:53", Protocol::Udp), backends(&[])),
                 (at("[fd00:96::10]:53", Protocol::Udp), v6.clone()),
                 (FrontendKey::NodePort(Family::V4, Protocol::Udp, 30053), v4),
@@ -201,24 +185,6 @@ mod tests {
     }
 
     #[test]
-    fn of_tcp_only_what_was_never_answered_is_stale() {
-        for (destination, answers_from, stale) in [
-            ("10.96.0.10:53", "10.244.0.3:5353", true),
-            ("10.96.0.10:53", "10.96.0.10:53", true),
-            ("10.96.0.10:53", "10.244.0.4:53", false),
-            ("10.96.0.66:53", "10.244.0.3:5353", false),
-            ("10.244.0.3:5353", "10.244.0.3:5353", false),
-            ("192.0.2.10:30053", "10.244.0.3:5353", false),
-        ] {
-            let answered = entry_of(TCP, "192.0.2.1:1", destination, answers_from);
-            let half_open = Entry { replied: false, half_open: true, ..answered };
-            assert_eq!(sweep().is_stale(&half_open), stale, "{destination} {answers_from}");
-            assert!(!sweep().is_stale(&answered), "{destination} {answers_from}");
-            assert!(!sweep().is_stale(&Entry { zoned: true, ..half_open }), "{destination}");
-        }
-    }
-
-    #[test]
     fn no_other_protocols_and_only_the_default_zone() {
         for protocol in [6, 33, 132, 136] {
             for destination in ["10.96.0.10:53", "10.96.0.10:54"] {
@@ -249,16 +215,8 @@ mod tests {
 
     #[test]
     fn ports_are_those_to_be_searched() {
-        let ports = |family, protocol| sweep().ports(family, protocol).into_iter().collect();
-        let expected: [(_, _, Vec<u16>); 4] = [
-            (Family::V4, Protocol::Udp, vec![53, 30053]),
-            (Family::V6, Protocol::Udp, vec![53, 30054]),
-            (Family::V4, Protocol::Tcp, vec![53]),
-            (Family::V6, Protocol::Tcp, vec![]),
-        ];
-        for (family, protocol, wanted) in expected {
-            let ports: Vec<u16> = ports(family, protocol);
-            assert_eq!(ports, wanted, "{family} {protocol}");
+        for (family, wanted) in [(Family::V4, [53, 30053]), (Family::V6, [53, 30054])] {
+            assert!(sweep().ports(family).into_iter().eq(wanted), "{family}");
         }
         let grown = Flow { search: false, ..backends(&["10.244.0.1:5353"]) };
         let flows = Flows::from_iter([(at("10.96.0.10:53", Protocol::Udp), grown)]);

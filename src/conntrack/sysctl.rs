@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use shunt_core::plan::TcpTimeouts;
 use tracing::{debug, info, warn};
 
 /// The upper bound of the table's size by CPUs. `min` may exceed it only on a machine with few
@@ -157,6 +158,27 @@ pub fn apply(settings: &Settings, net: &Path) {
             failures.join("; ")
         );
     }
+}
+
+/// Returns the timeouts of TCP connections to Services: those of the configuration and, where it
+/// leaves a value alone, those of the sysctls, by the ends of their names.
+#[must_use]
+pub fn tcp_timeouts(settings: &Settings, sysctl: impl Fn(&str) -> Option<u32>) -> TcpTimeouts {
+    let configured = |timeout: Duration| u32::try_from(timeout.as_secs()).ok().filter(|it| *it > 0);
+    TcpTimeouts::with(|state| match state {
+        "established" => configured(settings.tcp_established_timeout).or_else(|| sysctl(state)),
+        "close_wait" => configured(settings.tcp_close_wait_timeout).or_else(|| sysctl(state)),
+        "retrans" => sysctl("max_retrans"),
+        "unack" => sysctl("unacknowledged"),
+        state => sysctl(state),
+    })
+}
+
+/// Returns a sysctl of [`tcp_timeouts`] in the network namespace of this thread.
+#[must_use]
+pub fn tcp_timeout(name: &str) -> Option<u32> {
+    let file = format!("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_{name}");
+    fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// A value that [`apply`] would write.

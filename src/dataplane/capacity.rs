@@ -2,7 +2,7 @@
 //!
 //! With a size, the kernel allocates the buckets of a set at once. Without one, it resizes the hash
 //! table again and again while a start adds its elements, which takes more than half of the time.
-//! A set that becomes too small is replaced, with its table, in the transaction that needs it.
+//! If a set becomes too small, the transaction that needs more makes all sets of the table anew.
 
 use shunt_core::plan::Set;
 

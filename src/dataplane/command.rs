@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shunt_core::model::{ChangeBatch, ChangeCounts};
-use shunt_core::plan::{Options, Unresponsive};
+use shunt_core::plan::Options;
 
 /// A command to the dataplane's thread.
 #[derive(Debug)]
@@ -16,8 +16,6 @@ pub enum Command {
     Changes(ChangeBatch),
     /// Apply a changed configuration.
     Configure(Configure),
-    /// Eject endpoints that do not answer, and restore all others.
-    Eject(Unresponsive),
 }
 
 /// The part of the configuration that the dataplane uses.
@@ -76,7 +74,7 @@ impl Commands {
     pub fn send(&self, command: Command) -> Result<(), Stopped> {
         (self.noticed)(match &command {
             Command::Changes(batch) => batch.counts(),
-            Command::Configure(_) | Command::Eject(_) => ChangeCounts::default(),
+            Command::Configure(_) => ChangeCounts::default(),
         });
         // The thread counts what it takes, so the commands must come in the order of this list.
         let mut waiting = self.backlog.lock();

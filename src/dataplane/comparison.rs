@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nfnetlink::nft::{
-    Batch, DumpedChain, DumpedRule, DumpedSet, ElementData, Error, Kernel, Verdict,
+    Batch, DumpedChain, DumpedRule, DumpedSet, DumpedTimeouts, ElementData, Error, Kernel, Verdict,
 };
 use shunt_core::model::{Backend, Family};
 use shunt_core::plan::{
     Chain, ChainName, Desired, Element, Field, Frontend, FrontendKey, GONE_ENDPOINTS, Key,
-    LAYOUT_COMMENT, NodeContext, Pools, Set, TABLE, Value, base_chains, base_text, element_text,
-    on_demand_chain, rule_text,
+    LAYOUT_COMMENT, NodeContext, Pools, Set, TABLE, TcpTimeouts, Value, base_chains, base_text,
+    element_text, on_demand_chain, rule_text,
 };
 
 use super::codec::{decode_key, decode_value, gone_set_type, set_type, table_family};
@@ -55,6 +55,7 @@ pub fn compare(kernel: &mut dyn Kernel, desired: &Desired) -> Result<Vec<Place>,
         let usable = comparison.table_and_sets(&listed);
         let found = listed.elements(kernel, &usable)?;
         let frontends = planned_frontends(desired, family, &found);
+        comparison.timeouts(node_context.options.tcp_timeouts, &listed);
         comparison.elements(&planned_elements(desired, family, &frontends), found);
         comparison.chains(&planned_chains(&frontends, node_context, family), listed);
         places.extend(comparison.places.into_iter().filter(|place| !place.lines.is_empty()));
@@ -68,6 +69,7 @@ struct Listed {
     /// The comment; `None` without a table.
     table: Option<Option<String>>,
     sets: HashMap<String, DumpedSet>,
+    timeouts: Vec<DumpedTimeouts>,
     chains: Vec<DumpedChain>,
     rules: HashMap<String, Vec<DumpedRule>>,
 }
@@ -79,12 +81,14 @@ impl Listed {
             family,
             table: kernel.table(table, TABLE)?.map(|table| table.comment),
             sets: HashMap::new(),
+            timeouts: Vec::new(),
             chains: Vec::new(),
             rules: HashMap::new(),
         };
         if listed.table.is_some() {
             let sets = kernel.sets(table, TABLE)?;
             listed.sets = sets.into_iter().map(|set| (set.name.clone(), set)).collect();
+            listed.timeouts = kernel.timeouts(table, TABLE)?;
             listed.chains = kernel.chains(table, TABLE)?;
             for rule in kernel.rules(table, TABLE)? {
                 listed.rules.entry(rule.chain.clone()).or_default().push(rule);
@@ -245,6 +249,20 @@ impl Comparison {
             self.at(format!("set {name}"), vec![Side::Kernel(format!("set {name}"))]);
         }
         usable
+    }
+
+    /// Compares the objects for TCP. The agent keeps those of former sysctls.
+    fn timeouts(&mut self, planned: Option<TcpTimeouts>, listed: &Listed) {
+        let text = |name: &str| format!("ct timeout {name}");
+        let is_own = |it: &&DumpedTimeouts| it.name == TcpTimeouts::from(it.seconds).name();
+        for foreign in listed.timeouts.iter().filter(|it| !is_own(it)) {
+            self.at(text(&foreign.name), vec![Side::Kernel(text(&foreign.name))]);
+        }
+        let exists =
+            |own: &TcpTimeouts| listed.timeouts.iter().any(|it| it.seconds == *own.seconds());
+        if let Some(own) = planned.filter(|own| !exists(own)) {
+            self.at(text(&own.name()), vec![Side::Plan(text(&own.name()))]);
+        }
     }
 
     fn elements(&mut self, planned: &Elements, found: Vec<Found>) {

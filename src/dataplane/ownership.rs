@@ -134,9 +134,12 @@ fn refusals_of(kernel: &mut dyn Kernel, mut batch: Batch) -> Result<Vec<Refusal>
 pub(super) fn create_table(family: Family, flags: u32, sizes: &Sizes, batch: &mut Batch) {
     let table = table_family(family);
     batch.add_table(table, TABLE, flags, LAYOUT_COMMENT);
-    for set in Set::ALL {
-        let kind = set_type(family, set);
-        let size = sizes[set as usize].or(kind.size);
-        batch.add_set(table, TABLE, set.name(), &SetType { size, ..kind });
-    }
+    Set::ALL.into_iter().for_each(|set| add_set(family, set, sizes, batch));
+}
+
+/// Adds a set, which has one of these sizes.
+pub(super) fn add_set(family: Family, set: Set, sizes: &Sizes, batch: &mut Batch) {
+    let kind = set_type(family, set);
+    let size = sizes[set as usize].or(kind.size);
+    batch.add_set(table_family(family), TABLE, set.name(), &SetType { size, ..kind });
 }

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use shunt_core::model::{Backend, Balancing, Family, Protocol};
 use shunt_core::plan::{
     ChainName, FrontendKey, GONE_ENDPOINTS, HASH_SEED, Key, NodeContext, Pools, Set, SourceRange,
-    base_chains, on_demand_chain,
+    TcpTimeouts, base_chains, on_demand_chain,
 };
 
 use super::codec::{
@@ -37,6 +37,8 @@ pub struct MissingFeature {
     pub option: &'static str,
     /// The kernel's answer.
     pub reason: String,
+    /// Services work without the feature.
+    pub is_optional: bool,
 }
 
 /// The names of the features that [`missing_features`] tells apart.
@@ -65,6 +67,7 @@ pub fn missing_features(
                 feature: format!("{} ({})", feature.name, table_family(family)),
                 option: feature.option,
                 reason: why(&refusal),
+                is_optional: matches!(feature.object, Object::Timeouts),
             });
         }
     }
@@ -74,6 +77,7 @@ pub fn missing_features(
             feature: format!("{operation} {object} ({})", table_family(family)),
             option: "CONFIG_NF_TABLES",
             reason: why(&refusal),
+            is_optional: false,
         });
     }
     Ok(missing)
@@ -184,6 +188,9 @@ fn whole_table(node_context: &NodeContext, family: Family, batch: &mut Batch, na
         batch.add_set(table, name, GONE_ENDPOINTS, &gone_set_type(family));
         on_demand.extend(ChainName::FOR_GONE_ENDPOINTS);
     }
+    if let Some(timeouts) = node_context.options.tcp_timeouts {
+        batch.add_tcp_timeouts(table, name, &timeouts.name(), timeouts.seconds());
+    }
     let mut chains = base_chains(node_context, family);
     chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
     for chain in &chains {
@@ -240,6 +247,8 @@ enum Object {
     BaseChains(&'static [Hook]),
     /// A set.
     Set(Set),
+    /// An object `ct timeout`. No packet uses it, so its deletion is safe on any kernel.
+    Timeouts,
     /// A rule in a base chain at this hook, with the set that it refers to.
     Rule(Hook, Option<Set>, fn(Family) -> Expr),
 }
@@ -259,7 +268,7 @@ const HASHING: Feature = Feature {
     }),
 };
 
-const FEATURES: [Feature; 11] = [
+const FEATURES: [Feature; 12] = [
     Feature {
         name: "nat chains",
         option: "CONFIG_NFT_NAT",
@@ -288,6 +297,7 @@ const FEATURES: [Feature; 11] = [
         option: "CONFIG_NFT_CT",
         object: Object::Rule(Hook::Postrouting, None, |_| Expr::CtStatus(FIRST)),
     },
+    Feature { name: "ct timeout", option: "CONFIG_NF_CONNTRACK_TIMEOUT", object: Object::Timeouts },
     Feature {
         name: "dnat",
         option: "CONFIG_NFT_NAT",
@@ -346,6 +356,10 @@ impl Feature {
                     batch.add_chain(table, name, &format!("{hook:?}"), Some(nat(*hook)));
                 }
             }
+            Object::Timeouts => {
+                let timeouts = TcpTimeouts::default();
+                batch.add_tcp_timeouts(table, name, &timeouts.name(), timeouts.seconds());
+            }
             Object::Set(set) => batch.add_set(table, name, set.name(), &set_type(family, *set)),
             Object::Rule(hook, set, expr) => {
                 if let Some(set) = set {
@@ -379,8 +393,8 @@ fn operands(family: Family, expr: Expr) -> Vec<Expr> {
 #[cfg(test)]
 mod tests {
     use nfnetlink::nft::{
-        DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, FinishedBatch,
-        Generation,
+        DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Element,
+        FinishedBatch, Generation,
     };
     use shunt_core::plan::{DetectLocal, Options};
 
@@ -419,6 +433,10 @@ mod tests {
         }
 
         fn sets(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedSet>, Error> {
+            Ok(Vec::new())
+        }
+
+        fn timeouts(&mut self, _: TableFamily, _: &str) -> Result<Vec<DumpedTimeouts>, Error> {
             Ok(Vec::new())
         }
 
@@ -479,6 +497,7 @@ mod tests {
             (b"\x08\0\x01\0fib\0", "fib (ip)"),
             (b"\x07\0\x01\0ct\0", "ct (ip)"),
             (b"masq\0", "masquerade (ip)"),
+            (b"tcp-", "ct timeout (ip)"),
             (b"reject\0", "reject in prerouting (ip)"),
             (b"dynset\0", "maps that rules fill (dynset) (ip)"),
             (b"counter\0", "counters on elements (ip)"),

@@ -1,6 +1,6 @@
 //! Reads the kernel's state: at the start, and when another process may have modified it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use nfnetlink::nft::{Batch, DumpedChain, DumpedRule, DumpedSet, Error, Kernel};
 use shunt_core::model::{ArrivalMap, Backend, Change, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
-    NodeContext, NotRemembered, Outcome, Pools, Set, SetMember, TABLE, Value, base_chains,
-    on_demand_chain, recall,
+    NodeContext, NotRemembered, Outcome, Pools, Set, SetMember, TABLE, TcpTimeouts, Value,
+    base_chains, on_demand_chain, recall,
 };
 
 use super::capacity::Sizes;
@@ -21,7 +21,7 @@ use super::fingerprint::{Fingerprint, Hashes};
 use super::gone;
 use super::listing::{list, retried};
 use super::ownership::TableOwner;
-use super::record::{KernelRecord, Stray, TableState};
+use super::record::{KernelRecord, Rebuild, Stray, TableState};
 use super::slots::Slotted;
 use super::translate::{base_chain, expressions};
 
@@ -127,10 +127,12 @@ impl Reading {
         };
         for family in Family::ALL {
             let state = read_structure(kernel, node_context, family)?;
-            let ours = matches!(state, TableState::Ours { .. });
+            let is_ours = matches!(state, TableState::Ours { .. });
             reading.record.set_table(family, state);
-            if ours {
-                reading.read_elements(kernel, family, hashes)?;
+            if is_ours {
+                if reading.record.rebuild(family).is_none() {
+                    reading.read_elements(kernel, family, hashes)?;
+                }
                 if reading.record.has_gone_set(family) {
                     reading.gone[family as usize] = gone::listed(kernel, family)?;
                 }
@@ -156,18 +158,18 @@ fn read_table(
         return Ok(TableState::Absent);
     };
     let owner = TableOwner::of(table, found.flags, found.owner, kernel.port())?;
-    let (gone_sets, sets): (Vec<DumpedSet>, Vec<DumpedSet>) =
-        kernel.sets(table, TABLE)?.into_iter().partition(|set| set.name == GONE_ENDPOINTS);
-    let sets_fit = gone_sets.iter().all(|set| set.is(&gone_set_type(family)))
-        && sets.len() == Set::ALL.len()
-        && sets.iter().all(|found| {
-            Set::from_name(&found.name).is_some_and(|set| found.is(&set_type(family, set)))
-        });
-    let Some(owner) =
-        owner.filter(|_| sets_fit && found.comment.as_deref() == Some(LAYOUT_COMMENT))
-    else {
+    let Some(owner) = owner.filter(|_| found.comment.as_deref() == Some(LAYOUT_COMMENT)) else {
         return Ok(TableState::Unusable);
     };
+    let sets = kernel.sets(table, TABLE)?;
+    let is_gone_set =
+        |found: &DumpedSet| found.name == GONE_ENDPOINTS && found.is(&gone_set_type(family));
+    let has_gone_set = sets.iter().any(is_gone_set);
+    let right = |found: &DumpedSet| {
+        Set::from_name(&found.name).filter(|set| found.is(&set_type(family, *set)))
+    };
+    let right_sets: Vec<Set> = sets.iter().filter_map(right).collect();
+    let mut foreign_chains = Vec::new();
     let mut rules: HashMap<String, Vec<DumpedRule>> = HashMap::default();
     for rule in kernel.rules(table, TABLE)? {
         rules.entry(rule.chain.clone()).or_default().push(rule);
@@ -176,22 +178,27 @@ fn read_table(
         base_chains(node_context, family).into_iter().map(|c| (c.name, c)).collect();
     let mut chains = BTreeMap::new();
     for found in kernel.chains(table, TABLE)? {
-        let Some(name) = ChainName::parse(&found.name) else {
-            return Ok(TableState::Unusable);
+        let wanted = ChainName::parse(&found.name).and_then(|name| match expected.get(&name) {
+            Some(chain) => Some(chain.clone()),
+            None => on_demand_chain(name),
+        });
+        let Some(wanted) = wanted.filter(|wanted| same_hook(&found, wanted)) else {
+            if found.base.is_some() {
+                return Ok(TableState::Unusable);
+            }
+            foreign_chains.push(found.name);
+            continue;
         };
-        let wanted = match (expected.get(&name), name) {
-            (Some(chain), _) => chain.clone(),
-            (None, name) => match on_demand_chain(name) {
-                Some(chain) => chain,
-                None => return Ok(TableState::Unusable),
-            },
-        };
-        if !same_hook(&found, &wanted) {
-            return Ok(TableState::Unusable);
-        }
         let live = rules.remove(&found.name).unwrap_or_default();
         let right = implements(family, &wanted, &live);
-        chains.insert(name, right.then_some(wanted));
+        chains.insert(wanted.name, right.then_some(wanted));
+    }
+    let mut timeouts = BTreeSet::new();
+    for found in kernel.timeouts(table, TABLE)? {
+        let own = TcpTimeouts::from(found.seconds);
+        if found.name == own.name() {
+            timeouts.insert(own);
+        }
     }
     let mut sizes = Sizes::default();
     for found in &sets {
@@ -199,7 +206,27 @@ fn read_table(
             sizes[set as usize] = found.size;
         }
     }
-    Ok(TableState::Ours { chains, owner, sizes, has_gone_set: !gone_sets.is_empty() })
+    let is_intact = foreign_chains.is_empty()
+        && right_sets.len() == Set::ALL.len()
+        && sets.len() == right_sets.len() + usize::from(has_gone_set);
+    let mut rebuild = None;
+    if !is_intact {
+        chains.values_mut().for_each(|chain| *chain = None);
+        sizes = Sizes::default();
+        let kept: Vec<Set> = right_sets.into_iter().filter(|set| set.is_dynamic()).collect();
+        let is_kept = |found: &DumpedSet| {
+            is_gone_set(found) || kept.iter().any(|set| set.name() == found.name)
+        };
+        let sets = sets.iter().filter(|found| !is_kept(found)).map(|found| found.name.clone());
+        let own = chains.keys().map(ChainName::to_string);
+        rebuild = Some(Box::new(Rebuild {
+            flushed: own.chain(foreign_chains.iter().cloned()).collect(),
+            sets: sets.collect(),
+            chains: foreign_chains,
+            kept,
+        }));
+    }
+    Ok(TableState::Ours { chains, owner, sizes, has_gone_set, timeouts, rebuild })
 }
 
 /// Returns true if both are regular chains, or base chains at the same hook and priority.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
 use shunt_core::plan::{
-    ChainName, Desired, Flows, LoopbackChanges, NodeContext, Options, Unresponsive,
+    ChainName, Desired, Flows, LoopbackChanges, NodeContext, NotRemembered, Options,
 };
 
 use super::affinity::{Step, Sweep, kept};
@@ -145,12 +145,6 @@ impl Dataplane {
     pub fn configure(&mut self, options: Options, node_name: &str) {
         self.gone.configure(options.reset_gone_endpoints, &self.store);
         self.desired.configure(options, node_name);
-        self.dirty.node_context = true;
-    }
-
-    /// Changes the endpoints that do not answer. The next sync ejects and restores endpoints.
-    pub fn set_unresponsive(&mut self, unresponsive: Unresponsive) {
-        self.desired.set_unresponsive(unresponsive);
         self.dirty.node_context = true;
     }
 
@@ -426,13 +420,10 @@ impl Dataplane {
         };
         let mut prepared = prepare(current, &mut *self.kernel)?;
         if !prepared.too_small.is_empty() {
-            // The sets of a new table are large enough. The affinity entries move over.
             self.stats.full = true;
             for family in std::mem::take(&mut prepared.too_small) {
-                tracing::info!(%family, "the sets of the table are too small, replacing the table");
-                let narrowed = &prepared.stale.narrowed;
-                let kept = kept(&mut *self.kernel, family, &self.desired, narrowed)?;
-                current.replace_table(family, kept);
+                tracing::info!(%family, "sets of the table are too small, making all of them anew");
+                current.rebuild_table(family, &prepared.stale);
             }
             prepared = prepare(current, &mut *self.kernel)?;
         }

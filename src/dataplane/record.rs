@@ -6,7 +6,7 @@ use std::time::Instant;
 use foldhash::{HashMap, HashSet};
 use shunt_core::model::{ArrivalMap, Backend, Family};
 use shunt_core::plan::{
-    Chain, ChainName, Element, Frontend, FrontendKey, PlanDelta, Set, SetMember,
+    Chain, ChainName, Element, Frontend, FrontendKey, PlanDelta, Set, SetMember, TcpTimeouts,
 };
 
 use super::capacity::Sizes;
@@ -15,6 +15,7 @@ use super::slots::Slotted;
 
 /// The known state of one family's table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there are two of them")]
 pub(super) enum TableState {
     /// The table does not exist.
     #[default]
@@ -31,7 +32,25 @@ pub(super) enum TableState {
         sizes: Sizes,
         /// True if the table has the set of gone endpoints.
         has_gone_set: bool,
+        /// The objects for TCP, each with its timeouts. The agent keeps those of former sysctls.
+        timeouts: BTreeSet<TcpTimeouts>,
+        /// The sets must be made anew, because one is too small or is none of shunt's.
+        rebuild: Option<Box<Rebuild>>,
     },
+}
+
+/// What a transaction deletes to make the sets of a table anew. The table itself stays, with its base
+/// chains, its objects and the entries of session affinity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Rebuild {
+    /// The chains whose rules may refer to a set.
+    pub(super) flushed: Vec<String>,
+    /// The sets to delete.
+    pub(super) sets: Vec<String>,
+    /// The chains of other processes to delete.
+    pub(super) chains: Vec<String>,
+    /// The sets that stay as they are.
+    pub(super) kept: Vec<Set>,
 }
 
 /// The record of tables, frontends and members in the kernel.
@@ -76,8 +95,48 @@ impl KernelRecord {
     /// Notes that an empty table replaces this one.
     pub(super) fn forget_table(&mut self, family: Family) {
         self.set_table(family, TableState::Unusable);
-        self.counts[family as usize] = Counts::default();
         self.gone[family as usize].clear();
+        self.forget_elements(family);
+    }
+
+    /// Notes that the next transaction makes the sets of a table anew.
+    pub(super) fn rebuild_table(&mut self, family: Family) {
+        if let TableState::Ours { chains, sizes, rebuild, .. } = &mut self.tables[family as usize] {
+            let bound = chains.iter_mut().filter(|(name, _)| !name.is_for_gone_endpoints());
+            let flushed = bound.map(|(name, chain)| {
+                *chain = None;
+                name.to_string()
+            });
+            let (kept, sets): (Vec<Set>, Vec<Set>) =
+                Set::ALL.into_iter().partition(|set| set.is_dynamic());
+            *rebuild = Some(Box::new(Rebuild {
+                flushed: flushed.collect(),
+                sets: sets.into_iter().map(|set| set.name().to_owned()).collect(),
+                chains: Vec::new(),
+                kept,
+            }));
+            *sizes = Sizes::default();
+        }
+        self.forget_elements(family);
+    }
+
+    /// Returns what the next transaction deletes to make the sets of a table anew.
+    pub(super) fn rebuild(&self, family: Family) -> Option<&Rebuild> {
+        match self.table(family) {
+            TableState::Ours { rebuild, .. } => rebuild.as_deref(),
+            TableState::Absent | TableState::Unusable => None,
+        }
+    }
+
+    /// Notes that the sets of a table have been made anew.
+    pub(super) fn rebuilt(&mut self, family: Family, new: Sizes) {
+        if let TableState::Ours { sizes, rebuild, .. } = &mut self.tables[family as usize] {
+            (*sizes, *rebuild) = (new, None);
+        }
+    }
+
+    fn forget_elements(&mut self, family: Family) {
+        self.counts[family as usize] = Counts::default();
         self.frontends.retain(|key, _| key.family() != family);
         self.members.retain(|member| member.family() != family);
         self.users.retain(|(of, _), _| *of != family);
@@ -107,6 +166,18 @@ impl KernelRecord {
     pub(super) fn set_gone_set(&mut self, family: Family, exists: bool) {
         if let TableState::Ours { has_gone_set, .. } = &mut self.tables[family as usize] {
             *has_gone_set = exists;
+        }
+    }
+
+    /// Returns true if a table has the object with these timeouts.
+    pub(super) fn has_timeouts(&self, family: Family, wanted: &TcpTimeouts) -> bool {
+        matches!(self.table(family), TableState::Ours { timeouts, .. } if timeouts.contains(wanted))
+    }
+
+    /// Notes that the object with these timeouts exists.
+    pub(super) fn add_timeouts(&mut self, family: Family, new: TcpTimeouts) {
+        if let TableState::Ours { timeouts, .. } = &mut self.tables[family as usize] {
+            timeouts.insert(new);
         }
     }
 

@@ -80,6 +80,12 @@ impl Dataplane {
         Ok(true)
     }
 
+    /// Returns true if the plan has timeouts for TCP.
+    fn has_timeouts(&self) -> bool {
+        let context = self.desired.node_context();
+        context.is_some_and(|context| context.options.tcp_timeouts.is_some())
+    }
+
     fn mend(&mut self, refusals: &[Refusal], lessons: &mut Lessons, now: Instant) -> bool {
         // An entry expired and was stored anew while it was to be deleted.
         if refusals.iter().all(is_about_affinity) {
@@ -93,6 +99,16 @@ impl Dataplane {
             self.state.lose();
             self.stats.refused = self.stats.refused.saturating_sub(1);
             self.stats.overtaken += 1;
+            return true;
+        }
+        if refusals.iter().any(lacks_timeouts) && self.has_timeouts() {
+            tracing::warn!(
+                "the kernel cannot give connections timeouts of their own \
+                 (CONFIG_NF_CONNTRACK_TIMEOUT): a client whose endpoint does not answer may try the \
+                 same endpoint for two minutes"
+            );
+            self.desired.set_without_timeouts();
+            self.dirty.node_context = true;
             return true;
         }
         // Services work without resets.
@@ -164,6 +180,13 @@ impl Dataplane {
         let of_family = compared.frontends().iter().copied().filter(|key| key.family() == family);
         of_family.filter(uses).collect()
     }
+}
+
+/// Returns true if the kernel refused the object `ct timeout`. (A kernel without tables for IPv6
+/// refuses that of IPv6.)
+fn lacks_timeouts(refusal: &Refusal) -> bool {
+    let absent = matches!(refusal.errno, Errno::ENOENT | Errno::EOPNOTSUPP);
+    absent && refusal.operation == "add object" && refusal.family == Some(TableFamily::Ip)
 }
 
 /// Returns true if socket or kernel found the transaction too large, or had too little memory for it.

@@ -194,7 +194,7 @@ mod tests {
         fn every_backend_gets_one_place_and_few_places_change(
             // As found in the kernel: in any order, and some more than once.
             old in proptest::collection::vec(0_u8..12, 0..20),
-            // Of ejected backends, other backends have the slots.
+            // With weights, a backend has several slots.
             mut new in proptest::collection::vec(0_u8..12, 0..12),
         ) {
             new.sort_unstable();

@@ -1,10 +1,10 @@
 //! The state of the dataplane for its observers: one immutable value per sync.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use shunt_core::model::{Backend, Family, ObjectName, Store};
+use shunt_core::model::{Family, ObjectName, Store};
 use shunt_core::plan::{Conflict, Desired, FrontendKey, HealthCheck, NodeContext, Set, Unserved};
 
 use super::quarantine::{Quarantine, Suspect};
@@ -37,8 +37,6 @@ pub struct Snapshot {
     pub node_context: Option<Arc<NodeContext>>,
     /// The health checks of load balancers for Services.
     pub health_checks: Vec<HealthCheck>,
-    /// The ejected endpoints, with the Services that eject them.
-    pub ejected: BTreeMap<Backend, BTreeSet<ObjectName>>,
     /// The numbers of service ports without an endpoint for some traffic.
     pub unserved: Unserved,
     /// The Services whose hash tables or weights would need too many elements.
@@ -118,7 +116,6 @@ impl Snapshot {
             node_is_read: store.is_node_read(),
             node_context: desired.node_context().cloned(),
             health_checks: desired.health_checks().cloned().collect(),
-            ejected: desired.ejected().clone(),
             unserved: desired.unserved(),
             oversized: desired.oversized().clone(),
             conflicts: desired

@@ -119,12 +119,12 @@ impl Current {
         }
     }
 
-    /// Notes that the next transaction replaces a table: all its elements are written anew, and
-    /// these affinity entries move over.
-    pub(super) fn replace_table(&mut self, family: Family, affinity: Elements) {
-        self.record.forget_table(family);
+    /// Notes that the next transaction makes the sets of a table anew. `stale` are the affinity entries
+    /// that it would have made stale.
+    pub(super) fn rebuild_table(&mut self, family: Family, stale: &Stale) {
+        self.record.rebuild_table(family);
         self.difference = Difference::Anywhere;
-        self.moved_affinity.push((family, affinity));
+        self.stale.merge(stale);
     }
 
     /// Notes that the kernel holds the plan; without base chains before the first sync.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use nfnetlink::nft::{self, Batch, FinishedBatch, Kernel};
 use shunt_core::model::Family;
 use shunt_core::plan::{
-    Chain, ChainName, Desired, LAYOUT_COMMENT, NodeContext, Set, TABLE, base_chains,
+    Chain, ChainName, Desired, LAYOUT_COMMENT, NodeContext, Set, TABLE, TcpTimeouts, base_chains,
     on_demand_chain,
 };
 
@@ -14,9 +14,9 @@ use super::capacity::{self, Sizes, sizes_for};
 use super::codec::table_family;
 use super::diff::{Delta, Stale};
 use super::gone::{GoneDelta, Wanted};
-use super::ownership::{OWNED, OwnershipPolicy, TableOwner, create_table};
+use super::ownership::{OWNED, OwnershipPolicy, TableOwner, add_set, create_table};
 use super::quarantine::{Quarantine, Suspect};
-use super::record::{KernelRecord, TableState};
+use super::record::{KernelRecord, Rebuild, TableState};
 use super::state::{Current, Difference};
 use super::translate::{base_chain, expressions};
 
@@ -57,9 +57,12 @@ pub struct Prepared {
     delta: Delta,
     chains: Vec<(Family, Chain)>,
     created: Vec<(Family, TableOwner, Sizes)>,
+    /// The families whose sets are made anew.
+    rebuilt: Vec<(Family, Sizes)>,
     /// The families whose table has a set that is too small for the plan.
     pub(super) too_small: Vec<Family>,
     taken_over: Vec<Family>,
+    timeouts: Vec<(Family, TcpTimeouts)>,
     gone: Vec<(Family, GoneDelta)>,
     repaired: usize,
     /// The affinity entries that may be stale.
@@ -87,14 +90,21 @@ impl Prepared {
         let mut later = Stale::default();
         let mut chains = Vec::new();
         let mut created = Vec::new();
+        let mut rebuilt = Vec::new();
         let mut too_small = Vec::new();
         let mut taken_over = Vec::new();
+        let mut timeouts = Vec::new();
         let mut gone = Vec::new();
         for family in Family::ALL.into_iter().filter(|it| node_context.options.has(*it)) {
             let table = table_family(family);
             let counts = delta.counts_after(record, family);
             if record.sizes(family).is_some_and(|it| capacity::too_small(it, &counts).count() > 0) {
                 too_small.push(family);
+            }
+            if let Some(rebuild) = record.rebuild(family) {
+                let sizes = sizes_for(&counts);
+                write_rebuild(family, rebuild, &sizes, &mut batch);
+                rebuilt.push((family, sizes));
             }
             match record.owner(family) {
                 None => {
@@ -115,7 +125,10 @@ impl Prepared {
                     if owner == TableOwner::Orphan && policy.takes_over() {
                         taken_over.push(family);
                     }
-                    if stale.families.contains(&family) {
+                    let has_affinity = record
+                        .rebuild(family)
+                        .is_none_or(|rebuild| rebuild.kept.contains(&Set::Affinity));
+                    if has_affinity && stale.families.contains(&family) {
                         // Frontends in quarantine stay unchanged.
                         let pools = |key| {
                             if quarantine.holds(Suspect::Frontend(key)) {
@@ -140,6 +153,11 @@ impl Prepared {
             // Also chains that another process modified, without changes of their frontends.
             let on_demand: BTreeSet<ChainName> =
                 needed.chain(record.doubtful_chains(family)).collect();
+            let own = node_context.options.tcp_timeouts;
+            if let Some(own) = own.filter(|own| !record.has_timeouts(family, own)) {
+                batch.add_tcp_timeouts(table, TABLE, &own.name(), own.seconds());
+                timeouts.push((family, own));
+            }
             let of_family = GoneDelta::between(record, family, &inputs.gone);
             of_family.add_set(family, &mut batch);
             let wanted: Vec<Chain> = wanted
@@ -177,8 +195,10 @@ impl Prepared {
             delta,
             chains,
             created,
+            rebuilt,
             too_small,
             taken_over,
+            timeouts,
             gone,
             repaired,
             stale,
@@ -203,12 +223,19 @@ impl Prepared {
             if owner == TableOwner::Ours {
                 policy.kernel_can = Some(true);
             }
-            let chains = Default::default();
-            record
-                .set_table(family, TableState::Ours { chains, owner, sizes, has_gone_set: false });
+            let (chains, timeouts, rebuild) = Default::default();
+            let has_gone_set = false;
+            let table = TableState::Ours { chains, owner, sizes, has_gone_set, timeouts, rebuild };
+            record.set_table(family, table);
+        }
+        for (family, sizes) in self.rebuilt {
+            record.rebuilt(family, sizes);
         }
         for family in self.taken_over {
             record.set_owner(family, TableOwner::Ours);
+        }
+        for (family, timeouts) in self.timeouts {
+            record.add_timeouts(family, timeouts);
         }
         for (family, chain) in self.chains {
             record.set_chain(family, chain.name, Some(chain));
@@ -229,6 +256,22 @@ impl Prepared {
             repaired: self.repaired,
         }
     }
+}
+
+/// Makes the sets of a table anew, without their elements. The rules that refer to them go first.
+fn write_rebuild(family: Family, rebuild: &Rebuild, sizes: &Sizes, batch: &mut Batch) {
+    let table = table_family(family);
+    for chain in &rebuild.flushed {
+        batch.flush_chain(table, TABLE, chain);
+    }
+    for set in &rebuild.sets {
+        batch.delete_set(table, TABLE, set);
+    }
+    for chain in &rebuild.chains {
+        batch.delete_chain(table, TABLE, chain);
+    }
+    let new = Set::ALL.into_iter().filter(|set| !rebuild.kept.contains(set));
+    new.for_each(|set| add_set(family, set, sizes, batch));
 }
 
 /// Writes all chains before the first rule, so that rules can refer to any chain. Replaces the

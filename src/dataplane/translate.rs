@@ -11,6 +11,8 @@ use shunt_core::plan::{BaseHook, Field, GONE_ENDPOINTS, HASH_SEED, Is, Rule, Set
 const FIRST: Register = Register(0);
 /// `IPS_DST_NAT` of `nf_conntrack_common.h`.
 const IPS_DST_NAT: u32 = 1 << 5;
+/// `NF_CT_STATE_INVALID_BIT`.
+const CT_INVALID: u32 = 1 << 0;
 /// `NF_CT_STATE_BIT(IP_CT_ESTABLISHED)`.
 const CT_ESTABLISHED: u32 = 1 << 1;
 /// `IP_CT_DIR_ORIGINAL`.
@@ -20,12 +22,15 @@ const CT_ORIGINAL: u8 = 0;
 pub(super) fn base_chain((hook, priority): (BaseHook, i32)) -> BaseChain {
     BaseChain {
         kind: match hook {
-            BaseHook::FilterPrerouting | BaseHook::FilterOutput => ChainKind::Filter,
+            BaseHook::FilterPrerouting | BaseHook::FilterForward | BaseHook::FilterOutput => {
+                ChainKind::Filter
+            }
             _ => ChainKind::Nat,
         },
         hook: match hook {
             BaseHook::Prerouting | BaseHook::FilterPrerouting => Hook::Prerouting,
             BaseHook::Input => Hook::Input,
+            BaseHook::FilterForward => Hook::Forward,
             BaseHook::Output | BaseHook::FilterOutput => Hook::Output,
             BaseHook::Postrouting => Hook::Postrouting,
         },
@@ -80,6 +85,17 @@ fn translate(family: Family, statement: &Statement, exprs: &mut Vec<Expr>) {
             exprs.push(Expr::L4Proto(FIRST));
             exprs.push(compare(Is::So, vec![protocol.number()]));
         }
+        Statement::Invalid => {
+            exprs.push(Expr::CtState(FIRST));
+            exprs.extend(any_bit(CT_INVALID));
+        }
+        Statement::TcpFlags(of, flags) => {
+            // Byte 13 of the header.
+            exprs.push(Expr::TransportHeader { offset: 13, length: 1, to: FIRST });
+            exprs.push(Expr::Bitwise { register: FIRST, mask: vec![of.0], xor: vec![0] });
+            exprs.push(compare(Is::So, vec![flags.0]));
+        }
+        Statement::SetTimeouts(timeouts) => exprs.push(Expr::SetTimeouts(timeouts.name())),
         Statement::DispatchUntranslated(set) => {
             load_key(family, *set, Load::Untranslated, exprs);
             exprs.push(Expr::MapVerdict { map: set.name().to_owned(), key: FIRST });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use foldhash::HashSet;
 use nfnetlink::nft::Listener;
 use shunt_core::model::{Change, ChangeBatch, ChangeCounts, Listed, ObjectName};
-use shunt_core::plan::{ChainName, Flows, NodeContext, Options};
+use shunt_core::plan::{ChainName, Flows, NodeContext};
 
 use super::command::{Backlog, Command, Configure};
 use super::{Dataplane, Error, Event, Progress, Quarantined, Snapshot, SyncReport};
@@ -155,14 +155,8 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             }
             Command::Configure(Configure { options, node_name, min_period }) => {
                 tracing::trace!("received a changed configuration");
-                // The endpoints that do not answer are no part of the configuration.
-                let unresponsive = self.dataplane.desired().unresponsive().clone();
-                self.dataplane.configure(Options { unresponsive, ..options }, &node_name);
+                self.dataplane.configure(options, &node_name);
                 self.pace.min_period = min_period;
-            }
-            Command::Eject(unresponsive) => {
-                tracing::trace!("received a list of unresponsive endpoints");
-                self.dataplane.set_unresponsive(unresponsive);
             }
         }
     }

@@ -36,8 +36,6 @@ pub enum Regarding {
 pub enum Scope {
     /// This node; others may not.
     Node,
-    /// The nodes with clients of the Service, few or many.
-    Some,
     /// All nodes: the objects are the cause.
     Cluster,
 }

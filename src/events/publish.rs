@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::limit::{Decision, Limit};
 use super::writers::{fnv1a, is_writer};
-use super::{Notice, Notices, Regarding, Scope};
+use super::{Notice, Notices, Regarding};
 use crate::escape;
 use crate::jitter;
 use crate::source::kubernetes::{Connection, REQUEST_TIMEOUT};
@@ -28,8 +28,6 @@ const MAX_NOTE: usize = 1024;
 /// The maximum length of an object's name, and of `reportingInstance`, in bytes.
 const MAX_NAME: usize = 253;
 const MAX_INSTANCE: usize = 128;
-/// The seconds in which nodes give the same name to an Event that only some of them see.
-const PERIOD: i64 = 600;
 /// The delay of Events about Services, and the maximum of its random part: several nodes send them,
 /// and most of those then find that the Event exists. Meanwhile the directory gets the changes that
 /// the dataplane has just programmed.
@@ -202,12 +200,7 @@ fn event_name(notice: &Notice, node_name: &str, uid: Option<&str>, time: Timesta
             format!("{start}{suffix}")
         }
         Regarding::Service(service) => {
-            let mut parts = [CONTROLLER, uid.unwrap_or_default(), notice.reason].join("/");
-            if notice.scope == Scope::Some {
-                // An endpoint may be ejected again while the Event of the last time exists.
-                let period = time.as_second().div_euclid(PERIOD);
-                parts.push_str(&format!("/{period}/{}", notice.note));
-            }
+            let parts = [CONTROLLER, uid.unwrap_or_default(), notice.reason].join("/");
             format!("{}.{:016x}", service.name, fnv1a(&parts))
         }
     }
@@ -270,6 +263,7 @@ mod tests {
 
     use super::*;
     use crate::events::Recorder;
+    use crate::events::Scope;
 
     #[test]
     fn an_event_is_what_the_api_takes() {
@@ -428,32 +422,6 @@ mod tests {
         // Five nodes ask for the uid and send the Event. A 409 is an answer, and not tried again.
         assert_eq!(*server.requests.lock().unwrap(), 5000 + 2 * 5);
         assert_eq!(*server.uids.lock().unwrap(), 2 * 5);
-    }
-
-    /// A node with 100 endpoints dies, each in a Service of its own, and all nodes eject them.
-    #[tokio::test(start_paused = true)]
-    async fn a_dead_node_makes_few_requests() {
-        let server = Arc::new(Server::default());
-        let nodes: HashSet<Arc<str>> = (0..1000).map(|n| format!("node-{n}").into()).collect();
-        let ejected = |n| Notice { scope: Scope::Some, ..conflict(&format!("web-{n}")) };
-        for node in &nodes {
-            publish_from(&server, node, &nodes, (0..100).map(ejected)).await;
-        }
-        assert_eq!(server.regarding("Service").len(), 100);
-        assert!(*server.requests.lock().unwrap() <= 2 * 100 * 20);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn endpoints_of_one_service_have_events_of_their_own() {
-        let server = Arc::new(Server::default());
-        let note = |n: u8| format!("endpoint 10.244.0.{n}:8080 does not answer");
-        let ejected = |n| Notice { scope: Scope::Some, note: note(n), ..conflict("web") };
-        for node in ["node-1", "node-2"] {
-            publish_from(&server, node, &HashSet::new(), [ejected(1), ejected(2)]).await;
-        }
-        let events = server.regarding("Service");
-        // The nodes may be in two periods.
-        assert!((2..=4).contains(&events.len()), "{events:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,10 +8,6 @@ use super::{Notice, Regarding, Scope};
 /// The number of nodes that send such an Event: more than one, because a node may be down or have no
 /// agent. Clusters without more nodes have no silent ones.
 const WRITERS: usize = 5;
-/// The same for an Event whose cause some nodes see. With as many nodes or fewer, all send it; in a
-/// larger cluster, more Events get lost the fewer nodes see the cause.
-const WRITERS_OF_SOME: usize = 20;
-
 /// Returns true if a node is one of the writers: the nodes with the smallest hashes of node and
 /// Event (rendezvous hashing). All nodes get the same result from the same `nodes`. If too few are
 /// known, every node is a writer.
@@ -20,18 +16,13 @@ pub(super) fn is_writer(node: &str, nodes: &HashSet<Arc<str>>, notice: &Notice) 
         Regarding::Node => return true,
         Regarding::Service(service) => fnv1a(&format!("{service}/{}", notice.reason)),
     };
-    let writers = match notice.scope {
-        Scope::Node => return true,
-        Scope::Some => WRITERS_OF_SOME,
-        Scope::Cluster => WRITERS,
-    };
-    if nodes.len() <= writers {
+    if notice.scope == Scope::Node || nodes.len() <= WRITERS {
         return true;
     }
     let rank = |node: &str| mix(fnv1a(node) ^ event);
     let own = rank(node);
-    let before = nodes.iter().filter(|other| rank(other) < own).take(writers).count();
-    nodes.contains(node) && before < writers
+    let before = nodes.iter().filter(|other| rank(other) < own).take(WRITERS).count();
+    nodes.contains(node) && before < WRITERS
 }
 
 /// A hash that is the same in all processes and versions (64-bit FNV-1a).
@@ -90,10 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn more_nodes_are_writers_of_what_some_nodes_see() {
-        let seen_by_some = Notice { scope: Scope::Some, ..conflict("web") };
-        assert_eq!(writers(&nodes(5000), &seen_by_some).len(), WRITERS_OF_SOME);
-        assert_eq!(writers(&nodes(20), &seen_by_some).len(), 20);
+    fn every_node_is_a_writer_of_its_own_events() {
         let unbound = Notice { scope: Scope::Node, ..conflict("web") };
         assert_eq!(writers(&nodes(100), &unbound).len(), 100);
     }

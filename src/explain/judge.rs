@@ -1,18 +1,14 @@
 //! The verdict about a packet, from all that is known. Pure.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use shunt_core::explain::{
-    Choice, Code, End, Entry, Finding, Masquerade, NotUsed, Packet, Reasons,
-};
+use shunt_core::explain::{Choice, Code, End, Entry, Finding, Masquerade, Packet, Reasons};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, FrontendKind};
 
 use super::Way;
 use super::facts::{EndpointFacts, Facts, Passing, Reach};
 use crate::status::{Source, Status};
-use crate::unresponsive::Silence;
 
 /// A change counts as late after this many seconds: a commit takes milliseconds.
 const LATE: f64 = 2.0;
@@ -64,8 +60,6 @@ pub struct Judgement {
     pub verdict: Verdict,
     /// The findings, most important first.
     pub findings: Vec<Finding>,
-    /// The endpoints that do not answer, with the time and the reason as text.
-    pub silent: BTreeMap<SocketAddr, (Silence, String)>,
 }
 
 /// The fate of a connection that gets one of the endpoints.
@@ -92,13 +86,12 @@ pub fn judge(
     let mut findings = Vec::new();
     let state = status.map(|status| agent(status, reasons)).unwrap_or_default();
     let is_programmed = status.is_none_or(|status| status.rules.last_sync.is_some());
-    let silent = status.map(|status| unresponsive(status, reasons)).unwrap_or_default();
     let verdict = match &way.walk.end {
         End::Rejected(_) => Verdict::Refused,
         End::Dropped(_) => Verdict::Dropped,
         End::Foreign(_) => Verdict::Unknown,
         _ if !is_programmed => Verdict::Unknown,
-        _ if reasons.is_proxied => proxied(packet, reasons, status, silent.has_used, &mut findings),
+        _ if reasons.is_proxied => proxied(packet, reasons, status, &mut findings),
         // The node itself may answer, or another program may translate the packet instead.
         End::Untouched | End::NoTable if reasons.target.is_some() => {
             let may_translate = status.is_some_and(|status| status.kube_proxy.has_rules());
@@ -112,13 +105,9 @@ pub fn judge(
         }
         End::Untouched | End::NoTable => Verdict::NotAService,
         End::Translated { choices, lost, .. } => {
-            match translated(packet, reasons, choices, *lost, way, facts, &mut findings) {
-                Verdict::Delivered if silent.has_used => Verdict::Unknown,
-                verdict => verdict,
-            }
+            translated(packet, reasons, choices, *lost, way, facts, &mut findings)
         }
     };
-    findings.splice(0..0, silent.findings);
     findings.extend(reasons.findings.iter().cloned());
     // A change that waits, or that the kernel refuses, explains a difference.
     let is_explained = state
@@ -136,7 +125,7 @@ pub fn judge(
             .iter()
             .map(|assumption| Finding::new(Code::Assumed, assumption.to_string())),
     );
-    Judgement { verdict, findings, silent: silent.endpoints }
+    Judgement { verdict, findings }
 }
 
 /// Judges a connection to the agent's proxy on a loopback address.
@@ -144,7 +133,6 @@ fn proxied(
     packet: &Packet,
     reasons: &Reasons,
     status: Option<&Status>,
-    has_silent: bool,
     findings: &mut Vec<Finding>,
 ) -> Verdict {
     let address = SocketAddr::new(packet.destination, packet.port).to_string();
@@ -158,7 +146,6 @@ fn proxied(
         return Verdict::Unknown;
     }
     match reasons.endpoints.iter().any(|view| view.is_used()) {
-        true if has_silent => Verdict::Unknown,
         true => Verdict::Delivered,
         false => Verdict::Refused,
     }
@@ -342,57 +329,6 @@ fn fate(
         }
     }
     fate
-}
-
-/// What the agent knows of endpoints that do not answer.
-#[derive(Default)]
-struct Silent {
-    /// True if one of them gets new connections.
-    has_used: bool,
-    findings: Vec<Finding>,
-    endpoints: BTreeMap<SocketAddr, (Silence, String)>,
-}
-
-/// Returns what the agent knows of endpoints that do not answer. It has seen clients repeat their
-/// SYNs, and has tried by itself.
-fn unresponsive(status: &Status, reasons: &Reasons) -> Silent {
-    let mut silent = Silent::default();
-    let is_tcp = reasons.target.as_ref().is_some_and(|it| it.port.protocol == Protocol::Tcp);
-    for view in reasons.endpoints.iter().filter(|_| is_tcp) {
-        let endpoint = view.port.map(|port| SocketAddr::new(view.address, port));
-        let found = endpoint.and_then(|it| status.unresponsive.unresponsive(it));
-        let (Some(endpoint), Some(found)) = (endpoint, found) else { continue };
-        let silence = Silence::from(found).text(status.told);
-        silent.endpoints.insert(endpoint, (found.into(), silence.clone()));
-        let share = view.probability * 100.0;
-        let (code, effect) = match (view.is_used(), view.why, &*status.unresponsive.mode) {
-            (true, _, "on") => (
-                Code::EndpointUnresponsive,
-                format!(
-                    "and gets {share:.1} % of new connections, which hang: too many endpoints of \
-                     its pool do not answer; repair its pod or node"
-                ),
-            ),
-            (true, ..) => (
-                Code::EndpointUnresponsive,
-                format!(
-                    "and gets {share:.1} % of new connections, which hang; set \
-                     shunt.ejectUnresponsive to on, or repair its pod or node"
-                ),
-            ),
-            (false, Some(NotUsed::Ejected), _) => (
-                Code::EndpointEjected,
-                "and is ejected: other endpoints have its slots until it answers; see its pod and \
-                 node"
-                    .to_owned(),
-            ),
-            _ => continue,
-        };
-        silent.has_used |= view.is_used();
-        let text = format!("endpoint {endpoint} has not answered for {silence}, {effect}");
-        silent.findings.push(Finding::new(code, text));
-    }
-    silent
 }
 
 /// Returns the findings about the agent: whether its last sync succeeded and its objects are recent.

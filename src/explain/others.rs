@@ -8,7 +8,6 @@ use shunt_core::explain::{Choice, Entry, Packet};
 use shunt_core::plan::TABLE;
 
 use super::facts::{Passing, Reach};
-use crate::unresponsive;
 
 /// The hooks of IP (`NF_INET_*`).
 const PREROUTING: u32 = libc::NF_INET_PRE_ROUTING as u32;
@@ -59,8 +58,7 @@ impl Others {
     pub(super) fn list(packet: &Packet, links: &[Link]) -> Result<Others, Error> {
         let mut socket = Socket::open()?;
         let own = |chain: &AttachedChain| {
-            (chain.table == TABLE || chain.table == unresponsive::TABLE)
-                && matches!(chain.family, NfProto::Ip | NfProto::Ip6)
+            chain.table == TABLE && matches!(chain.family, NfProto::Ip | NfProto::Ip6)
         };
         // An empty chain that accepts changes nothing.
         let matters = |chain: &AttachedChain| chain.rules > 0 || chain.drops_by_default;

@@ -1,7 +1,6 @@
 //! The explanation as JSON. Its field names and words are an interface: new ones may come, existing
 //! ones stay.
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use serde::Serialize;
@@ -12,7 +11,6 @@ use shunt_core::plan::{FrontendKey, FrontendKind};
 use super::facts::{EndpointFacts, Facts, Passing, Reach, Tracked};
 use super::judge::{Judgement, Verdict};
 use super::{Way, text};
-use crate::unresponsive::Silence;
 
 /// The explanation of one packet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -127,10 +125,8 @@ pub struct EndpointReport {
     pub route: Option<String>,
     /// Why packets do not arrive, if something speaks against it.
     pub obstacle: Option<String>,
-    /// Where that comes from: `rtnetlink`, `nf_tables`, `connection tracking` or `agent`.
+    /// Where that comes from: `rtnetlink`, `nf_tables` or `connection tracking`.
     pub obstacle_source: Option<&'static str>,
-    /// Since when it answers neither clients nor the agent, and why the agent says so.
-    pub unresponsive: Option<Silence>,
     /// The number of tracked connections through this frontend with a reply.
     pub answered: Option<usize>,
     /// The number of tracked connections through this frontend without a reply.
@@ -175,7 +171,7 @@ impl Explanation {
         judgement: Judgement,
         from_kernel: bool,
     ) -> Explanation {
-        let Judgement { verdict, findings, silent } = judgement;
+        let Judgement { verdict, findings } = judgement;
         let target = reasons.target.as_ref();
         let reason = way.masquerades.iter().flatten().next().map(|reason| reason.as_str());
         let affinity = match &way.walk.end {
@@ -209,7 +205,7 @@ impl Explanation {
             },
             masquerade: MasqueradeReport { applies: reason.is_some(), reason },
             connections: facts.connections,
-            endpoints: endpoints(&reasons, facts, &silent),
+            endpoints: endpoints(&reasons, facts),
             findings: findings
                 .into_iter()
                 .map(|finding| FindingReport { code: finding.code.as_str(), text: finding.text })
@@ -266,11 +262,7 @@ fn frontend(packet: &Packet, target: &Target) -> FrontendReport {
     }
 }
 
-fn endpoints(
-    reasons: &Reasons,
-    facts: &Facts,
-    silent: &BTreeMap<SocketAddr, (Silence, String)>,
-) -> Vec<EndpointReport> {
+fn endpoints(reasons: &Reasons, facts: &Facts) -> Vec<EndpointReport> {
     let known = |address: IpAddr, port: Option<u16>| -> Option<&EndpointFacts> {
         facts
             .endpoints
@@ -288,12 +280,7 @@ fn endpoints(
             _ => None,
         });
         let reach = facts.and_then(|facts| Some((facts.reach.obstacle()?, "rtnetlink")));
-        let silence = view.port.and_then(|port| silent.get(&SocketAddr::new(view.address, port)));
-        let agent = silence.filter(|_| view.is_used()).map(|(_, text)| {
-            let text = format!("no answer for {text}");
-            (text, "agent")
-        });
-        let (obstacle, obstacle_source) = reach.or(agent).or(others).unzip();
+        let (obstacle, obstacle_source) = reach.or(others).unzip();
         EndpointReport {
             address: view.address,
             port: view.port,
@@ -305,7 +292,6 @@ fn endpoints(
             route: facts.and_then(|facts| route(&facts.reach)),
             obstacle,
             obstacle_source,
-            unresponsive: silence.map(|(silence, _)| *silence),
             answered: facts.map(|facts| facts.tracked.answered),
             unanswered: facts.map(|facts| facts.tracked.unanswered),
         }

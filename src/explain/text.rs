@@ -192,8 +192,7 @@ fn endpoint_line(endpoint: &EndpointReport) -> (String, &'static str) {
     ));
     if let Some(why) = endpoint.why {
         text.push_str(&format!(" not used: {}", why.replace('-', " ")));
-        let from = if endpoint.unresponsive.is_some() { "agent" } else { "EndpointSlice" };
-        return (text, from);
+        return (text, "EndpointSlice");
     }
     if !endpoint.used {
         text.push_str(" not used");

@@ -147,7 +147,7 @@ impl Rule {
 
     fn add(&mut self, family: Family, statement: Statement, expires: &impl Fn(&str) -> bool) {
         match statement {
-            Statement::Counter | Statement::Update { .. } => {}
+            Statement::Counter | Statement::Update { .. } | Statement::SetTimeouts(_) => {}
             Statement::Compare(operand, comparison, bytes) => {
                 self.conditions.push(comparing(family, &operand, comparison, &bytes));
             }

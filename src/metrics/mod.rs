@@ -219,16 +219,6 @@ impl Metrics {
         self.0.own.node_ports_taken.set(vector::gauge(count));
     }
 
-    /// Sets the number of endpoints that do not answer.
-    pub fn unresponsive(&self, count: usize) {
-        self.0.own.unresponsive(count);
-    }
-
-    /// Counts ejected and restored endpoints.
-    pub fn ejected(&self, ejections: usize, restores: usize) {
-        self.0.own.ejected(ejections, restores);
-    }
-
     /// Sets the number of ports that a server cannot bind.
     pub fn unbound_ports(&self, server: Server, count: usize) {
         self.0.own.unbound_ports(server, count);

@@ -38,9 +38,6 @@ pub(super) struct Own {
     config_last_reload_successful: Gauge,
     kube_proxy_leftovers: Vector<Labels<1>, Gauge>,
     pub(super) node_ports_taken: Gauge,
-    endpoints_unresponsive: Gauge,
-    endpoint_ejections: Counter,
-    endpoint_restores: Counter,
     loopback_node_ports: Vector<Labels<1>, Gauge>,
     loopback_connections: Gauge,
     loopback_connected: Vector<Labels<1>, Counter>,
@@ -171,21 +168,6 @@ impl Own {
                 "node_ports_taken",
                 "Node ports on which another process of the node listens",
             ),
-            endpoints_unresponsive: plain_gauge(
-                registry,
-                "endpoints_unresponsive",
-                "Endpoints that answer neither clients nor the agent",
-            ),
-            endpoint_ejections: counter(
-                registry,
-                "endpoint_ejections",
-                "Unresponsive endpoints whose connections other endpoints took over",
-            ),
-            endpoint_restores: counter(
-                registry,
-                "endpoint_restores",
-                "Ejected endpoints that take connections again, or left their Services",
-            ),
             loopback_node_ports: vector(
                 registry,
                 "loopback_node_ports",
@@ -247,15 +229,6 @@ impl Own {
         for (kind, count) in counts {
             self.kube_proxy_leftovers.get_or_create(&[("kind", kind)]).set(gauge(*count));
         }
-    }
-
-    pub(super) fn unresponsive(&self, count: usize) {
-        self.endpoints_unresponsive.set(gauge(count));
-    }
-
-    pub(super) fn ejected(&self, ejections: usize, restores: usize) {
-        self.endpoint_ejections.inc_by(ejections as u64);
-        self.endpoint_restores.inc_by(restores as u64);
     }
 
     pub(super) fn unbound_ports(&self, server: Server, count: usize) {

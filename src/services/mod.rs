@@ -14,12 +14,9 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddr;
-
 use serde::Serialize;
 
 use crate::status::Time;
-use crate::unresponsive::Silence;
 
 pub use connections::{Tracked, TrackedConnections};
 pub use picture::{Kernel, Selected, Sources, differing, picture};
@@ -120,10 +117,6 @@ pub struct Frontend {
     pub endpoints_used: usize,
     /// The number of endpoints of this family in the EndpointSlices.
     pub endpoints_listed: usize,
-    /// The number of endpoints of new connections that answer neither clients nor the agent.
-    pub endpoints_unresponsive: usize,
-    /// The number of such endpoints whose slots other endpoints have.
-    pub endpoints_ejected: usize,
     /// The new connections that the kernel has counted; `None` if they are unknown.
     pub new_connections: Option<u64>,
     /// The new connections a second since the last picture.
@@ -144,9 +137,6 @@ pub struct Frontend {
     pub allowed_sources: Option<Vec<String>>,
     /// The endpoints for local pods and the node itself, if the policy is Local.
     pub short_circuit: Option<ShortCircuit>,
-    /// The endpoints that do not answer, with time and reason.
-    #[serde(skip)]
-    pub silent: Vec<(SocketAddr, Silence)>,
     /// The endpoints, if a Service is asked for by its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoints: Option<Vec<Endpoint>>,
@@ -192,8 +182,6 @@ pub struct Endpoint {
     /// Why it is not used, as text.
     #[serde(skip)]
     pub why_text: Option<&'static str>,
-    /// Since when it does not answer, and why the agent says so; `None` if it answers.
-    pub unresponsive: Option<Silence>,
     /// The tracked connections to it, if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<Tracked>,

@@ -1,7 +1,7 @@
 //! Makes a picture from objects, their plan and the kernel's verdicts: no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use foldhash::HashMap;
@@ -20,7 +20,6 @@ use super::{
 use crate::dataplane::{Verdict, Verdicts};
 use crate::directory;
 use crate::status::{Status, Time};
-use crate::unresponsive::Silence;
 
 /// The Services of a picture.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,15 +236,9 @@ impl Painter<'_> {
         let views: &[EndpointView] = view.as_ref().map_or(&[], |view| &view.endpoints);
         let of_family = |view: &&EndpointView| view.why != Some(NotUsed::OtherFamily);
         let listed = views.iter().filter(of_family).count();
-        let silent = self.silent(key, views);
         let has_no_address = node_addresses.as_ref().is_some_and(Vec::is_empty);
         let (state, reason) =
             self.state(service, key, planned.is_some(), view.as_ref(), has_no_address);
-        let (state, reason) = match (state, self.doubt(&silent)) {
-            (State::Ok, Some((state, reason))) => (state, Some(reason)),
-            _ => (state, reason),
-        };
-        let silent_and = |used: bool| silent.iter().filter(|it| it.1 == used).count();
         let verdict = planned.and(self.kernel.verdicts).map(|all| all.get(&key));
         let connections = verdict.map(|it| it.map_or(0, Verdict::connections));
         let short_circuit = planned.filter(|planned| !planned.short_circuit.is_empty());
@@ -271,8 +264,6 @@ impl Painter<'_> {
                 .and_then(plan::Frontend::main_pool)
                 .map_or(0, |pool| backends(pool)),
             endpoints_listed: listed,
-            endpoints_unresponsive: silent_and(true),
-            endpoints_ejected: silent_and(false),
             new_connections: connections,
             new_connections_per_second: connections.and_then(|now| self.rate(key, now)),
             state,
@@ -288,7 +279,6 @@ impl Painter<'_> {
                 endpoints_used: backends(&planned.short_circuit),
                 new_connections: verdict.map(|it| it.map_or(0, |it| it.short_circuit.connections)),
             }),
-            silent: silent.into_iter().map(|(endpoint, _, silence)| (endpoint, silence)).collect(),
             endpoints,
             unlisted_connections: tracked
                 .filter(|_| self.detailed)
@@ -366,57 +356,8 @@ impl Painter<'_> {
             probability: view.probability,
             why: view.why.map(NotUsed::as_str),
             why_text: view.why.map(NotUsed::text),
-            unresponsive: self.silence(key, view).map(|(_, silence)| silence),
             connections,
         }
-    }
-
-    /// Returns since when an endpoint does not answer. Only TCP endpoints are known.
-    fn silence(&self, key: FrontendKey, view: &EndpointView) -> Option<(SocketAddr, Silence)> {
-        let (status, _) = self.sources.agent?;
-        let endpoint = SocketAddr::new(view.address, view.port?);
-        let found = status.unresponsive.unresponsive(endpoint)?;
-        (key.protocol() == Protocol::Tcp).then(|| (endpoint, found.into()))
-    }
-
-    /// Returns the endpoints that do not answer: those of new connections, and the ejected ones,
-    /// with true for the former.
-    fn silent(&self, key: FrontendKey, views: &[EndpointView]) -> Vec<(SocketAddr, bool, Silence)> {
-        let chosen =
-            views.iter().filter(|view| view.is_used() || view.why == Some(NotUsed::Ejected));
-        let silent = chosen.filter_map(|view| {
-            let (endpoint, silence) = self.silence(key, view)?;
-            Some((endpoint, view.is_used(), silence))
-        });
-        silent.collect()
-    }
-
-    /// Returns the state of a frontend with endpoints that do not answer.
-    fn doubt(&self, silent: &[(SocketAddr, bool, Silence)]) -> Option<(State, String)> {
-        let (status, _) = self.sources.agent?;
-        let used = silent.iter().find(|(_, is_used, _)| *is_used);
-        let (endpoint, is_used, silence) = used.or(silent.first())?;
-        let for_how_long = silence.text(status.told);
-        let others = match silent.len() - 1 {
-            0 => String::new(),
-            count => format!("; {count} more do not answer"),
-        };
-        let (state, effect) = match (is_used, &*status.unresponsive.mode) {
-            (false, _) => (State::Ejected, "and is ejected: other endpoints have its slots"),
-            (true, "on") => (
-                State::Unresponsive,
-                "and still gets connections: too much of its pool does not answer; repair its pod \
-                 or node",
-            ),
-            (true, _) => (
-                State::Unresponsive,
-                "and still gets connections; set shunt.ejectUnresponsive to on, or repair its pod \
-                 or node",
-            ),
-        };
-        let reason =
-            format!("endpoint {endpoint} has not answered for {for_how_long}, {effect}{others}");
-        Some((state, reason))
     }
 }
 

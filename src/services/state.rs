@@ -12,10 +12,6 @@ pub enum State {
     Ok,
     /// No new connection gets an endpoint: the code says why.
     Unserved(Code),
-    /// New connections get an endpoint, but one of the endpoints does not answer.
-    Unresponsive,
-    /// New connections get an endpoint, and one that does not answer is ejected.
-    Ejected,
     /// New connections get an endpoint at random, since a hash table or weights would need too many
     /// elements.
     Oversized,
@@ -38,8 +34,6 @@ impl State {
         match self {
             State::Ok => "ok",
             State::Unserved(code) => code.as_str(),
-            State::Unresponsive => Code::EndpointUnresponsive.as_str(),
-            State::Ejected => Code::EndpointEjected.as_str(),
             State::Oversized => "too-many-elements",
             State::Conflict => "conflict",
             State::Quarantined => "quarantined",

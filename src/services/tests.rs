@@ -126,20 +126,19 @@ fn json_has_the_documented_fields() {
     let here = json!({
         "address": "10.244.0.1", "port": 8080, "node": "here", "local": true,
         "zoneHints": ["zone-a"], "ready": true, "terminating": false,
-        "used": true, "probability": 1.0, "why": null, "unresponsive": null,
+        "used": true, "probability": 1.0, "why": null,
     });
     let there = |why: &str| {
         json!({
             "address": "10.244.0.2", "port": 8080, "node": "there", "local": false,
             "zoneHints": ["zone-b"], "ready": true, "terminating": false,
-            "used": false, "probability": 0.0, "why": why, "unresponsive": null,
+            "used": false, "probability": 0.0, "why": why,
         })
     };
     let cluster_ip = json!({
         "service": "shop/checkout:http", "portName": "http", "kind": "ClusterIP",
         "address": "10.96.0.1", "port": 80, "protocol": "TCP", "family": "IPv4",
         "policy": "Cluster", "endpointsUsed": 1, "endpointsListed": 2,
-        "endpointsUnresponsive": 0, "endpointsEjected": 0,
         "newConnections": 0, "newConnectionsPerSecond": 0.0,
         "state": "ok", "reason": null, "masquerade": false, "topology": "zone",
         "loadBalancing": "random", "sessionAffinitySeconds": 60, "allowedSources": null, "shortCircuit": null,
@@ -149,7 +148,6 @@ fn json_has_the_documented_fields() {
         "service": "shop/checkout:http", "portName": "http", "kind": "LoadBalancer",
         "address": "203.0.113.1", "port": 80, "protocol": "TCP", "family": "IPv4",
         "policy": "Local", "endpointsUsed": 1, "endpointsListed": 2,
-        "endpointsUnresponsive": 0, "endpointsEjected": 0,
         "newConnections": 17, "newConnectionsPerSecond": 3.5,
         "state": "ok", "reason": null, "masquerade": false, "topology": null,
         "loadBalancing": "random", "sessionAffinitySeconds": 60,

@@ -36,7 +36,7 @@ impl Picture {
         if detailed {
             for service in &self.services {
                 write_reasons(&mut text, service);
-                write_endpoints(&mut text, service, self.taken);
+                write_endpoints(&mut text, service);
             }
         }
         self.write_ignored(&mut text, columns.wide || detailed);
@@ -72,7 +72,6 @@ impl Picture {
         table.left(&["STATE"]);
         if columns.wide {
             table.left(&["MASQUERADE", "TOPOLOGY", "AFFINITY", "SOURCES", "SHORT CIRCUIT"]);
-            table.left(&["UNRESPONSIVE"]);
         }
         for frontend in frontends {
             table.row(cells(frontend, columns, self));
@@ -144,21 +143,9 @@ fn cells(frontend: &Frontend, columns: Columns, picture: &Picture) -> Vec<String
                 .short_circuit
                 .as_ref()
                 .map_or_else(none, |it| format!("{} endpoints", it.endpoints_used)),
-            silent(frontend, picture.taken),
         ]);
     }
     cells
-}
-
-/// Names an endpoint that does not answer, and counts the others.
-fn silent(frontend: &Frontend, now: Time) -> String {
-    match &*frontend.silent {
-        [] => "-".to_owned(),
-        [(endpoint, silence)] => format!("{endpoint} for {}", silence.text(now)),
-        [(endpoint, silence), others @ ..] => {
-            format!("{endpoint} for {}, and {} more", silence.text(now), others.len())
-        }
-    }
 }
 
 /// Writes address, port and protocol. A node port has the node's address, if it is only one.
@@ -230,7 +217,7 @@ fn write_reasons(text: &mut String, service: &Service) {
 }
 
 /// Writes a table for each group of frontends of a Service port with the same endpoints.
-fn write_endpoints(text: &mut String, service: &Service, now: Time) {
+fn write_endpoints(text: &mut String, service: &Service) {
     let mut groups: Vec<(Vec<&Frontend>, &[Endpoint])> = Vec::new();
     for frontend in &service.frontends {
         let Some(endpoints) = frontend.endpoints.as_deref() else { continue };
@@ -259,7 +246,7 @@ fn write_endpoints(text: &mut String, service: &Service, now: Time) {
             table.right(&["ESTABLISHED", "SYN_SENT", "UNREPLIED", "OTHER"]);
         }
         for (place, endpoint) in endpoints.iter().enumerate() {
-            let mut cells = endpoint_cells(endpoint, now);
+            let mut cells = endpoint_cells(endpoint);
             if with_connections {
                 let mut sum = Tracked::default();
                 let of =
@@ -294,7 +281,7 @@ fn are_alike(one: &[Endpoint], other: &[Endpoint]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| plain(a) == plain(b))
 }
 
-fn endpoint_cells(endpoint: &Endpoint, now: Time) -> Vec<String> {
+fn endpoint_cells(endpoint: &Endpoint) -> Vec<String> {
     let Endpoint { address, port, node, .. } = endpoint;
     let address = match (port, address.contains(':')) {
         (None, _) => address.clone(),
@@ -316,14 +303,11 @@ fn endpoint_cells(endpoint: &Endpoint, now: Time) -> Vec<String> {
         (false, true) => "ready",
         (false, false) => "not ready",
     };
-    let mut used = match endpoint.why_text {
+    let used = match endpoint.why_text {
         _ if endpoint.used => format!("{:.1} %", endpoint.probability * 100.0),
         Some(why) => format!("no: {why}"),
         None => "no".to_owned(),
     };
-    if let Some(silence) = endpoint.unresponsive {
-        used.push_str(&format!("; no answer for {}", silence.text(now)));
-    }
     vec![address, node, hints, condition.to_owned(), used]
 }
 

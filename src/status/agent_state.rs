@@ -1,12 +1,10 @@
 //! The state that the agent notes for `shunt status`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use shunt_core::model::{Backend, ObjectName};
 use shunt_core::plan::{GONE_ENDPOINTS, NodeContext, Options, Set};
 
 use super::{
@@ -21,13 +19,9 @@ use crate::loopback::LoopbackReport;
 use crate::metrics::Counter;
 use crate::source::kubernetes::ApiStatus;
 use crate::taken_ports;
-use crate::unresponsive::{EndpointReport, EndpointState, Report, Restored};
 
 /// The maximum number of conflicts, and of refused frontends, that each sync notes.
 const MAX_LISTED: usize = 1_000;
-
-/// The maximum number of restores that are remembered.
-const MAX_RESTORED: usize = 100;
 
 /// The noted state. Clones share it.
 #[derive(Clone, Default)]
@@ -46,10 +40,6 @@ struct Inner {
     snapshot: Arc<Snapshot>,
     kube_proxy: Found,
     taken_node_ports: taken_ports::Report,
-    /// What is known of endpoints that do not answer, apart from their ejection.
-    unresponsive: Report,
-    /// When an endpoint was ejected, and the Services at the last sync.
-    ejected: BTreeMap<Backend, (Time, BTreeSet<ObjectName>)>,
 }
 
 /// What a report asks for.
@@ -64,15 +54,6 @@ pub struct Sources {
     pub loopback: Box<dyn Fn() -> LoopbackReport + Send>,
     /// Lost lines of the log.
     pub lost_log_lines: Counter,
-}
-
-/// The ejections and restores of a sync.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Ejections {
-    /// The endpoints that no pool had ejected before, with the Services.
-    pub ejected: Vec<(SocketAddr, BTreeSet<ObjectName>)>,
-    /// The endpoints that no pool ejects any more, with the Services that did.
-    pub restored: Vec<(SocketAddr, BTreeSet<ObjectName>)>,
 }
 
 /// The current source of objects.
@@ -150,13 +131,8 @@ impl AgentState {
         self.lock().refused_configuration = refused;
     }
 
-    /// Notes a successful sync. Returns the ejections and restores since the last one.
-    pub fn synced(
-        &self,
-        wrote: Option<SyncReport>,
-        took: Duration,
-        snapshot: Arc<Snapshot>,
-    ) -> Ejections {
+    /// Notes a successful sync.
+    pub fn synced(&self, wrote: Option<SyncReport>, took: Duration, snapshot: Arc<Snapshot>) {
         let report = wrote.unwrap_or_default();
         let sync = Sync {
             at: Time::now(),
@@ -172,21 +148,6 @@ impl AgentState {
         inner.rules.last_sync = Some(sync);
         inner.rules.failure = None;
         inner.snapshot = snapshot;
-        inner.note_ejections()
-    }
-
-    /// Notes the value of `shunt.ejectUnresponsive`.
-    pub fn eject(&self, mode: &str) {
-        mode.clone_into(&mut self.lock().unresponsive.mode);
-    }
-
-    /// Notes the endpoints that do not answer, or why the agent cannot look for them.
-    pub fn unresponsive(&self, found: Result<Vec<EndpointReport>, String>) {
-        let unresponsive = &mut self.lock().unresponsive;
-        (unresponsive.endpoints, unresponsive.trouble) = match found {
-            Ok(endpoints) => (endpoints, None),
-            Err(trouble) => (Vec::new(), Some(trouble)),
-        };
     }
 
     /// Notes a failed sync.
@@ -239,57 +200,12 @@ impl AgentState {
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: rules(&inner.rules, &inner.snapshot),
                 kube_proxy: inner.kube_proxy.clone(),
-                unresponsive: inner.report(),
                 taken_node_ports: inner.taken_node_ports.clone(),
                 unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
                 loopback: loopback(),
             }
         }
-    }
-}
-
-impl Inner {
-    /// Compares the ejected endpoints with those of the last sync.
-    fn note_ejections(&mut self) -> Ejections {
-        let now = &self.snapshot.ejected;
-        let before = std::mem::take(&mut self.ejected);
-        let address = |it: &Backend| SocketAddr::new(it.address, it.port);
-        let mut ejections = Ejections::default();
-        for (backend, services) in now {
-            let at = before.get(backend).map(|(at, _)| *at);
-            if at.is_none() {
-                ejections.ejected.push((address(backend), services.clone()));
-            }
-            self.ejected.insert(*backend, (at.unwrap_or_else(Time::now), services.clone()));
-        }
-        let remembered = &mut self.unresponsive.restored;
-        for (backend, (ejected_at, services)) in before {
-            if !now.contains_key(&backend) {
-                let endpoint = address(&backend);
-                remembered.push(Restored { endpoint, ejected_at, at: Time::now() });
-                ejections.restored.push((endpoint, services));
-            }
-        }
-        remembered.drain(..remembered.len().saturating_sub(MAX_RESTORED));
-        self.unresponsive.ejections += ejections.ejected.len() as u64;
-        self.unresponsive.restores += ejections.restored.len() as u64;
-        ejections
-    }
-
-    /// Completes the endpoints that do not answer with their ejection.
-    fn report(&self) -> Report {
-        let mut report = self.unresponsive.clone();
-        for endpoint in &mut report.endpoints {
-            let address = endpoint.endpoint;
-            let backend = Backend { address: address.ip(), port: address.port() };
-            if let Some((at, services)) = self.ejected.get(&backend) {
-                endpoint.state = EndpointState::Ejected;
-                endpoint.ejected_at = Some(*at);
-                endpoint.services = services.len();
-            }
-        }
-        report
     }
 }
 

@@ -22,11 +22,9 @@ use crate::dataplane::Snapshot;
 use crate::kube_proxy::Found;
 use crate::loopback::LoopbackReport;
 use crate::taken_ports;
-use crate::unresponsive::Report;
 
-pub use agent_state::{AgentState, Ejections, Following, Sources};
+pub use agent_state::{AgentState, Following, Sources};
 pub use text::Text;
-pub(crate) use text::span;
 pub use time::Time;
 pub use unserved::{Lacking, Unserved};
 
@@ -72,8 +70,6 @@ pub struct Status {
     pub rules: Rules,
     /// kube-proxy and its leftovers on this node.
     pub kube_proxy: Found,
-    /// Endpoints that do not answer.
-    pub unresponsive: Report,
     /// Node ports on which other processes listen.
     pub taken_node_ports: taken_ports::Report,
     /// Ports for probes and metrics that the agent cannot bind.

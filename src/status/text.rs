@@ -10,7 +10,6 @@ use shunt_core::plan::OVERSIZED;
 use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
 use crate::escape;
 use crate::loopback::{LoopbackReport, Unbound};
-use crate::unresponsive::{EndpointReport, EndpointState};
 
 /// The maximum number of problems of a kind in the short text; the long one and JSON have all.
 const MAX_SHOWN: usize = 10;
@@ -133,29 +132,6 @@ impl Status {
                 "kube-proxy or its leftovers: {found}; run shunt cleanup --kube-proxy --keep-own"
             ));
         }
-        if let Some(trouble) = &self.unresponsive.trouble {
-            warnings.push(format!("endpoints that do not answer are not found: {trouble}"));
-        }
-        let endpoints = self.unresponsive.endpoints.iter();
-        let unresponsive: Vec<&EndpointReport> =
-            endpoints.filter(|it| it.state != EndpointState::Suspected).collect();
-        some(&mut warnings, &unresponsive, most, "endpoints that do not answer", |it| {
-            let EndpointReport { endpoint, reason, since, services, .. } = it;
-            let since = span(since.before(self.told));
-            match it.state {
-                EndpointState::Ejected => format!(
-                    "endpoint {endpoint} has not answered for {since} ({reason}); {} ejected it",
-                    match services {
-                        1 => "1 Service has".to_owned(),
-                        services => format!("{services} Services have"),
-                    }
-                ),
-                _ => format!(
-                    "endpoint {endpoint} has not answered for {since} ({reason}); it still gets \
-                     connections"
-                ),
-            }
-        });
         if let Some(trouble) = &self.taken_node_ports.trouble {
             warnings.push(format!("other processes on node ports are not found: {trouble}"));
         }

@@ -6,7 +6,6 @@ use nfnetlink::nft::{NfProto, PacketHeader, TraceEvent, TraceStep, TraceVerdict}
 
 use super::TABLE;
 use super::table::Marker;
-use crate::unresponsive;
 
 /// How long a packet may have no event before it counts as lost: the kernel needs microseconds.
 const QUIET: Duration = Duration::from_secs(1);
@@ -192,8 +191,7 @@ impl Packets {
     /// Takes an event of the kernel.
     pub fn take(&mut self, event: &TraceEvent, now: Instant) {
         let marker = (event.table == TABLE).then(|| Marker::of(&event.chain)).flatten();
-        // The tables that note repeated SYNs change nothing.
-        if event.step == TraceStep::Return || event.table == unresponsive::TABLE {
+        if event.step == TraceStep::Return {
             return;
         }
         if let Some(packet) = self.open.iter_mut().find(|it| it.ids.contains(&event.id)) {

@@ -1,6 +1,6 @@
 //! What `kubectl get events` tells.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use shunt_fake_apiserver::{Answer, Api, Case, Fault, Kind, Verb, both, standin_only};
 use shunt_testbed::{EndpointSlice, Protocol, Service};
 
-use crate::world::{WEB, World, cluster_ip_service};
+use crate::world::{World, cluster_ip_service};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = both![
@@ -22,7 +22,6 @@ pub(crate) fn cases() -> Vec<Case> {
         a_repair_is_told,
         rules_of_kube_proxy_are_told,
         a_taken_port_is_told,
-        ejected_endpoint_has_an_event_and_a_restored_one_another,
         a_process_on_a_node_port_is_told_once,
         a_taken_node_port_on_localhost_is_told,
     ];
@@ -32,57 +31,6 @@ pub(crate) fn cases() -> Vec<Case> {
         event_has_no_uid_if_the_service_cannot_be_read,
     ]);
     cases
-}
-
-/// One endpoint of three stops to answer, and then answers again.
-fn ejected_endpoint_has_an_event_and_a_restored_one_another(api: Api) -> Result<()> {
-    let world = World::with_web(api)?;
-    let _agent = world.agent()?.arg("--eject-unresponsive=on").start()?;
-    let to: SocketAddr = WEB[0].parse()?;
-    // Linux sends a SYN again after 1 and 3 s.
-    let connect = || {
-        let connect = || Ok(TcpStream::connect_timeout(&to, Duration::from_secs(5)).is_ok());
-        let client = || world.lab.pod2.run(connect);
-        let all = thread::scope(|scope| -> Vec<_> {
-            let clients: Vec<_> = (0..12).map(|_| scope.spawn(client)).collect();
-            let join = |client: thread::ScopedJoinHandle<'_, _>| {
-                client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            clients.into_iter().map(join).collect()
-        });
-        all.into_iter().collect::<Result<Vec<bool>>>()
-    };
-    // These connections show that no policy blocks the client.
-    for _ in 0..7 {
-        ensure!(connect()? == [true; 12], "not all connect");
-    }
-    world.lab.pod3.nft(
-        "table inet dead {
-             chain input { type filter hook input priority 0; policy drop; }
-         }",
-    )?;
-    let began = Instant::now();
-    while with_reason(&world, "EndpointEjected")?.is_empty() {
-        ensure!(began.elapsed() < Duration::from_secs(60), "no Event");
-        connect()?;
-    }
-    let event = wait_for(&world, "EndpointEjected")?;
-    assert_eq!((&event["type"], &event["action"]), (&json!("Warning"), &json!("ProgramService")));
-    assert_eq!(event["regarding"]["kind"], "Service");
-    assert_eq!(event["regarding"]["name"], "web");
-    assert!(event["regarding"]["uid"].is_string(), "{event}");
-    let note = event["note"].as_str().unwrap_or_default();
-    assert!(note.starts_with("endpoint 10.244.1.21:8080 does not answer"), "{note}");
-    assert!(note.ends_with("shunt services default/web"), "{note}");
-    assert_eq!(with_reason(&world, "EndpointRestored")?, [] as [Value; 0]);
-
-    world.lab.pod3.nft("delete table inet dead")?;
-    let event = wait_for(&world, "EndpointRestored")?;
-    assert_eq!((&event["type"], &event["regarding"]["name"]), (&json!("Normal"), &json!("web")));
-    let note = event["note"].as_str().unwrap_or_default();
-    assert!(note.starts_with("endpoint 10.244.1.21:8080 is not ejected any more"), "{note}");
-    assert_eq!(with_reason(&world, "EndpointEjected")?.len(), 1);
-    Ok(())
 }
 
 /// The Events with that reason.

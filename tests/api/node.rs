@@ -127,7 +127,7 @@ impl Zoned {
             self.world.kubeconfig.path()
         );
         let agent = Agent::builder(SHUNT, &self.world.lab.node).arg("--own-tables=false");
-        agent.arg("--eject-unresponsive=off").arg("-v=4").config(&config)?.spawn()
+        agent.arg("-v=4").config(&config)?.spawn()
     }
 
     /// Runs an agent until it has programmed everything.

@@ -85,8 +85,7 @@ impl World {
     ) -> Result<AgentBuilder> {
         let path = kubeconfig.path();
         let config = format!("{CLUSTER_CIDR}clientConnection: {{kubeconfig: {path:?}}}\n");
-        // The tables for unresponsive endpoints come and go with the agent; transactions are counted.
-        let agent = Agent::builder(build, &self.lab.node).arg("--eject-unresponsive=off");
+        let agent = Agent::builder(build, &self.lab.node);
         // What is no concern of an operator shows that a test has made happen what it meant to.
         agent.arg("-v=4").config(&config)
     }

@@ -10,7 +10,7 @@ use crate::written::{run, written};
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
 /// A flag, a value other than the default, and what the field says then.
-const CASES: [(&str, &str, &str); 50] = [
+const CASES: [(&str, &str, &str); 49] = [
     ("hostname-override", "node-7", "\"node-7\""),
     ("kubeconfig", "/k", "\"/k\""),
     ("bind-address", "192.0.2.1", "\"192.0.2.1\""),
@@ -37,7 +37,6 @@ const CASES: [(&str, &str, &str); 50] = [
     ("conntrack-udp-timeout", "10s", "\"10s\""),
     ("conntrack-udp-timeout-stream", "10s", "\"10s\""),
     ("reset-gone-endpoints", "true", "true"),
-    ("eject-unresponsive", "on", "\"on\""),
     ("load-balancing", "source-hash", "\"source-hash\""),
     ("feature-gates", "A=true", "{\"A\":true}"),
     ("kube-api-content-type", "application/json", "\"application/json\""),

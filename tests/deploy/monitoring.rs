@@ -98,7 +98,6 @@ fn each_metric_of_a_problem_has_an_alert() -> Result<()> {
     for metric in [
         "shunt_commit_failures_total",
         "shunt_drift_repairs_total",
-        "shunt_endpoints_unresponsive",
         "shunt_frontend_conflicts",
         "shunt_kube_proxy_leftovers",
         "shunt_node_ports_taken",

@@ -16,5 +16,4 @@ mod oncall;
 mod packets;
 mod reload;
 mod table;
-mod unresponsive;
 mod world;

@@ -57,12 +57,6 @@ impl World {
         self.plain_agent().config(config)
     }
 
-    /// An agent with [`CLUSTER_CIDR`] that writes to its own tables only. Those for unresponsive
-    /// endpoints come and go with the agent.
-    pub(crate) fn quiet_agent(&self) -> Result<AgentBuilder> {
-        Ok(self.agent(CLUSTER_CIDR)?.arg("--eject-unresponsive=off"))
-    }
-
     /// The agent with [`CLUSTER_CIDR`], ready.
     pub(crate) fn start(&self) -> Result<Agent> {
         self.agent(CLUSTER_CIDR)?.start()

@@ -181,7 +181,6 @@ impl Inner {
         // Who is killed before it serves metrics has not committed much.
         self.commits += self.current().and_then(commits).unwrap_or_default();
         let agent = self.current.take().context("no agent runs")?;
-        ensure!(!agent.log().contains(UNRESPONSIVE), "{}", agent.log());
         match end {
             End::Stopped => {
                 // Before, it has not asked to be told of signals, and ends by them.
@@ -207,9 +206,6 @@ impl Inner {
     }
 }
 
-/// What an agent logs of an endpoint that does not answer. All endpoints with clients do.
-pub(crate) const UNRESPONSIVE: &str = "endpoint does not answer";
-
 fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -218,7 +214,7 @@ fn builder(cluster: &Cluster, owns: bool) -> Result<AgentBuilder> {
     let kubeconfig = cluster.kubeconfig.path();
     let config = format!("{CONFIG}clientConnection: {{kubeconfig: {kubeconfig:?}}}\n");
     let agent = Agent::builder(SHUNT, &cluster.lab.node).arg(format!("--own-tables={owns}"));
-    agent.arg("--eject-unresponsive=on").config(&config)
+    agent.config(&config)
 }
 
 /// Waits until an agent acts: it listens then.

@@ -9,7 +9,7 @@ use crate::world::{CLUSTER_IP, PODS, Version, World, text};
 const REMAINING: [&str; 2] = ["ip shunt", "ip6 shunt"];
 
 /// Settings that add tables, sets and chains.
-const EVERYTHING: &str = "shunt: {ejectUnresponsive: \"on\", resetGoneEndpoints: true}\n";
+const EVERYTHING: &str = "shunt: {resetGoneEndpoints: true}\n";
 
 /// Each version owns the tables, where the kernel has that, also those that the other has made.
 pub(crate) fn owned() -> Result<()> {

@@ -68,7 +68,7 @@ const DIGEST: &str = "# sha256 of this and of what it is made from: ";
 const OF_HELM: [&str; 3] = ["# Source: ", "app.kubernetes.io/managed-by: ", "helm.sh/chart: "];
 
 /// Values that the chart refuses, and a part of what it says then.
-const REFUSALS: [(&[&str], &str); 10] = [
+const REFUSALS: [(&[&str], &str); 9] = [
     (&[], "apiServer.host must be given"),
     (&["--set=apiServer.host=10.0.0.1:6443"], "without port and brackets"),
     (&["--set=apiServer.host=api.example.net:6443"], "without port and brackets"),
@@ -85,10 +85,6 @@ const REFUSALS: [(&[&str], &str); 10] = [
     (
         &["--set=apiServer.host=10.0.0.1", "--set=existingKubeconfigConfigMap=kube-proxy"],
         "belongs to a configuration in existingConfigMap",
-    ),
-    (
-        &["--set=apiServer.host=10.0.0.1", "--set=config.shunt.ejectUnresponsive=always"],
-        "ejectUnresponsive",
     ),
     (
         &["--set=apiServer.host=10.0.0.1", "--set=config.shunt.loadBalancing=maglev"],

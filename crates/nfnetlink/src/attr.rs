@@ -150,7 +150,8 @@ pub fn put_text(buffer: &mut Vec<u8>, kind: u16, text: &str) {
 }
 
 /// Returns true if `dumped` has every attribute of `sent` with the same payload. The kernel dumps
-/// more attributes than the sender wrote (defaults, counters), and never sets `NLA_F_NESTED`.
+/// more attributes than the sender wrote (defaults, counters), and never sets `NLA_F_NESTED`. It ends
+/// each text with a NUL, which libnftnl does not write for the name of an object.
 ///
 /// Lists of `list_elem` attributes match only with the same number of elements.
 pub fn covers(sent: &Attrs<'_>, dumped: &Attrs<'_>, list_elem: u16) -> bool {
@@ -170,6 +171,7 @@ pub fn covers(sent: &Attrs<'_>, dumped: &Attrs<'_>, list_elem: u16) -> bool {
             covers(&attr.children(), &other.children(), list_elem)
         } else {
             attr.payload == other.payload
+                || other.payload.strip_suffix(&[0]).is_some_and(|text| text == attr.payload)
         }
     })
 }

@@ -3,7 +3,6 @@
 use shunt_core::model::Balancing;
 
 use super::{Flag, duration, list, number, period, switch, text};
-use crate::unresponsive::Mode;
 
 pub(super) const FLAGS: &[Flag] = &[
     Flag::new(
@@ -258,18 +257,6 @@ pub(super) const FLAGS: &[Flag] = &[
         },
         "Choose endpoints at random, or by a hash of the client, so that every node chooses the same \
          one; a Service's annotation shunt.dev/load-balancing overrides it; default: random.",
-    )
-    .own(),
-    Flag::new(
-        "eject-unresponsive",
-        "off|observe|on",
-        "shunt.ejectUnresponsive",
-        |draft, value| {
-            value.parse::<Mode>()?;
-            text(&mut draft.configuration.shunt.eject_unresponsive, value)
-        },
-        "Report endpoints that do not answer; on: new connections also go to other endpoints; default: \
-         observe.",
     )
     .own(),
 ];

@@ -30,30 +30,4 @@ fn own_flags_count_beside_the_file() {
     }
     let alone = |name, value| load(None, &flags(name, Some(value))).unwrap().config;
     assert!(alone("reset-gone-endpoints", "true").reset_gone_endpoints);
-    for (section, flag, mode) in [
-        ("", None, Mode::Observe),
-        ("shunt: {ejectUnresponsive: null}\n", None, Mode::Observe),
-        ("shunt: {ejectUnresponsive: \"\"}\n", None, Mode::Observe),
-        ("shunt: {ejectUnresponsive: \"on\"}\n", None, Mode::On),
-        // Truth values, in YAML and in Helm.
-        ("shunt: {ejectUnresponsive: on}\n", None, Mode::On),
-        ("shunt: {ejectUnresponsive: false}\n", None, Mode::Off),
-        ("", Some("on"), Mode::On),
-        ("shunt: {ejectUnresponsive: off}\n", Some("observe"), Mode::Observe),
-    ] {
-        let config = load_with(section, &flags("eject-unresponsive", flag));
-        assert_eq!(config.eject_unresponsive, mode, "{section} {flag:?}");
-    }
-    assert_eq!(alone("eject-unresponsive", "off").eject_unresponsive, Mode::Off);
-}
-
-#[test]
-fn unknown_modes_are_errors() {
-    for (value, shown) in [("always", "always"), ("7", "7"), ("[on]", "")] {
-        let error = of_file(&format!("shunt: {{ejectUnresponsive: {value}}}\n")).unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains("shunt.ejectUnresponsive") && text.contains(shown), "{text}");
-    }
-    let problem = Flag::named("eject-unresponsive").unwrap().check("always").unwrap_err();
-    assert_eq!(problem, "unknown; write off, observe or on");
 }

@@ -9,15 +9,19 @@ use shunt_core::model::{Change, Family};
 use shunt_core::plan::{Set, TABLE};
 use shunt_fake_nftables::{Call, Fault, Namespace, service, slice};
 
-use super::world::{PACE, What, World, cluster, elsewhere, foreign};
+use super::world::{PACE, What, World, cluster, elsewhere, foreign, over_udp};
 use crate::dataplane::{Ownership, Pace};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// An agent whose tables any process may change.
 fn shared() -> World {
+    shared_with(cluster(&[11, 12]))
+}
+
+fn shared_with(changes: Vec<Change>) -> World {
     let mut world = World::with(Namespace::new(), Ownership::Share, PACE);
-    world.send(cluster(&[11, 12]));
+    world.send(changes);
     world.settle();
     world.events();
     world
@@ -76,7 +80,10 @@ fn own_changes_are_no_damage() {
 /// Packets that met no rules made entries of connection tracking without address translation.
 #[test]
 fn flows_of_all_frontends_are_swept_after_a_repair() {
-    let mut world = shared();
+    let mut world = shared_with(over_udp(cluster(&[11, 12])));
+    world.send(over_udp(of_service(2)));
+    world.settle();
+    world.events();
     let all = world.take_swept();
     let mut batch = Batch::new(None);
     batch.delete_table(TableFamily::Ip, TABLE);
@@ -84,7 +91,7 @@ fn flows_of_all_frontends_are_swept_after_a_repair() {
     world.pass(2 * SECOND);
     assert!(world.events().iter().any(|event| matches!(event, What::Repaired(_))));
     assert_eq!(world.take_swept(), all);
-    world.send(vec![Change::slice(slice(1, Family::V4, &[11, 12, 13]))]);
+    world.send(over_udp(vec![Change::slice(slice(1, Family::V4, &[11, 12, 13]))]));
     world.settle();
     assert!(world.take_swept().len() < all.len(), "only those of the Service");
 }
@@ -158,9 +165,9 @@ fn storm_of_foreign_commits_neither_starves_changes_nor_takes_a_core() {
         world.pass(SECOND);
     }
     assert_eq!(commits, usize::from(minutes) * 60, "each change is committed at once");
-    // Tables, sets, chains and rules at least each 0.8 s; the elements of all sets for a thirtieth of
+    // Tables, sets, objects, chains and rules at least each 0.8 s; the elements of all sets for a thirtieth of
     // the time.
-    let structure = 10 * Duration::from_millis(10) * u32::from(minutes) * 60;
+    let structure = 12 * Duration::from_millis(10) * u32::from(minutes) * 60;
     let most = structure + u32::from(minutes) * 60 * SECOND / 30 + 2 * SECOND;
     assert!(world.processor() < most, "{:?} of {most:?}", world.processor());
     assert!(world.processor() > structure / 2, "something is looked at");

@@ -8,10 +8,10 @@ use std::time::Duration;
 use nfnetlink::nft::{Error, FinishedBatch, Kernel, TableFamily};
 use nix::errno::Errno;
 use shunt_core::model::{Balancing, Change, Family, Service};
-use shunt_core::plan::{Options, TABLE};
+use shunt_core::plan::{Options, TABLE, TcpTimeouts};
 use shunt_fake_nftables::{Call, Fault, Features, Ipv6, Namespace, service, slice};
 
-use super::world::{PACE, What, World, cluster, elsewhere};
+use super::world::{PACE, What, World, cluster, elsewhere, over_udp};
 use crate::dataplane::Ownership;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -74,14 +74,14 @@ fn transactions_that_change_backends_are_announced_before_they_are_committed() {
         told.send(announced.load(Ordering::Relaxed)).expect("a test that listens");
         std::mem::take(&mut fails).then(|| Fault::Before(no_buffers()))
     });
-    world.send(cluster(&[11]));
+    world.send(over_udp(cluster(&[11])));
     world.pass(SECOND);
     assert_eq!(seen.try_iter().collect::<Vec<_>>(), [1, 2], "a failure, and its retry");
-    world.send(vec![Change::slice(slice(1, Family::V4, &[11, 12]))]);
+    world.send(over_udp(vec![Change::slice(slice(1, Family::V4, &[11, 12]))]));
     world.pass(SECOND);
     assert_eq!(seen.try_iter().next(), Some(3));
     let announced = world.announced().load(Ordering::Relaxed);
-    world.send(vec![Change::slice(slice(1, Family::V4, &[11, 12]))]);
+    world.send(over_udp(vec![Change::slice(slice(1, Family::V4, &[11, 12]))]));
     world.pass(3600 * SECOND);
     assert_eq!(world.announced().load(Ordering::Relaxed), announced, "nothing more to commit");
 }
@@ -137,12 +137,12 @@ fn refused_frontend_costs_nothing_but_itself_and_is_tried_after_growing_pauses()
 #[test]
 fn flows_of_a_refused_frontend_are_swept_once_the_kernel_accepts_it() {
     let mut world = World::new();
-    world.send(cluster(&[11]));
+    world.send(over_udp(cluster(&[11])));
     world.settle();
     let all = world.take_swept();
     assert!(!all.is_empty());
     world.namespace.refuse(|set, _| set.ends_with("endpoints").then_some(Errno::ENOSPC));
-    world.send(vec![Change::slice(slice(1, Family::V4, &[12]))]);
+    world.send(over_udp(vec![Change::slice(slice(1, Family::V4, &[12]))]));
     world.settle();
     assert!(!world.snapshot().quarantined.is_empty());
     let of_refused = world.take_swept();
@@ -447,4 +447,36 @@ fn endless_refusals_end_the_sync_with_an_error() {
 /// A refusal of the first message, as when the whole table cannot be made.
 fn refusal(batch: &FinishedBatch) -> nfnetlink::nft::Refusal {
     batch.refusal(1, Errno::ENOMEM, None)
+}
+
+#[test]
+fn kernel_without_timeouts_of_connections_gets_all_other_rules() {
+    let namespace = Namespace::new();
+    namespace.limit(Features { timeouts: false, ..Features::default() });
+    let mut world = World::with(namespace, Ownership::Own, PACE);
+    world.send(cluster(&[11]));
+    world.settle();
+    assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+    world.configure(Options { masquerade_all: true, ..Options::default() });
+    world.settle();
+    assert!(matches!(world.events()[..], [What::Wrote { .. }]), "it is not tried again");
+}
+
+/// The kernel cannot change an object: other timeouts are another one, and the old one stays.
+#[test]
+fn timeouts_follow_the_options_in_one_commit() {
+    let mut world = World::new();
+    world.send(cluster(&[11]));
+    world.settle();
+    world.events();
+    let objects = |world: &World| world.namespace.open().timeouts(TableFamily::Ip, TABLE);
+    let default = TcpTimeouts::default();
+    let longer = TcpTimeouts::with(|state| (state == "established").then_some(7));
+    for (timeouts, count) in [(longer, 2), (default, 2), (longer, 2)] {
+        let options = Options { tcp_timeouts: Some(timeouts), ..Options::default() };
+        world.configure(options);
+        world.settle();
+        assert!(matches!(world.events()[..], [What::Wrote { .. }]));
+        assert_eq!(objects(&world).expect("a listing").len(), count);
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{Batch, Error, FinishedBatch, Kernel, TableFamily};
-use shunt_core::model::{Change, ChangeBatch, Family};
+use shunt_core::model::{Change, ChangeBatch, Family, Protocol};
 use shunt_core::plan::{FrontendKey, Options, TABLE};
 use shunt_fake_nftables::{Call, Fault, Faulty, Listing, NODE, Namespace, Socket, service, slice};
 
@@ -275,6 +275,24 @@ pub(super) fn cluster(endpoints: &[u16]) -> Vec<Change> {
         Change::slice(slice(1, Family::V4, endpoints)),
         Change::Synced,
     ]
+}
+
+/// The same Services and slices with ports of UDP, whose flows are swept.
+pub(super) fn over_udp(changes: Vec<Change>) -> Vec<Change> {
+    let udp = |change| match change {
+        Change::Service(service) => {
+            let mut service = (*service).clone();
+            service.ports.iter_mut().for_each(|port| port.protocol = Protocol::Udp);
+            Change::service(service)
+        }
+        Change::Slice(slice) => {
+            let mut slice = (*slice).clone();
+            slice.ports.iter_mut().for_each(|port| port.protocol = Protocol::Udp);
+            Change::slice(slice)
+        }
+        other => other,
+    };
+    changes.into_iter().map(udp).collect()
 }
 
 /// Something in a table of another program.

@@ -348,7 +348,8 @@ fn an_agent_that_starts_again_writes_nothing() -> Result<()> {
     let pods = Pods::new()?;
     pods.world.manifests.write("web.yaml", annotated("source-hash"))?;
     pods.world.manifests.write("slices.yaml", pods.endpoints(0..10))?;
-    let agent = || Ok::<_, anyhow::Error>(pods.world.quiet_agent()?.arg("--own-tables=false"));
+    let agent =
+        || Ok::<_, anyhow::Error>(pods.world.agent(CLUSTER_CIDR)?.arg("--own-tables=false"));
     agent()?.start()?.stop()?;
     let before = pods.world.lab.node.nft_generation()?;
     agent()?.start()?.stop()?;

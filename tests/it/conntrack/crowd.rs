@@ -1,9 +1,7 @@
 //! Many flows at once.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
-use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
 use shunt::conntrack::{Report, Sweep};
@@ -11,7 +9,7 @@ use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{Flows, FrontendKey};
 use shunt_testbed::Netns;
 
-use super::flows::{Flow, frontend, send_syn, serving, socket, sweep};
+use super::flows::{frontend, serving, socket, sweep};
 
 /// Sends a datagram again if the kernel dropped it because it could not add an entry (EPERM): with this
 /// many flows a chain of its hash table can be longer than a limit, which is random for each packet.
@@ -142,67 +140,5 @@ fn flows_that_vanish_meanwhile_are_no_error() -> Result<()> {
     let left = crowd.flows + crowd.flows / 2;
     assert_eq!(crowd.count(Family::V4)?, (left, 0));
     assert_eq!(crowd.count(Family::V6)?, (left, crowd.flows / 2));
-    Ok(())
-}
-
-/// Connections that were answered, to an endpoint that serves and to one that is gone, and some to the
-/// latter that were not.
-#[test]
-fn half_open_connections_are_found_among_many_that_were_answered() -> Result<()> {
-    const ANSWERED: u16 = 2_000;
-    const HALF_OPEN: u16 = 300;
-    let crowd = Crowd::new()?;
-    let mut rules = String::from("flush ruleset\n");
-    for (family, [serving, gone]) in ["ip", "ip6"].iter().zip(Crowd::ENDPOINTS) {
-        rules.push_str(&format!(
-            "table {family} hand {{
-                chain output {{
-                    type nat hook output priority -100
-                    tcp dport 53 tcp sport 0-{} dnat to {serving}
-                    tcp dport 53 dnat to {gone}
-                }}
-            }}\n",
-            Crowd::FIRST_PORT + ANSWERED / 2 - 1,
-        ));
-    }
-    crowd.ns.nft(&rules)?;
-    let listener = crowd.ns.run(|| Ok(TcpListener::bind("[::]:9")?))?;
-    for (family, from) in Family::ALL.into_iter().zip(["127.0.0.1", "::1"]) {
-        let from: IpAddr = from.parse()?;
-        let to = Crowd::FRONTENDS[family as usize][0];
-        let connect = |ports: Range<u16>| -> Result<Vec<OwnedFd>> {
-            let flows = ports.map(|port| Flow::tcp(SocketAddr::new(from, port), socket(to)));
-            flows.map(|flow| send_syn(&crowd.ns, &flow)).collect()
-        };
-        let answered = Crowd::FIRST_PORT..Crowd::FIRST_PORT + ANSWERED;
-        let half_open = answered.end..answered.end + HALF_OPEN;
-        // Fewer at a time than wait to be accepted.
-        for ports in answered.clone().step_by(100).map(|first| first..first + 100) {
-            let connecting = connect(ports)?;
-            connecting.iter().try_for_each(|_| listener.accept().map(drop))?;
-        }
-        crowd.ns.nft(
-            "table inet silent {
-                chain input {
-                    type filter hook input priority 0
-                    tcp dport 9 drop
-                }
-            }",
-        )?;
-        // The sockets are closed at once: another SYN would make an entry anew.
-        connect(half_open.clone()).map(drop)?;
-        let count =
-            || -> Result<usize> { Ok(crowd.ns.output("conntrack", &["--count"])?.trim().parse()?) };
-        let before = count()?;
-        let serves = serving(&Crowd::ENDPOINTS[family as usize][..1]);
-        let flows = Flows::from_iter([(frontend(Protocol::Tcp, to), serves)]);
-        let report = sweep(&crowd.ns, family, &Sweep::new(flows, BTreeSet::new()))?;
-        assert_eq!((report.deleted, report.half_open), (half_open.len(), half_open.len()));
-        // Before Linux 5.15 the kernel does not filter by status.
-        let all = half_open.len() + answered.len();
-        assert!([half_open.len(), all].contains(&report.listed), "{report:?}");
-        assert_eq!(before - count()?, half_open.len());
-        crowd.ns.nft("delete table inet silent")?;
-    }
     Ok(())
 }

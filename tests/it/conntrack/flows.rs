@@ -2,14 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, sockopt,
-};
+use anyhow::{Result, ensure};
 use shunt::conntrack::{Conntrack, Report, Sweep};
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{self, FrontendKey};
@@ -26,10 +21,6 @@ pub(crate) struct Flow {
 impl Flow {
     pub(crate) fn udp(from: SocketAddr, to: SocketAddr) -> Flow {
         Flow { protocol: "udp".to_owned(), from, to }
-    }
-
-    pub(crate) fn tcp(from: SocketAddr, to: SocketAddr) -> Flow {
-        Flow { protocol: "tcp".to_owned(), from, to }
     }
 
     /// Reads a line of `conntrack -L -o extended`; `None` if the protocol has no ports.
@@ -91,21 +82,4 @@ pub(crate) fn serving(backends: &[&str]) -> plan::Flow {
 /// Sweeps one family in a namespace, over a new socket.
 pub(crate) fn sweep(ns: &Netns, family: Family, sweep: &Sweep) -> Result<Report> {
     ns.run(|| Ok(Conntrack::open()?.sweep(family, sweep, &mut |_| false)?))
-}
-
-/// Begins a connection; does not wait for the answer.
-pub(crate) fn send_syn(ns: &Netns, flow: &Flow) -> Result<OwnedFd> {
-    ns.run(|| {
-        let family = if flow.to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        let socket =
-            nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK, None)?;
-        // Several connections from one port.
-        setsockopt(&socket, sockopt::ReuseAddr, &true)?;
-        bind(socket.as_raw_fd(), &SockaddrStorage::from(flow.from))
-            .with_context(|| format!("cannot bind to {}", flow.from))?;
-        match connect(socket.as_raw_fd(), &SockaddrStorage::from(flow.to)) {
-            Ok(()) | Err(Errno::EINPROGRESS) => Ok(socket),
-            Err(errno) => Err(errno).with_context(|| format!("cannot connect to {}", flow.to)),
-        }
-    })
 }

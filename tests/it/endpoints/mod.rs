@@ -8,8 +8,8 @@
 mod affinity;
 pub(crate) mod balance;
 pub(crate) mod changes;
+mod dead;
 mod established;
 mod gone;
 mod half_open;
-mod rescue;
 mod slices;

@@ -97,7 +97,7 @@ fn owned_tables_refuse_other_writers() -> Result<()> {
 }
 
 /// Tables and elements are compared in one listing: every set is listed once, and for each table there
-/// are lists of tables, sets, chains and rules.
+/// are lists of tables, sets, objects, chains and rules.
 #[test]
 fn unchanged_tables_are_listed_once_behind_a_foreign_commit() -> Result<()> {
     let ns = Netns::new()?;
@@ -118,7 +118,7 @@ fn unchanged_tables_are_listed_once_behind_a_foreign_commit() -> Result<()> {
     for round in 0..3 {
         ns.nft(&format!("add table ip theirs-{round}"))?;
         assert!(!running.check(later())?);
-        assert_eq!(faults.lists(), 2 * (4 + sets), "round {round}");
+        assert_eq!(faults.lists(), 2 * (5 + sets), "round {round}");
     }
     Ok(())
 }

@@ -53,37 +53,45 @@ fn a_cold_start_is_one_generation_and_nft_can_list_it() -> Result<()> {
 fn listing_by_object_is_that_of_the_ruleset() -> Result<()> {
     let ns = Netns::new()?;
     dataplane(&ns, some_cluster())?.sync()?;
-    let ruleset = ns.ruleset()?;
+    let mut ruleset = ns.ruleset()?;
     assert!(ruleset.len() > 50, "{ruleset:?}");
+    // nft 1.0.6 crashes when it lists objects by themselves.
+    ruleset.retain(|line| !line.starts_with("{\"ct timeout\""));
     assert_eq!(ns.ruleset_by_object()?, ruleset);
     Ok(())
 }
 
-/// A filter chain would run for every packet of every connection on the node.
+/// A filter chain runs for every packet of every connection on the node. There is one, at forward.
 #[test]
-fn all_base_chains_are_of_type_nat() -> Result<()> {
+fn base_chains_for_services_are_of_type_nat() -> Result<()> {
     let ns = Netns::new()?;
     let mut with_affinity = service(1);
     with_affinity.affinity_seconds = Some(600);
     let mut running = dataplane(&ns, some_cluster())?;
     running.sync()?;
-    let kinds = || -> Result<Vec<String>> {
+    let count = || -> Result<usize> {
         let mut kernel = ns.run(|| Ok(Socket::open()?))?;
-        let mut kinds = Vec::new();
+        let mut nat = 0;
         for family in [TableFamily::Ip, TableFamily::Ip6] {
             let chains = kernel.chains(family, "shunt")?;
-            kinds.extend(chains.into_iter().filter_map(|chain| chain.base).map(|base| base.0));
+            let (others, filters): (Vec<_>, Vec<_>) = chains
+                .into_iter()
+                .filter(|it| it.base.is_some())
+                .partition(|chain| chain.base.as_ref().is_some_and(|(kind, ..)| kind == "nat"));
+            let names: Vec<&str> = filters.iter().map(|chain| chain.name.as_str()).collect();
+            assert_eq!(names, ["forward"]);
+            nat += others.len();
         }
-        Ok(kinds)
+        Ok(nat)
     };
-    assert_eq!(kinds()?, ["nat"; 6]);
+    assert_eq!(count()?, 6);
     running.apply(Change::service(with_affinity));
     running.sync()?;
-    assert_eq!(kinds()?, ["nat"; 10]);
+    assert_eq!(count()?, 10);
     running.apply(Change::ServiceGone(service(1).name));
     running.sync()?;
     running.remove_unused_chains(Instant::now(), |_| Duration::ZERO);
-    assert_eq!(kinds()?, ["nat"; 6]);
+    assert_eq!(count()?, 6);
     Ok(())
 }
 

@@ -308,9 +308,7 @@ fn panic_of_the_dataplane_thread_ends_the_process() -> Result<()> {
     );
     let preload = format!("LD_PRELOAD={}", library.display());
     let file = format!("SHUNT_STOP_CLOCK={}", stop.display());
-    // Its tables would go with the agent, and its thread would panic, too.
-    let agent = world.plain_agent().arg("--eject-unresponsive=off");
-    let agent = agent.wrapper(&["env", &preload, &file]).start()?;
+    let agent = world.plain_agent().wrapper(&["env", &preload, &file]).start()?;
     wait_for_services(&agent, 1)?;
     let rules = world.lab.node.output("nft", &["--stateless", "list", "ruleset"])?;
     fs::write(&stop, "")?;

@@ -593,8 +593,9 @@ const DAMAGES: [(&str, &str); 17] = [
         "flush chain ip shunt lb-2",
         "table ip shunt
          chain lb-2
+         + jump short-attempt
          + dnat ip addr . port to ip daddr . meta l4proto . th dport . numgen random mod 2 map @endpoints
-         + dnat ip addr . port to ip daddr . meta l4proto . th dport . numgen random mod 1 map @endpoints",
+         + goto lb-1",
     ),
     (
         "add chain ip shunt mine { type filter hook forward priority 5; policy drop; }

@@ -72,9 +72,9 @@ fn agents_killed_while_services_change_are_not_noticed() -> Result<()> {
     })?;
 
     // The last one makes up for what the others had no time for; then nothing is left to be done.
-    world.quiet_agent()?.start()?.kill()?;
+    world.agent(CLUSTER_CIDR)?.start()?.kill()?;
     let generation = world.lab.node.nft_generation()?;
-    world.quiet_agent()?.arg("--own-tables=false").start()?.kill()?;
+    world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").start()?.kill()?;
     assert_eq!(world.lab.node.nft_generation()?, generation);
     assert_eq!(connection.echo("at the end")?, "at the end");
     assert_eq!(sticky_server(&world)?, server);

@@ -43,7 +43,7 @@ fn assert_web_is_gone(world: &World) {
 #[test]
 fn restart_writes_nothing_to_shared_tables() -> Result<()> {
     let world = World::with_web()?;
-    let start = || world.quiet_agent()?.arg("--own-tables=false").start();
+    let start = || world.agent(CLUSTER_CIDR)?.arg("--own-tables=false").start();
     start()?.stop()?;
     let generation = world.lab.node.nft_generation()?;
     for _ in 0..3 {
@@ -62,12 +62,12 @@ fn restart_writes_nothing_to_shared_tables() -> Result<()> {
 #[test]
 fn restart_writes_no_rule_and_no_element() -> Result<()> {
     let world = World::with_web()?;
-    world.quiet_agent()?.start()?.stop()?;
+    world.agent(CLUSTER_CIDR)?.start()?.stop()?;
     let owned = world.tables_are_owned()?;
     for _ in 0..2 {
         let generation = world.lab.node.nft_generation()?;
         // Commits are logged at DEBUG.
-        let agent = world.quiet_agent()?.arg("-v=4").start()?;
+        let agent = world.agent(CLUSTER_CIDR)?.arg("-v=4").start()?;
         assert_eq!(world.lab.node.nft_generation()?, generation + u32::from(owned));
         if owned {
             let line = agent.wait_for_log(&[" committed "])?;
@@ -117,10 +117,10 @@ fn a_killed_agent_leaves_its_rules() -> Result<()> {
 #[test]
 fn what_changed_between_two_runs_is_applied_and_nothing_else() -> Result<()> {
     let world = World::with_web()?;
-    world.quiet_agent()?.start()?.stop()?;
+    world.agent(CLUSTER_CIDR)?.start()?.stop()?;
     let generation = world.lab.node.nft_generation()?;
     world.manifests.write("web.yaml", manifest(&web(), "web", &[&world.lab.pod2]))?;
-    let agent = world.quiet_agent()?.start()?;
+    let agent = world.agent(CLUSTER_CIDR)?.start()?;
     world.lab.from(&world.lab.client).tcp("10.96.0.10:80").reaches(&["pod-2"]);
     assert_eq!(world.lab.node.nft_generation()?, generation + 1);
     agent.stop()
@@ -147,7 +147,7 @@ fn a_restart_with_another_configuration_leaves_no_rule_of_the_former() -> Result
 #[test]
 fn an_unchanged_file_is_no_change() -> Result<()> {
     let world = World::with_web()?;
-    let _agent = world.quiet_agent()?.start()?;
+    let _agent = world.agent(CLUSTER_CIDR)?.start()?;
     let generation = world.lab.node.nft_generation()?;
     let pods = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
     world.manifests.write("web.yaml", manifest(&web(), "web", &pods))?;
@@ -262,7 +262,8 @@ fn tables_of_the_layout_before_are_replaced_under_traffic_and_affinity_stays() -
 
     for family in ["ip", "ip6"] {
         let table = node.output("nft", &["list", "table", family, "shunt"])?;
-        assert!(table.contains("shunt layout 2") && !table.contains("type filter"), "{table}");
+        assert!(table.contains("shunt layout 3"), "{table}");
+        assert_eq!(table.matches("type filter").count(), 1, "{table}");
     }
     let affinity = node.output("nft", &["list", "map", "ip", "shunt", "affinity"])?;
     assert!(!affinity.contains("10.244.9.9"), "{affinity}");

@@ -42,7 +42,7 @@ fn without_an_agent_there_is_one_sentence() -> Result<()> {
 #[test]
 fn all_is_well_and_counted() -> Result<()> {
     let world = World::with_web()?;
-    let agent = world.quiet_agent()?.start()?;
+    let agent = world.agent(CLUSTER_CIDR)?.start()?;
     let status = wait_for(&world.lab.node, |status| status["lastSync"].is_object())?;
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(status["process"], agent.pid());

@@ -13,8 +13,7 @@ use crate::world::SHUNT;
 fn rules_stay_after_sigterm_and_sigint() -> Result<()> {
     let world = Configured::new("")?;
     for interrupt in [false, true] {
-        // The tables for unresponsive endpoints go with the agent.
-        let agent = world.agent().arg("--eject-unresponsive=off").start()?;
+        let agent = world.agent().start()?;
         let before = world.rules()?;
         if interrupt {
             agent.interrupt()?;

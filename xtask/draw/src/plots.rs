@@ -14,8 +14,6 @@ use super::figure::{Row, Unit, grouped};
 type Subject = (&'static str, RGBColor);
 
 const SHUNT: Subject = ("shunt", RGBColor(0, 114, 178));
-const EJECTS: Subject = ("shunt, on", RGBColor(0, 114, 178));
-const OBSERVES: Subject = ("shunt, observe", RGBColor(86, 180, 233));
 const NFTABLES: Subject = ("kube-proxy nftables", RGBColor(230, 159, 0));
 const IPTABLES: Subject = ("kube-proxy iptables", RGBColor(204, 121, 167));
 const TRACKED: Subject = ("no Service, connection tracking", RGBColor(0, 158, 115));
@@ -56,7 +54,7 @@ enum Form {
 const LESS: &str = "lower is better";
 const MORE: &str = "higher is better";
 const BESIDE: &[Subject] = &[SHUNT, NFTABLES, IPTABLES];
-const FAILOVER: &[Subject] = &[EJECTS, OBSERVES, NFTABLES];
+const FAILOVER: &[Subject] = &[SHUNT, NFTABLES];
 const PATH: &[Subject] = &[SHUNT, NFTABLES, IPTABLES, TRACKED, DIRECT];
 
 pub(crate) const PLOTS: [Plot; 9] = [

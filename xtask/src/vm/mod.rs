@@ -80,8 +80,8 @@ const TESTS: &str = "/tests/it";
 const SCENARIOS: &str = "/tests/scenarios";
 const OWN: &str = "/tests/shunt-vm";
 
-/// The boot that is about the agent's times rather than the kernel.
-const UNRESPONSIVE: &str = "unresponsive";
+/// The boot that is about the agent rather than the kernel.
+const CONNECTIONS: &str = "connections";
 
 /// Of the tests with packets, those go through another expression, hook or kind of table each: an emulated
 /// processor takes twelve times as long.
@@ -130,18 +130,9 @@ const BOOTS: [Boot; 5] = [
         ],
     ),
     (
-        UNRESPONSIVE,
+        CONNECTIONS,
         TABLE_SIZE,
         &[
-            // They wait for the kernel's timeouts most of the time. An emulated processor does not manage
-            // hundreds of connections at once, and the machine has no library that makes a message fail.
-            (
-                "unresponsive",
-                TESTS,
-                "unresponsive:: --test-threads=4 \
-                 --skip=unresponsive::overload::slow_backends_under_overload_are_never_ejected \
-                 --skip=unresponsive::modes::one_failure_forgets_nothing",
-            ),
             // Root may open as many files here as it wants to, which few machines for tests permit.
             ("connections", TESTS, "loopback::traffic::ten_thousand_connections_at_once"),
         ],
@@ -181,7 +172,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
 
-    /// Run what is about the agent's times rather than the kernel with the last kernel only
+    /// Run what is about the agent rather than the kernel with the last kernel only
     #[arg(long)]
     once: bool,
 
@@ -218,7 +209,7 @@ pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
     }
     let mut jobs = Vec::new();
     for boot in &BOOTS {
-        let skipped = if arguments.once && boot.0 == UNRESPONSIVE { kernels.len() - 1 } else { 0 };
+        let skipped = if arguments.once && boot.0 == CONNECTIONS { kernels.len() - 1 } else { 0 };
         jobs.extend(kernels.iter().skip(skipped).map(|(kernel, modules)| (boot, kernel, modules)));
     }
     let (next, page) = (Mutex::new(jobs.iter()), Mutex::new((String::new(), 0, 0)));

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::{
-    Backend, Endpoint, EndpointSlice, Family, Locality, Protocol, Service, ServicePort, Store,
+    Backend, Endpoint, EndpointSlice, Family, Locality, Service, ServicePort, Store,
 };
-use crate::plan::Unresponsive;
 
 use super::Policy;
 use super::walk::Choice;
@@ -61,8 +60,6 @@ pub enum NotUsed {
     PortMissing,
     /// Its EndpointSlice has the weight 0.
     Drained,
-    /// It does not answer, and other endpoints have its slots.
-    Ejected,
 }
 
 impl NotUsed {
@@ -78,7 +75,6 @@ impl NotUsed {
             NotUsed::OtherFamily => "other-family",
             NotUsed::PortMissing => "port-missing",
             NotUsed::Drained => "drained",
-            NotUsed::Ejected => "ejected",
         }
     }
 
@@ -94,7 +90,6 @@ impl NotUsed {
             NotUsed::OtherFamily => "an address of the other family",
             NotUsed::PortMissing => "its EndpointSlice lacks the service port's name and protocol",
             NotUsed::Drained => "drained: the annotation of its EndpointSlice sets the weight to 0",
-            NotUsed::Ejected => "ejected, since it does not answer",
         }
     }
 }
@@ -107,7 +102,6 @@ pub(super) struct Question<'a> {
     pub(super) family: Family,
     pub(super) policy: Policy,
     pub(super) locality: Locality<'a>,
-    pub(super) unresponsive: &'a Unresponsive,
 }
 
 /// Returns the choices among the backends of a pool, which have equal probabilities.
@@ -142,9 +136,7 @@ pub(super) fn endpoints(
         if view.is_used() {
             view.why = None;
         } else if view.why.is_none() {
-            let is_tcp = question.port.protocol == Protocol::Tcp;
-            let is_silent = is_tcp && backend.is_some_and(|it| question.unresponsive.has(it));
-            view.why = topology(store, view, question).or(is_silent.then_some(NotUsed::Ejected));
+            view.why = topology(store, view, question);
         }
     }
     views.sort_by_key(|view| (!view.is_used(), view.address, view.port));

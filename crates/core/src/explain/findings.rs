@@ -100,10 +100,6 @@ codes! {
     NotAServiceProtocol = "not-a-service-protocol",
     /// An endpoint did not answer.
     EndpointNotAnswering = "endpoint-not-answering",
-    /// An endpoint answers neither clients nor the agent, and gets new connections nevertheless.
-    EndpointUnresponsive = "endpoint-unresponsive",
-    /// An endpoint answers neither clients nor the agent, and other endpoints have its slots.
-    EndpointEjected = "endpoint-ejected",
     /// An endpoint refused the probe.
     EndpointRefuses = "endpoint-refuses",
     /// No route leads to an endpoint, or its neighbour does not answer.

@@ -30,8 +30,7 @@ pub fn frontend_view(key: FrontendKey, store: &Store, desired: &Desired) -> Opti
     let choices = choices_of(pool);
     let locality = context.locality();
     let family = key.family();
-    let unresponsive = &context.options.unresponsive;
-    let question = Question { service, port, family, policy, locality, unresponsive };
+    let question = Question { service, port, family, policy, locality };
     let endpoints = endpoints(store, question, &choices);
     let target = Target::of(question, key, kind, frontend);
     let finding = match frontend.outcome {
@@ -66,14 +65,6 @@ mod tests {
     }
 
     fn view(policy: TrafficPolicy, endpoints: Vec<Endpoint>) -> FrontendView {
-        view_with(Options::default(), policy, endpoints)
-    }
-
-    fn view_with(
-        options: Options,
-        policy: TrafficPolicy,
-        endpoints: Vec<Endpoint>,
-    ) -> FrontendView {
         let name = ObjectName::new("shop", "checkout");
         let service = Service {
             name,
@@ -106,7 +97,7 @@ mod tests {
         let (mut store, mut dirty) = (Store::new(), Dirty::default());
         store.apply(Change::Service(Arc::new(service)), &mut dirty);
         store.apply(Change::Slice(Arc::new(slice)), &mut dirty);
-        let mut desired = Desired::new(options, "here");
+        let mut desired = Desired::new(Options::default(), "here");
         desired.update(&store, &dirty);
         let key = FrontendKey::Address([10, 96, 0, 1].into(), Protocol::Tcp, 80);
         frontend_view(key, &store, &desired).expect("a frontend")
@@ -125,29 +116,6 @@ mod tests {
         assert!(view.endpoints[2].probability.is_sign_positive());
         assert_eq!(&*view.endpoints[0].zone_hints, ["zone-a".into()]);
         assert_eq!((view.target.policy, view.finding), (Policy::Cluster, None));
-    }
-
-    #[test]
-    fn ejected_endpoint_has_no_probability_and_a_reason() {
-        let endpoints = || (1..=3).map(|n| endpoint(n, true, "there")).collect();
-        let silent = |numbers: &[u8]| {
-            let address = |n: &u8| (std::net::Ipv4Addr::new(10, 244, 0, *n), 8080).into();
-            Options { unresponsive: numbers.iter().map(address).collect(), ..Options::default() }
-        };
-        let seen = |numbers| -> Vec<_> {
-            let view = view_with(silent(numbers), TrafficPolicy::Cluster, endpoints());
-            let rounded = |it: &EndpointView| (it.address, (it.probability * 3.0).round());
-            view.endpoints.iter().map(|it| (rounded(it), it.why)).collect()
-        };
-        let ejected = seen(&[2]);
-        let second = ejected.iter().find(|it| it.0.0 == std::net::Ipv4Addr::new(10, 244, 0, 2));
-        assert_eq!(second.map(|it| (it.0.1, it.1)), Some((0.0, Some(NotUsed::Ejected))));
-        assert_eq!(ejected.iter().map(|it| it.0.1).sum::<f64>(), 3.0);
-        assert_eq!(ejected.iter().filter(|it| it.1.is_none()).count(), 2);
-        // More than a third stays.
-        let used = |it: &&((_, f64), Option<NotUsed>)| it.1.is_none();
-        assert_eq!(seen(&[2, 3]).iter().filter(used).count(), 2);
-        assert_eq!(seen(&[1, 2, 3]).iter().filter(used).count(), 3);
     }
 
     #[test]

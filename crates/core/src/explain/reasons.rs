@@ -114,8 +114,8 @@ pub fn reasons(packet: &Packet, store: &Store, desired: &Desired, walk: &Walk) -
     };
     let policy = policy(service, kind, walk);
     let family = key.family();
-    let (locality, unresponsive) = (context.locality(), &context.options.unresponsive);
-    let question = Question { service, port, family, policy, locality, unresponsive };
+    let locality = context.locality();
+    let question = Question { service, port, family, policy, locality };
     let views = endpoints(store, question, walk.choices());
     let target = Target::of(question, key, kind, frontend);
     let mut findings = Vec::new();
@@ -161,8 +161,8 @@ fn proxied(
     let service = store.service(desired.service_of(key)?)?;
     let port = port_of(service, key)?;
     let policy = policy_of(service, kind);
-    let (locality, unresponsive) = (context.locality(), &context.options.unresponsive);
-    let question = Question { service, port, family, policy, locality, unresponsive };
+    let locality = context.locality();
+    let question = Question { service, port, family, policy, locality };
     let served = match key {
         FrontendKey::NodePort(family, _, port) => desired.loopback_port((family, port)),
         FrontendKey::Address(..) => None,

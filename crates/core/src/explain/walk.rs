@@ -432,6 +432,9 @@ impl<'a, T: Tables> Walker<'a, T> {
             Statement::EstablishedClient | Statement::ToGoneEndpoint | Statement::Reset => {
                 Step::NextRule
             }
+            // The first packet of a connection is a SYN, and the timeouts change nothing for it.
+            Statement::TcpFlags(..) | Statement::SetTimeouts(_) => Step::Next,
+            Statement::Invalid => Step::NextRule,
             Statement::Masquerade => {
                 self.masquerades = true;
                 Step::Leave(Flow::Continue)

@@ -12,7 +12,6 @@ mod collections;
 mod endpoints;
 mod gone;
 mod objects;
-mod placement;
 mod store;
 
 pub use batch::{ChangeBatch, ChangeCounts};
@@ -23,5 +22,4 @@ pub use objects::{
     Balancing, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Ignored, Node, ObjectName,
     Protocol, Service, ServicePort, TrafficPolicy,
 };
-pub use placement::{Placement, placements};
 pub use store::{Change, Dirty, Listed, Store};

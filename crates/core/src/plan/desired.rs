@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::conflicts::{Claims, Precedence};
 use super::{
     Conflict, Flows, Frontend, FrontendKey, FrontendKind, HealthCheck, NodeContext, Options,
-    PlanDelta, ServicePlan, Set, SetMember, Unresponsive, Unserved, base_chains, plan_service,
+    PlanDelta, ServicePlan, Set, SetMember, Unserved, base_chains, plan_service,
 };
-use crate::model::{ArrivalMap, Backend, Dirty, Family, ObjectName, Protocol, Store};
+use crate::model::{ArrivalMap, Dirty, Family, ObjectName, Store};
 
 /// The changes of the plan, unsorted.
 #[derive(Debug, Default)]
@@ -31,8 +31,6 @@ pub struct Desired {
     members: ArrivalMap<SetMember, usize>,
     conflicts: BTreeMap<FrontendKey, Vec<Conflict>>,
     health_checks: BTreeMap<(ObjectName, Family), HealthCheck>,
-    /// The ejected endpoints, with their Services.
-    ejected: BTreeMap<Backend, BTreeSet<ObjectName>>,
     /// The Services whose hash tables or weights would need too many elements.
     oversized: BTreeSet<ObjectName>,
     /// The sum of all plans.
@@ -56,7 +54,6 @@ impl Desired {
             members: ArrivalMap::default(),
             conflicts: BTreeMap::new(),
             health_checks: BTreeMap::new(),
-            ejected: BTreeMap::new(),
             oversized: BTreeSet::new(),
             unserved: Unserved::default(),
             touched: Touching::default(),
@@ -69,19 +66,12 @@ impl Desired {
     /// context is dirty.
     pub fn configure(&mut self, options: Options, node_name: &str) {
         // What the kernel lacks stays known.
-        self.options = Options { ipv4_only: self.options.ipv4_only, ..options };
+        self.options = Options {
+            ipv4_only: self.options.ipv4_only,
+            tcp_timeouts: options.tcp_timeouts.filter(|_| self.options.tcp_timeouts.is_some()),
+            ..options
+        };
         node_name.clone_into(&mut self.node_name);
-    }
-
-    /// Changes the unresponsive endpoints, a part of the options.
-    pub fn set_unresponsive(&mut self, unresponsive: Unresponsive) {
-        self.options.unresponsive = unresponsive;
-    }
-
-    /// Returns the unresponsive endpoints.
-    #[must_use]
-    pub fn unresponsive(&self) -> &Unresponsive {
-        &self.options.unresponsive
     }
 
     /// Leaves IPv6 out of the plan from the next update on whose node context is dirty.
@@ -89,10 +79,14 @@ impl Desired {
         self.options.ipv4_only = true;
     }
 
+    /// Leaves the timeouts of TCP connections out of the plan, likewise.
+    pub fn set_without_timeouts(&mut self) {
+        self.options.tcp_timeouts = None;
+    }
+
     /// Plans the dirty Services again; all known Services if another node context changes their
     /// plans.
     pub fn update(&mut self, store: &Store, dirty: &Dirty) {
-        let mut ejecting = Vec::new();
         if dirty.node_context || self.node_context.is_none() {
             let new = NodeContext::of(store, &self.options, &self.node_name);
             let same = self.node_context.as_ref().is_none_or(|old| old.plans_services_as(&new));
@@ -102,7 +96,6 @@ impl Desired {
                 self.claims.reserve(services);
                 self.flows.reserve(services);
             }
-            ejecting = self.ejecting(&new);
             self.set_node_context(new);
             if !same {
                 let gone = self.plans.keys().filter(|name| store.service(name).is_none());
@@ -111,19 +104,7 @@ impl Desired {
                 return self.plan_services(store, known.chain(&gone));
             }
         }
-        self.plan_services(store, dirty.services.iter().chain(&ejecting));
-    }
-
-    /// Returns the Services whose endpoints another node context may eject or restore.
-    fn ejecting(&self, new: &NodeContext) -> Vec<ObjectName> {
-        let old = self.node_context.as_ref().map(|old| &old.options.unresponsive);
-        let Some(old) = old.filter(|old| **old != new.options.unresponsive) else {
-            return Vec::new();
-        };
-        let backends: Vec<Backend> =
-            old.backends().chain(new.options.unresponsive.backends()).collect();
-        let using = self.plans.iter().filter(|(_, plan)| plan.uses(&backends));
-        using.map(|(name, _)| name.clone()).collect()
+        self.plan_services(store, dirty.services.iter());
     }
 
     fn set_node_context(&mut self, new: NodeContext) {
@@ -173,9 +154,6 @@ impl Desired {
         let mut contested: Vec<FrontendKey> = Vec::new();
         if let Some(plan) = &new {
             self.unserved.add(&plan.unserved);
-            for backend in &plan.ejected {
-                self.ejected.entry(*backend).or_default().insert(name.clone());
-            }
             for (key, frontend) in &plan.frontends {
                 let same = old.as_ref().filter(|old| plan.claims_alike(old, *key));
                 match same.and_then(|old| Some((old, old.frontend(*key)?))) {
@@ -198,17 +176,6 @@ impl Desired {
         }
         if let Some(plan) = &old {
             self.unserved.subtract(&plan.unserved);
-            let stays = |backend: &&Backend| {
-                new.as_ref().is_some_and(|new| new.ejected.binary_search(backend).is_ok())
-            };
-            for backend in plan.ejected.iter().filter(|backend| !stays(backend)) {
-                if let Some(services) = self.ejected.get_mut(backend) {
-                    services.remove(name);
-                    if services.is_empty() {
-                        self.ejected.remove(backend);
-                    }
-                }
-            }
             for (key, _) in &plan.frontends {
                 let kept = new.as_ref().is_some_and(|new| {
                     new.frontend(*key).is_some() && new.claims_alike(plan, *key)
@@ -326,12 +293,6 @@ impl Desired {
         self.health_checks.values()
     }
 
-    /// Returns the ejected endpoints, with the Services that eject them.
-    #[must_use]
-    pub fn ejected(&self) -> &BTreeMap<Backend, BTreeSet<ObjectName>> {
-        &self.ejected
-    }
-
     /// Returns the Services whose hash tables or weights would need too many elements
     /// ([`ServicePlan::is_oversized`]).
     #[must_use]
@@ -370,15 +331,6 @@ impl ServicePlan {
     /// precedence.
     fn claims_alike(&self, other: &ServicePlan, key: FrontendKey) -> bool {
         self.created == other.created && self.kind(key) == other.kind(key)
-    }
-
-    /// Returns true if a pool for TCP has one of these backends, or lost it by ejection.
-    fn uses(&self, backends: &[Backend]) -> bool {
-        backends.iter().any(|it| self.ejected.binary_search(it).is_ok())
-            || self.frontends.iter().any(|(key, frontend)| {
-                let mut backends = backends.iter();
-                key.protocol() == Protocol::Tcp && backends.any(|it| frontend.has_backend(*it))
-            })
     }
 
     pub(super) fn members(&self) -> impl Iterator<Item = SetMember> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Desired, FrontendKey, ServicePlan};
 use crate::model::{Backend, ObjectName, missing};
 
-/// The changes of the backends for existing flows, per TCP or UDP frontend. Their order is that of
+/// The changes of the backends for existing flows, per UDP frontend. Their order is that of
 /// the changes, and the last change of a frontend counts. Recording is cheap, since a start records
 /// every frontend.
 #[derive(Debug, Clone, Default)]
@@ -217,9 +217,10 @@ mod tests {
     }
 
     #[test]
-    fn flows_of_sctp_are_not_looked_for() {
+    fn only_flows_of_udp_are_looked_for() {
         let mut flows = Flows::default();
         flows.end(FrontendKey::NodePort(Family::V4, Protocol::Sctp, 30_080));
+        flows.end(FrontendKey::NodePort(Family::V4, Protocol::Tcp, 30_080));
         assert!(flows.is_empty());
     }
 

@@ -28,11 +28,11 @@ impl FrontendKey {
         }
     }
 
-    /// Returns true if the agent deletes flows to removed backends: of UDP all flows, of TCP
-    /// half-open connections. Flows of SCTP stay.
+    /// Returns true if the agent deletes flows to removed backends, as it does for UDP. Of TCP, the
+    /// kernel ends attempts by itself ([`TcpTimeouts`](super::TcpTimeouts)), and connections stay.
     #[must_use]
     pub fn is_swept(&self) -> bool {
-        matches!(self.protocol(), Protocol::Tcp | Protocol::Udp)
+        self.protocol() == Protocol::Udp
     }
 
     /// Returns the family of the table that has the frontend.
@@ -157,16 +157,6 @@ impl Frontend {
             FrontendKey::Address(..) => (Pools::Services, Pools::ShortCircuit),
             FrontendKey::NodePort(..) => (Pools::Nodeports, Pools::ShortCircuitNodeports),
         }
-    }
-
-    /// Returns true if one of the pools has this backend.
-    #[must_use]
-    pub fn has_backend(&self, backend: Backend) -> bool {
-        self.all_pools().into_iter().any(|pool| match self.balancing {
-            Balancing::Random => pool.binary_search(&backend).is_ok(),
-            // The slots have the order of the hash table.
-            Balancing::SourceHash | Balancing::SourceAndPortHash => pool.contains(&backend),
-        })
     }
 
     /// Returns the share of connections that each backend of a pool gets. Hash tables cannot be

@@ -7,10 +7,10 @@
 //!
 //! Must not know: netlink, the current state of the kernel, the sources of objects, time.
 
+mod chain_name;
 mod conflicts;
 mod delta;
 mod desired;
-mod ejection;
 mod element;
 mod flows;
 mod frontend;
@@ -24,11 +24,12 @@ mod ruleset;
 mod service;
 mod slots;
 mod text;
+mod timeouts;
 
+pub use chain_name::ChainName;
 pub use conflicts::{Conflict, ConflictReason};
 pub use delta::PlanDelta;
 pub use desired::Desired;
-pub use ejection::{Unresponsive, ejection_limit};
 pub use element::{Element, Key, SetMember, Value};
 pub use flows::{Flow, Flows};
 pub use frontend::{Frontend, FrontendKey, FrontendKind, Outcome, SourceRange};
@@ -39,9 +40,10 @@ pub use memory::{NotRemembered, recall};
 pub use node_context::NodeContext;
 pub use options::{DetectLocal, NodePortAddresses, Options};
 pub use ruleset::{
-    BaseHook, Chain, ChainName, GONE_ENDPOINTS, HASH_SEED, Is, LAYOUT_COMMENT, Rule, Statement,
-    TABLE, base_chains, on_demand_chain,
+    BaseHook, Chain, GONE_ENDPOINTS, HASH_SEED, Is, LAYOUT_COMMENT, Rule, Statement, TABLE,
+    TcpFlags, base_chains, on_demand_chain,
 };
 pub use service::{HealthCheck, ServicePlan, Unserved, plan_service};
 pub use slots::{Larger, MAX_ELEMENTS, OVERSIZED};
 pub use text::{base_text, element_text, render, rule_text};
+pub use timeouts::TcpTimeouts;

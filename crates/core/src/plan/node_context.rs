@@ -40,8 +40,7 @@ impl NodeContext {
         }
     }
 
-    /// Returns true if the plan of every Service is the same as with `other`, apart from ejected
-    /// endpoints. Other fields concern only chains and the addresses of NodePorts. Each new pod
+    /// Returns true if the plan of every Service is the same as with `other`. Other fields concern only chains and the addresses of NodePorts. Each new pod
     /// changes them, as it adds an interface with an address.
     #[must_use]
     pub(super) fn plans_services_as(&self, other: &NodeContext) -> bool {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{LoopbackNodePorts, Unresponsive};
+use super::{LoopbackNodePorts, TcpTimeouts};
 use crate::model::{Balancing, Family, Service};
 
 /// The criterion for traffic of pods on this node (`detectLocalMode`).
@@ -110,10 +110,10 @@ pub struct Options {
     /// node ports have no address.
     #[serde(default)]
     pub requires_node: bool,
-    /// The endpoints that do not answer, if the agent may eject them. They are not configured, but
-    /// every plan of the same state needs them.
+    /// The timeouts of TCP connections to Services; `None` if the kernel cannot give a connection
+    /// timeouts of its own (`CONFIG_NF_CONNTRACK_TIMEOUT`).
     #[serde(default)]
-    pub unresponsive: Unresponsive,
+    pub tcp_timeouts: Option<TcpTimeouts>,
     /// The kernel has no nf_tables for IPv6. Not configured either.
     #[serde(default)]
     pub ipv4_only: bool,
@@ -132,7 +132,7 @@ impl Default for Options {
             balancing: Balancing::default(),
             reset_gone_endpoints: false,
             requires_node: false,
-            unresponsive: Unresponsive::default(),
+            tcp_timeouts: Some(TcpTimeouts::default()),
             ipv4_only: false,
         }
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use ipnet::IpNet;
 
 use super::memory::remember;
-use super::{DetectLocal, NodeContext, PREPARED_SIZES, Pools, Set};
+use super::{ChainName, DetectLocal, NodeContext, PREPARED_SIZES, Pools, Set, TcpTimeouts};
 use crate::model::{Balancing, Family, Protocol};
 
 /// The name of shunt's tables, `ip shunt` and `ip6 shunt`.
@@ -15,7 +15,7 @@ pub const TABLE: &str = "shunt";
 
 /// The comment of shunt's tables. The number changes with the meaning of elements or rules: the
 /// agent replaces a table that has another comment.
-pub const LAYOUT_COMMENT: &str = "shunt layout 2";
+pub const LAYOUT_COMMENT: &str = "shunt layout 3";
 
 /// The name of the set of gone endpoints. It is no [`Set`]: it exists only while it has
 /// elements, which are no part of the plan.
@@ -24,151 +24,6 @@ pub const GONE_ENDPOINTS: &str = "gone-endpoints";
 /// The seed of the hash of a source. Without one, each kernel would choose its own
 /// (`nft_jhash_init`), and nodes would choose different backends.
 pub const HASH_SEED: u32 = 0x7368_756e;
-
-/// The name of one of shunt's chains.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ChainName {
-    /// Base chain: packets that arrive, before routing.
-    NatPrerouting,
-    /// Base chain: packets that the node itself sends.
-    NatOutput,
-    /// Base chain: packets that leave.
-    NatPostrouting,
-    /// Base chain: packets that leave, before any masquerade. Exists while a frontend has session
-    /// affinity.
-    AffinityPostrouting,
-    /// Base chain: packets for the node itself. Exists while a frontend has session affinity.
-    AffinityInput,
-    /// Base chain: resets connections to gone endpoints, for packets that arrive. Exists while
-    /// there are gone endpoints.
-    ResetPrerouting,
-    /// Base chain: the same for packets that the node itself sends.
-    ResetOutput,
-    /// Looks up the frontend of a packet by address.
-    Services,
-    /// Applies the rules for VIPs and ExternalIPs only: source ranges, short circuit, masquerade.
-    External,
-    /// Looks up the frontend of a packet to one of the node's own addresses by port.
-    Nodeports,
-    /// Rejects packets to frontends without endpoints.
-    Reject,
-    /// Marks packets from the node itself to an external frontend with policy Local, for
-    /// masquerade.
-    MarkNode,
-    /// Sends a client of a frontend with session affinity to its last backend.
-    AffinityLookup,
-    /// Looks up the affinity timeout of the frontend that the client connected to.
-    AffinityUpdate,
-    /// Remembers the Node ([`recall`](super::recall)). No packet comes here.
-    Node,
-    /// Stores the backend of a client for this number of seconds.
-    AffinityTimeout(u32),
-    /// Sends a connection to one of the backends of a frontend.
-    Balancer {
-        /// The pools that hold the backends.
-        pools: Pools,
-        /// How it chooses a slot.
-        balancing: Balancing,
-        /// True if a client returns to its last backend (session affinity).
-        affinity: bool,
-        /// The number of slots.
-        count: u32,
-    },
-}
-
-impl ChainName {
-    /// Returns the chain of that name; `None` if shunt has no such chain.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<ChainName> {
-        // Only the canonical form of a name matches: `lb-1`, not `lb-01`.
-        let exact = |chain: ChainName| (chain.to_string() == name).then_some(chain);
-        let balancer = |pools: Pools| {
-            let rest = name.strip_prefix(pools.balancer_prefix())?;
-            let (affinity, rest) = match rest.strip_prefix(AFFINITY) {
-                Some(rest) => (true, rest),
-                None => (false, rest),
-            };
-            let hashed = HASHES
-                .into_iter()
-                .find_map(|(hash, prefix)| Some((hash, rest.strip_prefix(prefix)?)));
-            let (balancing, count) = hashed.unwrap_or((Balancing::Random, rest));
-            exact(ChainName::Balancer { pools, balancing, affinity, count: count.parse().ok()? })
-        };
-        let timeout =
-            || exact(ChainName::AffinityTimeout(name.strip_prefix(AFFINITY)?.parse().ok()?));
-        FIXED
-            .into_iter()
-            .find_map(|(chain, text)| (text == name).then_some(chain))
-            .or_else(timeout)
-            .or_else(|| Pools::ALL.into_iter().find_map(balancer))
-    }
-
-    /// Returns true if the chain exists only while some frontend needs it.
-    #[must_use]
-    pub fn is_on_demand(self) -> bool {
-        match self {
-            ChainName::Balancer { balancing, affinity, count, .. } => {
-                affinity || balancing != Balancing::Random || count > PREPARED_SIZES
-            }
-            ChainName::AffinityTimeout(_)
-            | ChainName::AffinityPostrouting
-            | ChainName::AffinityInput => true,
-            name => name.is_for_gone_endpoints(),
-        }
-    }
-
-    /// Returns true if the chain exists only while there are gone endpoints.
-    #[must_use]
-    pub fn is_for_gone_endpoints(self) -> bool {
-        ChainName::FOR_GONE_ENDPOINTS.contains(&self)
-    }
-
-    /// The chains that exist only while there are gone endpoints.
-    pub const FOR_GONE_ENDPOINTS: [ChainName; 2] =
-        [ChainName::ResetPrerouting, ChainName::ResetOutput];
-}
-
-const AFFINITY: &str = "affinity-";
-const HASHES: [(Balancing, &str); 2] = [
-    (Balancing::SourceHash, "source-hash-"),
-    (Balancing::SourceAndPortHash, "source-and-port-hash-"),
-];
-
-const FIXED: [(ChainName, &str); 15] = [
-    (ChainName::NatPrerouting, "nat-prerouting"),
-    (ChainName::NatOutput, "nat-output"),
-    (ChainName::NatPostrouting, "nat-postrouting"),
-    (ChainName::AffinityPostrouting, "affinity-postrouting"),
-    (ChainName::AffinityInput, "affinity-input"),
-    (ChainName::ResetPrerouting, "reset-prerouting"),
-    (ChainName::ResetOutput, "reset-output"),
-    (ChainName::Services, "services"),
-    (ChainName::External, "external"),
-    (ChainName::Nodeports, "nodeports"),
-    (ChainName::Reject, "reject-no-endpoints"),
-    (ChainName::MarkNode, "mark-node"),
-    (ChainName::AffinityLookup, "affinity-lookup"),
-    (ChainName::AffinityUpdate, "affinity-update"),
-    (ChainName::Node, "node"),
-];
-
-impl fmt::Display for ChainName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ChainName::AffinityTimeout(seconds) => write!(f, "{AFFINITY}{seconds}"),
-            ChainName::Balancer { pools, balancing, affinity, count } => {
-                let affinity = if *affinity { AFFINITY } else { "" };
-                let hash = HASHES.iter().find(|(hash, _)| hash == balancing);
-                let hash = hash.map_or("", |(_, prefix)| prefix);
-                write!(f, "{}{affinity}{hash}{count}", pools.balancer_prefix())
-            }
-            fixed => {
-                let text = FIXED.iter().find(|(chain, _)| chain == fixed).map(|(_, text)| *text);
-                f.write_str(text.unwrap_or_default())
-            }
-        }
-    }
-}
 
 /// The hook of a base chain. The chains of type nat see the first packet of a connection only
 /// (`nf_nat_inet_fn`).
@@ -182,6 +37,8 @@ pub enum BaseHook {
     Output,
     /// Packets that leave.
     Postrouting,
+    /// Every packet that the node forwards: a chain of type filter.
+    FilterForward,
     /// Every packet that arrives: a chain of type filter.
     FilterPrerouting,
     /// Every packet that the node itself sends: a chain of type filter.
@@ -229,8 +86,14 @@ pub enum Statement {
     EstablishedClient,
     /// Matches a connection whose server, after destination NAT, is a gone endpoint.
     ToGoneEndpoint,
+    /// Matches a packet that belongs to no connection, and begins none.
+    Invalid,
     /// Matches the transport protocol.
     Protocol(Protocol),
+    /// Matches a TCP packet whose flags of the first list are those of the second one.
+    TcpFlags(TcpFlags, TcpFlags),
+    /// Gives a new connection these timeouts, which are an object of the table.
+    SetTimeouts(TcpTimeouts),
     /// Matches a packet whose key is, or is not, in the set.
     InSet(Set, Is),
     /// Follows the verdict of the map for the packet's key, if the map has the key.
@@ -265,6 +128,30 @@ pub enum Statement {
     Return,
 }
 
+/// The flags of a TCP packet (RFC 9293), as bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpFlags(pub u8);
+
+impl TcpFlags {
+    const FIN: u8 = 1 << 0;
+    const SYN: u8 = 1 << 1;
+    const RST: u8 = 1 << 2;
+    const ACK: u8 = 1 << 4;
+    const NAMES: [(u8, &str); 4] = [
+        (TcpFlags::FIN, "fin"),
+        (TcpFlags::SYN, "syn"),
+        (TcpFlags::RST, "rst"),
+        (TcpFlags::ACK, "ack"),
+    ];
+}
+
+impl fmt::Display for TcpFlags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let set = TcpFlags::NAMES.iter().filter(|(flag, _)| self.0 & flag != 0);
+        f.write_str(&set.map(|(_, name)| *name).collect::<Vec<_>>().join("|"))
+    }
+}
+
 /// The sense of a match: as it stands, or negated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Is {
@@ -283,6 +170,8 @@ const AFFINITY_PRIORITY: i32 = NAT_SRC - 10;
 /// Before destination NAT, which drops packets of the node itself to an endpoint without a route,
 /// and the address of a gone pod may have none (`nf_nat_ipv4_local_fn`).
 const RESET_PRIORITY: i32 = NAT_DST - 10;
+/// The priority of filters (`NF_IP_PRI_FILTER`).
+const FILTER: i32 = 0;
 
 fn rule<const N: usize>(statements: [Statement; N]) -> Rule {
     Rule { statements: statements.into(), comment: None }
@@ -321,7 +210,7 @@ pub fn on_demand_chain(name: ChainName) -> Option<Chain> {
 }
 
 /// Returns the rule that resets established connections to gone endpoints. New connections do not
-/// go there: the agent deletes half-open ones, and the client's next SYN gets another backend.
+/// go there: half-open ones end by themselves, and the client's next SYN gets another backend.
 fn reset_gone() -> Rule {
     rule([
         Statement::Protocol(Protocol::Tcp),
@@ -336,19 +225,49 @@ fn reset_gone() -> Rule {
 ///
 /// The kernel reads the generation once per lookup. During a commit, a packet can come here by the
 /// old number of backends, and miss its index in the new pool. It then goes to the backend at index
-/// 0.
+/// 0. That has a chain of its own, `lb-1`, because the kernel walks all elements of a map once for
+/// each rule that the map is bound to (`nf_tables_bind_set`).
 fn balance(pools: Pools, balancing: Balancing, affinity: bool, count: u32) -> Vec<Rule> {
     let mark_node = pools.is_short_circuit().then(|| rule([Statement::Jump(ChainName::MarkNode)]));
-    let rules = if affinity {
-        // No separate lookup in the pools: for each chain that a map is bound to, the kernel walks
-        // all elements of the map once.
-        let balancer = ChainName::Balancer { pools, balancing, affinity: false, count };
-        [Statement::Jump(ChainName::AffinityLookup), Statement::Goto(balancer)]
+    let balancer =
+        |balancing, count| ChainName::Balancer { pools, balancing, affinity: false, count };
+    let first = balancer(Balancing::Random, 1);
+    let name = ChainName::Balancer { pools, balancing, affinity, count };
+    let mut statements = vec![Statement::Jump(ChainName::ShortAttempt)];
+    if affinity {
+        statements.push(Statement::Jump(ChainName::AffinityLookup));
+        statements.push(Statement::Goto(balancer(balancing, count)));
     } else {
-        let map = pools.endpoints();
-        [Statement::Balance(map, balancing, count), Statement::Balance(map, Balancing::Random, 1)]
-    };
-    mark_node.into_iter().chain(rules.map(|statement| rule([statement]))).collect()
+        statements.push(Statement::Balance(pools.endpoints(), balancing, count));
+        statements.extend((name != first).then_some(Statement::Goto(first)));
+    }
+    mark_node.into_iter().chain(statements.into_iter().map(|it| rule([it]))).collect()
+}
+
+/// Returns the rule that lets the entry of a connection end after a second without an answer. It
+/// must meet real SYNs only: a connection that the kernel picks up in mid-stream would end, too.
+fn short_attempt(timeouts: TcpTimeouts) -> Rule {
+    let real = TcpFlags::FIN | TcpFlags::SYN | TcpFlags::RST | TcpFlags::ACK;
+    rule([
+        Statement::Protocol(Protocol::Tcp),
+        Statement::TcpFlags(TcpFlags(real), TcpFlags(TcpFlags::SYN)),
+        Statement::SetTimeouts(timeouts),
+    ])
+}
+
+/// Returns the rule that drops an endpoint's repeated answer to an attempt whose entry has ended. It
+/// would reach the client untranslated, and the client's reset would end the next attempt.
+fn late_answer() -> Rule {
+    let answer = TcpFlags::SYN | TcpFlags::ACK;
+    because(
+        "a late answer to an attempt to connect",
+        [
+            Statement::Protocol(Protocol::Tcp),
+            Statement::TcpFlags(TcpFlags(answer | TcpFlags::RST), TcpFlags(answer)),
+            Statement::Invalid,
+            Statement::Drop,
+        ],
+    )
 }
 
 fn affinity_base() -> Rule {
@@ -365,10 +284,14 @@ pub fn base_chains(node_context: &NodeContext, family: Family) -> Vec<Chain> {
     prerouting.extend(hygiene(node_context, family, true));
     let mut output = to_services();
     output.extend(hygiene(node_context, family, false));
+    let timeouts = node_context.options.tcp_timeouts;
+    let attempts = timeouts.map(short_attempt).into_iter();
+    let answers = timeouts.map(|_| late_answer()).into_iter();
     let mut chains = vec![
         base(ChainName::NatPrerouting, BaseHook::Prerouting, NAT_DST, prerouting),
         base(ChainName::NatOutput, BaseHook::Output, NAT_DST, output),
         base(ChainName::NatPostrouting, BaseHook::Postrouting, NAT_SRC, postrouting(node_context)),
+        base(ChainName::Forward, BaseHook::FilterForward, FILTER, answers.collect()),
         chain(ChainName::Services, services(node_context, family)),
         chain(ChainName::External, external(node_context, family)),
         chain(ChainName::Nodeports, nodeports(node_context, family)),
@@ -376,6 +299,7 @@ pub fn base_chains(node_context: &NodeContext, family: Family) -> Vec<Chain> {
         chain(ChainName::MarkNode, vec![mark_node(node_context, family)]),
         chain(ChainName::AffinityLookup, vec![rule([Statement::AffinityLookup])]),
         chain(ChainName::AffinityUpdate, affinity_update()),
+        chain(ChainName::ShortAttempt, attempts.collect()),
         chain(ChainName::Node, remember(node_context)),
     ];
     for pools in Pools::ALL {
@@ -544,33 +468,4 @@ fn postrouting(node_context: &NodeContext) -> Vec<Rule> {
             [Statement::Translated, Statement::InSet(Set::Hairpin, Is::So), Statement::Masquerade],
         ),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chain_names_are_read_as_they_are_written() {
-        let balancers = Pools::ALL.into_iter().flat_map(|pools| {
-            let kinds = Balancing::ALL.into_iter().flat_map(|it| [(it, false), (it, true)]);
-            kinds.map(move |(balancing, affinity)| ChainName::Balancer {
-                pools,
-                balancing,
-                affinity,
-                count: 12,
-            })
-        });
-        let names = FIXED
-            .into_iter()
-            .map(|(chain, _)| chain)
-            .chain(balancers)
-            .chain([ChainName::AffinityTimeout(10_800)]);
-        for name in names {
-            assert_eq!(ChainName::parse(&name.to_string()), Some(name));
-        }
-        for foreign in ["", "lb-", "lb-03", "lb-x", "lb-nodeport", "lb-short-circuit-", "input"] {
-            assert_eq!(ChainName::parse(foreign), None, "{foreign}");
-        }
-    }
 }

@@ -34,8 +34,6 @@ pub struct ServicePlan {
     pub flows: Vec<(FrontendKey, Arc<[Backend]>)>,
     /// The health checks for load balancers, one per family.
     pub health_checks: Vec<HealthCheck>,
-    /// The endpoints that do not answer, and whose slots other backends have; sorted.
-    pub ejected: Vec<Backend>,
     /// The numbers of its service ports without an endpoint for some traffic.
     pub unserved: Unserved,
     /// Hash tables or weights would need more than [`MAX_ELEMENTS`](super::MAX_ELEMENTS), so each
@@ -92,7 +90,8 @@ impl ServicePlan {
         Some(&self.frontends[place].1)
     }
 
-    /// Returns the backends to which existing flows of a frontend may stay. `None` for SCTP.
+    /// Returns the backends to which existing flows of a frontend may stay. `None` for TCP and
+    /// SCTP.
     #[must_use]
     pub fn serving(&self, key: FrontendKey) -> Option<Arc<[Backend]>> {
         let frontend = self.frontend(key).filter(|_| key.is_swept())?;
@@ -179,13 +178,6 @@ fn plan_with<'a>(
             plan.unserved.note(service, family, &selection);
             let is_plain = |it: &Slots| it.balancing == Balancing::Random;
             let slots = slots.filter(|it| selection.weights.is_some() || !is_plain(it));
-            let keeps_size = slots.is_none();
-            let ejected = options.unresponsive.eject(
-                &mut selection,
-                port.protocol,
-                keeps_size.then_some(locality.node),
-            );
-            plan.ejected.extend(ejected);
             if let Some(slots) = slots {
                 slots.fill(&mut selection);
             }
@@ -212,8 +204,6 @@ fn plan_with<'a>(
             }
         }));
     }
-    plan.ejected.sort_unstable();
-    plan.ejected.dedup();
     for addresses in [&mut plan.hairpins, &mut plan.external_addresses] {
         addresses.sort_unstable();
         addresses.dedup();

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use super::layout::family_word;
 use super::{
     AFFINITY_SIZE, BaseHook, Chain, ChainName, Desired, Element, Field, GONE_ENDPOINTS, HASH_SEED,
-    Is, Key, LAYOUT_COMMENT, Rule, Set, SetValue, SourceRange, Statement, TABLE, Value,
-    base_chains, on_demand_chain,
+    Is, Key, LAYOUT_COMMENT, Rule, Set, SetValue, SourceRange, Statement, TABLE, TcpTimeouts,
+    Value, base_chains, on_demand_chain,
 };
 use crate::model::{Balancing, Family};
 
@@ -29,7 +29,8 @@ pub fn render(desired: &Desired) -> String {
         let mut chains = base_chains(node_context, family);
         chains.extend(on_demand.into_iter().filter_map(on_demand_chain));
         // Writing to a String cannot fail.
-        let _ = write_table(&mut text, family, &chains, &elements);
+        let timeouts = node_context.options.tcp_timeouts.as_ref();
+        let _ = write_table(&mut text, family, timeouts, &chains, &elements);
     }
     text
 }
@@ -37,6 +38,7 @@ pub fn render(desired: &Desired) -> String {
 fn write_table(
     out: &mut String,
     family: Family,
+    timeouts: Option<&TcpTimeouts>,
     chains: &[Chain],
     elements: &[Element<'_>],
 ) -> std::fmt::Result {
@@ -44,6 +46,9 @@ fn write_table(
     writeln!(out, "\tcomment \"{LAYOUT_COMMENT}\"")?;
     for set in Set::ALL {
         write_set(out, family, set, elements.iter().filter(|e| e.set == set))?;
+    }
+    if let Some(timeouts) = timeouts {
+        timeouts.write(out, family_word(family))?;
     }
     for chain in chains {
         writeln!(out, "\n\tchain {} {{", chain.name)?;
@@ -61,16 +66,15 @@ fn write_table(
 /// Writes the properties of a base chain like nft.
 #[must_use]
 pub fn base_text((hook, priority): (BaseHook, i32)) -> String {
-    let filters = matches!(hook, BaseHook::FilterPrerouting | BaseHook::FilterOutput);
-    let hook = match hook {
-        BaseHook::Prerouting => "prerouting",
-        BaseHook::Input => "input",
-        BaseHook::Output => "output",
-        BaseHook::Postrouting => "postrouting",
-        BaseHook::FilterPrerouting => "prerouting",
-        BaseHook::FilterOutput => "output",
+    let (kind, hook) = match hook {
+        BaseHook::Prerouting => ("nat", "prerouting"),
+        BaseHook::Input => ("nat", "input"),
+        BaseHook::Output => ("nat", "output"),
+        BaseHook::Postrouting => ("nat", "postrouting"),
+        BaseHook::FilterPrerouting => ("filter", "prerouting"),
+        BaseHook::FilterForward => ("filter", "forward"),
+        BaseHook::FilterOutput => ("filter", "output"),
     };
-    let kind = if filters { "filter" } else { "nat" };
     format!("type {kind} hook {hook} priority {priority}; policy accept;")
 }
 
@@ -203,7 +207,10 @@ pub fn rule_text(family: Family, rule: &Rule) -> String {
             Statement::ToGoneEndpoint => {
                 format!("ct reply {ip} saddr . ct reply proto-src @{GONE_ENDPOINTS}")
             }
+            Statement::Invalid => "ct state invalid".to_owned(),
             Statement::Protocol(protocol) => format!("meta l4proto {protocol}"),
+            Statement::TcpFlags(of, flags) => format!("tcp flags & ({of}) == {flags}"),
+            Statement::SetTimeouts(timeouts) => format!("ct timeout set \"{}\"", timeouts.name()),
             Statement::InSet(set, is) => {
                 format!("{} {}@{}", key_text(family, *set), not(*is), set.name())
             }

@@ -3,14 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::Family;
-use crate::attr::{self, Attr, Attrs, nest, put, put_be32};
+use crate::attr::{self, Attr, Attrs, nest, put};
 
 use super::uapi::{
     CTA_FILTER, CTA_FILTER_F_CTA_PROTO_DST_PORT, CTA_FILTER_F_CTA_PROTO_NUM, CTA_FILTER_ORIG_FLAGS,
     CTA_ID, CTA_IP_V4_DST, CTA_IP_V4_SRC, CTA_IP_V6_DST, CTA_IP_V6_SRC, CTA_PROTO_DST_PORT,
-    CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_PROTOINFO, CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE,
-    CTA_STATUS, CTA_STATUS_MASK, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO, CTA_TUPLE_REPLY,
-    CTA_TUPLE_ZONE, CTA_ZONE, IPS_SEEN_REPLY, TCP_CONNTRACK_SYN_SENT,
+    CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, CTA_STATUS, CTA_TUPLE_IP, CTA_TUPLE_ORIG, CTA_TUPLE_PROTO,
+    CTA_TUPLE_REPLY, CTA_TUPLE_ZONE, CTA_ZONE, IPS_SEEN_REPLY,
 };
 
 /// One direction of a flow, with the addresses at the hook where connection tracking first sees its
@@ -39,9 +38,6 @@ pub struct Entry {
     /// True if the kernel has seen a packet of the reply direction (`IPS_SEEN_REPLY`). False for a
     /// connection picked up in the middle, as long as only the client sends.
     pub replied: bool,
-    /// True for a TCP connection of which the kernel has seen a SYN, perhaps repeated, and no
-    /// reply.
-    pub half_open: bool,
     /// The kernel's identifier of the entry (`CTA_ID`), in the bytes that the kernel sent.
     pub id: [u8; 4],
 }
@@ -54,15 +50,11 @@ impl Entry {
         let reply = attrs.find(CTA_TUPLE_REPLY)?;
         let (protocol, original_tuple) = parse_tuple(&original)?;
         let (_, reply_tuple) = parse_tuple(&reply)?;
-        let replied = has_reply(attrs);
         Some(Entry {
             protocol,
             original: original_tuple,
             reply: reply_tuple,
-            replied: replied == Some(true),
-            half_open: i32::from(protocol) == libc::IPPROTO_TCP
-                && replied == Some(false)
-                && is_in_syn_sent(attrs),
+            replied: has_reply(attrs) == Some(true),
             zoned: attrs.find(CTA_ZONE).is_some()
                 || in_zone(&original).is_some()
                 || in_zone(&reply).is_some(),
@@ -83,13 +75,6 @@ impl Entry {
         put(body, CTA_ID, &self.id);
     }
 
-    /// Returns true if NAT changed the destination, so that the packets do not go where the client
-    /// sends them.
-    #[must_use]
-    pub fn is_translated(&self) -> bool {
-        self.reply.source != self.original.destination
-    }
-
     /// Returns the address family of the reply's source, that is, of the endpoint.
     #[must_use]
     pub fn family(&self) -> Family {
@@ -100,16 +85,6 @@ impl Entry {
 /// Returns whether the kernel has seen a reply; `None` without a status.
 fn has_reply(attrs: &Attrs<'_>) -> Option<bool> {
     Some(attrs.find(CTA_STATUS)?.be32()? & IPS_SEEN_REPLY != 0)
-}
-
-/// Returns true if the TCP state is that after a SYN. A connection picked up in the middle has
-/// another one, even if only the client sends.
-fn is_in_syn_sent(attrs: &Attrs<'_>) -> bool {
-    let state = || {
-        let tcp = attrs.find(CTA_PROTOINFO)?.children().find(CTA_PROTOINFO_TCP)?;
-        tcp.children().find(CTA_PROTOINFO_TCP_STATE)?.payload.first().copied()
-    };
-    state() == Some(TCP_CONNTRACK_SYN_SENT)
 }
 
 /// Appends the tuple of a direction.
@@ -163,18 +138,12 @@ pub struct Filter {
     pub protocol: u8,
     /// The destination port of the original direction; `None` for every port.
     pub port: Option<u16>,
-    /// True to dump only entries without a reply (`CTA_STATUS_MASK`, Linux 5.15).
-    pub unanswered: bool,
 }
 
 impl Filter {
     /// Appends the filter to a dump request. (In a delete request, an older kernel would ignore it
     /// and delete all entries.)
     pub(super) fn put(&self, body: &mut Vec<u8>) {
-        if self.unanswered {
-            put_be32(body, CTA_STATUS, 0);
-            put_be32(body, CTA_STATUS_MASK, IPS_SEEN_REPLY);
-        }
         let mut flags = CTA_FILTER_F_CTA_PROTO_NUM;
         nest(body, CTA_TUPLE_ORIG, |tuple| {
             nest(tuple, CTA_TUPLE_PROTO, |transport| {
@@ -193,21 +162,14 @@ impl Filter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attr::put_be32;
 
     /// Returns an entry as a dump has it, from the addresses of client, destination and endpoint.
     fn entry_of(protocol: u8, client: &str, destination: &str, endpoint: &str) -> Entry {
         let parse = |text: &str| -> SocketAddr { text.parse().expect("address:port") };
         let original = Tuple { source: parse(client), destination: parse(destination) };
         let reply = Tuple { source: parse(endpoint), destination: parse(client) };
-        Entry {
-            protocol,
-            original,
-            reply,
-            zoned: false,
-            replied: false,
-            half_open: false,
-            id: [0, 0, 0, 1],
-        }
+        Entry { protocol, original, reply, zoned: false, replied: false, id: [0, 0, 0, 1] }
     }
 
     /// Encodes an entry as the kernel does: both directions (here the same tuple), then the
@@ -232,36 +194,6 @@ mod tests {
             let body = dumped(&entry, |_| {});
             let read = Entry::parse(&Attrs::new(&body)).expect("an entry");
             assert_eq!(read, Entry { original: entry.reply, ..entry });
-        }
-    }
-
-    #[test]
-    fn half_open_is_tcp_that_saw_a_syn_and_no_answer() {
-        for (protocol, status, state, replied, half_open) in [
-            (6, Some(0), Some(1), false, true),
-            // Translated, confirmed and so on.
-            (6, Some(0x1a8), Some(1), false, true),
-            (6, Some(IPS_SEEN_REPLY), Some(1), true, false),
-            (6, Some(0x18e), Some(3), true, false),
-            // Picked up in the middle.
-            (6, Some(0x188), Some(3), false, false),
-            (6, Some(0), None, false, false),
-            (6, None, Some(1), false, false),
-            (17, Some(0), Some(1), false, false),
-            (17, Some(IPS_SEEN_REPLY), None, true, false),
-        ] {
-            let entry = entry_of(protocol, "192.0.2.1:1", "10.96.0.1:53", "10.244.0.1:53");
-            let body = dumped(&entry, |body| {
-                status.into_iter().for_each(|status| put_be32(body, CTA_STATUS, status));
-                nest(body, CTA_PROTOINFO, |info| {
-                    nest(info, CTA_PROTOINFO_TCP, |tcp| {
-                        state.iter().for_each(|state| put(tcp, CTA_PROTOINFO_TCP_STATE, &[*state]));
-                    });
-                });
-            });
-            let read = Entry::parse(&Attrs::new(&body)).expect("an entry");
-            let found = (read.replied, read.half_open);
-            assert_eq!(found, (replied, half_open), "{protocol} {status:?} {state:?}");
         }
     }
 

@@ -10,11 +10,10 @@
 //!     reply: Tuple { source: "10.244.0.7:53".parse()?, destination: client },
 //!     zoned: false,
 //!     replied: false,
-//!     half_open: false,
 //!     id: [0; 4],
 //! };
 //! // The client sends to one address, and another one answers.
-//! assert!(entry.is_translated());
+//! assert_eq!(entry.family(), nfnetlink::Family::Ip);
 //! # Ok::<(), std::net::AddrParseError>(())
 //! ```
 
@@ -262,8 +261,7 @@ mod tests {
             };
             conntrack.dump_filtered(Family::Ip, refused, &mut |_| listed += 1)?;
             assert!(listed >= 2, "{listed}");
-            let filter =
-                Filter { protocol: libc::IPPROTO_UDP as u8, port: Some(80), unanswered: false };
+            let filter = Filter { protocol: libc::IPPROTO_UDP as u8, port: Some(80) };
             let mut ports = Vec::new();
             conntrack.list(Family::Ip, &[filter], |entry| {
                 ports.push(entry.original.destination.port());

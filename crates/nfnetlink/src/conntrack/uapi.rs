@@ -19,7 +19,6 @@ pub(super) const CTA_COUNTERS_REPLY: u16 = 10;
 pub(super) const CTA_ID: u16 = 12;
 pub(super) const CTA_ZONE: u16 = 18;
 pub(super) const CTA_FILTER: u16 = 25;
-pub(super) const CTA_STATUS_MASK: u16 = 26;
 
 /// `enum ip_conntrack_status`: the kernel has seen packets in both directions.
 pub(super) const IPS_SEEN_REPLY: u32 = 1 << 1;
@@ -28,8 +27,6 @@ pub(super) const CTA_PROTOINFO_TCP: u16 = 1;
 pub(super) const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 pub(super) const CTA_PROTOINFO_SCTP: u16 = 3;
 pub(super) const CTA_PROTOINFO_SCTP_STATE: u16 = 1;
-/// `enum tcp_conntrack`: the kernel has seen a SYN of the original direction, and nothing else.
-pub(super) const TCP_CONNTRACK_SYN_SENT: u8 = 1;
 
 pub(super) const CTA_TUPLE_IP: u16 = 1;
 pub(super) const CTA_TUPLE_PROTO: u16 = 2;

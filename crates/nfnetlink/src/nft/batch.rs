@@ -276,7 +276,14 @@ impl Batch {
         self.messages += 1;
     }
 
-    fn nft(&mut self, message: i32, flags: u16, family: Family, body: impl FnOnce(&mut Vec<u8>)) {
+    /// Appends a message of nf_tables.
+    pub(super) fn nft(
+        &mut self,
+        message: i32,
+        flags: u16,
+        family: Family,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
         let kind = (SUBSYSTEM << 8) | message as u16;
         self.raw(kind, flags, family.number(), 0, body);
     }

@@ -12,6 +12,8 @@ use std::ptr::NonNull;
 
 use nftnl::nftnl_sys as sys;
 
+use super::uapi::NFT_OBJECT_CT_TIMEOUT;
+
 /// A 32-bit register, by index (`NFT_REG32_00` + index). A value of more than four bytes fills
 /// the registers after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,16 +119,6 @@ pub enum Expr {
         /// The timeout in milliseconds.
         timeout: u64,
     },
-    /// Adds an element to a set, or renews the timeout of an existing one. Does not continue if the
-    /// set is full.
-    UpdateSet {
-        /// The set's name.
-        set: String,
-        /// The first register of the key.
-        key: Register,
-        /// The timeout in milliseconds.
-        timeout: u64,
-    },
     /// Adds an element to a map, or renews the timeout of an existing one, which keeps its data.
     UpdateMap {
         /// The map's name.
@@ -209,6 +201,9 @@ pub enum Expr {
         /// The first register of the key.
         key: Register,
     },
+    /// Gives a connection whose first packet this is the timeouts of an object `ct timeout` of the
+    /// table. Has no effect for other packets, and other protocols than the object's.
+    SetTimeouts(String),
     /// Destination NAT to the address and port in the registers.
     DestinationNat {
         /// True for IPv6 addresses.
@@ -300,9 +295,6 @@ impl nftnl::expr::Expression for Expr {
             Expr::AddToSet { set, key, timeout } => {
                 put_into_set(libc::NFT_DYNSET_OP_ADD, set, *key, *timeout)
             }
-            Expr::UpdateSet { set, key, timeout } => {
-                put_into_set(libc::NFT_DYNSET_OP_UPDATE, set, *key, *timeout)
-            }
             Expr::UpdateMap { map, key, data, timeout } => build(
                 c"dynset",
                 &[
@@ -381,6 +373,13 @@ impl nftnl::expr::Expression for Expr {
             }
             Expr::MapValue { map, key, to } => map_lookup(map, *key, to.raw()),
             Expr::MapVerdict { map, key } => map_lookup(map, *key, libc::NFT_REG_VERDICT as u32),
+            Expr::SetTimeouts(name) => build(
+                c"objref",
+                &[
+                    (sys::NFTNL_EXPR_OBJREF_IMM_TYPE, U32(NFT_OBJECT_CT_TIMEOUT)),
+                    (sys::NFTNL_EXPR_OBJREF_IMM_NAME, Text(name)),
+                ],
+            ),
             Expr::DestinationNat { v6, address, port } => {
                 let family = if *v6 { libc::NFPROTO_IPV6 } else { libc::NFPROTO_IPV4 };
                 build(

@@ -1,7 +1,8 @@
 //! The calls to nf_tables as a trait, so that a model of the kernel can answer them in tests.
 
 use super::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, Error, FinishedBatch,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Element, Error,
+    FinishedBatch,
 };
 use crate::Family;
 
@@ -59,6 +60,12 @@ pub trait Kernel: Send {
     /// # Errors
     /// As every listing: [`Error::Interrupted`] asks for another try.
     fn sets(&mut self, family: Family, table: &str) -> Result<Vec<DumpedSet>, Error>;
+
+    /// Lists the objects `ct timeout` of TCP of a table.
+    ///
+    /// # Errors
+    /// As every listing: [`Error::Interrupted`] asks for another try.
+    fn timeouts(&mut self, family: Family, table: &str) -> Result<Vec<DumpedTimeouts>, Error>;
 
     /// Lists the rules of a table, chain by chain in their order.
     ///

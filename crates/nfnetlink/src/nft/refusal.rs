@@ -5,10 +5,10 @@ use std::fmt;
 use nix::errno::Errno;
 
 use super::uapi::{
-    NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_DATA_VALUE, NFTA_RULE_CHAIN, NFTA_RULE_TABLE,
-    NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET,
-    NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE, NFTA_TABLE_NAME, NLMSGERR_ATTR_MSG,
-    NLMSGERR_ATTR_OFFS,
+    NFTA_CHAIN_NAME, NFTA_CHAIN_TABLE, NFTA_DATA_VALUE, NFTA_OBJ_NAME, NFTA_OBJ_TABLE,
+    NFTA_RULE_CHAIN, NFTA_RULE_TABLE, NFTA_SET_ELEM_KEY, NFTA_SET_ELEM_LIST_ELEMENTS,
+    NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_NAME, NFTA_SET_TABLE,
+    NFTA_TABLE_NAME, NLMSGERR_ATTR_MSG, NLMSGERR_ATTR_OFFS,
 };
 use crate::Family;
 use crate::attr::{Attrs, align};
@@ -112,6 +112,7 @@ impl Answer {
             }
             libc::NFT_MSG_NEWSET => ("add set", text(NFTA_SET_TABLE), text(NFTA_SET_NAME)),
             libc::NFT_MSG_DELSET => ("delete set", text(NFTA_SET_TABLE), text(NFTA_SET_NAME)),
+            libc::NFT_MSG_NEWOBJ => ("add object", text(NFTA_OBJ_TABLE), text(NFTA_OBJ_NAME)),
             libc::NFT_MSG_NEWSETELEM => {
                 ("add an element to", text(NFTA_SET_ELEM_LIST_TABLE), text(NFTA_SET_ELEM_LIST_SET))
             }

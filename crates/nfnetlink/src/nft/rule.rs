@@ -11,8 +11,11 @@ use super::expr::HASH_JENKINS;
 use super::expr_attributes::{
     bitwise, cmp, compat, ct, dynset, fib, hash, lookup, masq, meta, nat, numgen, payload, reject,
 };
-use super::uapi::{NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME};
-use super::uapi::{NFTA_IMMEDIATE_DATA, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE};
+use super::uapi::{
+    NFT_OBJECT_CT_TIMEOUT, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_EXPR_DATA, NFTA_EXPR_NAME,
+    NFTA_IMMEDIATE_DATA, NFTA_OBJREF_IMM_NAME, NFTA_OBJREF_IMM_TYPE, NFTA_VERDICT_CHAIN,
+    NFTA_VERDICT_CODE,
+};
 use crate::attr::{Attr, Attrs};
 
 /// The number of 32-bit registers (`NFT_REG32_COUNT`).
@@ -193,6 +196,8 @@ pub enum Statement {
         /// The timeout in milliseconds; 0 for that of the set.
         timeout: u64,
     },
+    /// Gives new connections the timeouts of the object `ct timeout` of this name.
+    SetTimeouts(String),
     /// Counts packets.
     Counter,
     /// A match of iptables: continues if it holds.
@@ -410,6 +415,9 @@ impl Registers {
                 code: data.find(reject::CODE).and_then(|a| a.payload.first().copied()).unwrap_or(0),
             },
             "counter" => Statement::Counter,
+            "objref" if number(NFTA_OBJREF_IMM_TYPE)? == NFT_OBJECT_CT_TIMEOUT => {
+                Statement::SetTimeouts(text(NFTA_OBJREF_IMM_NAME)?)
+            }
             "dynset" => {
                 let set = text(dynset::SET)?;
                 let (key_length, data_length) = lengths(&set).unzip();

@@ -41,6 +41,7 @@ impl Statement {
                 };
                 format!("update @{set} {{ {}{timeout}{data} }}", fields(family, key))
             }
+            Statement::SetTimeouts(name) => format!("ct timeout set \"{name}\""),
             Statement::Counter => "counter".to_owned(),
             Statement::Match(extension) => format!("xt match \"{}\"", extension.name),
             Statement::Target(extension) => format!("xt target \"{}\"", extension.name),
@@ -213,6 +214,12 @@ fn connection(key: u32, direction: Option<u8>) -> String {
 }
 
 fn compared(family: Family, operand: &Operand, comparison: Comparison, bytes: &[u8]) -> String {
+    if let (Operand::Bits { of, mask, .. }, Comparison::Equal) = (operand, comparison)
+        && let (Operand::Transport { offset: 13, length: 1 }, [mask], [value]) =
+            (&**of, mask.as_slice(), bytes)
+    {
+        return format!("tcp flags & ({}) == {}", tcp_flags(*mask), tcp_flags(*value));
+    }
     let zero = bytes.iter().all(|byte| *byte == 0);
     // `ct state new` is a bit that is not zero.
     if let (Operand::Bits { of, mask, .. }, Comparison::NotEqual, true) =
@@ -242,6 +249,13 @@ fn compared(family: Family, operand: &Operand, comparison: Comparison, bytes: &[
         Comparison::GreaterOrEqual => ">= ",
     };
     format!("{left} {comparison}{value}")
+}
+
+/// Returns the names of the flags of TCP that are set.
+fn tcp_flags(bits: u8) -> String {
+    const NAMES: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ecn", "cwr"];
+    let set = NAMES.iter().enumerate().filter(|(bit, _)| bits & (1 << bit) != 0);
+    set.map(|(_, name)| *name).collect::<Vec<_>>().join("|")
 }
 
 /// Writes the address or prefix with which an address of the network header is compared; `None` for

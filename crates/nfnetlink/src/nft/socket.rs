@@ -2,13 +2,13 @@
 
 use super::refusal::Answer;
 use super::uapi::{
-    NFTA_GEN_ID, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID, NFTA_RULE_TABLE,
+    NFTA_GEN_ID, NFTA_GEN_PROC_NAME, NFTA_GEN_PROC_PID, NFTA_OBJ_TABLE, NFTA_RULE_TABLE,
     NFTA_SET_ELEM_LIST_ELEMENTS, NFTA_SET_ELEM_LIST_SET, NFTA_SET_ELEM_LIST_TABLE, NFTA_SET_TABLE,
     kind,
 };
 use super::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, Error, FinishedBatch,
-    Generation, Kernel,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Element, Error,
+    FinishedBatch, Generation, Kernel,
 };
 use crate::Family;
 use crate::attr::{Attrs, put_text};
@@ -149,6 +149,12 @@ impl Kernel for Socket {
     fn sets(&mut self, family: Family, table: &str) -> Result<Vec<DumpedSet>, Error> {
         let of = Some((NFTA_SET_TABLE, table));
         self.list("list sets", libc::NFT_MSG_GETSET, family, of, DumpedSet::parse)
+    }
+
+    fn timeouts(&mut self, family: Family, table: &str) -> Result<Vec<DumpedTimeouts>, Error> {
+        let parse = |attrs: &Attrs<'_>| DumpedTimeouts::parse(attrs, table);
+        let of = Some((NFTA_OBJ_TABLE, table));
+        self.list("list objects", libc::NFT_MSG_GETOBJ, family, of, parse)
     }
 
     fn rules(&mut self, family: Family, table: &str) -> Result<Vec<DumpedRule>, Error> {

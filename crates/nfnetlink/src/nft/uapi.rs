@@ -46,6 +46,16 @@ pub(super) const NFTA_IMMEDIATE_DATA: u16 = 2;
 pub(super) const NFTA_LOOKUP_SET: u16 = 1;
 pub(super) const NFTA_LOOKUP_DREG: u16 = 3;
 pub(super) const NFTA_OBJREF_IMM_TYPE: u16 = 1;
+pub(super) const NFTA_OBJREF_IMM_NAME: u16 = 2;
+
+pub(super) const NFTA_OBJ_TABLE: u16 = 1;
+pub(super) const NFTA_OBJ_NAME: u16 = 2;
+pub(super) const NFTA_OBJ_TYPE: u16 = 3;
+pub(super) const NFTA_OBJ_DATA: u16 = 4;
+pub(super) const NFT_OBJECT_CT_TIMEOUT: u32 = 7;
+pub(super) const NFTA_CT_TIMEOUT_L4PROTO: u16 = 2;
+pub(super) const NFTA_CT_TIMEOUT_DATA: u16 = 3;
+
 /// `NFTA_TARGET_NAME` of `nf_tables_compat.h`.
 pub(super) const NFTA_TARGET_NAME: u16 = 1;
 

@@ -158,7 +158,7 @@ fn usage_counts_this_namespace_only() -> Result<()> {
     Ok(())
 }
 
-const ALL_UDP: Filter = Filter { protocol: UDP, port: None, unanswered: false };
+const ALL_UDP: Filter = Filter { protocol: UDP, port: None };
 
 #[test]
 fn entry_that_the_kernel_keeps_does_not_end_a_deletion() -> Result<()> {

@@ -7,6 +7,7 @@ mod judge;
 mod lookup;
 mod route;
 mod sockets;
+mod timeouts;
 mod trace;
 
 use std::thread;

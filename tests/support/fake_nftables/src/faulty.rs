@@ -1,8 +1,8 @@
 //! A kernel that fails when it is told to.
 
 use nfnetlink::nft::{
-    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element, Error, FinishedBatch,
-    Generation, Kernel, TableFamily,
+    DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts, Element, Error,
+    FinishedBatch, Generation, Kernel, TableFamily,
 };
 
 /// What a kernel is asked for.
@@ -88,6 +88,10 @@ impl<K: Kernel> Kernel for Faulty<K> {
 
     fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error> {
         self.call(Call::List, |kernel| kernel.sets(family, table))
+    }
+
+    fn timeouts(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedTimeouts>, Error> {
+        self.call(Call::List, |kernel| kernel.timeouts(family, table))
     }
 
     fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {

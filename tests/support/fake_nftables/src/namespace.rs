@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nfnetlink::message::{Message, messages};
 use nfnetlink::nft::{
-    Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, Element as Found,
-    Error, FinishedBatch, Generation, Kernel, TableFamily,
+    Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts,
+    Element as Found, Error, FinishedBatch, Generation, Kernel, TableFamily,
 };
 use nix::errno::Errno;
 
@@ -32,6 +32,8 @@ pub struct Features {
     pub named_elements: bool,
     /// Rules may put the verdicts of a map into a register for values.
     pub verdicts_as_values: bool,
+    /// Objects `ct timeout` (`CONFIG_NF_CONNTRACK_TIMEOUT`).
+    pub timeouts: bool,
     /// What there is for IPv6.
     pub ipv6: Ipv6,
 }
@@ -56,6 +58,7 @@ impl Default for Features {
             set_updates: true,
             named_elements: true,
             verdicts_as_values: false,
+            timeouts: true,
             ipv6: Ipv6::Present,
         }
     }
@@ -267,6 +270,10 @@ impl Kernel for Socket {
     fn sets(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedSet>, Error> {
         self.look(family, table, |found| found.sets.iter().filter_map(|set| set.dumped()).collect())
             .ok_or(missing("list sets"))
+    }
+
+    fn timeouts(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedTimeouts>, Error> {
+        Ok(self.look(family, table, |found| found.timeouts(table)).unwrap_or_default())
     }
 
     fn rules(&mut self, family: TableFamily, table: &str) -> Result<Vec<DumpedRule>, Error> {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nfnetlink::attr::{Attr, Attrs};
-use nfnetlink::nft::{Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable};
+use nfnetlink::nft::{
+    Counter, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable, DumpedTimeouts,
+};
 
 use crate::uapi::*;
 use crate::wire::Writer;
@@ -28,6 +30,8 @@ pub(crate) struct Table {
     pub(crate) chains: Vec<Arc<Chain>>,
     /// Likewise.
     pub(crate) sets: Vec<Arc<Set>>,
+    /// The attributes of its objects as they were sent, by name.
+    pub(crate) objects: BTreeMap<String, Vec<u8>>,
     /// The last number that was given to a rule.
     pub(crate) handles: u64,
 }
@@ -159,6 +163,11 @@ impl Table {
         }
         known.insert(&chain.name, deepest);
         deepest
+    }
+
+    pub(crate) fn timeouts(&self, name: &str) -> Vec<DumpedTimeouts> {
+        let parse = |sent: &Vec<u8>| DumpedTimeouts::parse(&Attrs::new(sent), name);
+        self.objects.values().filter_map(parse).collect()
     }
 
     pub(crate) fn dumped(&self, name: &str) -> Option<DumpedTable> {

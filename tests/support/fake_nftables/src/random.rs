@@ -1,6 +1,6 @@
 //! Random changes of a small cluster.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use proptest::collection::{btree_set, vec};
@@ -10,7 +10,7 @@ use shunt_core::model::{
     Balancing, Change, EndpointPort, Family, Listed, Node, Protocol, Service, ServicePort,
     TrafficPolicy,
 };
-use shunt_core::plan::{DetectLocal, NodePortAddresses, Options};
+use shunt_core::plan::{DetectLocal, NodePortAddresses, Options, TcpTimeouts};
 
 use crate::cluster::{NODE, name, service, slice};
 
@@ -153,11 +153,10 @@ pub fn options() -> impl Strategy<Value = Options> {
         }),
     ];
     let node_address = proptest::option::of(select(addresses()[2..].to_vec()));
-    let unresponsive = subsequence(endpoints(), 0..6).prop_shuffle();
     let balancing = prop_oneof![5 => Just(Balancing::Random), 1 => Just(Balancing::SourceHash)];
     let numbers = (0_u8..32, any::<bool>(), any::<bool>(), balancing);
-    (numbers, detect_local, node_port_addresses, node_address, unresponsive).prop_map(
-        |(numbers, detect_local, node_port_addresses, node_address, unresponsive)| {
+    (numbers, detect_local, node_port_addresses, node_address).prop_map(
+        |(numbers, detect_local, node_port_addresses, node_address)| {
             let (masquerade_bit, masquerade_all, ignore_external_ips, balancing) = numbers;
             Options {
                 masquerade_bit,
@@ -170,17 +169,9 @@ pub fn options() -> impl Strategy<Value = Options> {
                 balancing,
                 reset_gone_endpoints: false,
                 requires_node: false,
-                unresponsive: unresponsive.into_iter().collect(),
+                tcp_timeouts: Some(TcpTimeouts::default()),
                 ipv4_only: false,
             }
         },
     )
-}
-
-/// All TCP endpoints of the cluster.
-fn endpoints() -> Vec<SocketAddr> {
-    let numbers: Vec<u16> = (0..ENDPOINTS).collect();
-    let slices = Family::ALL.map(|family| slice(0, family, &numbers));
-    let addresses = slices.into_iter().flat_map(|slice| slice.endpoints);
-    addresses.map(|endpoint| SocketAddr::new(endpoint.address, 8080)).collect()
 }

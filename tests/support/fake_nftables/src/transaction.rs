@@ -105,6 +105,7 @@ impl<'a> Transaction<'a> {
             DELRULE => self.delete_rule(message),
             NEWSET => self.new_set(message),
             DELSET => self.delete_set(message),
+            NEWOBJ => self.new_object(message),
             NEWSETELEM | DELSETELEM => self.elements(message, kind == NEWSETELEM),
             other => unreachable!("the fake does not know message {other} of nf_tables"),
         }
@@ -303,6 +304,21 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
+    fn new_object(&mut self, message: &Message<'_>) -> Result<(), Failure> {
+        let known = self.features.timeouts;
+        let table = self.table(message, OBJ_TABLE)?;
+        let attrs = message.attrs();
+        let name = attrs.find(OBJ_NAME).ok_or(Errno::EINVAL)?;
+        attrs.find(OBJ_TYPE).and(attrs.find(OBJ_DATA)).ok_or(Errno::EINVAL)?;
+        if !known {
+            return Err(Errno::ENOENT.into());
+        }
+        assert!(!table.objects.contains_key(&text(&name)), "an object is never added again");
+        table.objects.insert(text(&name), message.payload[4..].to_vec());
+        self.changed = true;
+        Ok(())
+    }
+
     fn delete_set(&mut self, message: &Message<'_>) -> Result<(), Failure> {
         let table = self.table(message, SET_TABLE)?;
         let attr = message.attrs().find(SET_NAME).ok_or(Errno::EINVAL)?;
@@ -415,6 +431,10 @@ fn refer(
                 return Err(Errno::EINVAL);
             }
             rule.sets.push(set);
+        }
+        "objref" => {
+            let object = data.find(OBJREF_IMM_NAME).map(|a| text(&a)).ok_or(Errno::EINVAL)?;
+            table.objects.get(&object).ok_or(Errno::ENOENT)?;
         }
         _ => {}
     }

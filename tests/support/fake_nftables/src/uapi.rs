@@ -12,6 +12,7 @@ pub(crate) const NEWSET: u8 = 9;
 pub(crate) const DELSET: u8 = 11;
 pub(crate) const NEWSETELEM: u8 = 12;
 pub(crate) const DELSETELEM: u8 = 14;
+pub(crate) const NEWOBJ: u8 = 18;
 
 pub(crate) const BATCH_GENID: u16 = 1;
 pub(crate) const LIST_ELEM: u16 = 1;
@@ -65,6 +66,12 @@ pub(crate) const SET_F_INTERVAL: u32 = 0x4;
 pub(crate) const SET_F_MAP: u32 = 0x8;
 pub(crate) const SET_F_TIMEOUT: u32 = 0x10;
 pub(crate) const SET_F_CONCAT: u32 = 0x80;
+
+pub(crate) const OBJ_TABLE: u16 = 1;
+pub(crate) const OBJ_NAME: u16 = 2;
+pub(crate) const OBJ_TYPE: u16 = 3;
+pub(crate) const OBJ_DATA: u16 = 4;
+pub(crate) const OBJREF_IMM_NAME: u16 = 2;
 
 pub(crate) const ELEM_LIST_TABLE: u16 = 1;
 pub(crate) const ELEM_LIST_SET: u16 = 2;

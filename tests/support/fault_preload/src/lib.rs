@@ -11,9 +11,6 @@
 //! the path that `SHUNT_STOP_CLOCK` names, the call fails. The standard library panics then, so that one
 //! thread of the agent dies.
 //!
-//! In a thread named "unresponsive", as many netlink messages fail with ENOMEM as the file has bytes
-//! whose path `SHUNT_FAIL_SENDTO` names. Each call takes a byte away.
-//!
 //! A program that depends on this crate must not name it: it would be linked with this `sendto`.
 
 #[cfg(not(test))]

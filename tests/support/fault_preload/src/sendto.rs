@@ -1,8 +1,7 @@
 //! What stands in for `sendto`.
 #![allow(unsafe_code, reason = "a function of libc's, with its pointers")]
 
-use std::ffi::{CString, c_int, c_void};
-use std::mem;
+use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::ptr;
 use std::slice;
@@ -11,14 +10,9 @@ use std::sync::OnceLock;
 use libc::{sa_family_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use crate::element::spoil;
-use crate::when::{is_thread, path};
 
 /// The environment variable with the frontends to be refused.
 const REFUSE: &str = "SHUNT_REFUSE";
-/// The environment variable with the path of a file that makes calls fail.
-const FAIL: &str = "SHUNT_FAIL_SENDTO";
-/// The thread whose calls fail.
-const THREAD: &[u8] = b"unresponsive\0";
 
 /// As in libc, but for what is to be refused.
 ///
@@ -44,32 +38,11 @@ pub(crate) unsafe extern "C" fn sendto(
     if !unsafe { is_netlink(address, address_size) } || message.is_null() {
         return send(message);
     }
-    if is_to_fail() {
-        // SAFETY: each thread has a number of its own for errors.
-        unsafe { *libc::__errno_location() = libc::ENOMEM };
-        return -1;
-    }
     // SAFETY: the caller vouches for it.
     let mut bytes = unsafe { slice::from_raw_parts(message.cast::<u8>(), length) }.to_vec();
     match spoil(&mut bytes, refused()) {
         0 => send(message),
         _ => send(bytes.as_ptr().cast()),
-    }
-}
-
-/// Whether this call is to fail: as many do as the file has bytes.
-fn is_to_fail() -> bool {
-    static FILE: OnceLock<Option<CString>> = OnceLock::new();
-    let Some(file) = FILE.get_or_init(|| path(FAIL)) else { return false };
-    if !is_thread(THREAD) {
-        return false;
-    }
-    // SAFETY: a status of zeros is one, and the path ends with a zero.
-    unsafe {
-        let mut status: libc::stat = mem::zeroed();
-        libc::stat(file.as_ptr(), &raw mut status) == 0
-            && status.st_size > 0
-            && libc::truncate(file.as_ptr(), status.st_size - 1) == 0
     }
 }
 
