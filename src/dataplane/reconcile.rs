@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use nfnetlink::nft::{self, Kernel, Socket};
 use shunt_core::model::{Change, Dirty, Family, Store};
-use shunt_core::plan::{
-    ChainName, Desired, Flows, LoopbackChanges, NodeContext, NotRemembered, Options,
-};
+use shunt_core::plan::{ChainName, Desired, Flows, LoopbackChanges, NodeContext, Options};
 
 use super::affinity::{Step, Sweep, kept};
 use super::drift::{Drift, Found, Look};
