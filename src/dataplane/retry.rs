@@ -162,8 +162,9 @@ impl Dataplane {
         for key in keys {
             self.quarantine.add(Suspect::Frontend(key), &reason, now);
         }
-        if !current.moved_affinity.is_empty() {
-            // The table may be large enough without that Service.
+        let rebuilds = |family| current.record.rebuild(family).is_some();
+        if Family::ALL.into_iter().any(rebuilds) || !current.moved_affinity.is_empty() {
+            // The sets may be large enough without that Service.
             self.state.lose();
         }
         true
