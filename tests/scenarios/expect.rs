@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use shunt_testbed::{Host, Outcome, Protocol, Topology};
 
+use crate::explain::{Explanation, compare};
 use crate::language::{Expected, Selection, Source};
 
 /// One line of a table in full.
@@ -19,6 +20,8 @@ pub(crate) struct Cell<'a> {
     pub(crate) protocol: Protocol,
     pub(crate) to: SocketAddr,
     pub(crate) expected: Expected,
+    /// What `shunt explain` must say of it first.
+    pub(crate) explanation: Option<Explanation>,
 }
 
 /// Where the words of a target lead.
@@ -32,7 +35,11 @@ pub(crate) trait Targets {
 /// Returns the cells of `table`: target → selection → senders → outcome. The selection, and the senders
 /// (then the client), may be left out. A target is the name of a Service, `number 12`, or addresses and
 /// ports.
-pub(crate) fn cells<'a>(targets: &'a impl Targets, table: &Value) -> Result<Vec<Cell<'a>>> {
+pub(crate) fn cells<'a>(
+    targets: &'a impl Targets,
+    table: &Value,
+    explain: bool,
+) -> Result<Vec<Cell<'a>>> {
     let mut cells = Vec::new();
     for (target, lines) in table.as_object().context("a table is a map of targets")? {
         let words: Vec<&str> = target.split_whitespace().collect();
@@ -46,14 +53,14 @@ pub(crate) fn cells<'a>(targets: &'a impl Targets, table: &Value) -> Result<Vec<
                     to.parse().with_context(|| format!("{to:?} is no address and port"))?;
                 all.extend(selection.protocols.iter().map(|protocol| (*protocol, to)));
             }
-            add(targets, &all, lines, &mut cells).with_context(|| target.clone())?;
+            add(targets, &all, lines, explain, &mut cells).with_context(|| target.clone())?;
             continue;
         }
         let mut select = |words: &str, lines: &Value| -> Result<()> {
             let selection = Selection::parse(words.split_whitespace())?;
             let to = targets.frontends(target, &selection)?;
             ensure!(!to.is_empty(), "{target} has no frontend {words}");
-            add(targets, &to, lines, &mut cells)
+            add(targets, &to, lines, explain, &mut cells)
         };
         match lines.as_object() {
             Some(selections) => selections
@@ -71,6 +78,7 @@ fn add<'a>(
     targets: &'a impl Targets,
     to: &[(Protocol, SocketAddr)],
     lines: &Value,
+    explain: bool,
     cells: &mut Vec<Cell<'a>>,
 ) -> Result<()> {
     let mut line = |senders: &str, outcome: &Value| -> Result<()> {
@@ -85,8 +93,14 @@ fn add<'a>(
                 }
             };
             for &(protocol, to) in to {
-                let expected = Expected::parse(outcome)?;
-                cells.push(Cell { from, source, protocol, to, expected });
+                let (explanation, expected) = if explain {
+                    let is_host = |word: &str| targets.host(word).is_ok();
+                    let (explanation, expected) = Explanation::parse(outcome, is_host)?;
+                    (Some(explanation), expected)
+                } else {
+                    (None, Expected::parse(outcome)?)
+                };
+                cells.push(Cell { from, source, protocol, to, expected, explanation });
             }
         }
         Ok(())
@@ -103,7 +117,10 @@ pub(crate) fn check(lab: &Topology, cells: &[Cell<'_>], eventually: bool) -> Res
         cells.iter().partition(|cell| cell.expected == Expected::Dropped);
     let failure = |cell: &Cell<'_>| {
         let result = catch_unwind(AssertUnwindSafe(|| cell.check(lab, eventually)));
-        result.err().map(|panic| text(&*panic))
+        match result {
+            Ok(result) => result.err().map(|error| format!("{error:#}")),
+            Err(panic) => Some(text(&*panic)),
+        }
     };
     // Silence takes its time, and as long for many as for one.
     let silent: Vec<String> = thread::scope(|scope| {
@@ -132,8 +149,9 @@ fn text(panic: &(dyn Any + Send)) -> String {
 }
 
 impl Cell<'_> {
-    /// Panics if something else becomes of the packets.
-    fn check(&self, lab: &Topology, eventually: bool) {
+    /// Fails or panics if something else becomes of the packets.
+    fn check(&self, lab: &Topology, eventually: bool) -> Result<()> {
+        let explained = self.explained(lab)?;
         let mut probe = lab.from(self.from).probe(self.protocol, self.to);
         // A masquerade shows at an address that the node would not choose itself.
         let secondary: Option<IpAddr> = (self.from.name == lab.node.name
@@ -151,6 +169,12 @@ impl Cell<'_> {
             Expected::Reach(servers, source) => {
                 let servers: Vec<&str> = servers.iter().map(String::as_str).collect();
                 let reached = probe.reaches(&servers);
+                // What is not a Service's has no endpoints.
+                if let Some(json) = explained.filter(|json| json["verdict"] == "delivered") {
+                    compare(lab, self.from, &json, reached.tally())?;
+                    // The connections that exist now change nothing.
+                    self.explained(lab)?;
+                }
                 // What a pod sends to itself needs the masquerade.
                 let own = if self.from.name == lab.node.name { "" } else { &self.from.name };
                 match source {
@@ -180,5 +204,11 @@ impl Cell<'_> {
             Expected::Dropped => probe.times(2).dropped(),
             Expected::Unhandled => probe.unhandled(),
         }
+        Ok(())
+    }
+
+    fn explained(&self, lab: &Topology) -> Result<Option<Value>> {
+        let ask = |it: &Explanation| it.ask(lab, self.from, self.protocol, self.to);
+        self.explanation.as_ref().map(ask).transpose()
     }
 }

@@ -54,6 +54,8 @@ pub(crate) enum Step {
     Expect(Value),
     /// The same, within half a minute.
     Eventually(Value),
+    /// What `shunt explain` says of packets, and what becomes of them then.
+    Explain(Value),
     Agent(AgentStep),
     /// Waits for a line of the log with all of these words.
     Log(Vec<String>),
@@ -272,6 +274,7 @@ pub(crate) fn endpoint_fields(words: &[&str]) -> Result<Value> {
         match word.split_once('=') {
             Some(("zones", zones)) => fields["hints"]["forZones"] = named(zones),
             Some(("nodes", nodes)) => fields["hints"]["forNodes"] = named(nodes),
+            Some(("node", node)) => fields["nodeName"] = json!(node),
             Some(("weight", _)) => bail!("weights are annotations of slices"),
             _ => {
                 fields["conditions"] = match *word {
@@ -283,6 +286,10 @@ pub(crate) fn endpoint_fields(words: &[&str]) -> Result<Value> {
                     "published" => conditions(true, true, true),
                     "published-dying" => conditions(true, false, true),
                     "unconditional" => json!({}),
+                    "nowhere" => {
+                        fields["nodeName"] = Value::Null;
+                        continue;
+                    }
                     _ => bail!("{word:?} says nothing of an endpoint"),
                 }
             }

@@ -3,6 +3,7 @@
 //! `README.md` beside this file teaches the language.
 
 mod expect;
+mod explain;
 mod language;
 mod objects;
 mod run;
@@ -25,9 +26,10 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 8] = files![
+const FILES: [(&str, &str); 9] = files![
     "conflicts",
     "endpoints",
+    "explain",
     "flows",
     "frontends",
     "load_balancers",

@@ -166,7 +166,7 @@ fn endpoint(text: &str, hosts: &[&Host], ipv4: bool) -> Result<Value> {
     let address = host.ips().find(|ip| ip.is_ipv4() == ipv4).context("no address")?;
     let mut fields = endpoint_fields(words)?;
     fields["addresses"] = json!([address.to_string()]);
-    if let Some(node) = &host.node {
+    if let (Some(node), None) = (&host.node, fields.get("nodeName")) {
         fields["nodeName"] = json!(node);
     }
     Ok(fields)

@@ -139,8 +139,12 @@ impl<'a> World<'a> {
                 names.iter().try_for_each(|name| self.delete(name))?;
                 self.settle()
             }
-            Step::Expect(table) => check(&self.lab, &cells(self, table)?, false),
-            Step::Eventually(table) => check(&self.lab, &cells(self, table)?, true),
+            Step::Expect(table) => check(&self.lab, &cells(self, table, false)?, false),
+            Step::Eventually(table) => check(&self.lab, &cells(self, table, false)?, true),
+            Step::Explain(table) => {
+                self.process()?.shunt()?;
+                check(&self.lab, &cells(self, table, true)?, false)
+            }
             Step::Agent(AgentStep::Start) => self.start(),
             Step::Agent(AgentStep::Restart) => {
                 self.end(false)?;

@@ -1,4 +1,5 @@
-//! Broken and odd situations. Each is made in the testbed, and a real packet shows what is right:
+//! Broken and odd situations that scenario files cannot make (`tests/scenarios/explain.yaml` has the
+//! others). Each is made in the testbed, and a real packet shows what is right:
 //! `shunt explain` has to give that verdict, with the right codes.
 //!
 //! A [`Row`] is one situation. [`check`] asks `shunt explain` in the network namespace of the agent
@@ -7,7 +8,6 @@
 //! masquerading.
 
 mod agent;
-mod endpoints;
 mod frontends;
 mod others;
 mod routes;
@@ -80,10 +80,6 @@ pub(super) enum From {
     Node,
     /// A pod on the node.
     Pod1,
-    /// Another one.
-    Pod2,
-    /// The other node.
-    Node2,
 }
 
 impl From {
@@ -92,50 +88,30 @@ impl From {
             From::Client => &world.lab.client,
             From::Node => &world.lab.node,
             From::Pod1 => &world.lab.pod1,
-            From::Pod2 => &world.lab.pod2,
-            From::Node2 => &world.lab.node2,
         }
     }
 }
 
-/// A destination, in both families.
+/// A frontend of the Service of this number (see [`table::service_of`]), in both families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum To {
-    /// A frontend of the Service of this number (see [`table::service_of`]), and its port.
-    Frontend(Frontend, u8),
-    /// The same with another port.
-    Port(Frontend, u8, u16),
-    /// Addresses of both families, and a port.
-    At(&'static str, &'static str, u16),
-}
+pub(super) struct To(Frontend, u8);
 
 impl To {
     pub(super) const fn cluster_ip(number: u8) -> To {
-        To::Frontend(Frontend::ClusterIp, number)
+        To(Frontend::ClusterIp, number)
     }
 
     pub(super) const fn external_ip(number: u8) -> To {
-        To::Frontend(Frontend::ExternalIp, number)
+        To(Frontend::ExternalIp, number)
     }
 
     pub(super) const fn vip(number: u8) -> To {
-        To::Frontend(Frontend::LoadBalancer, number)
+        To(Frontend::LoadBalancer, number)
     }
 
-    pub(super) const fn node_port(number: u8) -> To {
-        To::Frontend(Frontend::NodePort, number)
-    }
-
-    pub(super) fn address(self, family: Family) -> Result<SocketAddr> {
-        Ok(match self {
-            To::Frontend(frontend, number) => {
-                table::Case { frontend, family, protocol: Protocol::Tcp }.address_of(number)
-            }
-            To::Port(frontend, number, port) => {
-                SocketAddr::new(table::ip(frontend, family, number), port)
-            }
-            To::At(v4, v6, port) => SocketAddr::new(family.of(v4, v6).parse()?, port),
-        })
+    pub(super) fn address(self, family: Family) -> SocketAddr {
+        let To(frontend, number) = self;
+        table::Case { frontend, family, protocol: Protocol::Tcp }.address_of(number)
     }
 }
 
@@ -153,8 +129,6 @@ pub(super) struct Row {
     pub(super) codes: &'static [&'static str],
     /// Why the connection is masqueraded; empty if it is not.
     pub(super) masquerade: &'static str,
-    /// Endpoints that are not used, by host, and why.
-    pub(super) unused: &'static [(&'static str, &'static str)],
     pub(super) packet: Packet,
 }
 
@@ -174,7 +148,6 @@ pub(super) const ROW: Row = Row {
     says: Says::Delivered,
     codes: &[],
     masquerade: "",
-    unused: &[],
     packet: Packet::Untouched,
 };
 
@@ -230,7 +203,7 @@ impl Cell<'_> {
 
     fn check(&self, world: &World) -> Result<()> {
         let explanation = self.explained(world)?;
-        let to = self.row.to.address(self.family)?;
+        let to = self.row.to.address(self.family);
         let host = self.row.from.host(world);
         let probe = world.lab.from(host).probe(self.protocol, to);
         match self.row.packet {
@@ -266,7 +239,7 @@ impl Cell<'_> {
 
     /// Asks `shunt explain`, and compares the answer with the row.
     fn explained(&self, world: &World) -> Result<Value> {
-        let to = format!("{}/{}", self.row.to.address(self.family)?, self.protocol);
+        let to = format!("{}/{}", self.row.to.address(self.family), self.protocol);
         let host = self.row.from.host(world);
         let address = table::addresses(host, self.family)[0].to_string();
         let by_address = match self.row.from {
@@ -274,7 +247,7 @@ impl Cell<'_> {
             _ => explain(world, &["--to", &to, "--from", &address])?,
         };
         self.compare_with_row(&by_address)?;
-        let is_pod = matches!(self.row.from, From::Pod1 | From::Pod2);
+        let is_pod = self.row.from == From::Pod1;
         if is_pod && self.is(Family::V4, Protocol::Tcp) {
             let namespace = host.path().display().to_string();
             let by_namespace = explain(world, &["--to", &to, "--netns", &namespace])?;
@@ -313,11 +286,6 @@ impl Cell<'_> {
             .collect();
         let answered: BTreeSet<&str> = tally.by_server().into_keys().collect();
         ensure!(used == answered, "{answered:?} answered: {json:#}");
-        for (host, why) in self.row.unused {
-            let found =
-                endpoints.iter().any(|it| name(&it["address"]) == *host && it["why"] == *why);
-            ensure!(found, "{host} is not listed as {why}: {json:#}");
-        }
         let own: Vec<IpAddr> = self.row.from.host(world).ips().collect();
         let is_changed = |outcome: &Outcome| matches!(outcome, Outcome::Reached { source, .. } if !own.contains(source));
         let masqueraded = tally.counts.iter().any(|(outcome, _)| is_changed(outcome));

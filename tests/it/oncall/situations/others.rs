@@ -1,4 +1,4 @@
-//! Other programs on the node: firewalls, kube-proxy, and packets of other protocols.
+//! Other programs on the node: kube-proxy, and packets of other protocols.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,11 +11,10 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, recv,
     send, socket,
 };
-use shunt_testbed::{Echo, Host};
 
-use super::{From, Packet, ROW, Row, Says, TCP, To, V4, V6, check, explain};
+use super::{Packet, ROW, Row, TCP, To, check, explain};
 use crate::table::service_of;
-use crate::world::{CLUSTER_CIDR, TARGET, World, slices};
+use crate::world::{CLUSTER_CIDR, World, slices};
 
 /// Endpoint pod-1, pod-2, or the node itself.
 const FIRST: u8 = 51;
@@ -33,12 +32,6 @@ fn world() -> Result<World> {
     Ok(world)
 }
 
-/// A table of another program, and what is right beside it.
-struct Firewall {
-    chain: &'static str,
-    rows: &'static [Row],
-}
-
 const PASSES: Row = Row {
     situation: "it does not concern the packet",
     over: TCP,
@@ -47,138 +40,6 @@ const PASSES: Row = Row {
     packet: Packet::Answered(&["pod-2"]),
     ..ROW
 };
-
-const DROPS: Row = Row {
-    situation: "it drops the packet",
-    over: TCP,
-    to: To::cluster_ip(FIRST),
-    says: Says::Dropped,
-    codes: &["foreign-drop"],
-    masquerade: "not-local",
-    packet: Packet::Silent,
-    ..ROW
-};
-
-const FIREWALLS: &[Firewall] = &[
-    Firewall {
-        chain: "type filter hook forward priority 0; counter drop;",
-        rows: &[
-            DROPS,
-            // What the node itself sends is not forwarded.
-            Row { from: From::Node, ..PASSES },
-            Row {
-                to: To::cluster_ip(OF_NODE),
-                packet: Packet::Answered(&["node-1"]),
-                masquerade: "",
-                ..PASSES
-            },
-        ],
-    },
-    Firewall {
-        chain: "type filter hook forward priority 0; policy drop; ip daddr 10.244.0.12 accept; \
-                ip saddr 10.244.0.12 accept; ip6 daddr fd00:244::12 accept; \
-                ip6 saddr fd00:244::12 accept;",
-        rows: &[DROPS, PASSES],
-    },
-    Firewall {
-        chain: "type filter hook forward priority 0; ip daddr 10.244.0.11 drop;",
-        rows: &[
-            Row { families: V4, ..DROPS },
-            Row {
-                families: V6,
-                to: To::cluster_ip(FIRST),
-                packet: Packet::Answered(&["pod-1"]),
-                ..PASSES
-            },
-            PASSES,
-        ],
-    },
-    // The packet is translated before it is forwarded, and arrives from another interface.
-    Firewall {
-        chain: "type filter hook forward priority 0; ip daddr 10.96.0.0/16 drop; \
-                ip6 daddr fd00:96::/112 drop; tcp dport 80 drop; iifname veth-pod-1 drop; \
-                meta l4proto udp drop;",
-        rows: &[PASSES],
-    },
-    Firewall {
-        chain: "type filter hook input priority 0; tcp dport 8080 drop;",
-        rows: &[Row { to: To::cluster_ip(OF_NODE), masquerade: "", ..DROPS }, PASSES],
-    },
-    Firewall {
-        chain: "type filter hook output priority 0; ip daddr 10.244.0.11 drop; \
-                ip6 daddr fd00:244::11 drop;",
-        rows: &[Row { from: From::Node, ..DROPS }, Row { from: From::Node, ..PASSES }, PASSES],
-    },
-    Firewall {
-        chain: "type filter hook prerouting priority raw; ip daddr 10.96.0.51 drop; \
-                ip6 daddr fd00:96::51 drop;",
-        rows: &[DROPS, PASSES],
-    },
-    // Rules for established connections do not help the first packet.
-    Firewall {
-        chain: "type filter hook forward priority 10; policy drop; \
-                ct state established,related accept; ct status dnat tcp dport 8080 \
-                ip daddr 10.244.0.12 accept; ct status dnat ip6 daddr fd00:244::12 accept;",
-        rows: &[DROPS, PASSES],
-    },
-];
-
-#[test]
-fn firewalls_are_judged_as_the_kernel_does() -> Result<()> {
-    let world = world()?;
-    let _server = Echo::on(&world.lab.node, TARGET)?;
-    let _agent = world.start()?;
-    check(&world, &[PASSES])?;
-    check_beside(&world, FIREWALLS)?;
-    check(&world, &[PASSES])
-}
-
-fn check_beside(world: &World, firewalls: &[Firewall]) -> Result<()> {
-    let mut failed = String::new();
-    for Firewall { chain, rows } in firewalls {
-        world.lab.node.nft(&format!("table inet firewall {{ chain it {{ {chain} }}\n}}"))?;
-        if let Err(error) = check(world, rows) {
-            failed += &format!("beside {chain}\n{error}");
-        }
-        world.lab.node.nft("delete table inet firewall")?;
-    }
-    ensure!(failed.is_empty(), "{failed}");
-    Ok(())
-}
-
-/// A packet meets a firewall before the pod that would drop it.
-#[test]
-fn firewall_in_front_of_a_pod_that_reaches_itself_comes_first() -> Result<()> {
-    const HAIRPIN: Row = Row {
-        situation: "a pod reaches itself, and the EndpointSlice names another node",
-        from: From::Pod2,
-        to: To::cluster_ip(SECOND),
-        over: TCP,
-        packet: Packet::Refused,
-        ..ROW
-    };
-    const BESIDE: &[Firewall] = &[
-        Firewall {
-            chain: "type filter hook forward priority 0; reject;",
-            rows: &[Row { says: Says::Refused, codes: &["foreign-drop"], ..HAIRPIN }],
-        },
-        Firewall {
-            chain: "type filter hook forward priority 0; limit rate 1000/second reject;",
-            rows: &[Row {
-                says: Says::Unknown,
-                codes: &["foreign-drop-possible", "hairpin-without-masquerade"],
-                ..HAIRPIN
-            }],
-        },
-    ];
-    let world = World::new()?;
-    let name = format!("service-{SECOND}");
-    let misplaced = Host { node: Some("node-2".to_owned()), ..world.lab.pod2.clone() };
-    let content = format!("{}{}", service_of(&name, SECOND), slices(&name, &[&misplaced]));
-    world.manifests.write("service.yaml", content)?;
-    let _agent = world.start()?;
-    check_beside(&world, BESIDE)
-}
 
 /// Of chains with the same priority, the kernel runs the one first that was added last.
 #[test]

@@ -1,97 +1,18 @@
-//! Session affinity, and settings that decide about masquerading and local traffic.
+//! Session affinity.
 
 use anyhow::{Context, Result, ensure};
 use shunt_testbed::Host;
 
-use super::{From, Packet, ROW, Row, TCP, To, check, explain, wait_for};
+use super::{explain, wait_for};
 use crate::table::service_of;
-use crate::world::{CLUSTER_CIDR, World, slices};
-
-/// Endpoint pod-1.
-const HERE: u8 = 81;
-/// Endpoint pod-3, external policy Local.
-const AWAY: u8 = 82;
-
-fn world() -> Result<World> {
-    let world = World::new()?;
-    let away = service_of("service-82", AWAY).spec("externalTrafficPolicy: Local");
-    let here = service_of("service-81", HERE);
-    world
-        .manifests
-        .write("81.yaml", format!("{here}{}", slices("service-81", &[&world.lab.pod1])))?;
-    world
-        .manifests
-        .write("82.yaml", format!("{away}{}", slices("service-82", &[&world.lab.pod3])))?;
-    Ok(world)
-}
-
-#[test]
-fn masquerade_all_is_named() -> Result<()> {
-    let world = world()?;
-    let config = format!("{CLUSTER_CIDR}nftables: {{masqueradeAll: true}}\n");
-    let _agent = world.agent(&config)?.start()?;
-    let pod = Row { from: From::Pod2, over: TCP, ..ROW };
-    check(
-        &world,
-        &[
-            Row {
-                situation: "masqueradeAll",
-                to: To::cluster_ip(HERE),
-                masquerade: "masquerade-all",
-                packet: Packet::Answered(&["pod-1"]),
-                ..pod
-            },
-            Row {
-                situation: "masqueradeAll does not concern external frontends",
-                to: To::external_ip(AWAY),
-                packet: Packet::Answered(&["pod-3"]),
-                ..pod
-            },
-        ],
-    )
-}
-
-/// Local traffic is what arrives on a bridge, which is not the veth of the pod.
-#[test]
-fn interfaces_decide_what_is_local() -> Result<()> {
-    let world = world()?;
-    world.lab.put_pods_on_bridge(true)?;
-    for (bridge, masquerade) in [("cbr0", ""), ("cbr1", "not-local")] {
-        let config = format!(
-            "detectLocalMode: BridgeInterface\ndetectLocal: {{bridgeInterface: {bridge}}}\n"
-        );
-        let agent = world.agent(&config)?.start()?;
-        let rows = [
-            Row {
-                situation: "pods are detected by their bridge",
-                from: From::Pod2,
-                to: To::cluster_ip(HERE),
-                over: TCP,
-                masquerade,
-                packet: Packet::Answered(&["pod-1"]),
-                ..ROW
-            },
-            Row {
-                situation: "the client does not arrive on the bridge",
-                to: To::cluster_ip(HERE),
-                over: TCP,
-                masquerade: "not-local",
-                packet: Packet::Answered(&["pod-1"]),
-                ..ROW
-            },
-        ];
-        check(&world, &rows).context(bridge)?;
-        agent.stop()?;
-    }
-    Ok(())
-}
+use crate::world::{World, slices};
 
 #[test]
 fn session_affinity_to_a_removed_endpoint_ends() -> Result<()> {
     let world = World::new()?;
     let lab = &world.lab;
     let write = |pods: &[&Host]| {
-        let service = service_of("web", HERE).spec("sessionAffinity: ClientIP");
+        let service = service_of("web", 81).spec("sessionAffinity: ClientIP");
         world.manifests.write("web.yaml", format!("{service}{}", slices("web", pods)))
     };
     write(&[&lab.pod1, &lab.pod2])?;

@@ -1,25 +1,18 @@
-//! Tables that another process has changed, and frontends that the kernel refuses. The agent does
-//! not own its tables here, and does not check for drift.
+//! Tables that another process owns, and frontends that the kernel refuses.
 
 use std::env;
 
 use anyhow::{Result, ensure};
-use shunt_testbed::{Agent, Occupier};
+use shunt_testbed::Occupier;
 
-use super::{From, Packet, ROW, Row, Says, TCP, To, V4, V6, check, wait_for};
+use super::{Packet, ROW, Row, Says, TCP, To, V4, V6, check, wait_for};
 use crate::table::service_of;
 use crate::world::{CLUSTER_CIDR, World, slices};
 
 const WEB: u8 = 60;
 const SINGLE: u8 = 61;
 
-/// A change of another process, and what is right then.
-struct Damage {
-    commands: &'static str,
-    rows: &'static [Row],
-}
-
-/// IPv4, over TCP: the damage concerns all protocols or TCP only.
+/// IPv4, over TCP.
 const TCP4: Row = Row { families: V4, over: TCP, ..ROW };
 /// IPv6 is as before, with all endpoints.
 const UNHARMED: Row = Row {
@@ -32,165 +25,6 @@ const UNHARMED: Row = Row {
     ..ROW
 };
 
-const DAMAGES: &[Damage] = &[
-    Damage {
-        commands: "flush chain ip shunt services",
-        rows: &[
-            Row {
-                situation: "the rules of chain services are gone",
-                to: To::cluster_ip(WEB),
-                says: Says::Refused,
-                codes: &["kernel-differs"],
-                packet: Packet::Refused,
-                ..TCP4
-            },
-            Row {
-                situation: "the rules of chain services are gone, at the ExternalIP",
-                to: To::external_ip(WEB),
-                says: Says::Unknown,
-                codes: &["kernel-differs"],
-                packet: Packet::Untouched,
-                ..TCP4
-            },
-            UNHARMED,
-        ],
-    },
-    Damage {
-        commands: "flush chain ip shunt nat-prerouting",
-        rows: &[
-            Row {
-                situation: "the jump of the base chain is gone",
-                to: To::cluster_ip(WEB),
-                says: Says::Dropped,
-                codes: &["kernel-differs"],
-                packet: Packet::Untouched,
-                ..TCP4
-            },
-            Row {
-                situation: "the jump of the base chain is gone, from the node",
-                from: From::Node,
-                to: To::cluster_ip(SINGLE),
-                masquerade: "not-local",
-                packet: Packet::Answered(&["pod-1"]),
-                ..TCP4
-            },
-            UNHARMED,
-        ],
-    },
-    Damage {
-        commands: "insert rule ip shunt services drop",
-        rows: &[
-            Row {
-                situation: "a foreign rule that drops in chain services",
-                to: To::cluster_ip(WEB),
-                says: Says::Unknown,
-                codes: &["kernel-differs"],
-                packet: Packet::Silent,
-                ..TCP4
-            },
-            UNHARMED,
-        ],
-    },
-    Damage {
-        commands: "insert rule ip shunt services ip saddr 203.0.113.3 drop",
-        rows: &[Row {
-            situation: "a foreign rule in chain services that does not concern the packet",
-            to: To::cluster_ip(SINGLE),
-            says: Says::Unknown,
-            codes: &["kernel-differs"],
-            packet: Packet::Answered(&["pod-1"]),
-            ..TCP4
-        }],
-    },
-    Damage {
-        commands: "delete table ip shunt",
-        rows: &[
-            Row {
-                situation: "the table is gone",
-                to: To::cluster_ip(WEB),
-                says: Says::Dropped,
-                codes: &["kernel-differs"],
-                packet: Packet::Untouched,
-                ..TCP4
-            },
-            UNHARMED,
-        ],
-    },
-    Damage {
-        commands: "delete element ip shunt service-ips { 10.96.0.60 . tcp . 80 }\n\
-                   delete element ip shunt service-ips { 198.51.100.60 . tcp . 80 }",
-        rows: &[
-            Row {
-                situation: "the element of the ClusterIP is gone",
-                to: To::cluster_ip(WEB),
-                says: Says::Refused,
-                codes: &["kernel-differs"],
-                packet: Packet::Refused,
-                ..TCP4
-            },
-            Row {
-                situation: "the element of the ExternalIP is gone",
-                from: From::Pod2,
-                to: To::external_ip(WEB),
-                says: Says::Unknown,
-                codes: &["kernel-differs"],
-                packet: Packet::Untouched,
-                ..TCP4
-            },
-            Row {
-                situation: "the element of the VIP is not",
-                to: To::vip(WEB),
-                masquerade: "external-cluster-policy",
-                packet: Packet::Answered(&["pod-1", "pod-2", "pod-3"]),
-                ..TCP4
-            },
-        ],
-    },
-    Damage {
-        commands: "delete element ip shunt endpoints { 10.96.0.60 . tcp . 80 . 1 }",
-        rows: &[Row {
-            situation: "one of three slots is gone",
-            to: To::cluster_ip(WEB),
-            codes: &["kernel-differs"],
-            masquerade: "not-local",
-            packet: Packet::Answered(&["pod-1", "pod-3"]),
-            ..TCP4
-        }],
-    },
-    Damage {
-        commands: "flush map ip shunt endpoints",
-        rows: &[
-            Row {
-                situation: "the whole pool is gone",
-                to: To::cluster_ip(WEB),
-                says: Says::Refused,
-                codes: &["kernel-differs"],
-                packet: Packet::Refused,
-                ..TCP4
-            },
-            Row {
-                situation: "the whole pool is gone, at the VIP",
-                to: To::vip(WEB),
-                says: Says::Unknown,
-                codes: &["kernel-differs"],
-                packet: Packet::Untouched,
-                ..TCP4
-            },
-        ],
-    },
-    Damage {
-        commands: "flush chain ip shunt nat-postrouting",
-        rows: &[Row {
-            situation: "the masquerading is gone, and the endpoint answers the client directly",
-            from: From::Client,
-            to: To::cluster_ip(SINGLE),
-            codes: &["kernel-differs"],
-            packet: Packet::Answered(&["pod-1"]),
-            ..TCP4
-        }],
-    },
-];
-
 fn world() -> Result<World> {
     let world = World::new()?;
     let [pod1, pod2, pod3] = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3];
@@ -200,25 +34,6 @@ fn world() -> Result<World> {
         world.manifests.write(&format!("{name}.yaml"), content)?;
     }
     Ok(world)
-}
-
-fn start(world: &World) -> Result<Agent> {
-    let agent = world.agent(CLUSTER_CIDR)?;
-    agent.arg("--own-tables=false").arg("--drift-check-period=0").start()
-}
-
-#[test]
-fn damage_of_the_tables_is_seen() -> Result<()> {
-    let world = world()?;
-    for Damage { commands, rows } in DAMAGES {
-        let agent = start(&world)?;
-        check(&world, &[UNHARMED])?;
-        world.lab.node.nft(commands)?;
-        check(&world, rows)?;
-        // The next one repairs the tables.
-        agent.stop()?;
-    }
-    Ok(())
 }
 
 /// A process that owns the table `ip shunt` keeps the agent from it.
