@@ -7,7 +7,7 @@ use nfnetlink::route::Link;
 
 use super::{Line, some_of};
 use crate::kube_proxy::{self, Found};
-use crate::presence::connect_to_agent;
+use crate::presence::{Peer, connect_to_agent};
 
 /// How long a running agent may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -107,13 +107,10 @@ fn agent(facts: &Facts) -> Line {
     match &facts.agent {
         Ok(None) => Line::ok(NAME, "no other shunt runs in this network namespace"),
         Ok(Some(process)) => {
-            let process = match process {
-                0 => String::new(),
-                process => format!(" (process {process})"),
-            };
+            let process = Peer::name(*process);
             Line::warn(
                 NAME,
-                format!("another shunt{process} programs this network namespace"),
+                format!("another shunt ({process}) programs this network namespace"),
                 "nothing to do for an update; otherwise stop it: a second one waits until it ends",
             )
         }

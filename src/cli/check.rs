@@ -11,6 +11,8 @@ use super::settings::{Effective, Unusable, load};
 use super::sources::runtime;
 use super::{Failure, logging, netns, oneshot};
 use crate::check::{Api, Inputs, Settings, check as run_checks};
+use crate::directory::Selection;
+use crate::query::{Objects, ask_objects};
 use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
 use crate::source::manifests::{self, Locations};
 use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
@@ -29,17 +31,25 @@ pub(super) fn check(arguments: &Check) -> Result<(), Failure> {
         return done;
     }
     logging::start_with(&run.logging);
-    let (effective, problems) = settings(run)?;
+    let (mut effective, problems) = settings(run)?;
     let dialer = match &run.netns {
         Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
         None => None,
     };
     netns::enter(run.netns.as_deref())?;
+    // Without settings of its own, the command judges those of the running agent.
+    let running = match run.settings.is_given() {
+        true => None,
+        false => ask_objects(Selection::All).ok(),
+    };
+    if let (Some(effective), Some(running)) = (&mut effective, &running) {
+        effective.node_name.clone_from(&running.status.node);
+    }
     let (api, objects) = match &effective {
         None => (Api::NotAsked("the configuration is invalid".to_owned()), Vec::new()),
         Some(effective) => objects(arguments, effective, dialer)?,
     };
-    let report = run_checks(inputs(arguments, effective, problems, api, objects));
+    let report = run_checks(inputs(arguments, effective, running, problems, api, objects));
     super::print(&match arguments.output {
         CheckOutput::Text => report.to_string(),
         CheckOutput::Json => {
@@ -71,12 +81,13 @@ fn settings(run: &Run) -> Result<(Option<Effective>, Vec<Diagnostic>), Failure> 
 fn inputs(
     arguments: &Check,
     effective: Option<Effective>,
+    running: Option<Objects>,
     problems: Vec<Diagnostic>,
     api: Api,
     objects: Vec<Change>,
 ) -> Inputs {
     let settings = effective.map(|effective| Settings {
-        options: effective.options(),
+        options: running.map_or_else(|| effective.options(), |running| running.options),
         localhost_node_ports: effective.full.iptables.localhost_node_ports.unwrap_or(true),
         node_name: effective.node_name,
         config: effective.config,

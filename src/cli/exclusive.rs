@@ -8,7 +8,7 @@ use nfnetlink::nft;
 use nix::errno::Errno;
 
 use super::kernel_errors::{explain, not_allowed};
-use crate::presence::{Presence, connect_to_agent};
+use crate::presence::{Peer, Presence, connect_to_agent};
 
 /// The pause between two attempts to take the lock.
 const RETRY: Duration = Duration::from_millis(50);
@@ -42,7 +42,8 @@ pub(super) fn hold() -> anyhow::Result<Presence> {
 fn other() -> String {
     match connect_to_agent(CONNECT_TIMEOUT) {
         Ok(Some((_, agent))) => {
-            format!("another shunt (process {}) programs this network namespace", agent.process)
+            let process = Peer::name(agent.process);
+            format!("another shunt ({process}) programs this network namespace")
         }
         _ => "another shunt programs this network namespace".to_owned(),
     }

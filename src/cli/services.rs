@@ -18,6 +18,7 @@ use super::{Failure, logging, netns};
 use crate::dataplane::{Verdicts, look_up_verdicts, verdicts};
 use crate::directory::Selection;
 use crate::escape;
+use crate::presence::Peer;
 use crate::query::{NoAnswer, Objects, Refresh, ask_objects, ask_refresh};
 use crate::services::{
     Columns, Kernel, Picture, Selected, Sources, TrackedConnections, differing as differing_now,
@@ -250,7 +251,7 @@ impl Watcher {
                 let reason = match error {
                     // It has answered before, so the user may ask: it ends at this moment.
                     NoAnswer::Refused { process, .. } | NoAnswer::Closed(process) => {
-                        format!("shunt (process {process}) closed the connection")
+                        format!("shunt ({}) closed the connection", Peer::name(process))
                     }
                     error => error.to_string(),
                 };

@@ -149,6 +149,15 @@ impl Peer {
         Ok(Peer { process: peer.pid(), user: Uid::from_raw(peer.uid()) })
     }
 
+    /// Names the process for a message.
+    #[must_use]
+    pub fn name(process: i32) -> String {
+        match process {
+            0 => "in another container or PID namespace".to_owned(),
+            process => format!("process {process}"),
+        }
+    }
+
     /// Returns true if that user may run an agent here, or ask one.
     #[must_use]
     pub fn is_trusted(self) -> bool {

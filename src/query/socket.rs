@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{Answer, Objects, Question, Refresh};
 use crate::directory::Selection;
-use crate::presence::{Proof, connect_to_agent, is_proved, new_proof};
+use crate::presence::{Peer, Proof, connect_to_agent, is_proved, new_proof};
 use crate::status::Status;
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.
@@ -45,15 +45,16 @@ pub enum NoAnswer {
     #[error("no shunt runs in this network namespace")]
     NoAgent,
     /// The agent accepts connections, but does not answer.
-    #[error("shunt (process {0}) did not answer within {TIMEOUT:?}: it hangs")]
+    #[error("shunt ({}) did not answer within {TIMEOUT:?}: it hangs", Peer::name(*.0))]
     Silent(i32),
     /// The agent does not accept connections.
     #[error("shunt did not accept a connection within {TIMEOUT:?}: it hangs")]
     Deaf,
     /// A process that must not run an agent has the socket.
     #[error(
-        "process {process} of user {user} has the socket of shunt, and only an agent of root or of one's own user \
-         is asked; if it is an agent, run this command as user {user}; if not, end the process"
+        "a process of user {user} ({}) has the socket of shunt, and only an agent of root or of one's own user \
+         is asked; if it is an agent, run this command as user {user}; if not, end the process",
+        Peer::name(*.process)
     )]
     Impostor {
         /// The process ID, or 0 if it is not visible.
@@ -63,8 +64,9 @@ pub enum NoAnswer {
     },
     /// This process may not ask.
     #[error(
-        "shunt (process {process}) answers only to processes with CAP_NET_ADMIN in this network \
-         namespace: {reason}; run this command as root with that capability"
+        "shunt ({}) answers only to processes with CAP_NET_ADMIN in this network \
+         namespace: {reason}; run this command as root with that capability",
+        Peer::name(*.process)
     )]
     Refused {
         /// The process ID of the agent.
@@ -74,16 +76,18 @@ pub enum NoAnswer {
     },
     /// The agent closed the connection, although it answers this process.
     #[error(
-        "shunt (process {0}) closed the connection without an answer: it ends, or its version does not \
+        "shunt ({}) closed the connection without an answer: it ends, or its version does not \
          know the question of this command (version {OWN}); try again, or run the command with the \
-         agent's own binary"
+         agent's own binary",
+        Peer::name(*.0)
     )]
     Closed(i32),
     /// The answer is not that of this version.
     #[error(
-        "cannot read the answer of shunt (process {process}, version {version}) with this command \
+        "cannot read the answer of shunt ({}, version {version}) with this command \
          (version {OWN}): {reason}; run the command with the agent's own binary, for example in its \
-         container"
+         container",
+        Peer::name(*.process)
     )]
     Unreadable {
         /// The process ID of the agent.

@@ -87,6 +87,30 @@ fn quick_start_is_the_same_on_its_page_and_in_the_readme() -> Result<()> {
     Ok(())
 }
 
+/// A running agent programs missing rules again, and both helm and a changed label return before it ends.
+#[test]
+fn guides_wait_for_the_end_of_agents_before_they_remove_the_rules() -> Result<()> {
+    let mut ways_back = 0;
+    for entry in fs::read_dir(repository("deploy/guides"))? {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path)?;
+        let Some((_, back)) = text.split_once("\n## Back\n") else { continue };
+        let steps = back.split("\n## ").next().unwrap_or_default().replace("\\\n", " ");
+        let mut ends = steps.split("helm uninstall shunt").skip(1).chain(
+            steps.split("kubectl label node NODE shunt-").skip(1),
+        );
+        let waits = |after: &str| {
+            let next = after.lines().nth(1).unwrap_or_default();
+            next.contains("kubectl -n kube-system wait --for=delete pod -l app.kubernetes.io/name=shunt")
+        };
+        assert!(ends.all(waits), "{}: {steps}", path.display());
+        assert!(steps.contains("shunt:0.1.0 cleanup"), "{}: {steps}", path.display());
+        ways_back += 1;
+    }
+    assert_eq!(ways_back, 5);
+    Ok(())
+}
+
 #[test]
 fn value_that_does_not_exist_is_found() -> Result<()> {
     let values = serde_json::json!({"apiServer": {"host": ""}, "nodeSelector": {}});

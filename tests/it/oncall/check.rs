@@ -513,6 +513,18 @@ fn detection_of_local_traffic_is_judged_by_the_node() -> Result<()> {
     judged("detectLocalMode: NodeCIDR\n", "OK", "10.244.0.0/24")
 }
 
+/// As in `kubectl exec`: the agent knows its configuration, and the command has none.
+#[test]
+fn a_check_without_settings_judges_those_of_the_running_agent() -> Result<()> {
+    let world = World::with_web()?;
+    let agent = world.agent(CLUSTER_CIDR)?.start()?;
+    let detected = "10.244.0.0/16, fd00:244::/48 (clusterCIDR)";
+    check(&world.lab.node, &[])?.has("local-traffic", "OK", detected);
+    let given = check(&world.lab.node, &["--proxy-mode=nftables"])?;
+    given.has("local-traffic", "WARN", "no clusterCIDR");
+    agent.stop()
+}
+
 #[test]
 fn primary_addresses_are_unknown_without_the_node() -> Result<()> {
     let lab = Topology::new()?;

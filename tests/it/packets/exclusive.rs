@@ -97,6 +97,21 @@ fn processes_without_rights_delay_nothing_and_two_agents_still_exclude_each_othe
     Ok(())
 }
 
+/// The number of a process means nothing outside of its PID namespace.
+#[test]
+fn an_agent_of_another_container_has_no_process_number() -> Result<()> {
+    let world = World::with_web()?;
+    let agent = world.start()?;
+    let mut once = world.lab.node.command("unshare");
+    once.args(["--pid", "--fork", SHUNT, "run", "--once", "--hostname-override=node-1"]);
+    let output = once.arg("--manifests").arg(world.manifests.as_ref()).output()?;
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let held = "another shunt (in another container or PID namespace) programs";
+    assert!(told.contains(held), "{told}");
+    agent.stop()
+}
+
 #[test]
 fn a_user_without_rights_takes_no_lock() -> Result<()> {
     let world = World::with_web()?;
