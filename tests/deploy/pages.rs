@@ -96,12 +96,15 @@ fn guides_wait_for_the_end_of_agents_before_they_remove_the_rules() -> Result<()
         let text = fs::read_to_string(&path)?;
         let Some((_, back)) = text.split_once("\n## Back\n") else { continue };
         let steps = back.split("\n## ").next().unwrap_or_default().replace("\\\n", " ");
-        let mut ends = steps.split("helm uninstall shunt").skip(1).chain(
-            steps.split("kubectl label node NODE shunt-").skip(1),
-        );
+        let mut ends = steps
+            .split("helm uninstall shunt")
+            .skip(1)
+            .chain(steps.split("kubectl label node NODE shunt-").skip(1));
         let waits = |after: &str| {
             let next = after.lines().nth(1).unwrap_or_default();
-            next.contains("kubectl -n kube-system wait --for=delete pod -l app.kubernetes.io/name=shunt")
+            next.contains(
+                "kubectl -n kube-system wait --for=delete pod -l app.kubernetes.io/name=shunt",
+            )
         };
         assert!(ends.all(waits), "{}: {steps}", path.display());
         assert!(steps.contains("shunt:0.1.0 cleanup"), "{}: {steps}", path.display());
