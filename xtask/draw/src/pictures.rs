@@ -23,7 +23,7 @@ const TOP: &str = "64";
 /// What `shunt top` says when it leaves: the screen of before is shown again.
 const LEAVE: &str = "\x1b[?1049l";
 /// How long the kernel may look for a neighbour.
-const SEARCH: Duration = Duration::from_secs(30);
+const SEARCH: Duration = Duration::from_secs(90);
 
 /// A Service with clients: its namespace, name, ClusterIP, port, and their mean pause in milliseconds.
 type Load = (&'static str, &'static str, &'static str, u16, u64);
