@@ -124,7 +124,7 @@ const BOOTS: [Boot; 5] = [
             (
                 "scenarios",
                 SCENARIOS,
-                "--test-threads=1 --skip=kube- frontends:: policies::policies_decide load_balancers::ranges_change \
+                "--test-threads=1 --color=never --skip=kube- frontends:: policies::policies_decide load_balancers::ranges_change \
                  node_ports::an_interface flows::a_flow_ends_with_its_service flows::a_flow_leaves",
             ),
         ],
@@ -282,7 +282,7 @@ fn boot_machine(
                 format!("{filter}{skipped}")
             }
             Some(filter) if *program == SCENARIOS => {
-                format!("--test-threads=1 --skip=kube- {filter}")
+                format!("--test-threads=1 --color=never --skip=kube- {filter}")
             }
             Some(filter) => format!("{words} {filter}"),
             None => (*words).to_owned(),
