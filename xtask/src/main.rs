@@ -11,6 +11,7 @@
 mod agent;
 mod chart;
 mod ci;
+mod cluster;
 mod command;
 
 mod demo;
@@ -95,6 +96,8 @@ enum Task {
     Pictures,
     /// Build the pages of the repository as a site, and check its links
     Site,
+    /// Start Kubernetes on this machine, with shunt, and run upstream's tests: as root
+    Cluster(cluster::Arguments),
     /// Boot distribution kernels in QEMU and run the kernel and packet tests there
     VmTest(vm::Arguments),
     /// Make the image and run it in containerd as a kubelet does: as root
@@ -131,6 +134,7 @@ fn main() -> ExitCode {
         Task::Release(arguments) => release::run(&installer, arguments),
         Task::Pictures => suite::pictures(&installer),
         Task::Site => site::run(),
+        Task::Cluster(arguments) => cluster::cluster(&installer, arguments),
         Task::VmTest(arguments) => vm::run(&installer, arguments),
         Task::ContainerTest { args } => with_not_run(|not_run| {
             image::run(&installer)?;

@@ -36,6 +36,19 @@ pub(crate) const VM: &[Need] = &[
 ];
 /// For tests in containers.
 pub(crate) const CONTAINER: &[Need] = &[("containerd", "containerd"), ("buildah", "buildah")];
+/// For a cluster: its runtime, and what is in the images of upstream's tests.
+pub(crate) const CLUSTER: &[Need] = &[
+    ("runc", "runc"),
+    ("python3", "python3"),
+    ("openssl", "openssl"),
+    ("busybox", "busybox"),
+    ("curl", "curl"),
+    ("wget", "wget"),
+    ("nc.openbsd", "netcat-openbsd"),
+    ("iperf", "iperf"),
+    ("dig", "bind9-dnsutils"),
+    ("strip", "binutils"),
+];
 pub(crate) const ALL: &[&[Need]] = &[BUILD, NAMESPACES, TEST, VM, CONTAINER];
 
 const INSTALL: &str = r#"export DEBIAN_FRONTEND=noninteractive

@@ -1,0 +1,98 @@
+# The guide for kubeadm, there and back, with clients on each node and outside all the time; then a rollout, a drained
+# and a rebooted node, and an API server that restarts. Part of cluster.sh.
+# shellcheck shell=bash
+
+shunt_pod() { kubectl -n kube-system get pods -l app.kubernetes.io/name=shunt --field-selector "spec.nodeName=$1" -o name; }
+
+# Fails if a client has met an error since the last call, or has no success.
+nothing_was_lost() { # STEP
+    local lines successes
+    for pod in $(kubectl get pods -l app=client -o name); do
+        lines=$(kubectl logs "$pod" --since-time="$since")
+        successes=$(grep -c ok <<<"$lines" || true)
+        echo "$1: $pod: $successes answers, $(grep -c lost <<<"$lines" || true) lost"
+        [ "$successes" -gt 0 ] && ! grep lost <<<"$lines" || fail "$1: $pod lost connections"
+    done
+    since=$(date --utc +%FT%TZ)
+}
+
+guide() {
+    local i pod since
+    say "clients on every node"
+    kubectl apply -f "$here/client.yaml" >/dev/null
+    kubectl rollout status daemonset/client --timeout=2m
+    sleep 2
+    since=$(date --utc +%FT%TZ)
+
+    say "one node after the other"
+    kubectl -n kube-system get daemonset kube-proxy -o yaml >"$state/saved.yaml"
+    kubectl -n kube-system patch daemonset kube-proxy --patch '
+      {"spec": {"template": {"spec": {"affinity": {"nodeAffinity":
+        {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms":
+          [{"matchExpressions": [{"key": "shunt", "operator": "DoesNotExist"}]}]}}}}}}}'
+    kubectl -n kube-system rollout status daemonset/kube-proxy --timeout=2m
+    sed 's/^\( *\)kubernetes.io\/os: linux$/&\n\1shunt: "yes"/' "$rendered" | kubectl apply -f - >/dev/null
+    for i in $(seq "$nodes"); do
+        kubectl label node "node-$i" shunt=yes
+        until_true 60 "a pod of shunt on node-$i" bash -c "[ -n \"\$($0 kubectl -n kube-system get pods \
+            -l app.kubernetes.io/name=shunt --field-selector spec.nodeName=node-$i -o name)\" ]"
+        kubectl -n kube-system wait --for=condition=Ready "$(shunt_pod "node-$i")" --timeout=2m
+        kubectl -n kube-system exec "$(shunt_pod "node-$i")" -- shunt cleanup --kube-proxy --keep-own
+        until_true 90 "a node without problems" kubectl -n kube-system exec "$(shunt_pod "node-$i")" -- shunt status
+        inside "$control-node-$i" nft list tables | grep kube-proxy && fail "kube-proxy's tables stay on node-$i"
+        nothing_was_lost "node-$i moved"
+    done
+
+    say "all nodes"
+    kubectl -n kube-system delete daemonset kube-proxy
+    kubectl apply -f "$rendered" >/dev/null
+    kubectl -n kube-system rollout status daemonset/shunt --timeout=3m
+    nothing_was_lost "kube-proxy removed"
+
+    say "an update"
+    kubectl -n kube-system rollout restart daemonset/shunt
+    kubectl -n kube-system rollout status daemonset/shunt --timeout=3m
+    nothing_was_lost "shunt updated"
+
+    say "an API server that restarts"
+    restart_api_server
+    kubectl -n kube-system rollout restart daemonset/shunt
+    kubectl -n kube-system rollout status daemonset/shunt --timeout=3m
+    kubectl scale deployment/web --replicas=4
+    kubectl rollout status deployment/web --timeout=2m
+    nothing_was_lost "API server restarted"
+
+    say "a node that is drained and boots again"
+    kubectl drain node-2 --ignore-daemonsets --delete-emptydir-data --force --timeout=2m
+    nothing_was_lost "node-2 drained"
+    reboot_node 2
+    until_true 120 "the end of node-2" node_is_booted 2
+    kubectl uncordon node-2
+    kubectl -n kube-system wait --for=condition=Ready "$(shunt_pod node-2)" --timeout=3m
+    kubectl wait --for=condition=Ready pod -l app=client --timeout=3m
+    sleep 2
+    since=$(date --utc +%FT%TZ)
+    sleep 5
+    nothing_was_lost "node-2 booted"
+
+    say "back to kube-proxy"
+    kubectl -n kube-system delete daemonset shunt
+    kubectl -n kube-system wait --for=delete pod -l app.kubernetes.io/name=shunt --timeout=2m
+    kubectl apply -f "$state/kube-proxy.yaml" >/dev/null
+    kubectl -n kube-system rollout status daemonset/kube-proxy --timeout=3m
+    for i in $(seq "$nodes"); do
+        kubectl label node "node-$i" shunt-
+        kubectl -n kube-system run "on-node-$i" --quiet --rm --attach --restart=Never --image="localhost/shunt:$version" \
+            --pod-running-timeout=2m --overrides="$(printf '{"spec": {"nodeName": "node-%s",
+              "hostNetwork": true, "tolerations": [{"operator": "Exists"}], "containers": [{"name": "it",
+              "image": "localhost/shunt:%s", "args": ["cleanup"], "securityContext": {"runAsUser": 0, "privileged": true}}]}}' \
+              "$i" "$version")"
+        inside "$control-node-$i" nft list tables | grep shunt && fail "shunt's tables stay on node-$i"
+    done
+    nothing_was_lost "back on kube-proxy"
+}
+
+# True once the kubelet that has started now has said so.
+node_is_booted() {
+    [ "$(kubectl get node "node-$1" -o jsonpath='{.status.nodeInfo.bootID}')" != "" ] && node_is_ready "$1"
+}

@@ -1,0 +1,129 @@
+//! `cargo xtask cluster`: Kubernetes on this machine, with shunt or kube-proxy, and upstream's tests.
+//!
+//! Owns the build, the packages and the page with the results. Namespaces, nodes and images are the work of
+//! `tests/cluster/cluster.sh`, which runs without cargo, too.
+
+mod conformance;
+
+use std::env;
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::agent;
+use crate::command::{command, repository, run, stdout};
+use crate::packages::{self, Installer};
+
+const SCRIPT: &str = "tests/cluster/cluster.sh";
+/// The page with the results.
+const PAGE: &str = "docs/conformance.md";
+
+/// Arguments of `cargo xtask cluster`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Tells clusters of one machine apart
+    #[arg(long, global = true, default_value = "cluster")]
+    name: String,
+    /// The number of nodes, in three zones
+    #[arg(long, global = true, default_value_t = 3)]
+    nodes: u8,
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Start a cluster, in place of the one that runs
+    Up {
+        #[arg(default_value = "shunt")]
+        proxy: Proxy,
+    },
+    /// Start a cluster, run upstream's tests of networks and Services, and write docs/conformance.md
+    E2e {
+        #[arg(default_value = "shunt")]
+        proxy: Proxy,
+        /// Only specs whose name has this regular expression; the page stays as it is
+        #[arg(long)]
+        focus: Option<String>,
+    },
+    /// Move a cluster from kube-proxy to shunt and back by the guide for kubeadm, with traffic
+    Guide,
+    /// Remove everything that belongs to the cluster
+    Down,
+}
+
+/// What implements Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Proxy {
+    Shunt,
+    KubeProxy,
+}
+
+impl Proxy {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Shunt => "shunt",
+            Self::KubeProxy => "kube-proxy",
+        }
+    }
+}
+
+pub(crate) fn cluster(installer: &Installer, arguments: &Arguments) -> Result<()> {
+    let script = |words: &[&str]| {
+        let mut script = command(repository().join(SCRIPT));
+        script.args(words).env("SHUNT_CLUSTER", &arguments.name);
+        script.env("SHUNT_CLUSTER_NODES", arguments.nodes.to_string());
+        script
+    };
+    match &arguments.task {
+        Task::Down => run(&mut script(&["down"])),
+        Task::Up { proxy } => start(installer, script(&["up", proxy.name()])),
+        Task::Guide => {
+            start(installer, script(&["up", "kube-proxy"]))?;
+            run(&mut script(&["guide"]))
+        }
+        Task::E2e { proxy, focus } => {
+            start(installer, script(&["up", proxy.name()]))?;
+            let report = env::temp_dir().join(format!("shunt-e2e-{}.json", arguments.name));
+            let mut tests = script(&["e2e", proxy.name()]);
+            // Failures are in the report, too.
+            let outcome = run(tests.arg(&report).args(focus));
+            if focus.is_none() {
+                let text = fs::read_to_string(&report).context("the tests left no report")?;
+                write(*proxy, &text)?;
+            }
+            outcome
+        }
+    }
+}
+
+/// Builds the agent and starts a cluster with it.
+fn start(installer: &Installer, mut script: Command) -> Result<()> {
+    installer.ensure(&[
+        packages::BUILD,
+        packages::NAMESPACES,
+        packages::TEST,
+        packages::CLUSTER,
+    ])?;
+    run(script.env("SHUNT", agent::build()?))
+}
+
+/// Puts the results of one proxy beside those of the other.
+fn write(proxy: Proxy, report: &str) -> Result<()> {
+    let versions = match proxy {
+        Proxy::Shunt => {
+            let commit = stdout(command("git").args(["rev-parse", "--short", "HEAD"]))?;
+            format!("{} ({})", env!("CARGO_PKG_VERSION"), commit.trim())
+        }
+        Proxy::KubeProxy => "1.36.2, nftables".to_owned(),
+    };
+    let path = repository().join(PAGE);
+    let old = fs::read_to_string(&path).unwrap_or_default();
+    let kernel = stdout(command("uname").arg("-r"))?;
+    let date = stdout(command("date").args(["--utc", "+%F"]))?;
+    let head = [date.trim(), &versions, "1.36.2", kernel.trim()].map(str::to_owned);
+    let page = conformance::merge(&old, proxy.name(), head, report)?;
+    fs::write(&path, page).with_context(|| format!("cannot write {PAGE}"))
+}
