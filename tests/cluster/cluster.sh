@@ -97,7 +97,8 @@ control_plane() {
 start_api_server() {
     start kube-apiserver "$assets/kube-apiserver" --etcd-servers http://127.0.0.1:2379 \
         --cert-dir "$state/pki" --advertise-address $api --authorization-mode Node,RBAC \
-        --token-auth-file "$state/tokens" --allow-privileged --service-cluster-ip-range $service_cidrs \
+        --kubelet-preferred-address-types InternalIP --token-auth-file "$state/tokens" --allow-privileged \
+        --service-cluster-ip-range $service_cidrs \
         --service-account-issuer https://kubernetes.default.svc --enable-aggregator-routing \
         --service-account-key-file "$state/pki/accounts.key" \
         --service-account-signing-key-file "$state/pki/accounts.key"
