@@ -249,8 +249,8 @@ impl Watcher {
             Err(error) => {
                 self.is_current = false;
                 let reason = match error {
-                    // It has answered before, so the user may ask: it ends at this moment.
-                    NoAnswer::Refused { process, .. } | NoAnswer::Closed(process) => {
+                    // It has answered before: it ends at this moment.
+                    NoAnswer::Closed(process) => {
                         format!("shunt ({}) closed the connection", Peer::name(process))
                     }
                     error => error.to_string(),

@@ -104,7 +104,8 @@ impl World {
             let sent = socket.send_to(greeting.as_bytes(), to);
             // Those of other greetings may still come.
             let mut buffer = [0; 64];
-            if server.recv(&mut buffer).is_ok_and(|length| buffer[..length] == *greeting.as_bytes()) {
+            if server.recv(&mut buffer).is_ok_and(|length| buffer[..length] == *greeting.as_bytes())
+            {
                 break;
             }
             ensure!(Instant::now() < deadline, "no greeting at {to}: {sent:?}");
@@ -135,7 +136,8 @@ impl World {
         // Greetings may still come.
         let sentinel = from.port().to_be_bytes();
         while {
-            let length = self.server[&SENTINEL].recv(&mut buffer).context("the sentinel was lost")?;
+            let length =
+                self.server[&SENTINEL].recv(&mut buffer).context("the sentinel was lost")?;
             buffer[..length] != sentinel
         } {}
         let mut is_delivered = false;
