@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{Conflict, OVERSIZED};
 
+use super::observe::more;
 use crate::dataplane::Quarantined;
 use crate::events::{Notice, Regarding, Scope};
 use crate::http::{HEALTH_PURPOSE, PortReport};
@@ -59,7 +60,7 @@ pub(super) fn oversized(service: &ObjectName) -> Notice {
 }
 
 /// Returns the Event for a frontend that the kernel refuses.
-pub(super) fn refused(quarantined: &Quarantined) -> Notice {
+pub(super) fn refused(quarantined: &Quarantined, others: usize) -> Notice {
     Notice {
         regarding: quarantined.service.clone().map_or(Regarding::Node, Regarding::Service),
         scope: Scope::Cluster,
@@ -67,9 +68,11 @@ pub(super) fn refused(quarantined: &Quarantined) -> Notice {
         reason: "FrontendRefused",
         action: PROGRAM,
         note: format!(
-            "the kernel refuses {}; on this node it stays as it was, all else is programmed; \
+            "the kernel refuses {}{}; on this node it stays as it was, all else is programmed; \
              {WHAT_TO_DO}: {}",
-            quarantined.what, quarantined.reason
+            quarantined.what,
+            more(others),
+            quarantined.reason
         ),
     }
 }

@@ -30,7 +30,7 @@ use super::{
     Failure, ending, events, exclusive, leftovers, logging, netns, oneshot, process, taken_ports,
 };
 use crate::conntrack::{self, Conntrack, Sweeps, sysctl};
-use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
+use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace, by_service};
 use crate::directory::{Directory, Programmed};
 use crate::events::Recorder;
 use crate::http::{
@@ -134,8 +134,8 @@ fn once(
     let snapshot = dataplane.snapshot();
     snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
     snapshot.oversized.iter().for_each(report_oversized);
-    for quarantined in &snapshot.quarantined {
-        report_refused(quarantined, "fix the Service and run this again");
+    for (quarantined, others) in by_service(snapshot.quarantined.iter()) {
+        report_refused(quarantined, others, "fix the Service and run this again");
     }
     log_synced(report, dataplane.stats().took, &snapshot);
     if let Some(without) = WithoutNode::of(&snapshot) {
