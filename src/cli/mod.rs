@@ -26,7 +26,6 @@ mod settings;
 mod sources;
 mod status;
 mod taken_ports;
-mod top;
 mod trace;
 
 use std::io::{self, Write};
@@ -72,7 +71,6 @@ pub fn main() -> ExitCode {
         args::Command::Check(check) => check::check(&check),
         args::Command::Explain(explain) => explain::explain(&explain),
         args::Command::Services(services) => services::services(&services),
-        args::Command::Top(top) => top::top(&top),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
         args::Command::Trace(trace) => trace::trace(&trace),
         args::Command::Version(version) => meta::version(&version),

@@ -6,7 +6,6 @@ mod explain;
 mod kube_proxy;
 mod meta;
 mod services;
-mod top;
 mod trace;
 
 use std::path::PathBuf;
@@ -23,7 +22,6 @@ pub use explain::{Destination, Explain, ExplainOutput};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 pub use meta::{Completion, Man, Shell, ShowVersion, VersionOutput};
 pub use services::{Services, ServicesOutput};
-pub use top::{Top, TopOutput};
 pub use trace::Trace;
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
@@ -55,8 +53,6 @@ pub enum Command {
     Explain(Explain),
     /// Show Services with their frontends, endpoints, counters and states.
     Services(Services),
-    /// Show the new connections a second of each Service, live.
-    Top(Top),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
     /// Follow real packets through all rules, and show what becomes of them.
