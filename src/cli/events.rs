@@ -11,7 +11,6 @@ use crate::dataplane::Quarantined;
 use crate::events::{Notice, Regarding, Scope};
 use crate::http::{HEALTH_PURPOSE, PortReport};
 use crate::kube_proxy::Found;
-use crate::taken_ports::TakenPort;
 
 /// The action of Events about Services.
 const PROGRAM: &str = "ProgramService";
@@ -134,19 +133,6 @@ pub(super) fn unbound(service: &ObjectName, address: SocketAddr, error: &io::Err
         reason: "FailedToStartServiceHealthcheck",
         action: "Listen",
         note: format!("cannot listen for health checks on {address}: {error}"),
-    }
-}
-
-/// Returns the Event for a node port on which another process of the node `node` listens.
-pub(super) fn node_port_taken(taken: &TakenPort, node: &str) -> Notice {
-    let (namespace, name) = taken.service.split_once('/').unwrap_or_default();
-    Notice {
-        regarding: Regarding::Service(ObjectName::new(namespace, name)),
-        scope: Scope::Node,
-        is_warning: true,
-        reason: "NodePortTaken",
-        action: PROGRAM,
-        note: format!("on node {node}: {taken}; {}", taken.remedy()),
     }
 }
 

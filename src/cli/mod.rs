@@ -10,7 +10,6 @@ mod exclusive;
 mod explain;
 mod health;
 mod kernel_errors;
-mod leftovers;
 mod logging;
 mod meta;
 mod netns;
@@ -25,7 +24,7 @@ mod services;
 mod settings;
 mod sources;
 mod status;
-mod taken_ports;
+mod surroundings;
 mod trace;
 
 use std::io::{self, Write};

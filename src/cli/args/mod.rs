@@ -105,13 +105,10 @@ pub struct Run {
     /// never.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = period)]
     pub drift_check_period: Duration,
-    /// How often to check for a running kube-proxy and for its leftover rules; 0 for once, at the
-    /// start.
+    /// How often to look for a running kube-proxy, for its leftover rules, and for other processes that
+    /// listen on node ports; 0 for once, at the start.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
-    /// How often to look for other processes that listen on a node port; 0 for never.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = period)]
-    pub node_port_check_period: Duration,
     /// Export the new connections of each Service port: off or counters.
     #[arg(long, value_name = "off|counters", default_value = "off", hide_possible_values = true)]
     pub service_metrics: ServiceMetrics,
