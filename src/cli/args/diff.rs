@@ -49,8 +49,6 @@ pub enum ModeName {
     Nftables,
     /// kube-proxy's chains in the tables of iptables-nft.
     Iptables,
-    /// Virtual servers of IPVS.
-    Ipvs,
 }
 
 impl From<ModeName> for Mode {
@@ -58,7 +56,6 @@ impl From<ModeName> for Mode {
         match name {
             ModeName::Nftables => Mode::Nftables,
             ModeName::Iptables => Mode::Iptables,
-            ModeName::Ipvs => Mode::Ipvs,
         }
     }
 }
