@@ -32,6 +32,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use serde::Serialize;
 
 use crate::escape;
 
@@ -90,6 +91,11 @@ pub fn main() -> ExitCode {
     };
     logging::flush();
     code
+}
+
+/// Writes a result as JSON.
+fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
 }
 
 /// Writes data to stdout, which may be a terminal.

@@ -226,10 +226,7 @@ fn written(picture: &Picture, arguments: &Arguments, form: Form) -> anyhow::Resu
         ServicesOutput::Json if form != Form::Only => {
             serde_json::to_string(picture).context("cannot write the Services as JSON")? + "\n"
         }
-        ServicesOutput::Json => {
-            let json = serde_json::to_string_pretty(picture);
-            json.context("cannot write the Services as JSON")? + "\n"
-        }
+        ServicesOutput::Json => super::json(picture)?,
         ServicesOutput::Yaml => {
             let yaml = serde_saphyr::to_string(picture);
             let yaml = yaml.context("cannot write the Services as YAML")?;

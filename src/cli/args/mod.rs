@@ -16,11 +16,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
-pub use check::{Check, CheckOutput};
-pub use diff::{Against, Diff, DiffOutput};
-pub use explain::{Destination, Explain, ExplainOutput};
+pub use check::Check;
+pub use diff::{Against, Diff};
+pub use explain::{Destination, Explain};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
-pub use meta::{Completion, Man, Shell, ShowVersion, VersionOutput};
+pub use meta::{Completion, Man, Shell, ShowVersion};
 pub use services::{Services, ServicesOutput};
 pub use trace::Trace;
 
@@ -168,9 +168,6 @@ pub struct Render {
     /// Read objects from this file or directory of YAML or JSON. Can be given several times.
     #[arg(long, value_name = "PATH", required = true)]
     pub manifests: Vec<PathBuf>,
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = Output::Nft)]
-    pub output: Output,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub settings: Settings,
@@ -191,8 +188,8 @@ pub struct Render {
 }))]
 pub struct Status {
     /// Output format.
-    #[arg(long, value_enum, default_value_t = StatusOutput::Text)]
-    pub output: StatusOutput,
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub output: Format,
     /// Only exit with 0 if the agent of this container has programmed the rules, or waits until that
     /// of another container ends: for the startup probe.
     #[arg(long, conflicts_with = "output")]
@@ -205,9 +202,9 @@ pub struct Status {
     pub logging: HiddenLogging,
 }
 
-/// The output format of `shunt status`.
+/// The output format of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StatusOutput {
+pub enum Format {
     /// Text for people.
     Text,
     /// JSON with every field.
@@ -230,15 +227,6 @@ pub struct Cleanup {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub logging: HiddenLogging,
-}
-
-/// The output format of `shunt render`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// The syntax of nft.
-    Nft,
-    /// JSON with one object per frontend.
-    Json,
 }
 
 #[cfg(test)]
@@ -284,11 +272,11 @@ mod tests {
     #[test]
     fn status_has_a_switch_that_may_have_a_value() {
         for (words, level, output) in [
-            ("shunt status", None, StatusOutput::Text),
-            ("shunt status -v", Some("1"), StatusOutput::Text),
-            ("shunt status -v --output json", Some("1"), StatusOutput::Json),
-            ("shunt status --v=0 --output=json", Some("0"), StatusOutput::Json),
-            ("shunt status -v 4", Some("4"), StatusOutput::Text),
+            ("shunt status", None, Format::Text),
+            ("shunt status -v", Some("1"), Format::Text),
+            ("shunt status -v --output json", Some("1"), Format::Json),
+            ("shunt status --v=0 --output=json", Some("0"), Format::Json),
+            ("shunt status -v 4", Some("4"), Format::Text),
         ] {
             let parsed = Arguments::try_parse_from(words.split(' ')).expect(words);
             let Command::Status(status) = parsed.command else { panic!("{words}") };
