@@ -33,6 +33,5 @@ pub mod source;
 pub mod spanned_yaml;
 pub mod status;
 pub mod taken_ports;
-pub mod top;
 pub mod trace;
 pub mod version;

@@ -15,6 +15,8 @@ use crate::dataplane::{MissingFeature, features, has_ipv6, has_owned_tables, mis
 pub(super) struct Facts {
     /// The release, such as `6.12.48-amd64`.
     release: String,
+    /// `/proc/version`. The release of a distribution may be older than its kernel.
+    version: String,
     nf_tables: NfTables,
     families: Vec<Family>,
     /// The value of `--own-tables`.
@@ -44,7 +46,8 @@ impl Facts {
     ) -> Facts {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let nf_tables = NfTables::gather(node_context);
-        Facts { release: release.trim().to_owned(), nf_tables, families, own_tables }
+        let version = std::fs::read_to_string("/proc/version").unwrap_or_default();
+        Facts { release: release.trim().to_owned(), version, nf_tables, families, own_tables }
     }
 }
 
@@ -104,7 +107,18 @@ pub(super) fn judge(facts: &Facts) -> Vec<Line> {
         NfTables::Present { has_ipv6, missing, has_owned_tables, conntrack } => {
             let [nf_tables, ..] = NAMES;
             vec![
-                Line::ok(nf_tables, format!("answers (Linux {})", facts.release)),
+                Line::ok(
+                    nf_tables,
+                    match freed_early_before(&facts.version) {
+                        None => format!("answers (Linux {})", facts.release),
+                        Some(fixed) => format!(
+                            "answers (Linux {}, which may lack the fix of CVE-2026-31665, in Linux \
+                             {fixed}: drain the node before shunt cleanup, or an update that \
+                             replaces the tables)",
+                            facts.release
+                        ),
+                    },
+                ),
                 kernel_features(missing, *has_ipv6),
                 table_ownership(facts.own_tables, has_owned_tables),
                 connection_tracking(conntrack),
@@ -113,6 +127,34 @@ pub(super) fn judge(facts: &Facts) -> Vec<Line> {
     };
     lines.push(ipv6(facts));
     lines
+}
+
+/// Returns the version with the fix of CVE-2026-31665 for a kernel that is older: it frees the timeouts
+/// of connections too early when their table goes. A distribution may have the fix by itself.
+fn freed_early_before(version: &str) -> Option<&'static str> {
+    const FIXED: [([u32; 3], &str); 7] = [
+        ([5, 10, 253], "5.10.253"),
+        ([5, 15, 203], "5.15.203"),
+        ([6, 1, 169], "6.1.169"),
+        ([6, 6, 135], "6.6.135"),
+        ([6, 12, 82], "6.12.82"),
+        ([6, 18, 23], "6.18.23"),
+        ([6, 19, 13], "6.19.13"),
+    ];
+    let words = version.split(|c: char| !c.is_ascii_digit() && c != '.');
+    let number = |word: &str| {
+        let mut parts = word.split('.').map(|part| part.parse().ok());
+        Some([parts.next()??, parts.next()??, parts.next()??])
+    };
+    let (series, _) = version.strip_prefix("Linux version ")?.split_once(['-', ' '])?;
+    let [major, minor, _] = number(series).or_else(|| number(&format!("{series}.0")))?;
+    // Debian's release 6.1.0 is Linux 6.1.192, which its version says, too.
+    let newest = words.filter_map(number).filter(|it| it[..2] == [major, minor]).max()?;
+    match FIXED.iter().find(|(fixed, _)| fixed[..2] == [major, minor]) {
+        Some((fixed, name)) => (newest < *fixed).then_some(name),
+        // Series between these get no fixes.
+        None => (newest < [6, 19, 13]).then_some("6.19.13"),
+    }
 }
 
 /// The names of the lines that need nf_tables.
@@ -205,7 +247,8 @@ mod tests {
 
     fn facts(nf_tables: NfTables) -> Facts {
         let families = Family::ALL.into();
-        Facts { release: "6.1.0".to_owned(), nf_tables, families, own_tables: true }
+        let (release, version) = ("6.1.0".to_owned(), String::new());
+        Facts { release, version, nf_tables, families, own_tables: true }
     }
 
     fn results(facts: &Facts) -> Vec<Outcome> {
@@ -249,6 +292,32 @@ mod tests {
             *has_ipv6 = false;
         }
         assert_eq!(results(&no_tables), [Good, Good, Good, Good, Warn]);
+    }
+
+    #[test]
+    fn kernels_that_free_timeouts_early_are_named() {
+        for (version, fixed) in [
+            ("Linux version 6.12.81 (a@b) (gcc 12.2.0) #1 SMP", Some("6.12.82")),
+            ("Linux version 6.12.82 (a@b) (gcc 12.2.0) #1 SMP", None),
+            (
+                "Linux version 6.1.0-56-cloud-amd64 (d@d) (gcc-12 12.2.0-14) #1 Debian 6.1.192-1",
+                None,
+            ),
+            (
+                "Linux version 6.1.0-20-amd64 (d@d) (gcc-12 12.2.0-14) #1 Debian 6.1.85-1",
+                Some("6.1.169"),
+            ),
+            ("Linux version 5.14.0-570.el9.x86_64 (m@c) (gcc 11.5.0) #1 SMP", Some("6.19.13")),
+            ("Linux version 7.2.13+deb14-cloud-amd64 (d@d) (gcc 15.2.0) #1 Debian 7.2.13-1", None),
+            ("", None),
+        ] {
+            assert_eq!(freed_early_before(version), fixed, "{version}");
+        }
+        let old = Facts {
+            version: "Linux version 6.1.100 #1".to_owned(),
+            ..present(Vec::new(), true, Ok(()))
+        };
+        assert!(judge(&old)[0].text.contains("CVE-2026-31665, in Linux 6.1.169"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 use shunt_core::model::Change;
 
-use super::args::{Arguments, Check, CheckOutput, Run};
+use super::args::{Arguments, Check, Format, Run};
 use super::health::families;
 use super::settings::{Effective, Unusable, load};
 use super::sources::runtime;
@@ -51,11 +51,8 @@ pub(super) fn check(arguments: &Check) -> Result<(), Failure> {
     };
     let report = run_checks(inputs(arguments, effective, running, problems, api, objects));
     super::print(&match arguments.output {
-        CheckOutput::Text => report.to_string(),
-        CheckOutput::Json => {
-            let json = serde_json::to_string_pretty(&report);
-            json.context("cannot write the lines as JSON")? + "\n"
-        }
+        Format::Text => report.to_string(),
+        Format::Json => super::json(&report)?,
     })?;
     if report.has_failures() { Err(Failure::Problems) } else { Ok(()) }
 }

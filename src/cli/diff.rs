@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use nfnetlink::nft::Socket;
 use shunt_core::plan::Desired;
 
-use super::args::{Against, Diff, DiffOutput};
+use super::args::{Against, Diff, Format};
 use super::kernel_errors::explain;
 use super::{Failure, netns, objects};
 use crate::dataplane::compare;
@@ -79,8 +79,8 @@ fn with_kernel(arguments: &Diff, reader: &objects::Reader) -> Result<(String, bo
             notes: quarantine.into_iter().collect(),
         };
         let text = match arguments.output {
-            DiffOutput::Text => comparison.to_string(),
-            DiffOutput::Json => format!("{:#}\n", comparison.json()),
+            Format::Text => comparison.to_string(),
+            Format::Json => super::json(&comparison.json())?,
         };
         return Ok((text, comparison.is_same()));
     }
@@ -97,8 +97,8 @@ fn against_kube_proxy(arguments: &Diff, desired: &Desired) -> anyhow::Result<(St
     })?;
     let comparison = diff::against(&forwarding, desired);
     let text = match arguments.output {
-        DiffOutput::Text => comparison.to_string(),
-        DiffOutput::Json => format!("{:#}\n", diff::json(&comparison)),
+        Format::Text => comparison.to_string(),
+        Format::Json => super::json(&diff::json(&comparison))?,
     };
     Ok((text, comparison.is_same()))
 }

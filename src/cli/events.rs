@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use shunt_core::model::ObjectName;
 use shunt_core::plan::{Conflict, OVERSIZED};
 
+use super::observe::more;
 use crate::dataplane::Quarantined;
 use crate::events::{Notice, Regarding, Scope};
 use crate::http::{HEALTH_PURPOSE, PortReport};
 use crate::kube_proxy::Found;
-use crate::taken_ports::TakenPort;
 
 /// The action of Events about Services.
 const PROGRAM: &str = "ProgramService";
@@ -59,7 +59,7 @@ pub(super) fn oversized(service: &ObjectName) -> Notice {
 }
 
 /// Returns the Event for a frontend that the kernel refuses.
-pub(super) fn refused(quarantined: &Quarantined) -> Notice {
+pub(super) fn refused(quarantined: &Quarantined, others: usize) -> Notice {
     Notice {
         regarding: quarantined.service.clone().map_or(Regarding::Node, Regarding::Service),
         scope: Scope::Cluster,
@@ -67,9 +67,11 @@ pub(super) fn refused(quarantined: &Quarantined) -> Notice {
         reason: "FrontendRefused",
         action: PROGRAM,
         note: format!(
-            "the kernel refuses {}; on this node it stays as it was, all else is programmed; \
+            "the kernel refuses {}{}; on this node it stays as it was, all else is programmed; \
              {WHAT_TO_DO}: {}",
-            quarantined.what, quarantined.reason
+            quarantined.what,
+            more(others),
+            quarantined.reason
         ),
     }
 }
@@ -131,19 +133,6 @@ pub(super) fn unbound(service: &ObjectName, address: SocketAddr, error: &io::Err
         reason: "FailedToStartServiceHealthcheck",
         action: "Listen",
         note: format!("cannot listen for health checks on {address}: {error}"),
-    }
-}
-
-/// Returns the Event for a node port on which another process of the node `node` listens.
-pub(super) fn node_port_taken(taken: &TakenPort, node: &str) -> Notice {
-    let (namespace, name) = taken.service.split_once('/').unwrap_or_default();
-    Notice {
-        regarding: Regarding::Service(ObjectName::new(namespace, name)),
-        scope: Scope::Node,
-        is_warning: true,
-        reason: "NodePortTaken",
-        action: PROGRAM,
-        note: format!("on node {node}: {taken}; {}", taken.remedy()),
     }
 }
 

@@ -9,7 +9,7 @@ use shunt_core::explain::{Code, Finding};
 use shunt_core::model::{Family, ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
-use super::args::{Destination, Explain, ExplainOutput};
+use super::args::{Destination, Explain, Format};
 use super::kernel_errors;
 use super::objects::{From, Reader};
 use super::{Failure, print};
@@ -55,14 +55,12 @@ pub(super) fn explain(arguments: &Explain) -> Result<(), Failure> {
 }
 
 fn output<T: serde::Serialize + std::fmt::Display>(
-    format: ExplainOutput,
+    format: Format,
     explanation: &T,
 ) -> anyhow::Result<String> {
     Ok(match format {
-        ExplainOutput::Text => explanation.to_string(),
-        ExplainOutput::Json => {
-            format!("{}\n", serde_json::to_string_pretty(explanation).context("cannot write JSON")?)
-        }
+        Format::Text => explanation.to_string(),
+        Format::Json => super::json(explanation)?,
     })
 }
 

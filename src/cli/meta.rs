@@ -8,7 +8,7 @@ use clap::{Command, CommandFactory};
 use clap_complete::aot::{self, generate};
 use clap_mangen::Man as Page;
 
-use super::args::{Arguments, Completion, Man, Shell, ShowVersion, VersionOutput};
+use super::args::{Arguments, Completion, Format, Man, Shell, ShowVersion};
 use super::{Failure, print};
 use crate::version::Build;
 
@@ -18,7 +18,7 @@ pub(super) fn version(arguments: &ShowVersion) -> Result<(), Failure> {
     let kernel = nix::sys::utsname::uname().ok();
     let kernel = kernel.as_ref().map(|name| name.release().to_string_lossy());
     let text = match arguments.output {
-        VersionOutput::Text => {
+        Format::Text => {
             let commit = build.commit.unwrap_or("unknown");
             let Build { version, os, arch, profile, .. } = build;
             let kernel = kernel.unwrap_or("unknown".into());
@@ -26,10 +26,10 @@ pub(super) fn version(arguments: &ShowVersion) -> Result<(), Failure> {
                 "shunt {version}\ncommit {commit}\nbuild  {profile}, {os} {arch}\nkernel {kernel}\n"
             )
         }
-        VersionOutput::Json => {
+        Format::Json => {
             let mut json = build.json();
             json["kernel"] = kernel.into();
-            format!("{json:#}\n")
+            super::json(&json)?
         }
     };
     Ok(print(&text)?)

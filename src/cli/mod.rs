@@ -10,7 +10,6 @@ mod exclusive;
 mod explain;
 mod health;
 mod kernel_errors;
-mod leftovers;
 mod logging;
 mod meta;
 mod netns;
@@ -25,8 +24,7 @@ mod services;
 mod settings;
 mod sources;
 mod status;
-mod taken_ports;
-mod top;
+mod surroundings;
 mod trace;
 
 use std::io::{self, Write};
@@ -34,6 +32,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use serde::Serialize;
 
 use crate::escape;
 
@@ -72,7 +71,6 @@ pub fn main() -> ExitCode {
         args::Command::Check(check) => check::check(&check),
         args::Command::Explain(explain) => explain::explain(&explain),
         args::Command::Services(services) => services::services(&services),
-        args::Command::Top(top) => top::top(&top),
         args::Command::Cleanup(cleanup) => cleanup::cleanup(&cleanup),
         args::Command::Trace(trace) => trace::trace(&trace),
         args::Command::Version(version) => meta::version(&version),
@@ -93,6 +91,11 @@ pub fn main() -> ExitCode {
     };
     logging::flush();
     code
+}
+
+/// Writes a result as JSON.
+fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
 }
 
 /// Writes data to stdout, which may be a terminal.

@@ -128,12 +128,16 @@ impl Observer {
                 self.known.repaired(&writers);
                 self.events.record(events::repaired(repaired, &writers));
             }
-            Event::Quarantined(quarantined) => {
-                report_refused(quarantined, events::WHAT_TO_DO);
-                self.events.record(events::refused(quarantined));
+            Event::Quarantined(quarantined, others) => {
+                report_refused(quarantined, others, events::WHAT_TO_DO);
+                self.events.record(events::refused(quarantined, others));
             }
-            Event::Released(released) => {
-                tracing::info!(frontend = %released.what, "no longer refused by the kernel");
+            Event::Released(released, others) => {
+                tracing::info!(
+                    frontend = %released.what,
+                    "no longer refused by the kernel{}",
+                    more(others)
+                );
             }
             Event::Conflict(conflict) => {
                 report_conflict(conflict, &self.locations);
@@ -305,12 +309,21 @@ fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
 }
 
 /// Logs a refused frontend and the remedy.
-pub(super) fn report_refused(quarantined: &Quarantined, next: &str) {
+pub(super) fn report_refused(quarantined: &Quarantined, others: usize, next: &str) {
     tracing::error!(
         frontend = %quarantined.what,
-        "the kernel refuses this frontend; it stays as it was, all else is programmed; {next}: {}",
+        "the kernel refuses this frontend{}; it stays as it was, all else is programmed; {next}: {}",
+        more(others),
         quarantined.reason
     );
+}
+
+/// The rest of a sentence about a frontend that is true for others of its Service.
+pub(super) fn more(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        others => format!(" and {others} others of its Service"),
+    }
 }
 
 /// Logs a Service whose hash tables or weights would need too many elements.

@@ -15,7 +15,6 @@ use super::args::{Run, ServiceMetrics};
 use super::ending::{Vital, Work};
 use super::health::{HealthState, families, health_source};
 use super::kernel_errors::explain;
-use super::leftovers::Reports;
 use super::observe::{
     Observer, PendingSysctls, log_node_ports, log_synced, report_conflict, report_oversized,
     report_refused, sweep,
@@ -26,11 +25,10 @@ use super::reload::{
 };
 use super::settings::{Effective, effective};
 use super::sources::{Objects, Parts, runtime};
-use super::{
-    Failure, ending, events, exclusive, leftovers, logging, netns, oneshot, process, taken_ports,
-};
+use super::surroundings::Reports;
+use super::{Failure, ending, events, exclusive, logging, netns, oneshot, process, surroundings};
 use crate::conntrack::{self, Conntrack, Sweeps, sysctl};
-use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace};
+use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace, by_service};
 use crate::directory::{Directory, Programmed};
 use crate::events::Recorder;
 use crate::http::{
@@ -46,6 +44,7 @@ use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
 use crate::status::{AgentState, Sources, Status, WithoutNode};
+use crate::taken_ports::{NodePorts, Report};
 use crate::trace::remove_orphans;
 
 /// The interval of looks at the sysctls whose values the tables have. A look reads ten small files.
@@ -134,8 +133,8 @@ fn once(
     let snapshot = dataplane.snapshot();
     snapshot.conflicts.iter().for_each(|conflict| report_conflict(conflict, &locations));
     snapshot.oversized.iter().for_each(report_oversized);
-    for quarantined in &snapshot.quarantined {
-        report_refused(quarantined, "fix the Service and run this again");
+    for (quarantined, others) in by_service(snapshot.quarantined.iter()) {
+        report_refused(quarantined, others, "fix the Service and run this again");
     }
     log_synced(report, dataplane.stats().took, &snapshot);
     if let Some(without) = WithoutNode::of(&snapshot) {
@@ -249,26 +248,31 @@ fn keep_running(
         let commands = commands.clone();
         move || follow_addresses(&mut interfaces, &commands)
     })?;
-    start_thread("kube-proxy", {
-        let period = arguments.kube_proxy_check_period;
-        let reports =
-            Reports { events: events.clone(), metrics: metrics.clone(), known: known.clone() };
-        move || leftovers::look(period, &reports)
-    })?;
-    let parts = taken_ports::Parts {
-        known: &known,
-        directory: &directory,
-        metrics: &metrics,
-        events: &events,
+    let taken_node_ports = {
+        let (known, directory) = (known.clone(), directory.clone());
+        move || {
+            let context = known.node_context();
+            let addresses = context.map(|it| it.own_node_port_addresses()).unwrap_or_default();
+            Report::of_now(&directory.read(NodePorts::of), &addresses)
+        }
     };
-    taken_ports::start(arguments.node_port_check_period, &parts)
-        .context("cannot start the thread \"taken ports\"")?;
+    start_thread("surroundings", {
+        let period = arguments.kube_proxy_check_period;
+        let reports = Reports {
+            events: events.clone(),
+            metrics: metrics.clone(),
+            known: known.clone(),
+            taken_node_ports: Box::new(taken_node_ports.clone()),
+        };
+        move || surroundings::look(period, &reports)
+    })?;
     let health_of = health_source(health_seen, commands.backlog(), unswept.clone(), families);
     let sources = Sources {
         health: health_of.clone(),
         unswept,
         unbound: unbound.clone(),
         loopback: Box::new(move || loopback_state.report()),
+        taken_node_ports: Box::new(taken_node_ports),
         lost_log_lines: lost_lines,
     };
     let status = known.clone().teller(sources);

@@ -22,7 +22,7 @@ use crate::presence::Peer;
 use crate::query::{NoAnswer, Objects, Refresh, ask_objects, ask_refresh};
 use crate::services::{
     Columns, Kernel, Picture, Selected, Sources, TrackedConnections, differing as differing_now,
-    picture,
+    picture, picture_of_kernel,
 };
 use crate::source::manifests::{self, Locations};
 
@@ -48,26 +48,106 @@ pub(super) fn services(arguments: &Arguments) -> Result<(), Failure> {
         return Err(error.into());
     }
     netns::enter(arguments.netns.as_deref())?;
-    let mut watcher = Watcher::start(arguments, selected)?;
-    let Some(period) = arguments.watch else {
-        let picture = watcher.picture();
-        check(&picture, &watcher.selected)?;
-        return Ok(super::print(&written(&picture, arguments, Form::Only)?)?);
-    };
+    let mut view = View::start(arguments, &selected)?;
     let mut next = Instant::now();
+    let mut form = if arguments.watch.is_some() { Form::First } else { Form::Only };
     loop {
-        let picture = watcher.picture();
-        if watcher.is_first {
-            check(&picture, &watcher.selected)?;
+        let mut picture = view.picture();
+        picture.sort(arguments.sort);
+        if form != Form::Later {
+            check(&picture, &selected)?;
         }
-        let form = if watcher.is_first { Form::First } else { Form::Later };
-        watcher.is_first = false;
-        if !show(&written(&picture, arguments, form)?, arguments.output)? {
+        let text = written(&picture, arguments, form)?;
+        let Some(period) = arguments.watch else {
+            return Ok(super::print(&text)?);
+        };
+        if !show(&text, arguments.output)? {
             return Ok(());
         }
+        form = Form::Later;
         next = (next + period).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        watcher.refresh();
+        view.refresh();
+    }
+}
+
+/// Where pictures come from.
+enum View {
+    /// The agent's objects and the kernel.
+    Agent(Box<Watcher>),
+    /// The kernel's tables, which outlive the agent.
+    Kernel(Box<Leftovers>),
+}
+
+impl View {
+    fn start(arguments: &Arguments, selected: &Selected) -> anyhow::Result<View> {
+        match Watcher::start(arguments, selected.clone()) {
+            Ok(watcher) => Ok(View::Agent(Box::new(watcher))),
+            Err(NoAnswer::NoAgent) => match Leftovers::start(selected.clone())? {
+                Some(leftovers) => Ok(View::Kernel(Box::new(leftovers))),
+                None => {
+                    Err(anyhow!("{}; --manifests shows the Services in files", NoAnswer::NoAgent))
+                }
+            },
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn picture(&mut self) -> Picture {
+        match self {
+            View::Agent(watcher) => watcher.picture(),
+            View::Kernel(leftovers) => leftovers.picture(),
+        }
+    }
+
+    fn refresh(&mut self) {
+        match self {
+            View::Agent(watcher) => watcher.refresh(),
+            View::Kernel(leftovers) => leftovers.read_again(),
+        }
+    }
+}
+
+/// What is in the kernel without an agent.
+struct Leftovers {
+    selected: Selected,
+    socket: Socket,
+    now: (Verdicts, Instant),
+    before: Option<(Verdicts, Instant)>,
+    problem: Option<String>,
+}
+
+impl Leftovers {
+    /// Returns `None` if the kernel has no Service of shunt.
+    fn start(selected: Selected) -> anyhow::Result<Option<Leftovers>> {
+        let read = || -> Result<_, nfnetlink::nft::Error> {
+            let mut socket = Socket::open()?;
+            let found = verdicts(&mut socket)?;
+            Ok((socket, found))
+        };
+        let (socket, found) = read().context("no shunt runs, and the kernel cannot be read")?;
+        let (now, before, problem) = ((found, Instant::now()), None, None);
+        let is_empty = now.0.is_empty();
+        Ok((!is_empty).then_some(Leftovers { selected, socket, now, before, problem }))
+    }
+
+    fn read_again(&mut self) {
+        match verdicts(&mut self.socket) {
+            Ok(found) => {
+                self.before = Some(std::mem::replace(&mut self.now, (found, Instant::now())));
+                self.problem = None;
+            }
+            Err(error) => self.problem = Some(format!("cannot read the kernel: {error}")),
+        }
+    }
+
+    fn picture(&self) -> Picture {
+        let (found, now) = &self.now;
+        let before = self.before.as_ref();
+        let before = before.map(|(found, then)| (found, now.saturating_duration_since(*then)));
+        let without = format!("{}; this is what the kernel has", NoAnswer::NoAgent);
+        let problems = [without].into_iter().chain(self.problem.clone()).collect();
+        picture_of_kernel(found, before, &self.selected, problems)
     }
 }
 
@@ -114,7 +194,8 @@ fn of_manifests(arguments: &Arguments, selected: &Selected) -> Result<(), Failur
     let mut desired = Desired::new(settings.options(), &settings.node_name);
     desired.update(&store, &dirty);
     let sources = Sources { store: &store, desired: &desired, agent: None, last_changes: &[] };
-    let picture = picture(sources, Kernel::default(), selected, Vec::new());
+    let mut picture = picture(sources, Kernel::default(), selected, Vec::new());
+    picture.sort(arguments.sort);
     check(&picture, selected)?;
     let mut text = written(&picture, arguments, Form::Only)?;
     if matches!(arguments.output, ServicesOutput::Text | ServicesOutput::Wide) {
@@ -145,10 +226,7 @@ fn written(picture: &Picture, arguments: &Arguments, form: Form) -> anyhow::Resu
         ServicesOutput::Json if form != Form::Only => {
             serde_json::to_string(picture).context("cannot write the Services as JSON")? + "\n"
         }
-        ServicesOutput::Json => {
-            let json = serde_json::to_string_pretty(picture);
-            json.context("cannot write the Services as JSON")? + "\n"
-        }
+        ServicesOutput::Json => super::json(picture)?,
         ServicesOutput::Yaml => {
             let yaml = serde_saphyr::to_string(picture);
             let yaml = yaml.context("cannot write the Services as YAML")?;
@@ -165,9 +243,11 @@ fn show(text: &str, output: ServicesOutput) -> anyhow::Result<bool> {
     let mut stdout = io::stdout().lock();
     let is_table = matches!(output, ServicesOutput::Text | ServicesOutput::Wide);
     let written = if is_table && stdout.is_terminal() {
-        // Home, the lines with their ends erased, then everything below.
-        let lines = text.replace('\n', "\x1b[K\n");
-        write!(stdout, "\x1b[H{lines}\x1b[J")
+        // Each line at its row, without wrapping; then everything below is erased. Nothing scrolls:
+        // rows below the terminal's are its last one.
+        let rows = (1..).zip(text.lines());
+        let lines: String = rows.map(|(row, line)| format!("\x1b[{row}H{line}\x1b[K")).collect();
+        write!(stdout, "\x1b[?7l{lines}\x1b[?7h\x1b[J")
     } else {
         let end = if is_table { "\n" } else { "" };
         write!(stdout, "{text}{end}")
@@ -184,7 +264,6 @@ struct Watcher {
     selected: Selected,
     selection: Selection,
     wants_connections: bool,
-    is_first: bool,
     objects: Objects,
     store: Store,
     desired: Desired,
@@ -199,20 +278,19 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn start(arguments: &Arguments, selected: Selected) -> anyhow::Result<Watcher> {
+    fn start(arguments: &Arguments, selected: Selected) -> Result<Watcher, NoAnswer> {
         let selection = match &selected {
             Selected::Service(name) => Selection::Service(name.clone()),
             Selected::All | Selected::Namespace(_) => Selection::All,
         };
         let start = Instant::now();
-        let objects = ask_objects(selection.clone()).map_err(no_answer)?;
+        let objects = ask_objects(selection.clone())?;
         let asked = (start, start.elapsed());
         let (store, desired) = objects.planned();
         Ok(Watcher {
             selected,
             selection,
             wants_connections: arguments.connections,
-            is_first: true,
             objects,
             store,
             desired,
@@ -249,8 +327,8 @@ impl Watcher {
             Err(error) => {
                 self.is_current = false;
                 let reason = match error {
-                    // It has answered before, so the user may ask: it ends at this moment.
-                    NoAnswer::Refused { process, .. } | NoAnswer::Closed(process) => {
+                    // It has answered before: it ends at this moment.
+                    NoAnswer::Closed(process) => {
                         format!("shunt ({}) closed the connection", Peer::name(process))
                     }
                     error => error.to_string(),
@@ -369,12 +447,5 @@ impl Watcher {
         };
         let mut conntrack = Conntrack::open().map_err(|error| error.to_string())?;
         TrackedConnections::read(&mut conntrack, &keys, is_node).map_err(|error| error.to_string())
-    }
-}
-
-fn no_answer(error: NoAnswer) -> anyhow::Error {
-    match error {
-        NoAnswer::NoAgent => anyhow!("{error}; --manifests shows the Services in files"),
-        error => error.into(),
     }
 }

@@ -1,8 +1,8 @@
 //! `shunt status`: shows the state of the running agent.
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
-use super::args::{Status as Arguments, StatusOutput};
+use super::args::{Format, Status as Arguments};
 use super::{Failure, logging, netns};
 use crate::query::{ask_status, ask_visible};
 
@@ -16,11 +16,8 @@ pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {
     let mut status = ask_status().map_err(anyhow::Error::from)?;
     status.judge();
     let text = match arguments.output {
-        StatusOutput::Text => status.text(is_verbose(arguments)).to_string(),
-        StatusOutput::Json => {
-            let json = serde_json::to_string_pretty(&status);
-            json.context("cannot write the status as JSON")? + "\n"
-        }
+        Format::Text => status.text(is_verbose(arguments)).to_string(),
+        Format::Json => super::json(&status)?,
     };
     super::print(&text)?;
     if status.problems.is_empty() { Ok(()) } else { Err(Failure::Problems) }

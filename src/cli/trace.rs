@@ -7,7 +7,7 @@ use serde_json::json;
 use shunt_core::model::Store;
 use shunt_core::plan::{NodeContext, Options};
 
-use super::args::{StatusOutput, Trace as Arguments};
+use super::args::{Format, Trace as Arguments};
 use super::{Failure, kernel_errors, logging, netns};
 use crate::directory::Selection;
 use crate::query::{NoAnswer, ask_objects};
@@ -30,7 +30,7 @@ pub(super) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     let tracer = Tracer::start(&target, limits, &node_context(&target))
         .map_err(|error| kernel_errors::explain(&error))
         .context("cannot trace packets")?;
-    let text = arguments.output == StatusOutput::Text;
+    let text = arguments.output == Format::Text;
     let mut reports: Vec<Report> = Vec::new();
     let mut printed = Ok(());
     if text {
@@ -52,7 +52,7 @@ pub(super) fn trace(arguments: &Arguments) -> Result<(), Failure> {
         tracing::warn!("the kernel dropped events, so that steps of packets may be missing");
     }
     if !text {
-        super::print(&format!("{:#}\n", json!({ "packets": reports })))?;
+        super::print(&super::json(&json!({ "packets": reports }))?)?;
     }
     judge(&reports, ended, &target)
 }

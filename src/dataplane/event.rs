@@ -65,10 +65,12 @@ pub enum Event<'a> {
         /// agent listens only for some seconds after the first repair.
         writers: &'a [Writer],
     },
-    /// The kernel refuses a frontend; the agent commits the others without it.
-    Quarantined(&'a Quarantined),
-    /// The kernel has accepted a refused frontend, or the plan no longer has it.
-    Released(&'a Quarantined),
+    /// The kernel refuses a frontend, and that many others of its Service for the same reason; the
+    /// agent commits all else without them.
+    Quarantined(&'a Quarantined, usize),
+    /// The kernel has accepted a refused frontend and that many others of its Service, or the plan no
+    /// longer has them.
+    Released(&'a Quarantined, usize),
     /// Two Services claim one frontend.
     Conflict(&'a SpecConflict),
     /// The hash tables or weights of a Service would need too many elements.

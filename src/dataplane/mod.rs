@@ -62,7 +62,7 @@ pub use reconcile::{Dataplane, Progress};
 pub use refusal::Error;
 pub(crate) use remove::{IPTABLES, KUBE_PROXY, is_kube_proxys};
 pub use remove::{Removed, Scope, remove};
-pub use snapshot::{ObjectCounts, Quarantined, Snapshot, SpecConflict};
+pub use snapshot::{ObjectCounts, Quarantined, Snapshot, SpecConflict, by_service};
 pub use stats::{Commit, CommitStats};
 pub use stopwatch::Stopwatch;
 pub use thread::spawn;

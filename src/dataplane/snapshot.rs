@@ -1,6 +1,6 @@
 //! The state of the dataplane for its observers: one immutable value per sync.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -126,6 +126,19 @@ impl Snapshot {
             quarantined,
         }
     }
+}
+
+/// Returns the first of each Service and reason, with the number of its others: one large Service may
+/// have thousands of frontends.
+pub fn by_service<'a>(
+    all: impl Iterator<Item = &'a Quarantined>,
+) -> impl Iterator<Item = (&'a Quarantined, usize)> {
+    let mut groups: BTreeMap<_, (&Quarantined, usize)> = BTreeMap::new();
+    for one in all {
+        let group = groups.entry((&one.service, &one.reason));
+        group.and_modify(|(_, others)| *others += 1).or_insert((one, 0));
+    }
+    groups.into_values()
 }
 
 fn quarantined(desired: &Desired, quarantine: &Quarantine) -> impl Iterator<Item = Quarantined> {

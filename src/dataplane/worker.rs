@@ -10,7 +10,7 @@ use shunt_core::model::{Change, ChangeBatch, ChangeCounts, Listed, ObjectName};
 use shunt_core::plan::{ChainName, Flows, NodeContext};
 
 use super::command::{Backlog, Command, Configure};
-use super::{Dataplane, Error, Event, Progress, Quarantined, Snapshot, SyncReport};
+use super::{Dataplane, Error, Event, Progress, Quarantined, Snapshot, SyncReport, by_service};
 use crate::jitter;
 
 /// The interval of checks for unused chains.
@@ -274,11 +274,13 @@ impl<R: FnMut(Event<'_>)> Worker<R> {
             all.iter().map(|quarantined| quarantined.suspect).collect()
         };
         let (old, new) = (suspects(&before.quarantined), suspects(&snapshot.quarantined));
-        for one in snapshot.quarantined.iter().filter(|one| !old.contains(&one.suspect)) {
-            (self.report)(Event::Quarantined(one));
+        let added = snapshot.quarantined.iter().filter(|one| !old.contains(&one.suspect));
+        for (one, others) in by_service(added) {
+            (self.report)(Event::Quarantined(one, others));
         }
-        for one in before.quarantined.iter().filter(|one| !new.contains(&one.suspect)) {
-            (self.report)(Event::Released(one));
+        let removed = before.quarantined.iter().filter(|one| !new.contains(&one.suspect));
+        for (one, others) in by_service(removed) {
+            (self.report)(Event::Released(one, others));
         }
         if let Some(wrote) = wrote.filter(|wrote| wrote.repaired > 0) {
             self.report_repair(wrote.repaired, now);

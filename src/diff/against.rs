@@ -11,8 +11,8 @@ use shunt_core::plan::{
 };
 
 use crate::kube_proxy::{
-    Forwarding, Frontend, LocalTraffic, Mode, NodePortAddresses, Outcome, Settings, Sources,
-    merged, shares_are_equal,
+    Forwarding, Frontend, LocalTraffic, Mode, NodePortAddresses, Outcome, Sources, merged,
+    shares_are_equal,
 };
 
 /// The result of a comparison with kube-proxy.
@@ -114,7 +114,7 @@ pub fn against(kube_proxy: &Forwarding, desired: &Desired) -> Comparison {
             let sides =
                 [kube_proxy.frontends.get(key), planned.get(key)].map(|frontend| frontend.cloned());
             let explanation = conflicts.get(key).map(|conflicts| explain(conflicts));
-            difference(*key, masquerade_all.applied(*key, sides), kube_proxy.mode, explanation)
+            difference(*key, masquerade_all.applied(*key, sides), explanation)
         })
         .collect();
     differences.sort_by(|one, other| (&one.label, one.key).cmp(&(&other.label, other.key)));
@@ -183,13 +183,12 @@ impl Masquerade<'_> {
 fn difference(
     key: FrontendKey,
     sides: [Option<Frontend>; 2],
-    mode: Mode,
     explanation: Option<String>,
 ) -> Option<Difference> {
     let mut kinds = BTreeSet::new();
     let mut lines = Vec::new();
     match &sides {
-        [Some(old), Some(new)] => compare(old, new, mode, &mut kinds, &mut lines),
+        [Some(old), Some(new)] => compare(old, new, &mut kinds, &mut lines),
         [Some(old), None] => {
             kinds.insert(Kind::OnlyKubeProxy);
             lines.extend(words(&old.outcome).into_iter().map(Line::Removed));
@@ -208,23 +207,17 @@ fn difference(
 }
 
 /// Adds the kinds of the differences between both, and their lines.
-fn compare(
-    old: &Frontend,
-    new: &Frontend,
-    mode: Mode,
-    kinds: &mut BTreeSet<Kind>,
-    lines: &mut Vec<Line>,
-) {
+fn compare(old: &Frontend, new: &Frontend, kinds: &mut BTreeSet<Kind>, lines: &mut Vec<Line>) {
     for what in &old.unknown {
         kinds.insert(Kind::Outcome);
         lines.push(Line::Removed(format!("a rule that shunt cannot read: {what}")));
     }
-    if !is_same(&old.outcome, &new.outcome, mode) {
+    if !old.outcome.is_like(&new.outcome) {
         kinds.insert(kind_of(&old.outcome, &new.outcome));
         lines.extend(changes(&old.outcome, &new.outcome));
     }
     if let (Some(old), Some(new)) = (&old.from_node, &new.from_node)
-        && !is_same(old, new, mode)
+        && !old.is_like(new)
     {
         let changes = changes(old, new);
         if !changes.iter().all(|line| lines.contains(line)) {
@@ -264,12 +257,6 @@ fn compare(
 fn has_backends(frontend: &Frontend) -> bool {
     let outcomes = [Some(&frontend.outcome), frontend.from_node.as_ref()];
     outcomes.into_iter().flatten().any(|outcome| matches!(outcome, Outcome::Balance(_)))
-}
-
-fn is_same(old: &Outcome, new: &Outcome, mode: Mode) -> bool {
-    // IPVS answers for every virtual server without real servers, whatever the policy.
-    let both_refuse = matches!((old, new), (Outcome::Reject, Outcome::Drop));
-    old.is_like(new) || (mode == Mode::Ipvs && both_refuse)
 }
 
 fn kind_of(old: &Outcome, new: &Outcome) -> Kind {
@@ -379,7 +366,10 @@ fn settings(kube_proxy: &Forwarding, node: &NodeContext) -> Vec<SettingDifferenc
             }
         };
         let ours = node_port_words(node.node_port_addresses(*family).as_ref());
-        let old = node_ports_of(theirs, kube_proxy.mode, node, *family);
+        let old = theirs.node_port_addresses.as_ref().map(|addresses| match addresses {
+            NodePortAddresses::All => node_port_words(None),
+            NodePortAddresses::Only(addresses) => node_port_words(Some(addresses)),
+        });
         add("addresses of node ports", "nodePortAddresses", old, ours);
         let old = match &theirs.local_traffic {
             LocalTraffic::Unknown => None,
@@ -389,30 +379,14 @@ fn settings(kube_proxy: &Forwarding, node: &NodeContext) -> Vec<SettingDifferenc
         let old = old.filter(|_| !node.options.masquerade_all);
         add("traffic of local pods", "detectLocalMode", old, local_traffic(node, *family));
         let masquerade = |all| if all { "all" } else { "not all" }.to_owned();
-        let known = (kube_proxy.mode != Mode::Ipvs).then(|| masquerade(theirs.masquerade_all));
         add(
             "masquerade of traffic to ClusterIPs",
             "masqueradeAll",
-            known,
+            Some(masquerade(theirs.masquerade_all)),
             masquerade(node.options.masquerade_all),
         );
     }
     differences
-}
-
-fn node_ports_of(
-    theirs: &Settings,
-    mode: Mode,
-    node: &NodeContext,
-    family: Family,
-) -> Option<String> {
-    let every = node.node_port_addresses(family).is_none();
-    match theirs.node_port_addresses.as_ref()? {
-        NodePortAddresses::All => Some(node_port_words(None)),
-        // IPVS has a virtual server for each address.
-        NodePortAddresses::Only(_) if mode == Mode::Ipvs && every => None,
-        NodePortAddresses::Only(addresses) => Some(node_port_words(Some(addresses))),
-    }
 }
 
 fn node_port_words(addresses: Option<&BTreeSet<IpAddr>>) -> String {
@@ -456,18 +430,6 @@ fn notes(kube_proxy: &Forwarding, desired: &Desired) -> Vec<String> {
                 .to_owned(),
         ),
         false => {}
-    }
-    if kube_proxy.mode == Mode::Ipvs {
-        notes.push(
-            "not compared in IPVS mode: loadBalancerSourceRanges, masquerading, and the outcome for \
-             the node itself, which sets of ipset decide"
-                .to_owned(),
-        );
-        notes.push(
-            "IPVS rejects connections to every frontend without endpoints; shunt drops those to \
-             frontends with policy Local and endpoints on other nodes only"
-                .to_owned(),
-        );
     }
     notes
 }

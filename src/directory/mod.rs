@@ -50,8 +50,6 @@ struct Contents {
     last_changes: HashMap<ObjectName, LastChange>,
     /// The number of applied syncs.
     revision: u64,
-    /// The number of applied syncs with a Service.
-    services_revision: u64,
 }
 
 /// A part of the directory: the changes that rebuild it in an empty store.
@@ -103,20 +101,6 @@ fn may_conflict(one: &Service, other: &Service) -> bool {
         || node_ports.into_iter().any(|port| has_node_port(other, port))
 }
 
-fn concerns_services(change: &Change) -> bool {
-    !matches!(
-        change,
-        Change::Slice(_)
-            | Change::SliceGone(_)
-            | Change::Node(_)
-            | Change::NodeGone
-            | Change::NodeRemembered(_)
-            | Change::ServiceCidr(..)
-            | Change::ServiceCidrGone(_)
-            | Change::InterfaceAddresses(_)
-    )
-}
-
 impl Directory {
     /// Starts the thread that applies the changes. It ends with the last sender.
     ///
@@ -162,18 +146,6 @@ impl Directory {
     pub fn read<T>(&self, read: impl FnOnce(&Store) -> T) -> T {
         read(&self.lock().store)
     }
-
-    /// Calls `read` with the store if a Service may have changed since the revision `seen`. Returns
-    /// the revision with the result.
-    pub fn read_services<T>(
-        &self,
-        seen: Option<u64>,
-        read: impl FnOnce(&Store) -> T,
-    ) -> Option<(u64, T)> {
-        let contents = self.lock();
-        let revision = contents.services_revision;
-        (seen != Some(revision)).then(|| (revision, read(&contents.store)))
-    }
 }
 
 impl Contents {
@@ -207,7 +179,6 @@ impl Contents {
         let last = LastChange { received, committed_after: took.as_secs_f64() };
         let mut dirty = Dirty::default();
         let was_synced = self.store.is_synced();
-        self.services_revision += u64::from(changes.iter().any(concerns_services));
         self.store.expect(&changes);
         for change in changes {
             self.store.apply(change, &mut dirty);

@@ -14,8 +14,6 @@ pub enum Mode {
     Nftables,
     /// Chains in the tables of iptables, which nf_tables holds (`iptables-nft`).
     Iptables,
-    /// Virtual servers of IPVS.
-    Ipvs,
 }
 
 impl fmt::Display for Mode {
@@ -23,7 +21,6 @@ impl fmt::Display for Mode {
         f.write_str(match self {
             Mode::Nftables => "nftables",
             Mode::Iptables => "iptables",
-            Mode::Ipvs => "ipvs",
         })
     }
 }

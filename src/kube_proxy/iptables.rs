@@ -1,15 +1,11 @@
-//! Reads the rules of kube-proxy's iptables mode: as `iptables-nft` keeps them in nf_tables, or as
-//! `iptables-legacy` keeps them in tables of its own.
+//! Reads the rules of kube-proxy's iptables mode, as `iptables-nft` keeps them in nf_tables.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 
 use nfnetlink::nft::{Error, Kernel, Verdict};
-use nfnetlink::xtables::legacy_rules;
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{FrontendKey, SourceRange};
 
-use super::Unreadable;
 use super::forwarding::{
     Forwarding, Frontend, LocalTraffic, Mode, NodePortAddresses, Outcome, Settings, Sources, merged,
 };
@@ -32,17 +28,8 @@ const SERVICE_PREFIX: &str = "KUBE-SVC-";
 ///
 /// # Errors
 /// If the kernel does not list the rules.
-pub(super) fn read(kernel: &mut dyn Kernel) -> Result<Option<Forwarding>, Unreadable> {
-    let in_nf_tables = forwarding(|family, name| Ok(retried(|| table(kernel, family, name))?))?;
-    if in_nf_tables.is_some() {
-        return Ok(in_nf_tables);
-    }
-    forwarding(|family, name| legacy_table(family, name).map_err(Unreadable::Legacy))
-}
-
-fn forwarding(
-    mut read: impl FnMut(Family, &str) -> Result<Table, Unreadable>,
-) -> Result<Option<Forwarding>, Unreadable> {
+pub(super) fn read(kernel: &mut dyn Kernel) -> Result<Option<Forwarding>, Error> {
+    let mut read = |family, name| retried(|| table(kernel, family, name));
     let (mut frontends, mut settings) = (BTreeMap::new(), BTreeMap::new());
     for family in Family::ALL {
         let nat = read(family, NAT)?;
@@ -67,17 +54,6 @@ fn table(kernel: &mut dyn Kernel, family: Family, name: &str) -> Result<Table, E
         // iptables has no sets of nf_tables.
         let read = Rule::read(family, rule, |_| None, |_| false);
         table.chains.entry(rule.chain.clone()).or_default().push(read);
-    }
-    Ok(table)
-}
-
-fn legacy_table(family: Family, name: &str) -> io::Result<Table> {
-    let mut table = Table::default();
-    for (chain, statements) in legacy_rules(table_family(family), name)? {
-        if chain.starts_with(PREFIX) {
-            let rule = Rule::of(family, statements, |_| false);
-            table.chains.entry(chain).or_default().push(rule);
-        }
     }
     Ok(table)
 }

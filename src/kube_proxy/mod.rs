@@ -17,7 +17,6 @@ mod walk;
 
 use std::fmt;
 use std::fs;
-use std::io;
 
 use nfnetlink::nft::{Error, Kernel, TableFamily};
 use nfnetlink::xtables::legacy_chains;
@@ -157,31 +156,30 @@ pub enum Unreadable {
     /// The requested mode has no rules.
     #[error("kube-proxy has no rules of mode {0} in this network namespace")]
     NotThisMode(Mode),
-    /// The kernel refused to dump legacy iptables.
-    #[error("cannot list the rules of legacy iptables: {0}")]
-    Legacy(io::Error),
+    /// The rules are outside of nf_tables.
+    #[error(
+        "kube-proxy has {0} here, which are not compared: only its nftables mode and iptables-nft are; \
+         `shunt services --manifests` shows what shunt will serve, and {1} what changes"
+    )]
+    NotCompared(String, &'static str),
     /// The kernel refused to list nf_tables.
     #[error(transparent)]
     Nftables(#[from] Error),
-    /// The kernel refused to list IPVS.
-    #[error("cannot list the virtual servers of IPVS: {0}")]
-    Ipvs(#[from] nfnetlink::Error),
 }
 
 /// Reads the forwarding of kube-proxy in the network namespace of this thread: of one mode, or of
-/// each mode in turn until one has rules. In IPVS mode kube-proxy has chains of iptables, too, so
-/// that IPVS is first.
+/// each mode in turn until one has rules. In IPVS mode kube-proxy has chains of iptables, too.
 ///
 /// # Errors
 /// If there are no rules, or they cannot be read.
 pub fn forwarding(kernel: &mut dyn Kernel, mode: Option<Mode>) -> Result<Forwarding, Unreadable> {
-    let modes = match mode {
-        Some(mode) => vec![mode],
-        None => vec![Mode::Ipvs, Mode::Nftables, Mode::Iptables],
-    };
+    if mode.is_none() && has_ipvs_interface() {
+        let found = format!("{} IPVS services", ipvs_services());
+        return Err(Unreadable::NotCompared(found, "docs/from-ipvs.md"));
+    }
+    let modes = mode.map_or(vec![Mode::Nftables, Mode::Iptables], |mode| vec![mode]);
     for mode in modes {
         let found = match mode {
-            Mode::Ipvs => ipvs::read()?,
             Mode::Nftables => retried(|| nftables::read(kernel))?,
             Mode::Iptables => iptables::read(kernel)?,
         };
@@ -189,7 +187,16 @@ pub fn forwarding(kernel: &mut dyn Kernel, mode: Option<Mode>) -> Result<Forward
             return Ok(found);
         }
     }
-    Err(mode.map_or(Unreadable::Nothing, Unreadable::NotThisMode))
+    match (mode, legacy_iptables_chains()) {
+        (Some(Mode::Nftables), _) | (Some(_), 0) => {
+            Err(mode.map_or(Unreadable::Nothing, Unreadable::NotThisMode))
+        }
+        (None, 0) => Err(Unreadable::Nothing),
+        (_, chains) => {
+            let found = format!("{chains} chains of iptables-legacy");
+            Err(Unreadable::NotCompared(found, "docs/from-iptables.md"))
+        }
+    }
 }
 
 /// Follows the rules in a dump, for fuzzing.

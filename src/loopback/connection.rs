@@ -12,7 +12,6 @@ use shunt_core::model::Backend;
 use tokio::io::Interest;
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::pipes::Pipes;
 use super::shared::{Ending, Port, Shared, Slot};
 use crate::jitter;
 
@@ -24,6 +23,8 @@ const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEPALIVE_IDLE_SECONDS: u32 = 30;
 const KEEPALIVE_INTERVAL_SECONDS: u32 = 10;
 const KEEPALIVE_PROBES: u32 = 6;
+/// The maximum number of bytes that one call moves.
+const CHUNK: usize = 64 * 1024;
 /// The number of chunks that a direction copies before other connections get their turn.
 const CHUNKS_PER_TURN: u32 = 16;
 
@@ -51,12 +52,7 @@ pub(super) async fn serve(client: TcpStream, port: Arc<Port>, shared: Arc<Shared
     // A client that has closed with more data than the endpoint accepts: its kernel gives up after
     // minutes, silently, and then answers with a reset.
     let _ = keep_alive(&client);
-    let relay = Relay {
-        client: &client,
-        endpoint: &endpoint,
-        pipes: &shared.pipes,
-        moved: AtomicUsize::new(0),
-    };
+    let relay = Relay { client: &client, endpoint: &endpoint, moved: AtomicUsize::new(0) };
     if let Err(error) = relay.run(shared.half_closed_timeout).await {
         tracing::trace!(%error, "reset a connection to a node port on loopback");
         reset(&client);
@@ -100,8 +96,7 @@ pub(super) fn reset(stream: &TcpStream) {
 struct Relay<'a> {
     client: &'a TcpStream,
     endpoint: &'a TcpStream,
-    pipes: &'a Pipes,
-    /// The number of chunks that have moved, in both directions.
+    /// The number of bytes that have moved, in both directions.
     moved: AtomicUsize,
 }
 
@@ -120,51 +115,43 @@ impl Relay<'_> {
 
     /// Copies until the end of the stream, and passes the end on.
     async fn copy(&self, from: &TcpStream, to: &TcpStream) -> io::Result<()> {
-        let mut held = None;
         let mut chunks = 0_u32;
         loop {
-            let pipe = match held.take() {
-                Some(pipe) => pipe,
-                None => {
-                    from.readable().await?;
-                    self.pipes.take()?
-                }
+            from.readable().await?;
+            let Some(unwritten) = self.move_chunk(from, to)? else {
+                // A socket that is reset already makes the other direction fail.
+                let _ = shutdown(to.as_raw_fd(), Shutdown::Write);
+                return Ok(());
             };
-            // The pipe is empty, so only the socket can block.
-            let count = match from.try_io(Interest::READABLE, || pipe.fill(from)) {
-                Ok(0) => {
-                    self.pipes.give(pipe);
-                    // A socket that is reset already makes the other direction fail.
-                    let _ = shutdown(to.as_raw_fd(), Shutdown::Write);
-                    return Ok(());
-                }
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.pipes.give(pipe);
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            let mut left = count;
-            while left > 0 {
-                // The pipe has data, so only the socket can block.
-                match to.try_io(Interest::WRITABLE, || pipe.drain(to, left)) {
-                    Ok(moved) => {
-                        left = left.saturating_sub(moved);
-                        self.moved.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.writable(to).await?;
-                    }
-                    Err(error) => return Err(error),
-                }
+            let mut unwritten = unwritten.as_slice();
+            while !unwritten.is_empty() {
+                self.writable(to).await?;
+                let moved = or_nothing(to.try_write(unwritten))?;
+                self.moved.fetch_add(moved, Ordering::Relaxed);
+                unwritten = unwritten.get(moved..).unwrap_or_default();
             }
-            held = Some(pipe);
             chunks = chunks.wrapping_add(1);
             if chunks.is_multiple_of(CHUNKS_PER_TURN) {
                 tokio::task::yield_now().await;
             }
         }
+    }
+
+    /// Copies what can be read and written without waiting. Returns what could not be written; `None`
+    /// at the end of the stream. So a connection holds memory only while its reader is slow.
+    fn move_chunk(&self, from: &TcpStream, to: &TcpStream) -> io::Result<Option<Vec<u8>>> {
+        let mut buffer = [0; CHUNK];
+        let read = match from.try_read(&mut buffer) {
+            Ok(0) => return Ok(None),
+            read => or_nothing(read)?,
+        };
+        let read = buffer.get(..read).unwrap_or_default();
+        if read.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let moved = or_nothing(to.try_write(read))?;
+        self.moved.fetch_add(moved, Ordering::Relaxed);
+        Ok(Some(read.get(moved..).unwrap_or_default().to_vec()))
     }
 
     /// Waits until `to` accepts data. Fails if the client resets its connection: an endpoint that does
@@ -191,6 +178,14 @@ impl Relay<'_> {
             }
             before = moved;
         }
+    }
+}
+
+/// Returns 0 for a call that would have to wait.
+fn or_nothing(moved: io::Result<usize>) -> io::Result<usize> {
+    match moved {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        moved => moved,
     }
 }
 
@@ -324,8 +319,7 @@ mod tests {
             (TcpStream::from_std(one).unwrap(), other)
         };
         let ((client, its_end), (endpoint, _its_end)) = (pair(), pair());
-        let pipes = Pipes::default();
-        let relay = Relay { client: &client, endpoint: &endpoint, pipes: &pipes, moved: 0.into() };
+        let relay = Relay { client: &client, endpoint: &endpoint, moved: 0.into() };
         let start = tokio::time::Instant::now();
         let open = tokio::time::timeout(10 * TIMEOUT, relay.stalled(TIMEOUT)).await;
         assert!(open.is_err(), "no side has ended");

@@ -2,7 +2,7 @@
 //!
 //! The kernel routes no packet from a loopback address to another host, so no rule of nftables can
 //! send a connection to 127.0.0.1 to an endpoint. This proxy accepts such connections, connects to an
-//! endpoint that the plan permits, and copies in both directions with splice(2).
+//! endpoint that the plan permits, and copies in both directions.
 //!
 //! Owns: the listeners, the connections, and a thread with its own runtime, so that no traffic
 //! delays the dataplane or the watches. Without a node port to serve there is no thread and no
@@ -13,7 +13,6 @@
 
 mod balancer;
 mod connection;
-mod pipes;
 mod shared;
 mod worker;
 

@@ -16,14 +16,12 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::Report;
 use super::balancer::Balancer;
-use super::pipes::Pipes;
 use crate::metrics::{LoopbackConnection, Metrics};
 
 /// The maximum number of connections at a time.
 const MAX_CONNECTIONS: usize = 16_384;
-/// The maximum number of file descriptors of a connection: two sockets, and two pipes while neither
-/// side reads.
-const FILES_PER_CONNECTION: u64 = 6;
+/// The number of file descriptors of a connection: two sockets.
+const FILES_PER_CONNECTION: u64 = 2;
 /// How long a connection may stay open without data after one side has ended its stream. Connection
 /// tracking has the same timeout, so a connection without a proxy would not last longer.
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(120);
@@ -34,7 +32,6 @@ const LOG_PERIOD: Duration = Duration::from_secs(60);
 pub(super) struct Shared {
     /// The way to the thread; `None` without a thread.
     pub(super) link: Mutex<Option<UnboundedSender<LoopbackChanges>>>,
-    pub(super) pipes: Pipes,
     pub(super) metrics: Metrics,
     /// Wakes the thread when the last connection has ended.
     pub(super) idle: Notify,
@@ -67,7 +64,6 @@ impl Shared {
         let most = usize::try_from(files * 3 / 4 / FILES_PER_CONNECTION).unwrap_or(usize::MAX);
         Shared {
             link: Mutex::new(None),
-            pipes: Pipes::default(),
             metrics,
             idle: Notify::new(),
             half_closed_timeout: HALF_CLOSED_TIMEOUT,

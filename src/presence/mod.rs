@@ -14,7 +14,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
@@ -23,7 +23,8 @@ use nfnetlink::socket::{Bus, Socket, sockets};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, setsockopt, socket,
+    AddressFamily, SockFlag, SockType, UnixAddr, bind, connect, getpeername, getsockopt,
+    setsockopt, socket,
 };
 use nix::sys::time::TimeVal;
 use nix::unistd::Uid;
@@ -165,33 +166,63 @@ impl Peer {
     }
 }
 
-/// Returns a port number for a proof, which no process can guess.
-#[must_use]
-pub fn new_proof() -> u32 {
-    random()
+/// The proof that this process has CAP_NET_ADMIN over its network namespace: a port number of netlink
+/// in the group of proofs, and a Unix socket with that number as its name. The name is taken first and
+/// freed last, so whoever connects from it has also taken the number. Ends with its drop.
+#[derive(Debug)]
+pub struct Proof {
+    _number: Socket,
+    socket: OwnedFd,
 }
 
-/// Returns true while a process with CAP_NET_ADMIN over this thread's network namespace holds the
-/// proof.
+impl Proof {
+    /// Takes a number that no process can guess.
+    ///
+    /// # Errors
+    /// Without the capability.
+    pub fn give() -> io::Result<Proof> {
+        loop {
+            let number = random();
+            let named = unnamed()?;
+            match bind(named.as_raw_fd(), &proof_name(number)?) {
+                Err(Errno::EADDRINUSE) => continue,
+                result => result?,
+            }
+            if let Some(_number) = open(number, PROOF)? {
+                // When a process is killed, the kernel closes its largest descriptor last.
+                let socket = named.try_clone()?;
+                return Ok(Proof { _number, socket });
+            }
+        }
+    }
+
+    /// Connects to the agent in this thread's network namespace, as [`connect_to_agent`] does.
+    ///
+    /// # Errors
+    /// If the kernel refuses the listing or the connection.
+    pub fn connect(&self, patience: Duration) -> io::Result<Option<(UnixStream, Peer)>> {
+        connect_from(self.socket.try_clone()?, patience)
+    }
+}
+
+/// Returns true if the process at the other end of `stream` proves CAP_NET_ADMIN over this thread's
+/// network namespace.
 ///
 /// # Errors
 /// If the kernel refuses the listing.
-pub fn is_proved(port: u32) -> io::Result<bool> {
-    Ok(sockets(Bus::Netfilter)?.get(&port).is_some_and(|groups| groups & PROOF != 0))
+pub fn is_proved(stream: &impl AsFd) -> io::Result<bool> {
+    let peer: UnixAddr = getpeername(stream.as_fd().as_raw_fd())?;
+    let Some(name) = peer.as_abstract() else { return Ok(false) };
+    for (number, groups) in sockets(Bus::Netfilter)? {
+        if groups & PROOF != 0 && proof_name(number)?.as_abstract() == Some(name) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-/// The proof that this process has CAP_NET_ADMIN over its network namespace. Ends with its drop.
-#[derive(Debug)]
-pub struct Proof(#[expect(dead_code, reason = "keeps the socket open")] Socket);
-
-impl Proof {
-    /// Takes the port number in the group of proofs.
-    ///
-    /// # Errors
-    /// Without the capability, or if another process has the number.
-    pub fn give(port: u32) -> io::Result<Proof> {
-        open(port, PROOF)?.map(Proof).ok_or_else(|| io::ErrorKind::AddrInUse.into())
-    }
+fn proof_name(number: u32) -> nix::Result<UnixAddr> {
+    UnixAddr::new_abstract(format!("shunt/client/{number:08x}").as_bytes())
 }
 
 /// Connects to the agent in this thread's network namespace. Returns the connection and the agent;
@@ -200,11 +231,17 @@ impl Proof {
 /// # Errors
 /// If the kernel refuses the listing or the connection.
 pub fn connect_to_agent(patience: Duration) -> io::Result<Option<(UnixStream, Peer)>> {
+    connect_from(unnamed()?, patience)
+}
+
+fn unnamed() -> nix::Result<OwnedFd> {
+    socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
+}
+
+fn connect_from(socket: OwnedFd, patience: Duration) -> io::Result<Option<(UnixStream, Peer)>> {
+    let patience = TimeVal::new(0, i64::try_from(patience.as_micros()).unwrap_or(i64::MAX));
+    setsockopt(&socket, SendTimeout, &normalized(patience))?;
     for port in holders()? {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        let patience = TimeVal::new(0, i64::try_from(patience.as_micros()).unwrap_or(i64::MAX));
-        setsockopt(&socket, SendTimeout, &normalized(patience))?;
         match connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name(port).as_bytes())?) {
             Ok(()) => {
                 let stream = UnixStream::from(socket);

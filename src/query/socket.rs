@@ -1,27 +1,23 @@
 //! The abstract socket between the agent and the commands that ask it.
 //!
 //! Any process of the network namespace can connect, so the user of a client proves nothing: a
-//! container may have user 0 without a capability. The agent sends each client a [`Challenge`], a port
-//! number of netlink that the client must take in a group for which the kernel demands CAP_NET_ADMIN:
-//! the capability to change the rules. Then the client sends one line of JSON, a [`Question`], and gets
-//! the answer as JSON.
+//! container may have user 0 without a capability. The agent drops a client at once that does not prove
+//! CAP_NET_ADMIN, the capability to change the rules, by the name it connects from ([`Proof`]). The
+//! client sends one line of JSON, a [`Question`], and gets the answer as JSON.
 
-use std::collections::VecDeque;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixListener;
 use std::rc::Rc;
 use std::time::Duration;
 
-use nix::unistd::Uid;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
 use super::{Answer, Objects, Question, Refresh};
 use crate::directory::Selection;
-use crate::presence::{Peer, Proof, connect_to_agent, is_proved, new_proof};
+use crate::presence::{Peer, Proof, connect_to_agent, is_proved};
 use crate::status::Status;
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.
@@ -30,8 +26,6 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(2);
 /// The maximum length of a question in bytes.
 const MAX_QUESTION: u64 = 64 * 1024;
-/// The maximum number of clients at a time. One more ends the oldest.
-const MAX_CLIENTS: usize = 128;
 /// The pause after a client that the agent could not accept.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -108,15 +102,6 @@ impl From<io::Error> for NoAnswer {
     }
 }
 
-/// The first line of the agent.
-#[derive(Debug, Serialize, Deserialize)]
-struct Challenge {
-    /// The version of the agent, for a command that does not know challenges.
-    version: String,
-    /// The port number to take.
-    prove: u32,
-}
-
 /// Answers the clients of this listener, for ever and beside each other.
 ///
 /// # Errors
@@ -130,24 +115,17 @@ pub fn serve(
     let answer = Rc::new(answer);
     LocalSet::new().block_on(&runtime, async move {
         let listener = tokio::net::UnixListener::from_std(listener)?;
-        let mut clients = VecDeque::new();
         loop {
             match listener.accept().await {
-                // Other users get no place, nor a challenge.
-                Ok((stream, _)) if !is_trusted(&stream) => drop(stream),
+                // The others get no place, so that they cannot take one.
+                Ok((stream, _)) if !is_proved(&stream).unwrap_or(false) => drop(stream),
                 Ok((stream, _)) => {
-                    clients.retain(|client: &tokio::task::JoinHandle<()>| !client.is_finished());
-                    if clients.len() == MAX_CLIENTS
-                        && let Some(oldest) = clients.pop_front()
-                    {
-                        oldest.abort();
-                    }
                     let answer = answer.clone();
-                    clients.push_back(tokio::task::spawn_local(async move {
+                    tokio::task::spawn_local(async move {
                         if let Err(error) = serve_one(stream, &*answer).await {
                             tracing::debug!(%error, "cannot answer a command");
                         }
-                    }));
+                    });
                 }
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a command");
@@ -159,29 +137,14 @@ pub fn serve(
     })
 }
 
-fn is_trusted(stream: &tokio::net::UnixStream) -> bool {
-    stream.peer_cred().is_ok_and(|peer| {
-        let user = Uid::from_raw(peer.uid());
-        user.is_root() || user == Uid::effective()
-    })
-}
-
 async fn serve_one(
     mut stream: tokio::net::UnixStream,
     answer: &dyn Fn(&Question) -> Answer,
 ) -> io::Result<()> {
-    let prove = new_proof();
-    let question = timeout(QUESTION_TIMEOUT, async {
-        let challenge = Challenge { version: OWN.to_owned(), prove };
-        stream.write_all(&line(&challenge)?).await?;
-        let mut line = String::new();
-        let mut reader = tokio::io::BufReader::new(&mut stream).take(MAX_QUESTION);
-        reader.read_line(&mut line).await.map(|_| line)
-    });
-    let question = question.await.map_err(|_| io::ErrorKind::TimedOut)??;
-    if !is_proved(prove)? {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
+    let mut question = String::new();
+    let mut reader = tokio::io::BufReader::new(&mut stream).take(MAX_QUESTION);
+    let read = timeout(QUESTION_TIMEOUT, reader.read_line(&mut question)).await;
+    read.map_err(|_| io::ErrorKind::TimedOut)??;
     // A newer command may have questions that are unknown here. The status has the version, which
     // the command names.
     let question = serde_json::from_str(&question).unwrap_or(Question::Status);
@@ -191,12 +154,6 @@ async fn serve_one(
         Answer::Refresh(refresh) => serde_json::to_vec(&refresh)?,
     };
     timeout(TIMEOUT, stream.write_all(&answer)).await.map_err(|_| io::ErrorKind::TimedOut)?
-}
-
-fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(value)?;
-    line.push(b'\n');
-    Ok(line)
 }
 
 /// Asks the agent of this network namespace for its status.
@@ -248,7 +205,12 @@ fn see_process(status: &mut Status, process: i32) {
 
 /// Returns the answer and the process ID of the agent.
 fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
-    let (mut stream, agent) = match connect_to_agent(TIMEOUT) {
+    let proof = Proof::give();
+    let connected = match &proof {
+        Ok(proof) => proof.connect(TIMEOUT),
+        Err(_) => connect_to_agent(TIMEOUT),
+    };
+    let (mut stream, agent) = match connected {
         Ok(Some(found)) => found,
         Ok(None) => return Err(NoAnswer::NoAgent),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(NoAnswer::Deaf),
@@ -258,30 +220,20 @@ fn ask<T: DeserializeOwned>(question: &Question) -> Result<(T, i32), NoAnswer> {
     if !agent.is_trusted() {
         return Err(NoAnswer::Impostor { process, user: agent.user.as_raw() });
     }
+    let _proof = proof.map_err(|reason| NoAnswer::Refused { process, reason })?;
     stream.set_read_timeout(Some(TIMEOUT))?;
-    let silent = |error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock => NoAnswer::Silent(process),
-        _ => NoAnswer::System(error),
-    };
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut first = Vec::new();
-    reader.read_until(b'\n', &mut first).map_err(silent)?;
-    if first.is_empty() {
-        // Other users get no challenge.
-        let reason = Proof::give(new_proof()).err();
-        return Err(reason
-            .map_or(NoAnswer::Closed(process), |reason| NoAnswer::Refused { process, reason }));
-    }
-    let Challenge { prove, .. } = read(&first, process)?;
-    // The agent looks for it when it has read the question.
-    let _proof = Proof::give(prove).map_err(|reason| NoAnswer::Refused { process, reason })?;
+    let mut line = serde_json::to_vec(question).map_err(io::Error::from)?;
+    line.push(b'\n');
     // The agent may have closed the connection already.
-    let _ = stream.write_all(&line(question)?);
+    let _ = stream.write_all(&line);
     let mut json = Vec::new();
-    match reader.read_to_end(&mut json) {
-        // It may have closed the connection with the question unread, also after an answer.
+    match stream.read_to_end(&mut json) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            return Err(NoAnswer::Silent(process));
+        }
+        // It may have closed the connection with the question unread.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
-        result => _ = result.map_err(silent)?,
+        result => _ = result?,
     }
     if json.is_empty() {
         return Err(NoAnswer::Closed(process));
@@ -313,15 +265,5 @@ mod tests {
         }
         let error = read::<Objects>(b"no JSON", 7).unwrap_err().to_string();
         assert!(error.contains("version unknown"), "{error}");
-    }
-
-    /// An agent of another version may be older than challenges.
-    #[test]
-    fn challenge_and_answer_of_another_version_are_told_apart() {
-        let error = read::<Challenge>(br#"{"version":"0.0.1","node":"node-1"}"#, 7).unwrap_err();
-        assert!(error.to_string().contains("process 7, version 0.0.1"), "{error}");
-        let challenge = line(&Challenge { version: "1.0.0".to_owned(), prove: 1 }).unwrap();
-        let error = read::<Status>(&challenge, 7);
-        assert!(error.is_ok_and(|status| status.version == "1.0.0"));
     }
 }

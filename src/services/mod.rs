@@ -7,7 +7,9 @@
 //! existing ones stay.
 
 pub mod connections;
+mod kernel;
 mod picture;
+mod sort;
 mod state;
 mod text;
 
@@ -19,7 +21,10 @@ use serde::Serialize;
 use crate::status::Time;
 
 pub use connections::{Tracked, TrackedConnections};
+pub use kernel::picture_of_kernel;
+use picture::rate;
 pub use picture::{Kernel, Selected, Sources, differing, picture};
+pub use sort::Sort;
 pub use state::State;
 pub use text::Columns;
 
@@ -53,6 +58,8 @@ pub enum Source {
     Agent,
     /// Manifests; nothing is known about a kernel.
     Manifests,
+    /// The kernel's tables: no agent runs.
+    Kernel,
 }
 
 /// A Service.

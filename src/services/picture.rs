@@ -33,7 +33,7 @@ pub enum Selected {
 }
 
 impl Selected {
-    fn has(&self, name: &ObjectName) -> bool {
+    pub(super) fn has(&self, name: &ObjectName) -> bool {
         match self {
             Selected::All => true,
             Selected::Namespace(namespace) => **namespace == *name.namespace,
@@ -265,7 +265,8 @@ impl Painter<'_> {
                 .map_or(0, |pool| backends(pool)),
             endpoints_listed: listed,
             new_connections: connections,
-            new_connections_per_second: connections.and_then(|now| self.rate(key, now)),
+            new_connections_per_second: connections
+                .and_then(|now| rate(key, now, self.kernel.before)),
             state,
             reason,
             masquerade: planned.is_some_and(|planned| planned.masquerade),
@@ -326,15 +327,6 @@ impl Painter<'_> {
         }
     }
 
-    /// Returns the new connections a second since the last picture. A counter that is smaller than
-    /// before has started from zero.
-    fn rate(&self, key: FrontendKey, now: u64) -> Option<f64> {
-        let (before, time) = self.kernel.before?;
-        let before = before.get(&key).map_or(0, Verdict::connections);
-        let new = now.checked_sub(before).unwrap_or(now);
-        (!time.is_zero()).then(|| new as f64 / time.as_secs_f64())
-    }
-
     fn endpoint(
         &self,
         view: &EndpointView,
@@ -359,6 +351,19 @@ impl Painter<'_> {
             connections,
         }
     }
+}
+
+/// Returns the new connections a second since the last picture. A counter that is smaller than before
+/// has started from zero.
+pub(super) fn rate(
+    key: FrontendKey,
+    now: u64,
+    before: Option<(&Verdicts, Duration)>,
+) -> Option<f64> {
+    let (before, time) = before?;
+    let before = before.get(&key).map_or(0, Verdict::connections);
+    let new = now.checked_sub(before).unwrap_or(now);
+    (!time.is_zero()).then(|| new as f64 / time.as_secs_f64())
 }
 
 /// Returns true if a frontend is one of the service port.

@@ -25,6 +25,8 @@ pub enum State {
     KernelDiffers,
     /// No address of the node has this node port.
     NoAddress,
+    /// No agent runs that could tell.
+    NoAgent,
 }
 
 impl State {
@@ -40,6 +42,7 @@ impl State {
             State::NotInKernel => "not-in-kernel",
             State::KernelDiffers => "kernel-differs",
             State::NoAddress => "no-address",
+            State::NoAgent => "no-agent",
         }
     }
 }

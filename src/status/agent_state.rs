@@ -39,7 +39,6 @@ struct Inner {
     rules: Rules,
     snapshot: Arc<Snapshot>,
     kube_proxy: Found,
-    taken_node_ports: taken_ports::Report,
 }
 
 /// What a report asks for.
@@ -52,6 +51,8 @@ pub struct Sources {
     pub unbound: UnboundPorts,
     /// The proxy of node ports on loopback addresses.
     pub loopback: Box<dyn Fn() -> LoopbackReport + Send>,
+    /// Other processes on node ports.
+    pub taken_node_ports: Box<dyn Fn() -> taken_ports::Report + Send>,
     /// Lost lines of the log.
     pub lost_log_lines: Counter,
 }
@@ -168,17 +169,14 @@ impl AgentState {
         self.lock().kube_proxy.clone_from(found);
     }
 
-    /// Notes the node ports on which other processes listen.
-    pub fn node_ports_taken(&self, report: taken_ports::Report) {
-        self.lock().taken_node_ports = report;
-    }
-
     /// Returns a function that makes a report, for [`serve`](crate::query::serve).
     pub fn teller(self, sources: Sources) -> impl Fn() -> Status {
         let started = Time::now();
-        let Sources { health, unswept, unbound, loopback, lost_log_lines } = sources;
+        let Sources { health, unswept, unbound, loopback, taken_node_ports, lost_log_lines } =
+            sources;
         move || {
             let health = health();
+            let taken_node_ports = taken_node_ports();
             let inner = self.lock();
             Status {
                 // The command fills them (`judge`).
@@ -200,7 +198,7 @@ impl AgentState {
                 refused_configuration: inner.refused_configuration.clone(),
                 rules: rules(&inner.rules, &inner.snapshot),
                 kube_proxy: inner.kube_proxy.clone(),
-                taken_node_ports: inner.taken_node_ports.clone(),
+                taken_node_ports,
                 unbound_ports: inner.unbound_ports.values().cloned().collect(),
                 unbound_health_ports: unbound_ports(&unbound),
                 loopback: loopback(),

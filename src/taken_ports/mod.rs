@@ -5,16 +5,69 @@
 //! kube-proxy up to 1.20 held the ports, so that no other process could have them. shunt holds none:
 //! it reports such a process, and blocks nothing.
 //!
-//! Owns: which sockets are in the way (`conflict`, pure), when such a socket is reported (`tracker`,
-//! pure), the thread that lists sockets ([`Inputs::start`]), and the [`Report`].
+//! Owns: which sockets are in the way (`conflict`, pure), their listing ([`taken_now`]), and the
+//! [`Report`].
 //!
-//! Must not know: the kernel's rules, logs of other parts, Events and metrics. It calls functions.
+//! Must not know: the kernel's rules, the log and metrics.
 
 mod conflict;
 mod report;
-mod tracker;
-mod worker;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+
+use nfnetlink::Error;
+use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
+use shunt_core::model::Protocol;
+
+use crate::socket_owners::owners;
 
 pub use conflict::NodePorts;
+use conflict::taken_sockets;
 pub use report::{Report, TakenPort};
-pub use worker::{Inputs, NodePortsSince, taken_now};
+
+/// This directory exists if the kernel has SCTP, so that listing its sockets does not load it.
+const SCTP: &str = "/proc/thread-self/net/sctp";
+
+/// Returns the node ports on which other processes listen now, in the network namespace of this
+/// thread.
+///
+/// # Errors
+/// If the kernel does not list sockets.
+pub fn taken_now(
+    node_ports: &NodePorts,
+    addresses: &BTreeSet<IpAddr>,
+) -> Result<Vec<TakenPort>, Error> {
+    let found = taken_sockets(list_sockets(node_ports.protocols())?, node_ports, addresses);
+    let sockets = found.values().flat_map(|taken| &taken.sockets);
+    let owners = owners(&sockets.map(|socket| socket.inode).collect());
+    let own = std::process::id();
+    let taken = found.into_iter().filter_map(|(key, mut taken)| {
+        let is_own = |inode| owners.get(&inode).is_some_and(|owner| owner.process == own);
+        taken.sockets.retain(|socket| !is_own(socket.inode));
+        let owner = |inode| owners.get(&inode).cloned();
+        (!taken.sockets.is_empty()).then(|| TakenPort::new(key, taken, owner))
+    });
+    Ok(taken.collect())
+}
+
+/// Lists the sockets of these protocols that wait for packets.
+fn list_sockets(protocols: &BTreeSet<Protocol>) -> Result<Vec<(Protocol, WaitingSocket)>, Error> {
+    let mut found = Vec::new();
+    if protocols.is_empty() {
+        return Ok(found);
+    }
+    let mut kernel = SockDiag::open()?;
+    for protocol in protocols {
+        let transport = match protocol {
+            Protocol::Tcp => Transport::Tcp,
+            Protocol::Udp => Transport::Udp,
+            Protocol::Sctp if !Path::new(SCTP).exists() => continue,
+            Protocol::Sctp => Transport::Sctp,
+        };
+        let sockets = kernel.waiting(transport)?;
+        found.extend(sockets.into_iter().map(|socket| (*protocol, socket)));
+    }
+    Ok(found)
+}

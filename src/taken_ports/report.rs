@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use shunt_core::model::Protocol;
 
-use super::conflict::TakenSockets;
+use super::conflict::{NodePorts, TakenSockets};
+use super::taken_now;
 use crate::socket_owners::Process;
-use crate::status::Time;
 
 /// What to do about a taken node port.
 const REMEDY: &str = "move the process to another port, or give the Service another nodePort";
@@ -25,6 +25,15 @@ pub struct Report {
 }
 
 impl Report {
+    /// Looks at the sockets of this moment.
+    #[must_use]
+    pub fn of_now(node_ports: &NodePorts, addresses: &BTreeSet<IpAddr>) -> Report {
+        match taken_now(node_ports, addresses) {
+            Ok(ports) => Report { trouble: None, ports },
+            Err(error) => Report { trouble: Some(error.to_string()), ports: Vec::new() },
+        }
+    }
+
     /// Returns the node port, if another process listens on it.
     #[must_use]
     pub fn find(&self, protocol: Protocol, port: u16) -> Option<&TakenPort> {
@@ -52,8 +61,6 @@ pub struct TakenPort {
     pub addresses: BTreeSet<IpAddr>,
     /// The processes, as far as the agent sees them.
     pub processes: BTreeSet<Process>,
-    /// When the agent found the first one.
-    pub since: Time,
 }
 
 impl TakenPort {
@@ -61,7 +68,6 @@ impl TakenPort {
     pub(super) fn new(
         (protocol, port): (Protocol, u16),
         taken: TakenSockets,
-        since: Time,
         owner: impl Fn(u32) -> Option<Process>,
     ) -> TakenPort {
         let inodes = taken.sockets.iter().map(|socket| socket.inode);
@@ -71,7 +77,6 @@ impl TakenPort {
             service: taken.service.to_string(),
             processes: inodes.filter_map(owner).collect(),
             addresses: taken.sockets.into_iter().map(|socket| socket.address).collect(),
-            since,
         }
     }
 
@@ -135,7 +140,6 @@ mod tests {
             service: "shop/web".to_owned(),
             addresses: addresses.iter().map(|it| it.parse().expect("an address")).collect(),
             processes: processes.iter().map(process).collect(),
-            since: Time::default(),
         }
     }
 

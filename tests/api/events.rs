@@ -22,7 +22,6 @@ pub(crate) fn cases() -> Vec<Case> {
         a_repair_is_told,
         rules_of_kube_proxy_are_told,
         a_taken_port_is_told,
-        a_process_on_a_node_port_is_told_once,
         a_taken_node_port_on_localhost_is_told,
     ];
     cases.extend(standin_only![
@@ -69,32 +68,6 @@ fn a_taken_port_is_told(api: Api) -> Result<()> {
     assert_eq!(event["regarding"]["kind"], "Node");
     assert!(event["note"].as_str().is_some_and(|note| note.contains("0.0.0.0:10256")), "{event}");
     Ok(())
-}
-
-/// Each node sends it: the second agent finds that the Event exists.
-fn a_process_on_a_node_port_is_told_once(api: Api) -> Result<()> {
-    let world = World::new(api)?;
-    let web = Service::new("web").cluster_ips(&["10.96.0.31"]);
-    world.api.put(web.node_port("http", Protocol::Tcp, 80, 30_031))?;
-    let listener = world.lab.node.run(|| Ok(TcpListener::bind("0.0.0.0:30031")?))?;
-    let _holder = world.lab.node.holder("a\u{1b}[2J\n\u{9b}\u{202e}b", listener)?;
-    let agent = world.start()?;
-    let event = wait_for(&world, "NodePortTaken")?;
-    assert_eq!(event["type"], "Warning");
-    assert_eq!(event["regarding"]["kind"], "Service");
-    assert_eq!(event["regarding"]["name"], "web");
-    let note = event["note"].as_str().unwrap_or_default();
-    let process = r"on node node-1: a\u001b[2J\n\u009b\u202eb (process ";
-    for part in [process, "listens on 0.0.0.0, TCP node port 30031", "default/web"] {
-        assert!(note.contains(part), "{part}: {note}");
-    }
-    agent.stop()?;
-    let agent = world.start()?;
-    agent.wait_for_answer(10249, "/metrics", |answer| {
-        answer.body.lines().any(|line| line.contains(r#"code="409""#)).then_some(())
-    })?;
-    assert_eq!(with_reason(&world, "NodePortTaken")?, [event]);
-    agent.stop()
 }
 
 fn a_taken_node_port_on_localhost_is_told(api: Api) -> Result<()> {

@@ -16,11 +16,11 @@ const MANIFESTS: [&str; 11] = [
     "deploy/kustomize/base/shunt.yaml",
     "tests/fixtures/chart/eks.yaml",
     "tests/fixtures/chart/everything.yaml",
+    "tests/fixtures/chart/jobs.yaml",
     "tests/fixtures/chart/k3s.yaml",
     "tests/fixtures/chart/kind.yaml",
     "tests/fixtures/chart/kubeadm.yaml",
     "tests/fixtures/chart/rke2.yaml",
-    "tests/fixtures/chart/surge.yaml",
     "tests/fixtures/chart/talos.yaml",
     "examples/services",
 ];
@@ -40,7 +40,7 @@ pub(crate) fn manifests(kubernetes: &Kubernetes) -> Result<()> {
         let applied = shell.run(&format!(
             "kubectl apply --server-side --dry-run=server --validate=strict -R -f '{path}'"
         ))?;
-        assert!(applied.lines().count() >= 4, "{path}: {applied}");
+        assert!(applied.lines().count() >= 2, "{path}: {applied}");
     }
     let example = repository("deploy/kustomize/example");
     let applied = shell.run(&format!(

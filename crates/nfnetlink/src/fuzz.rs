@@ -3,7 +3,6 @@
 use crate::Family;
 use crate::attr::Attrs;
 use crate::conntrack::{Connection, Entry};
-use crate::ipvs::{Destination, Service};
 use crate::message::messages;
 use crate::nft::{
     Answer, AttachedChain, Batch, DumpedChain, DumpedElement, DumpedRule, DumpedSet, DumpedTable,
@@ -47,8 +46,6 @@ pub fn fuzz(bytes: &[u8]) {
             assert!(rule.is_implemented_by(&rule), "{rule:?}");
         }
         for list in attrs.clone() {
-            let service = Service::parse(&list).map(|service| service.address.is_ipv6());
-            let _ = Destination::parse(&list, service.unwrap_or_default());
             let _ = list.children().filter_map(|element| DumpedElement::parse(&element)).count();
         }
         let _ = Connection::parse(&attrs).map(|it| it.state.map(|state| state.to_string()));

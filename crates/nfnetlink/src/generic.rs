@@ -12,7 +12,6 @@
 
 use crate::Error;
 use crate::attr::put_text;
-use crate::message::Message;
 use crate::socket::{Bus, Request, Socket};
 
 /// `include/uapi/linux/genetlink.h`.
@@ -67,39 +66,6 @@ impl Generic {
         let order = Request { name, kind: family, flags: libc::NLM_F_ACK as u16 };
         self.0.request(order, |body| put_header(body, command, version), |_| {})
     }
-
-    /// Requests a dump with the attributes that `attributes` appends, and calls `each` with every
-    /// message of the answer.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] with the kernel's error. [`Error::Interrupted`] if objects changed during
-    /// the dump.
-    pub fn dump(
-        &mut self,
-        dump: Dump,
-        attributes: impl FnOnce(&mut Vec<u8>),
-        each: impl FnMut(Message<'_>),
-    ) -> Result<(), Error> {
-        let flags = libc::NLM_F_DUMP as u16;
-        let body = |body: &mut Vec<u8>| {
-            put_header(body, dump.command, dump.version);
-            attributes(body);
-        };
-        self.0.request(Request { name: dump.name, kind: dump.family, flags }, body, each)
-    }
-}
-
-/// The fields of a dump request to a family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dump {
-    /// The description in errors, as a verb with its object.
-    pub name: &'static str,
-    /// The number of the family.
-    pub family: u16,
-    /// The command.
-    pub command: u8,
-    /// The version of the family's messages.
-    pub version: u8,
 }
 
 /// Appends `struct genlmsghdr`.

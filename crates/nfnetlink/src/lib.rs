@@ -9,7 +9,6 @@ mod family;
 mod fuzz;
 pub mod generic;
 pub mod hooks;
-pub mod ipvs;
 pub mod message;
 pub mod nft;
 pub mod route;

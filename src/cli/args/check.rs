@@ -1,27 +1,18 @@
 //! Arguments of `shunt check`.
 
-use clap::{Arg, Args, ValueEnum};
+use clap::{Arg, Args};
 
-use super::Run;
+use super::{Format, Run};
 
 /// Arguments of `shunt check`: those of `shunt run`, so that it judges the same settings.
 #[derive(Debug, Args)]
 pub struct Check {
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t = CheckOutput::Text)]
-    pub output: CheckOutput,
+    #[arg(long, short, value_enum, default_value_t = Format::Text)]
+    pub output: Format,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub run: Run,
-}
-
-/// The output format of `shunt check`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CheckOutput {
-    /// Text for people.
-    Text,
-    /// A JSON list with one object per line.
-    Json,
 }
 
 /// The flags of `shunt run` that do a task in place of running.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{Logging, Settings};
+use super::{Format, Logging, Settings};
 use crate::kube_proxy::Mode;
 
 /// Arguments of `shunt diff`.
@@ -22,8 +22,8 @@ pub struct Diff {
     #[arg(long, value_name = "PATH")]
     pub manifests: Vec<PathBuf>,
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t = DiffOutput::Text)]
-    pub output: DiffOutput,
+    #[arg(long, short, value_enum, default_value_t = Format::Text)]
+    pub output: Format,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub netns: Option<PathBuf>,
@@ -49,8 +49,6 @@ pub enum ModeName {
     Nftables,
     /// kube-proxy's chains in the tables of iptables-nft.
     Iptables,
-    /// Virtual servers of IPVS.
-    Ipvs,
 }
 
 impl From<ModeName> for Mode {
@@ -58,16 +56,6 @@ impl From<ModeName> for Mode {
         match name {
             ModeName::Nftables => Mode::Nftables,
             ModeName::Iptables => Mode::Iptables,
-            ModeName::Ipvs => Mode::Ipvs,
         }
     }
-}
-
-/// The output format of `shunt diff`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum DiffOutput {
-    /// Text for people.
-    Text,
-    /// JSON with every difference.
-    Json,
 }

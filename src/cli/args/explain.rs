@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::{Logging, Settings};
+use super::{Format, Logging, Settings};
 
 /// Arguments of `shunt explain`.
 #[derive(Debug, Args)]
@@ -32,8 +32,8 @@ pub struct Explain {
     #[arg(long, conflicts_with = "manifests")]
     pub probe: bool,
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t = ExplainOutput::Text)]
-    pub output: ExplainOutput,
+    #[arg(long, short, value_enum, default_value_t = Format::Text)]
+    pub output: Format,
     /// Explain the plan of these manifests, without an agent and without the kernel. Can be given
     /// several times.
     #[arg(long, value_name = "PATH")]
@@ -44,15 +44,6 @@ pub struct Explain {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub logging: Logging,
-}
-
-/// The output format of `shunt explain`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ExplainOutput {
-    /// Text for people.
-    Text,
-    /// JSON with every field.
-    Json,
 }
 
 /// A destination: address, port and protocol.

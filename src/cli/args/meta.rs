@@ -5,21 +5,14 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::Format;
+
 /// Arguments of `shunt version`.
 #[derive(Debug, Args)]
 pub struct ShowVersion {
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t = VersionOutput::Text)]
-    pub output: VersionOutput,
-}
-
-/// The output format of `shunt version`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum VersionOutput {
-    /// Text for people.
-    Text,
-    /// JSON with every field.
-    Json,
+    #[arg(long, short, value_enum, default_value_t = Format::Text)]
+    pub output: Format,
 }
 
 /// Arguments of `shunt completion`.

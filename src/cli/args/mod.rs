@@ -6,7 +6,6 @@ mod explain;
 mod kube_proxy;
 mod meta;
 mod services;
-mod top;
 mod trace;
 
 use std::path::PathBuf;
@@ -17,13 +16,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
-pub use check::{Check, CheckOutput};
-pub use diff::{Against, Diff, DiffOutput};
-pub use explain::{Destination, Explain, ExplainOutput};
+pub use check::Check;
+pub use diff::{Against, Diff};
+pub use explain::{Destination, Explain};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
-pub use meta::{Completion, Man, Shell, ShowVersion, VersionOutput};
+pub use meta::{Completion, Man, Shell, ShowVersion};
 pub use services::{Services, ServicesOutput};
-pub use top::{Top, TopOutput};
 pub use trace::Trace;
 
 /// shunt: Kubernetes Services on nftables, without a binary in between.
@@ -55,8 +53,6 @@ pub enum Command {
     Explain(Explain),
     /// Show Services with their frontends, endpoints, counters and states.
     Services(Services),
-    /// Show the new connections a second of each Service, live.
-    Top(Top),
     /// Remove everything that shunt has programmed, in one transaction.
     Cleanup(Cleanup),
     /// Follow real packets through all rules, and show what becomes of them.
@@ -109,13 +105,10 @@ pub struct Run {
     /// never.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = period)]
     pub drift_check_period: Duration,
-    /// How often to check for a running kube-proxy and for its leftover rules; 0 for once, at the
-    /// start.
+    /// How often to look for a running kube-proxy, for its leftover rules, and for other processes that
+    /// listen on node ports; 0 for once, at the start.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
-    /// How often to look for other processes that listen on a node port; 0 for never.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = period)]
-    pub node_port_check_period: Duration,
     /// Export the new connections of each Service port: off or counters.
     #[arg(long, value_name = "off|counters", default_value = "off", hide_possible_values = true)]
     pub service_metrics: ServiceMetrics,
@@ -175,9 +168,6 @@ pub struct Render {
     /// Read objects from this file or directory of YAML or JSON. Can be given several times.
     #[arg(long, value_name = "PATH", required = true)]
     pub manifests: Vec<PathBuf>,
-    /// Output format.
-    #[arg(long, value_enum, default_value_t = Output::Nft)]
-    pub output: Output,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub settings: Settings,
@@ -198,8 +188,8 @@ pub struct Render {
 }))]
 pub struct Status {
     /// Output format.
-    #[arg(long, value_enum, default_value_t = StatusOutput::Text)]
-    pub output: StatusOutput,
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub output: Format,
     /// Only exit with 0 if the agent of this container has programmed the rules, or waits until that
     /// of another container ends: for the startup probe.
     #[arg(long, conflicts_with = "output")]
@@ -212,9 +202,9 @@ pub struct Status {
     pub logging: HiddenLogging,
 }
 
-/// The output format of `shunt status`.
+/// The output format of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum StatusOutput {
+pub enum Format {
     /// Text for people.
     Text,
     /// JSON with every field.
@@ -237,15 +227,6 @@ pub struct Cleanup {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub logging: HiddenLogging,
-}
-
-/// The output format of `shunt render`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// The syntax of nft.
-    Nft,
-    /// JSON with one object per frontend.
-    Json,
 }
 
 #[cfg(test)]
@@ -291,11 +272,11 @@ mod tests {
     #[test]
     fn status_has_a_switch_that_may_have_a_value() {
         for (words, level, output) in [
-            ("shunt status", None, StatusOutput::Text),
-            ("shunt status -v", Some("1"), StatusOutput::Text),
-            ("shunt status -v --output json", Some("1"), StatusOutput::Json),
-            ("shunt status --v=0 --output=json", Some("0"), StatusOutput::Json),
-            ("shunt status -v 4", Some("4"), StatusOutput::Text),
+            ("shunt status", None, Format::Text),
+            ("shunt status -v", Some("1"), Format::Text),
+            ("shunt status -v --output json", Some("1"), Format::Json),
+            ("shunt status --v=0 --output=json", Some("0"), Format::Json),
+            ("shunt status -v 4", Some("4"), Format::Text),
         ] {
             let parsed = Arguments::try_parse_from(words.split(' ')).expect(words);
             let Command::Status(status) = parsed.command else { panic!("{words}") };

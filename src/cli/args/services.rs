@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{Logging, Settings};
+use crate::services::Sort;
 
 /// Arguments of `shunt services`.
 #[derive(Debug, Args)]
@@ -23,6 +24,9 @@ pub struct Services {
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
           default_missing_value = "2", value_parser = seconds, conflicts_with = "manifests")]
     pub watch: Option<Duration>,
+    /// The order of the Services, and of the frontends of each.
+    #[arg(long, value_enum, default_value_t = Sort::Name)]
+    pub sort: Sort,
     /// With a name: count the tracked connections of each endpoint, which walks the whole table of
     /// connection tracking.
     #[arg(long, requires = "name", conflicts_with = "manifests")]
@@ -43,7 +47,7 @@ pub struct Services {
 }
 
 /// Reads a positive number of seconds.
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+fn seconds(text: &str) -> Result<Duration, String> {
     let wrong = || "write a number of seconds, at least 0.1".to_owned();
     let seconds: f64 = text.trim_end_matches('s').parse().map_err(|_| wrong())?;
     match Duration::try_from_secs_f64(seconds) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use shunt_core::model::Protocol;
 
-use super::{Destination, HiddenLogging, StatusOutput};
+use super::{Destination, Format, HiddenLogging};
 use crate::config::raw::GoDuration;
 
 /// Arguments of `shunt trace`.
@@ -28,8 +28,8 @@ pub struct Trace {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = timeout)]
     pub timeout: Duration,
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t = StatusOutput::Text)]
-    pub output: StatusOutput,
+    #[arg(long, short, value_enum, default_value_t = Format::Text)]
+    pub output: Format,
     /// Work in this network namespace: a name as in `ip netns`, or a path.
     #[arg(long, value_name = "NAME|PATH")]
     pub netns: Option<PathBuf>,

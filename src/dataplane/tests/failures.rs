@@ -242,6 +242,8 @@ fn transaction_that_is_too_large_leaves_the_largest_service_out() {
     let events = world.events();
     assert!(matches!(events[0], What::Wrote { .. }), "{events:?}");
     assert_eq!(left_out(&world), 5, "three of IPv4, two of IPv6");
+    let told = events.iter().filter(|event| matches!(event, What::Quarantined(_))).count();
+    assert_eq!(told, 1, "{events:?}");
     let quarantined = &world.snapshot().quarantined[0];
     for part in ["exceeds the socket's send buffer", "the most elements of this transaction, 3063"]
     {

@@ -93,8 +93,8 @@ impl Handle {
             Event::Held { .. } => self.log(What::Held),
             Event::CleanedUp { .. } => self.log(What::CleanedUp),
             Event::Repaired { repaired, .. } => self.log(What::Repaired(repaired)),
-            Event::Quarantined(one) => self.log(What::Quarantined(one.what.clone())),
-            Event::Released(one) => self.log(What::Released(one.what.clone())),
+            Event::Quarantined(one, _) => self.log(What::Quarantined(one.what.clone())),
+            Event::Released(one, _) => self.log(What::Released(one.what.clone())),
             Event::Conflict(one) => self.log(What::Conflict(one.field.to_owned())),
             Event::Oversized(service) => self.log(What::Oversized(service.to_string())),
         }

@@ -45,6 +45,7 @@ fn a_refused_service_port_is_told_with_the_reason_and_the_next_try() -> Result<(
         health: health(),
         unswept: Unswept::default(),
         unbound: UnboundPorts::default(),
+        taken_node_ports: Box::new(shunt::taken_ports::Report::default),
         loopback: Box::new(LoopbackReport::default),
         lost_log_lines: Counter::default(),
     });

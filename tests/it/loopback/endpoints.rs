@@ -41,6 +41,11 @@ fn policy_local_restricts_the_node_to_its_own_endpoints() -> Result<()> {
         for address in addresses {
             node.tcp(*address).eventually().reaches(&["pod-2", "pod-3"]);
         }
+        // As a registry on another node from which the node pulls images.
+        write(&world, "", &[three])?;
+        for address in addresses {
+            node.tcp(*address).eventually().reaches(&["pod-3"]);
+        }
         agent.stop()?;
     }
     Ok(())

@@ -18,7 +18,7 @@ use crate::world::World;
 const BULK: usize = 16 << 20;
 /// The number of connections at a time, and the files of the agent for each.
 const TEN_THOUSAND: u64 = 10_000;
-const FILES: u64 = 8;
+const FILES: u64 = 3;
 /// The maximum of the agent's memory for a connection without data, in bytes.
 const MOST_PER_CONNECTION: u64 = 8 << 10;
 
@@ -150,10 +150,10 @@ fn client_that_does_not_read_delays_no_other() -> Result<()> {
     Ok(())
 }
 
-/// Of 240 files, each connection may need six, and a quarter is for other uses.
+/// Of 240 files, each connection needs two, and a quarter is for other uses.
 #[test]
 fn connections_above_the_maximum_are_reset() -> Result<()> {
-    const MOST: usize = 30;
+    const MOST: usize = 90;
     let world = World::with_web()?;
     let limited = ["sh", "-c", "ulimit -n 240 && exec \"$@\"", "sh"];
     let agent = world.agent(BOTH)?.wrapper(&limited).start()?;
@@ -169,7 +169,7 @@ fn connections_above_the_maximum_are_reset() -> Result<()> {
         matches!(outcome, Outcome::Refused | Outcome::Unreachable(Errno::ECONNRESET))
     };
     ensure!(tally.counts.iter().all(|(outcome, _)| is_reset(outcome)), "{tally}");
-    agent.wait_for_log(&["WARN", "too many connections", "maximum=30"])?;
+    agent.wait_for_log(&["WARN", "too many connections", "maximum=90"])?;
     assert_eq!(agent.log().matches("too many connections").count(), 1);
     assert_eq!(metric(&world, "shunt_loopback_connections_total", &[("result", "too-many")])?, 4.0);
     for connection in &mut connections {
@@ -180,7 +180,7 @@ fn connections_above_the_maximum_are_reset() -> Result<()> {
     agent.stop()
 }
 
-/// As many as the system permits: the agent uses an eighth of its files, and the test has both ends.
+/// As many as the system permits: the agent uses two files for each, and the test has both ends.
 #[test]
 fn ten_thousand_connections_at_once() -> Result<()> {
     let files = allow_files(TEN_THOUSAND * FILES)?;

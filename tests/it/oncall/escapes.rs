@@ -42,7 +42,7 @@ fn name_of_a_process_is_escaped() -> Result<()> {
     world.manifests.write("web.yaml", web.node_port("tcp", Protocol::Tcp, 80, 30_004))?;
     let listener = node.run(|| Ok(TcpListener::bind("0.0.0.0:30004")?))?;
     let _holder = node.holder(NAME, listener)?;
-    let agent = world.agent(CLUSTER_CIDR)?.start()?;
+    let agent = world.agent(CLUSTER_CIDR)?.arg("--kube-proxy-check-period=100ms").start()?;
     agent.wait_for_log(&["WARN", "TCP node port 30004"])?;
     assert_escaped(&agent.log());
     while status_json(node)?["takenNodePorts"]["ports"] == Value::Array(Vec::new()) {}

@@ -6,5 +6,4 @@ mod escapes;
 mod random;
 mod services;
 mod situations;
-mod top;
 mod trace;

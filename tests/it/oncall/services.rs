@@ -1,6 +1,6 @@
 //! `shunt services`: what it shows is what the kernel and the objects have.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -392,9 +392,12 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(ns: &Netns) -> Result<Watch> {
+    fn start(ns: &Netns, more: &[&str]) -> Result<Watch> {
         let mut command = Command::new(SHUNT);
-        command.args(["services", "--watch=0.1", "--output=json", "--netns"]).arg(ns.path());
+        command
+            .args(["services", "--watch=0.1", "--output=json", "--netns"])
+            .arg(ns.path())
+            .args(more);
         let mut child = command.stdout(Stdio::piped()).spawn()?;
         let lines = BufReader::new(child.stdout.take().context("a pipe")?);
         Ok(Watch { child, lines })
@@ -431,7 +434,7 @@ fn watch_shows_rates_and_follows_the_agent() -> Result<()> {
     let agent = world.start()?;
     wait_for_services(&world.lab.node)?;
     let case = Case { frontend: Frontend::ClusterIp, family: Family::V4, protocol: Protocol::Tcp };
-    let mut watch = Watch::start(&world.lab.node)?;
+    let mut watch = Watch::start(&world.lab.node, &[])?;
     let first = watch.next()?;
     assert_eq!(frontend(&first, case)?["newConnectionsPerSecond"], Value::Null);
     let second = watch.next()?;
@@ -484,8 +487,7 @@ fn watch_goes_on_after_a_failed_answer() -> Result<()> {
     let presence = ns.run(|| Ok(Presence::take()?))?.context("no other agent")?;
     // Ends with the process.
     std::thread::spawn(move || -> Result<()> {
-        let (mut stream, _) = presence.listener.accept()?;
-        stream.write_all(b"{\"version\":\"0.1.0\",\"prove\":536870913}\n")?;
+        let (stream, _) = presence.listener.accept()?;
         BufReader::new(&stream).read_line(&mut String::new())?;
         serde_json::to_writer(&stream, &Objects::default())?;
         drop(stream);
@@ -493,7 +495,7 @@ fn watch_goes_on_after_a_failed_answer() -> Result<()> {
             drop(presence.listener.accept()?);
         }
     });
-    let mut watch = Watch::start(&ns)?;
+    let mut watch = Watch::start(&ns, &[])?;
     watch.next()?;
     let reason = " closed the connection; the objects are old";
     let is_old = |picture: &Value| {
@@ -501,6 +503,47 @@ fn watch_goes_on_after_a_failed_answer() -> Result<()> {
     };
     watch.wait_for(is_old)?;
     assert!(is_old(&watch.next()?));
+    Ok(())
+}
+
+/// The kernel has names and counters.
+#[test]
+fn without_an_agent_the_busiest_services_of_the_kernel_come_first() -> Result<()> {
+    let world = World::new()?;
+    for (name, number) in [("busy", 41), ("idle", 42), ("quiet", 43)] {
+        let service =
+            http_service(name, &[&format!("10.96.0.{number}"), &format!("fd00:96::{number}")]);
+        let slices = http_slices(name, &[&world.lab.pod1, &world.lab.pod2]);
+        world.manifests.write(&format!("{name}.yaml"), format!("{service}{slices}"))?;
+    }
+    let agent = world.start()?;
+    agent.stop()?;
+    let node = &world.lab.node;
+    let connect = |to: &str, times: usize| {
+        let client = world.lab.from(&world.lab.client);
+        (0..times).map(|_| client.connect(to)).collect::<Result<Vec<_>>>()
+    };
+    let order = |picture: &Value| -> Vec<(String, u64, f64)> {
+        let name = |it: &Value| it["service"].as_str().unwrap_or_default().to_owned();
+        let rate = |it: &Value| it["newConnectionsPerSecond"].as_f64().unwrap_or_default();
+        frontends(picture).map(|it| (name(it), count(it).0, rate(it))).collect()
+    };
+    let _before = connect("10.96.0.43:80", 4)?;
+    let picture = services(node, &["--sort=connections"])?;
+    assert_eq!(order(&picture)[0], ("default/quiet:http".to_owned(), 4, 0.0));
+    assert_eq!((&picture["source"], frontends(&picture).count()), (&json!("kernel"), 6));
+    let without = "no shunt runs in this network namespace; this is what the kernel has";
+    assert_eq!(picture["problems"], json!([without]));
+    let first = frontends(&picture).next().context("a frontend")?;
+    assert_eq!((&first["state"], &first["endpointsUsed"]), (&json!("no-agent"), &json!(2)));
+    assert!(text(node, &["idle"])?.contains("10.96.0.42:80/TCP"));
+    assert!(!text(node, &["idle"])?.contains("busy"));
+
+    let mut watch = Watch::start(node, &["--sort=rate"])?;
+    watch.next()?;
+    let _busy = connect("[fd00:96::41]:80", 9)?;
+    let picture = watch.wait_for(|picture| order(picture)[0].2 > 0.0)?;
+    assert_eq!(order(&picture)[0].0, "default/busy:http");
     Ok(())
 }
 
@@ -541,6 +584,7 @@ fn errors_say_what_to_do() -> Result<()> {
     };
     let world = World::with_web()?;
     let node = &world.lab.node;
+    // Nor are there tables, which would be shown.
     assert_eq!(
         fails(node, &[])?,
         "error: no shunt runs in this network namespace; --manifests shows the Services in files\n"

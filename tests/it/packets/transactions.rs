@@ -99,7 +99,7 @@ fn all_netlink_traffic_goes_through_libmnl() -> Result<()> {
     // One file per thread, and a stack below each call.
     let strace = ["strace", "-D", "-ff", "-k", "-yy", "-qq", "-s", "0", "-o", &name, "-e"];
     let strace = [&strace[..], &["trace=%network,read,readv,write,writev"]].concat();
-    let agent = world.agent(CLUSTER_CIDR)?.arg("--node-port-check-period=100ms");
+    let agent = world.agent(CLUSTER_CIDR)?.arg("--kube-proxy-check-period=100ms");
     let agent = agent.wrapper(&strace).start()?;
     world.assert_web_works();
     let _listener = world.lab.node.run(|| Ok(TcpListener::bind("0.0.0.0:30080")?))?;

@@ -66,18 +66,6 @@ pub fn addresses() -> Result<BTreeSet<IpAddr>, Error> {
     Ok(found?.into_iter().collect())
 }
 
-/// Lists the addresses of an interface in the network namespace of this thread; none if there is no
-/// interface of that name.
-///
-/// # Errors
-/// As for [`addresses`].
-pub fn addresses_of(interface: &str) -> Result<BTreeSet<IpAddr>, Error> {
-    let Ok(wanted) = nix::net::if_::if_nametoindex(interface) else { return Ok(BTreeSet::new()) };
-    let parse = |it: Message<'_>| address(&it).filter(|_| index(&it) == Some(wanted));
-    let found = list("list addresses", libc::RTM_GETADDR, &[0; ADDRESS_HEADER], parse);
-    Ok(found?.into_iter().collect())
-}
-
 /// Dumps the objects for which `parse` returns a value, with this header of the protocol.
 fn list<T>(
     name: &'static str,
@@ -119,11 +107,6 @@ fn address(message: &Message<'_>) -> Option<IpAddr> {
     }
 }
 
-/// Reads the number of the interface of an address.
-fn index(message: &Message<'_>) -> Option<u32> {
-    Some(u32::from_ne_bytes(*message.payload.get(4..)?.first_chunk()?))
-}
-
 /// Reads a message as every kind of answer, for fuzzing.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn parse_all(message: &Message<'_>) {
@@ -153,15 +136,6 @@ pub fn delete_link(name: &str) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::message::{self, messages};
-
-    #[test]
-    fn addresses_of_one_interface_are_some_of_all() -> Result<(), Error> {
-        let (all, own) = (addresses()?, addresses_of("lo")?);
-        assert!(own.iter().all(|address| address.is_loopback() || all.contains(address)));
-        assert!(own.is_subset(&all));
-        assert!(addresses_of("no-such-link")?.is_empty());
-        Ok(())
-    }
 
     #[test]
     fn own_address_of_the_interface_is_read() {

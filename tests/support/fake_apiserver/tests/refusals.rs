@@ -1,15 +1,14 @@
 //! The stand-in refuses what kube-apiserver refuses, in the same words: requests beyond the role of
-//! the chart, options that do not fit together, Events that are not valid.
+//! the chart, and options that do not fit together.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use hyper::Method;
-use serde_json::{Value, json};
-use shunt_fake_apiserver::{Api, Client, Reply, both, run};
+use serde_json::json;
+use shunt_fake_apiserver::{Api, Reply, both, run};
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
-const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 /// The ServiceAccount of the chart.
 const USER: &str = "system:serviceaccount:kube-system:shunt";
 
@@ -20,8 +19,6 @@ fn main() -> ExitCode {
         options_of_a_list_must_fit,
         options_of_a_watch_must_fit,
         a_page_has_the_revision_of_its_list,
-        an_event_must_be_valid,
-        an_event_lives_where_its_object_lives,
     ];
     run(&[("refusals", cases)])
 }
@@ -285,192 +282,5 @@ fn a_page_has_the_revision_of_its_list(api: Api) -> Result<()> {
         let page = page(version)?;
         assert_eq!(page.body["items"][0]["metadata"]["name"], "b", "{page:?}");
     }
-    Ok(())
-}
-
-/// A valid Event, but for what `change` makes of it.
-fn event(name: &str, change: impl FnOnce(&mut Value)) -> Value {
-    let mut event = json!({
-        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": name},
-        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "shunt",
-        "reportingInstance": "node-1", "action": "Test", "reason": "Testing", "type": "Normal",
-        "regarding": {"kind": "Service", "name": "s", "namespace": "default"}, "note": "one",
-    });
-    change(&mut event);
-    event
-}
-
-fn create(client: &Client, event: &Value) -> Result<Reply> {
-    client.call(Method::POST, EVENTS, Some(event))
-}
-
-fn an_event_must_be_valid(api: Api) -> Result<()> {
-    const NOT_NAMED: &str = "metadata.name: Required value: name or generateName is required";
-    const TIME: &str = "eventTime: Required value";
-    let client = api.client()?;
-    let x = |count: usize| "x".repeat(count);
-    let too_long = |field: &str| format!("{field}: Invalid value: \"\": can have at most 128");
-    let unset = |field: &str| format!("{field}: Invalid value: \"\": needs to be unset");
-    let subdomain = |name: &str| {
-        format!("metadata.name: Invalid value: {name:?}: a lowercase RFC 1123 subdomain must")
-    };
-    for (field, value, message) in [
-        ("/metadata/name", json!(null), NOT_NAMED.to_owned()),
-        ("/metadata/name", json!(""), NOT_NAMED.to_owned()),
-        ("/metadata/name", json!("A_b"), subdomain("A_b")),
-        ("/metadata/name", json!("a..b"), subdomain("a..b")),
-        (
-            "/metadata/name",
-            json!(x(254)),
-            format!(
-                "metadata.name: Invalid value: {:?}: must be no more than 253 characters",
-                x(254)
-            ),
-        ),
-        ("/eventTime", json!(null), TIME.to_owned()),
-        (
-            "/reportingController",
-            json!(""),
-            "[reportingController: Required value, reportingController: Invalid value: \"\": \
-             name part must be non-empty, reportingController: Invalid value: \"\": name part \
-             must consist of"
-                .to_owned(),
-        ),
-        (
-            "/reportingController",
-            json!("a b"),
-            "reportingController: Invalid value: \"a b\": name part must consist of alphanumeric \
-             characters, '-', '_' or '.', and must start and end with"
-                .to_owned(),
-        ),
-        (
-            "/reportingController",
-            json!("a/b/c"),
-            "reportingController: Invalid value: \"a/b/c\": a valid label key must".to_owned(),
-        ),
-        (
-            "/reportingController",
-            json!(x(64)),
-            format!(
-                "reportingController: Invalid value: {:?}: name part must be no more than 63 bytes",
-                x(64)
-            ),
-        ),
-        ("/reportingInstance", json!(""), "reportingInstance: Required value".to_owned()),
-        ("/reportingInstance", json!(x(129)), too_long("reportingInstance")),
-        ("/action", json!(""), "action: Required value".to_owned()),
-        ("/action", json!(x(129)), too_long("action")),
-        ("/reason", json!(""), "reason: Required value".to_owned()),
-        ("/reason", json!(x(129)), too_long("reason")),
-        ("/type", json!(""), "type: Invalid value: \"\": has invalid value: ".to_owned()),
-        ("/type", json!("Error"), "type: Invalid value: \"\": has invalid value: Error".to_owned()),
-        (
-            "/note",
-            json!(x(1025)),
-            "message: Invalid value: \"\": can have at most 1024 characters".to_owned(),
-        ),
-        (
-            "/series",
-            json!({"count": 1}),
-            "[series.count: Invalid value: \"\": should be at least 2, series.lastObservedTime: \
-             Required value]"
-                .to_owned(),
-        ),
-        ("/deprecatedCount", json!(1), unset("count")),
-        ("/deprecatedSource", json!({"component": "x"}), unset("source")),
-        ("/deprecatedFirstTimestamp", json!("2026-01-01T00:00:00Z"), unset("firstTimestamp")),
-    ] {
-        let event = event("f", |event| set(event, field, value));
-        let name = event["metadata"]["name"].as_str().unwrap_or_default();
-        let message = format!("Event {name:?} is invalid: {message}");
-        assert_refused(&create(&client, &event)?, (422, "Invalid", &message), field);
-    }
-    let unfit = "Event in version \"v1\" cannot be handled as a Event: ";
-    let unknown_time = |time: &str| {
-        format!("{unfit}parsing time {time:?} as \"2006-01-02T15:04:05.000000Z07:00\": ")
-    };
-    for (field, value, message) in [
-        ("/note", json!(5), format!("{unfit}json: cannot unmarshal")),
-        ("/eventTime", json!("yesterday"), unknown_time("yesterday")),
-        // Not three digits, nor nine.
-        ("/eventTime", json!("2026-01-01T00:00:00.000Z"), unknown_time("2026-01-01T00:00:00.000Z")),
-        (
-            "/eventTime",
-            json!("2026-01-01T00:00:00.000000000Z"),
-            unknown_time("2026-01-01T00:00:00.000000000Z"),
-        ),
-        (
-            "/apiVersion",
-            json!("v1"),
-            "the API version in the data (v1) does not match the expected API version \
-             (events.k8s.io/v1)"
-                .to_owned(),
-        ),
-        (
-            "/kind",
-            json!("Service"),
-            "Service in version \"v1\" cannot be handled as a Event: ".to_owned(),
-        ),
-    ] {
-        let event = event("f", |event| set(event, field, value));
-        assert_refused(&create(&client, &event)?, (400, "BadRequest", &message), field);
-    }
-    for body in [None, Some(json!([]))] {
-        let reply = client.call(Method::POST, EVENTS, body.as_ref())?;
-        let message = "the object provided is unrecognized (must be of type Event): couldn't get";
-        assert_refused(&reply, (400, "BadRequest", message), "no object");
-    }
-    let reply = create(&client, &json!({}))?;
-    let message = format!(
-        "Event \"\" is invalid: [{NOT_NAMED}, {TIME}, type: Invalid value: \"\": has invalid value: ]"
-    );
-    assert_refused(&reply, (422, "Invalid", &message), "an empty object");
-
-    let longest = event(&x(253), |event| {
-        for field in ["/reportingInstance", "/action", "/reason"] {
-            set(event, field, json!(x(128)));
-        }
-        set(event, "/note", json!(x(1024)));
-        set(event, "/reportingController", json!(x(63)));
-    });
-    let reply = create(&client, &longest)?;
-    assert_eq!(reply.status, 201, "{reply:?}");
-    let message = format!("events.events.k8s.io {:?} already exists", x(253));
-    assert_refused(&create(&client, &longest)?, (409, "AlreadyExists", &message), "again");
-    let named = event("", |event| event["metadata"] = json!({"generateName": "made-"}));
-    let reply = create(&client, &named)?;
-    let name = reply.body["metadata"]["name"].as_str();
-    assert!(name.is_some_and(|name| name.len() > 5 && name.starts_with("made-")), "{reply:?}");
-    Ok(())
-}
-
-fn set(object: &mut Value, pointer: &str, value: Value) {
-    let (parent, field) = pointer.rsplit_once('/').unwrap_or(("", pointer));
-    if let Some(parent) = object.pointer_mut(parent) {
-        parent[field] = value;
-    }
-}
-
-fn an_event_lives_where_its_object_lives(api: Api) -> Result<()> {
-    let client = api.client()?;
-    let of_node = |name: &str| event(name, |event| event["regarding"] = json!({"kind": "Node"}));
-    for namespace in ["default", "kube-system"] {
-        let path = EVENTS.replace("default", namespace);
-        let reply = client.call(Method::POST, &path, Some(&of_node(namespace)))?;
-        assert_eq!(reply.status, 201, "{namespace}: {reply:?}");
-    }
-    // One without a namespace of its own belongs in these two.
-    let path = EVENTS.replace("default", "kube-public");
-    let reply = client.call(Method::POST, &path, Some(&of_node("a")))?;
-    let message = "Event \"a\" is invalid: involvedObject.namespace: Invalid value: \"\": does not \
-                   match event.namespace";
-    assert_refused(&reply, (422, "Invalid", message), "a node in kube-public");
-    let elsewhere = event("b", |event| event["metadata"]["namespace"] = json!("kube-system"));
-    let message = "the namespace of the provided object does not match the namespace sent on the \
-                   request";
-    assert_refused(&create(&client, &elsewhere)?, (400, "BadRequest", message), "two namespaces");
-    let reply = client.call(Method::POST, "/apis/events.k8s.io/v1/events", Some(&of_node("c")))?;
-    let message = "the server does not allow this method on the requested resource";
-    assert_refused(&reply, (405, "MethodNotAllowed", message), "no namespace");
     Ok(())
 }

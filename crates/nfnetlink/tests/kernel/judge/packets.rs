@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nfnetlink::nft::{AttachedChain, Interface, JudgedPacket, Judgement, Mark, Passing, Socket};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
-use shunt_testbed::{Netns, Random, seed};
+use shunt_testbed::{Netns, Random, patience, seed};
 
 use super::UDP;
 
@@ -81,19 +82,37 @@ impl World {
             .run(|| ports.map(|port| Ok((port, UdpSocket::bind(("::", port))?))).collect())?;
         server[&SENTINEL].set_read_timeout(Some(Duration::from_secs(20)))?;
         let world = World { clients, router, server, source_port: 1024 };
-        // Later datagrams do not wait for a neighbour.
+        // Later datagrams do not wait for a link or a neighbour.
         for (addresses, client) in SERVERS.iter().flat_map(|it| [(it, 0), (it, 1)]) {
             for address in addresses {
-                let to = SocketAddr::new(address.parse()?, SENTINEL);
-                world.clients[client].run(|| {
-                    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-                    UdpSocket::bind(any)?.send_to(b"hello", to)?;
-                    Ok(())
-                })?;
-                world.server[&SENTINEL].recv(&mut [0; 16]).context("no greeting")?;
+                world.greet(client, SocketAddr::new(address.parse()?, SENTINEL))?;
             }
         }
         Ok(world)
+    }
+
+    /// Sends until something arrives: a new link drops what comes before its carrier.
+    fn greet(&self, client: usize, to: SocketAddr) -> Result<()> {
+        let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        let socket = self.clients[client].run(|| Ok(UdpSocket::bind(any)?))?;
+        let greeting = format!("{client} greets {to}");
+        let server = &self.server[&SENTINEL];
+        server.set_nonblocking(true)?;
+        let deadline = Instant::now() + patience(Duration::from_secs(20));
+        loop {
+            // A route may be missing as long as its link has no carrier.
+            let sent = socket.send_to(greeting.as_bytes(), to);
+            // Those of other greetings may still come.
+            let mut buffer = [0; 64];
+            if server.recv(&mut buffer).is_ok_and(|length| buffer[..length] == *greeting.as_bytes())
+            {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "no greeting at {to}: {sent:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+        server.set_nonblocking(false)?;
+        Ok(())
     }
 
     /// Sends a datagram and returns whether it comes to the server.
@@ -114,7 +133,13 @@ impl World {
             Ok(())
         })?;
         let mut buffer = [0; 16];
-        self.server[&SENTINEL].recv(&mut buffer).context("the sentinel was lost")?;
+        // Greetings may still come.
+        let sentinel = from.port().to_be_bytes();
+        while {
+            let length =
+                self.server[&SENTINEL].recv(&mut buffer).context("the sentinel was lost")?;
+            buffer[..length] != sentinel
+        } {}
         let mut is_delivered = false;
         for port in PORTS {
             let socket = &self.server[&port];

@@ -1,5 +1,7 @@
-//! Checks for kube-proxy on this node, at the start and while the agent runs: its stale rules send
-//! traffic to endpoints that are gone, and a running kube-proxy and shunt undo each other's work.
+//! Looks for what others have on this node, at the start and while the agent runs.
+//!
+//! The stale rules of kube-proxy send traffic to endpoints that are gone, and a running kube-proxy and
+//! shunt undo each other's work. Processes that listen on node ports get no packets there.
 
 use std::time::Duration;
 
@@ -10,12 +12,18 @@ use crate::events::Recorder;
 use crate::kube_proxy::{Found, find};
 use crate::metrics::Metrics;
 use crate::status::AgentState;
+use crate::taken_ports::{Report, TakenPort};
+
+/// The maximum number of node ports that one look logs.
+const MAX_LINES: usize = 10;
 
 /// The destinations of a report.
 pub(super) struct Reports {
     pub(super) events: Recorder,
     pub(super) metrics: Metrics,
     pub(super) known: AgentState,
+    /// Finds other processes on node ports.
+    pub(super) taken_node_ports: Box<dyn Fn() -> Report + Send>,
 }
 
 /// Checks this thread's network namespace now and after each period; only once if the period is
@@ -25,9 +33,12 @@ pub(super) fn look(period: Duration, reports: &Reports) {
         Ok(kernel) => kernel,
         Err(error) => return tracing::warn!("cannot check for rules of kube-proxy: {error}"),
     };
-    let mut watch = Watch::default();
+    let (mut watch, mut listeners) = (Watch::default(), Listeners::default());
     loop {
         watch.look(&mut kernel, reports);
+        let report = (reports.taken_node_ports)();
+        reports.metrics.node_ports_taken(report.ports.len());
+        listeners.log(report);
         if period.is_zero() {
             return;
         }
@@ -62,6 +73,48 @@ impl Watch {
             }
         }
         self.last = found;
+    }
+}
+
+/// The processes on node ports that the log has.
+#[derive(Default)]
+struct Listeners {
+    trouble: Option<String>,
+    /// Those of the last look.
+    last: Vec<TakenPort>,
+    logged: Vec<TakenPort>,
+}
+
+impl Listeners {
+    /// Logs what two looks in a row have found: a UDP client has its port for a moment.
+    fn log(&mut self, report: Report) {
+        if let Some(trouble) = &report.trouble
+            && self.trouble.as_ref() != Some(trouble)
+        {
+            tracing::warn!(
+                "cannot look for other processes on node ports: {trouble}; the kernel needs its \
+                 modules tcp_diag and udp_diag"
+            );
+        }
+        let stays: Vec<TakenPort> =
+            report.ports.iter().filter(|taken| self.last.contains(taken)).cloned().collect();
+        let new: Vec<_> = stays.iter().filter(|taken| !self.logged.contains(taken)).collect();
+        for taken in new.iter().take(MAX_LINES) {
+            let remedy = taken.remedy();
+            tracing::warn!(object = %format_args!("Service {}", taken.service), "{taken}; {remedy}");
+        }
+        for TakenPort { protocol, port, service, .. } in
+            self.logged.iter().filter(|taken| !stays.contains(taken)).take(MAX_LINES)
+        {
+            tracing::info!(
+                object = %format_args!("Service {service}"),
+                "{protocol} node port {port} is not taken as before"
+            );
+        }
+        if let more @ 1.. = new.len().saturating_sub(MAX_LINES) {
+            tracing::warn!("… and {more} more node ports on which others listen: see shunt status");
+        }
+        *self = Listeners { trouble: report.trouble, last: report.ports, logged: stays };
     }
 }
 

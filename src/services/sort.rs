@@ -1,0 +1,41 @@
+//! The order of Services in a picture.
+
+use clap::ValueEnum;
+
+use super::{Frontend, Picture};
+
+/// The order of Services, and of the frontends of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// By namespace and name, and in the order of `spec.ports`.
+    Name,
+    /// Most new connections a second first, which needs --watch; then most connections.
+    Rate,
+    /// Most new connections first.
+    Connections,
+}
+
+impl Picture {
+    /// Sorts the Services, which are in the order of their names.
+    pub fn sort(&mut self, sort: Sort) {
+        let key = |frontends: &[Frontend]| {
+            let rates = frontends.iter().filter_map(|it| it.new_connections_per_second);
+            let rate = if sort == Sort::Rate { rates.sum() } else { 0.0 };
+            let connections: u64 = frontends.iter().filter_map(|it| it.new_connections).sum();
+            (rate, connections)
+        };
+        let higher = |one: &[Frontend], other: &[Frontend]| {
+            let ((rate, connections), (other_rate, others)) = (key(one), key(other));
+            other_rate.total_cmp(&rate).then(others.cmp(&connections))
+        };
+        if sort == Sort::Name {
+            return;
+        }
+        self.services.sort_by(|one, other| higher(&one.frontends, &other.frontends));
+        for service in &mut self.services {
+            service.frontends.sort_by(|one, other| {
+                higher(std::slice::from_ref(one), std::slice::from_ref(other))
+            });
+        }
+    }
+}
