@@ -103,6 +103,8 @@ def tools():
             layer.link(f"usr/bin/{applet}", "busybox")
     layer.text("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")
     layer.text("etc/group", "root:x:0:\nnobody:x:65534:\n")
+    # kube-proxy compares names of protocols in what nft lists. With numbers it removes its own elements at a restart.
+    layer.text("etc/protocols", "tcp 6 TCP\nudp 17 UDP\nsctp 132 SCTP\n")
     layer.text("etc/nsswitch.conf", "hosts: files dns\n")
     layer.text("etc/wgetrc", "tries = 1\n")
     layer.folder("tmp", 0o1777)

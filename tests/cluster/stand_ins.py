@@ -208,8 +208,10 @@ def balance(routes, numbers):
             api("PATCH", path, {"metadata": {"finalizers": [*others, FINALIZER]}})
             api("PATCH", f"{path}/status", {"status": {"loadBalancer": {"ingress": balanced}}})
         nodes, check = range(1, NODES + 1), spec.get("healthCheckNodePort")
-        for it in balanced:
-            wanted[it["ip"]] = tuple(node for node in nodes if not check or is_healthy(node, check))
+        nodes = tuple(node for node in nodes if not check or is_healthy(node, check))
+        # Nodes do not share affinities, so a load balancer keeps a client at one of them.
+        nodes = nodes[:1] if spec["sessionAffinity"] == "ClientIP" else nodes
+        wanted.update((it["ip"], nodes) for it in balanced)
     for address in routes.keys() - wanted.keys():
         subprocess.run(["ip", f"-{ipaddress.ip_address(address).version}", "route", "delete", address], check=False)
     for address, nodes in wanted.items():
