@@ -111,7 +111,7 @@ node_network() { # NUMBER
     ip -n "$control" link set "node-$i" master nodes up
     # kubelets set these, but some CNI plugins and tests look at once.
     inside "$namespace" sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 \
-        net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 net.ipv4.fib_multipath_hash_policy=1 \
+        net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0 \
         net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1
     $ip link set lo up
     $ip link set eth0 up
