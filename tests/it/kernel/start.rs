@@ -95,16 +95,6 @@ fn base_chains_for_services_are_of_type_nat() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_restart_without_changes_writes_nothing() -> Result<()> {
-    let ns = Netns::new()?;
-    dataplane(&ns, some_cluster())?.sync()?;
-    let generation = ns.nft_generation()?;
-    assert_eq!(dataplane(&ns, some_cluster())?.sync()?, None);
-    assert_eq!(ns.nft_generation()?, generation);
-    Ok(())
-}
-
 /// The kernel lists so while it makes a hash table larger, which can still go on when an agent starts
 /// right after the commit of another one.
 #[test]
