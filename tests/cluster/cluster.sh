@@ -188,10 +188,11 @@ up() { # PROXY
     down
     mkdir -p "$state"/{log,pid,pki,cni}
     for i in $(seq "$nodes"); do mkdir -p "$state/node-$i/lib"; done
-    say "making images"
-    python3 "$here/images.py" "$assets" "${SHUNT:-$repository/target/release/shunt}" "$version" "$state/images.tar"
-    say "starting the control plane"
     control_network
+    say "making images"
+    # In the namespace, by which `down` finds what has not ended.
+    inside "$control" python3 "$here/images.py" "$assets" "${SHUNT:-$repository/target/release/shunt}" "$version" "$state/images.tar"
+    say "starting the control plane"
     control_plane
     say "starting $nodes nodes"
     for i in $(seq "$nodes"); do
