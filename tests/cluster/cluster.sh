@@ -107,7 +107,9 @@ start_api_server() {
 node_network() { # NUMBER
     local i=$1 namespace=$control-node-$1 ip="ip -n $control-node-$1"
     ip netns add "$namespace"
-    ip -n "$control" link add "node-$i" type veth peer name eth0 netns "$namespace"
+    # A node that boots again has the same address as before, or its neighbours would look for the old one.
+    ip -n "$control" link add "node-$i" type veth \
+        peer name eth0 address "$(printf 02:00:00:00:00:%02x "$i")" netns "$namespace"
     ip -n "$control" link set "node-$i" master nodes up
     # kubelets set these, but some CNI plugins and tests look at once.
     inside "$namespace" sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 \
