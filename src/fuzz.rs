@@ -1,9 +1,8 @@
 //! The bodies of the fuzz targets in `fuzz/`, which take arbitrary bytes. The tests here run them
 //! with seeds, parts of seeds and random changes.
 //!
-//! They assert the absence of crashes, and three more properties. The plan does not depend on the
-//! grouping of changes, a written configuration is read back unchanged, and both encodings of an
-//! object mean the same.
+//! They assert the absence of crashes, and two more properties. The plan does not depend on the
+//! grouping of changes, and a written configuration is read back unchanged.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,12 +21,11 @@ const NODE: &str = "node-1";
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 5] = [
     ("manifests", manifests),
     ("configuration", configuration),
     ("objects", objects),
     ("protobuf", protobuf),
-    ("encodings", encodings),
     ("netlink", netlink),
 ];
 
@@ -62,11 +60,6 @@ pub fn objects(bytes: &[u8]) {
 /// object.
 pub fn protobuf(bytes: &[u8]) {
     kubernetes::fuzz_protobuf(bytes, NODE).into_iter().for_each(plan);
-}
-
-/// Fuzzes both encodings of an object: an object in protobuf means the same as its JSON.
-pub fn encodings(bytes: &[u8]) {
-    kubernetes::fuzz_both(bytes);
 }
 
 /// Fuzzes an answer of the kernel: a dump of nf_tables or of connection tracking, or refusals.

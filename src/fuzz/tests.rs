@@ -24,7 +24,6 @@ fn folders(target: &str) -> &'static [&'static str] {
         "configuration" => &["tests/fixtures"],
         "objects" => &["tests/fixtures/api"],
         "protobuf" => &["tests/fixtures/api/protobuf", "tests/fixtures/api/protobuf/objects"],
-        "encodings" => &["tests/fixtures/api/protobuf/objects"],
         _ => &["tests/fixtures/netlink"],
     }
 }
@@ -154,11 +153,6 @@ fn any_answer_of_the_api_server_in_protobuf() {
 }
 
 #[test]
-fn any_object_in_both_encodings() {
-    check(TARGETS[4]);
-}
-
-#[test]
 fn any_answer_of_the_kernel() {
-    check(TARGETS[5]);
+    check(TARGETS[4]);
 }

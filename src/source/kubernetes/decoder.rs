@@ -1,15 +1,14 @@
 //! Decodes an object into a change for the model.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use shunt_core::model::{Change, Family, Listed, ObjectName};
 
 use super::messages::Object;
-use crate::source::objects::{self, Converted, Identity, Key, Kind, Names, Received};
-use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::objects::{Converted, Identity, Key, Kind, Names, convert};
+use crate::spanned_yaml::{self, Diagnostic, FieldPath, Severity};
 
 /// A decoder for objects of one kind, which logs their problems.
 pub(super) struct Decoder {
@@ -52,11 +51,17 @@ impl Decoder {
     pub(super) fn take(&mut self, object: &Object<'_>) -> Result<Option<Decoded>, String> {
         let names = self.names.clone();
         let names = &mut names.lock().unwrap_or_else(PoisonError::into_inner);
-        let received = object.convert(self.kind, names);
-        let Received { converted, version, trigger } = match received {
-            Some(received) => received,
-            None => self.undecodable(object, names)?,
-        };
+        let converted = match object {
+            Object::Json(json) => convert(self.kind, *json, names).or_else(|_| {
+                let (field, reason) = self.mistyped(json, names);
+                self.undecodable(object, field, reason, names)
+            }),
+            Object::Protobuf(message) => {
+                convert(self.kind, message.clone(), names).or_else(|error| {
+                    self.undecodable(object, FieldPath::default(), error.to_string(), names)
+                })
+            }
+        }?;
         if converted.key.name.name.is_empty() {
             return Err(format!("a {} without a name", self.kind));
         }
@@ -64,7 +69,8 @@ impl Decoder {
             return Ok(None);
         }
         let name = converted.key.name.clone();
-        self.tell(&name, &version, &converted.problems);
+        self.tell(&name, &converted.version, &converted.problems);
+        let (version, trigger) = (converted.version.clone(), converted.trigger);
         let change = converted.into_change();
         let trigger = self.trigger(&change, trigger);
         Ok(Some(Decoded { name, version, change, trigger }))
@@ -75,7 +81,7 @@ impl Decoder {
     /// # Errors
     /// If the object has no valid metadata.
     pub(super) fn take_gone(&mut self, object: &Object<'_>) -> Result<Option<Decoded>, String> {
-        let Identity { name, namespace, version } = identity(object)?;
+        let Identity { name, namespace, resource_version: version } = identity(object)?;
         let names = &mut self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::named(self.kind, &namespace, &name, names);
         if self.kind == Kind::Node && key.name.name != self.node_name {
@@ -102,21 +108,29 @@ impl Decoder {
     }
 
     /// Returns the result for an object that is not of the form of its kind.
-    fn undecodable(&self, object: &Object<'_>, names: &mut Names) -> Result<Received, String> {
-        let Identity { name, namespace, version } = identity(object)?;
+    fn undecodable(
+        &self,
+        object: &Object<'_>,
+        field: FieldPath,
+        reason: String,
+        names: &mut Names,
+    ) -> Result<Converted, String> {
+        let Identity { name, namespace, resource_version } = identity(object)?;
         let key = Key::named(self.kind, &namespace, &name, names);
-        let (field, reason) = match object {
-            Object::Json(json) => objects::mistyped(self.kind, json),
-            Object::Protobuf(message) => {
-                let error = objects::from_protobuf(self.kind, message.clone(), names).err();
-                let reason = error.map(|error| error.to_string()).unwrap_or_default();
-                (FieldPath::default(), reason)
-            }
-        };
         let reason = format!("{reason} (the {} is left out)", self.kind);
         let problem = Diagnostic::new(Severity::Error, field, reason).of_object(&key);
-        let converted = Converted::refused(key, vec![problem]);
-        Ok(Received { converted, version, trigger: None })
+        Ok(Converted::refused(key, resource_version, vec![problem]))
+    }
+
+    /// Finds the field with the wrong type by the slow parser, so that the message equals that for
+    /// a manifest.
+    fn mistyped(&self, json: &str, names: &mut Names) -> (FieldPath, String) {
+        let document = spanned_yaml::parse(json.as_bytes()).ok();
+        let node = document.as_deref().and_then(<[_]>::first);
+        match node.and_then(|node| convert(self.kind, node, names).err()) {
+            Some(error) => (error.field, error.reason),
+            None => (FieldPath::default(), "a field has the wrong type".to_owned()),
+        }
     }
 
     /// Reports problems, once for each version of an object.
@@ -141,11 +155,14 @@ impl Decoder {
 }
 
 fn identity(object: &Object<'_>) -> Result<Identity, String> {
-    let invalid = |error: &dyn fmt::Display| format!("an object without valid metadata ({error})");
-    match object {
-        Object::Json(json) => Identity::from_json(json).map_err(|error| invalid(&error)),
+    let identity = match object {
+        Object::Json(json) => Identity::from_json(json).map_err(|error| error.to_string()),
         Object::Protobuf(message) => {
-            Identity::from_protobuf(message.clone()).map_err(|error| invalid(&error))
+            Identity::from_protobuf(message.clone()).map_err(|error| error.to_string())
         }
+    };
+    match identity {
+        Ok(identity) if identity.name.is_empty() => Err("an object without a name".to_owned()),
+        identity => identity.map_err(|e| format!("an object without valid metadata ({e})")),
     }
 }

@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::messages::{Event, Object};
 use super::page::Items;
 use super::{json, protobuf};
-use crate::source::objects::{self, Kind, Names};
+use crate::source::objects::Kind;
 
 /// Returns what each decoder makes of these lines of a watch, or of this page of a list.
 pub(crate) fn fuzz(bytes: &[u8], node_name: &str) -> Vec<Vec<Change>> {
@@ -31,25 +31,6 @@ pub(crate) fn fuzz_protobuf(bytes: &[u8], node_name: &str) -> Vec<Vec<Change>> {
     let mut decoded = decode(events, &[Object::Protobuf(bytes)], node_name);
     decoded.extend(of_page);
     decoded
-}
-
-/// Decodes an object in protobuf, writes its raw form as JSON, and decodes that.
-///
-/// # Panics
-/// If the two results differ.
-pub(crate) fn fuzz_both(bytes: &[u8]) {
-    for kind in Kind::ALL {
-        let Some(json) = objects::json_of_protobuf(kind, Bytes::copy_from_slice(bytes)) else {
-            continue;
-        };
-        let names = &mut Names::new();
-        let Ok(of_protobuf) = objects::from_protobuf(kind, Bytes::copy_from_slice(bytes), names)
-        else {
-            continue;
-        };
-        let of_json = objects::from_json(kind, &json, names);
-        assert_eq!(of_json.ok().as_ref(), Some(&of_protobuf), "{kind} as JSON: {json}");
-    }
 }
 
 /// Returns what each decoder makes of the items of this page, which arrives in two parts.

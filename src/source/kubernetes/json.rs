@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::failure::Failure;
 use super::messages::{Event, Object};
-use crate::source::objects::raw;
+use crate::source::objects::Identity;
 use crate::spanned_yaml::excerpt;
 
 #[derive(Deserialize)]
@@ -15,12 +15,6 @@ struct WatchEvent<'a> {
     type_: &'a str,
     #[serde(borrow)]
     object: &'a RawValue,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-struct Bookmark<'a> {
-    metadata: raw::Metadata<'a>,
 }
 
 /// Parses a line of a watch. An event that reports a failure is one.
@@ -32,10 +26,7 @@ pub(super) fn event(line: &[u8]) -> Result<Event<'_>, Failure> {
     match type_ {
         "ADDED" | "MODIFIED" => Ok(Event::Current(Object::Json(json))),
         "DELETED" => Ok(Event::Gone(Object::Json(json))),
-        "BOOKMARK" => {
-            let Bookmark { metadata } = serde_json::from_str(json).map_err(failed)?;
-            Event::bookmark(&metadata)
-        }
+        "BOOKMARK" => Event::bookmark(Identity::from_json(json).map_err(failed)?),
         "ERROR" => Err(Failure::from_status(&serde_json::from_str(json).map_err(failed)?, None)),
         other => Err(Failure::Garbage(format!("an event of type {}", excerpt(other)))),
     }

@@ -11,7 +11,7 @@ use super::failure::Failure;
 use super::frames::Frames;
 use super::lines::Lines;
 use super::{json, protobuf};
-use crate::source::objects::{self, Kind, Names, Received, raw};
+use crate::source::objects::Identity;
 
 /// An encoded object.
 #[derive(Debug, Clone)]
@@ -23,14 +23,6 @@ pub(super) enum Object<'a> {
 }
 
 impl Object<'_> {
-    /// Converts the object. Returns `None` if it is not of the form of its kind.
-    pub(super) fn convert(&self, kind: Kind, names: &mut Names) -> Option<Received> {
-        match self {
-            Object::Json(json) => objects::from_json(kind, json, names).ok(),
-            Object::Protobuf(message) => objects::from_protobuf(kind, message.clone(), names).ok(),
-        }
-    }
-
     /// Returns true if the text is not JSON. Then its neighbours are in doubt, too.
     pub(super) fn is_malformed(&self) -> bool {
         match self {
@@ -60,11 +52,11 @@ pub(super) enum Event<'a> {
 
 impl Event<'_> {
     /// Returns the bookmark with these metadata.
-    pub(super) fn bookmark(metadata: &raw::Metadata<'_>) -> Result<Event<'static>, Failure> {
-        if metadata.resource_version.is_empty() {
+    pub(super) fn bookmark(of: Identity) -> Result<Event<'static>, Failure> {
+        if of.resource_version.is_empty() {
             return Err(Failure::Garbage("a bookmark without a resourceVersion".to_owned()));
         }
-        Ok(Event::Bookmark(metadata.resource_version.to_string()))
+        Ok(Event::Bookmark(of.resource_version))
     }
 }
 

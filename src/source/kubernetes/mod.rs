@@ -59,7 +59,7 @@ pub use content_type::ContentType;
 use decoder::Decoder;
 pub use dial::Dialer;
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) use fuzz::{fuzz, fuzz_both, fuzz_protobuf};
+pub(crate) use fuzz::{fuzz, fuzz_protobuf};
 pub use inspect::{Inspection, Refused, inspect};
 pub use requests::{ObservedRequest, RequestObserver};
 use resource::Resource;

@@ -10,7 +10,7 @@ use prost::{DecodeError, Message};
 
 use super::failure::Failure;
 use super::messages::{Event, Object};
-use crate::source::objects;
+use crate::source::objects::Identity;
 use crate::spanned_yaml::excerpt;
 
 /// What each envelope begins with.
@@ -79,8 +79,8 @@ pub(super) fn event(frame: Bytes) -> Result<Event<'static>, Failure> {
         b"ADDED" | b"MODIFIED" => Ok(Event::Current(Object::Protobuf(object))),
         b"DELETED" => Ok(Event::Gone(Object::Protobuf(object))),
         b"BOOKMARK" => {
-            let bare = objects::Bare::decode(object).map_err(|e| failed("a bookmark", &e))?;
-            Event::bookmark(&bare.metadata())
+            let known = Identity::from_protobuf(object).map_err(|e| failed("a bookmark", &e))?;
+            Event::bookmark(known)
         }
         b"ERROR" => Err(Failure::from_status(&decode_status(object)?, None)),
         other => {

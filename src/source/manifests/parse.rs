@@ -4,12 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use serde::Deserialize;
 use shunt_core::model::Change;
 
-use crate::source::objects::{self, Converted, Key, Kind, Names};
+use crate::source::objects::{Key, Kind, Names, convert};
 use crate::spanned_yaml::{
-    self, At, Diagnostic, FieldPath, Node, Severity, SyntaxError, TypeError, Value, typed,
+    self, At, Diagnostic, FieldPath, Node, Severity, SyntaxError, TypeError, Value,
 };
 
 use super::kinds::{Recognised, recognise};
@@ -132,14 +131,7 @@ impl Reader<'_> {
     }
 
     fn object(&mut self, kind: Kind, node: &Node<'_>) {
-        let names = &mut self.context.names;
-        let converted = match kind {
-            Kind::Service => read(node, |raw| objects::service(raw, names)),
-            Kind::EndpointSlice => read(node, |raw| objects::endpoint_slice(raw, names)),
-            Kind::Node => read(node, |raw| objects::node(raw, names)),
-            Kind::ServiceCidr => read(node, |raw| objects::service_cidr(raw, names)),
-        };
-        let converted = match converted {
+        let converted = match convert(kind, node, &mut self.context.names) {
             Ok(converted) => converted,
             Err(error) => return self.type_error(kind, node, error),
         };
@@ -212,11 +204,4 @@ impl Reader<'_> {
         }
         self.manifest
     }
-}
-
-fn read<'de, T: Deserialize<'de>>(
-    node: &'de Node<'_>,
-    convert: impl FnOnce(&T) -> Converted,
-) -> Result<Converted, TypeError> {
-    typed(node).map(|raw| convert(&raw))
 }

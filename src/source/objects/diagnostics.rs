@@ -55,12 +55,7 @@ impl Diagnostics {
     }
 
     /// Parses a list of prefixes and removes duplicates. Ignores an invalid prefix, with a warning.
-    pub(super) fn nets(
-        &mut self,
-        texts: &[raw::Text<'_>],
-        at: &At<'_>,
-        effect: &str,
-    ) -> Vec<IpNet> {
+    pub(super) fn nets(&mut self, texts: &[String], at: &At<'_>, effect: &str) -> Vec<IpNet> {
         let mut nets = Vec::with_capacity(texts.len());
         for (i, text) in texts.iter().enumerate() {
             match parse_net(text) {
@@ -99,7 +94,7 @@ impl Diagnostics {
     pub(super) fn key(
         &mut self,
         kind: super::Kind,
-        metadata: &raw::Metadata<'_>,
+        metadata: &raw::Metadata,
         names: &mut Names,
     ) -> Key {
         let at = At::top("metadata");
@@ -118,7 +113,12 @@ impl Diagnostics {
     }
 
     /// Returns the result: the object, unless an error forbids its use.
-    pub(super) fn finish(mut self, key: Key, change: Option<Change>) -> Converted {
+    pub(super) fn finish(
+        mut self,
+        key: Key,
+        metadata: &raw::Metadata,
+        change: Option<Change>,
+    ) -> Converted {
         if self.beyond_limit > 0 {
             let reason = format!("{} more problems are not listed", self.beyond_limit);
             self.problems.push(Diagnostic::new(Severity::Warning, Default::default(), reason));
@@ -130,9 +130,12 @@ impl Diagnostics {
         }
         let subject = key.to_string();
         let problems = self.problems.into_iter().map(|p| p.of_object(&subject)).collect();
+        let version = metadata.resource_version.clone();
         if self.refused {
-            return Converted::refused(key, problems);
+            return Converted::refused(key, version, problems);
         }
-        Converted { key, change, problems }
+        let trigger = metadata.annotation("endpoints.kubernetes.io/last-change-trigger-time");
+        let trigger = trigger.and_then(|time| time.parse().ok());
+        Converted { key, version, trigger, change, problems }
     }
 }

@@ -6,14 +6,12 @@
 
 mod diagnostics;
 mod encoded;
-mod messages;
 mod names;
 mod node;
 pub mod raw;
 mod service;
 mod service_cidr;
 mod slice;
-mod text;
 mod values;
 
 use std::fmt;
@@ -22,15 +20,12 @@ use shunt_core::model::{Change, Ignored, ObjectName};
 
 use crate::spanned_yaml::{Diagnostic, Severity};
 
-#[cfg(any(test, feature = "fuzz"))]
-pub(crate) use encoded::json_of_protobuf;
-pub use encoded::{Identity, Received, from_json, from_protobuf, mistyped};
-pub(crate) use messages::Bare;
+pub use encoded::{Encoded, Identity, convert};
 pub use names::Names;
-pub use node::node;
-pub use service::service;
-pub use service_cidr::service_cidr;
-pub use slice::endpoint_slice;
+use node::node;
+use service::service;
+use service_cidr::service_cidr;
+use slice::endpoint_slice;
 
 /// The kinds of objects that shunt uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -131,6 +126,10 @@ impl fmt::Display for Key {
 pub struct Converted {
     /// The identity of the object.
     pub key: Key,
+    /// The `resourceVersion`.
+    pub version: String,
+    /// The time of the change of a Pod or Service that changed the EndpointSlice.
+    pub trigger: Option<jiff::Timestamp>,
     /// The object for the model, or why shunt ignores a Service. `None` for an EndpointSlice without
     /// use, and for other kinds if they are invalid: then a known object of this name is deleted.
     pub change: Option<Change>,
@@ -140,7 +139,7 @@ pub struct Converted {
 
 impl Converted {
     /// Returns the result for an invalid object. Its problems have at least one error.
-    pub(crate) fn refused(key: Key, problems: Vec<Diagnostic>) -> Converted {
+    pub(crate) fn refused(key: Key, version: String, problems: Vec<Diagnostic>) -> Converted {
         let error = problems.iter().find(|problem| problem.severity == Severity::Error);
         let change = match (key.kind, error) {
             (Kind::Service, Some(error)) if !key.name.name.is_empty() => {
@@ -149,7 +148,7 @@ impl Converted {
             }
             _ => None,
         };
-        Converted { key, change, problems }
+        Converted { key, version, trigger: None, change, problems }
     }
 
     /// Returns true if the object is left out because of an error.

@@ -14,24 +14,23 @@ use super::{Converted, Kind, Names, raw, values};
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// Converts a Node. The caller selects the agent's Node.
-#[must_use]
-pub fn node(raw: &raw::Node<'_>, names: &mut Names) -> Converted {
+pub(super) fn node(raw: &raw::Node, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::Node, &raw.metadata, names);
-    let doomed = raw.metadata.deletion_timestamp.is_some()
+    let doomed = raw.metadata.deletion_timestamp.as_ref().and_then(raw::Time::seconds).is_some()
         || raw.spec.taints.iter().any(|taint| taint.key == TO_BE_DELETED);
-    let zone = raw.metadata.labels.zone.as_deref().filter(|zone| !zone.is_empty());
+    let zone = raw.metadata.label("topology.kubernetes.io/zone").filter(|zone| !zone.is_empty());
     let node = Node {
         name: key.name.name.clone(),
         addresses: addresses(raw, &mut findings),
         pod_cidrs: pod_cidrs(raw, &mut findings),
-        zone: zone.map(|zone| names.get(zone)),
+        zone: zone.map(|zone| names.get(&zone)),
         eligible: !doomed,
     };
-    findings.finish(key, Some(Change::node(node)))
+    findings.finish(key, &raw.metadata, Some(Change::node(node)))
 }
 
-fn addresses(raw: &raw::Node<'_>, findings: &mut Diagnostics) -> Vec<IpAddr> {
+fn addresses(raw: &raw::Node, findings: &mut Diagnostics) -> Vec<IpAddr> {
     let at = At::top("status");
     let at = at.field("addresses");
     let mut addresses = Vec::new();
@@ -53,7 +52,7 @@ fn addresses(raw: &raw::Node<'_>, findings: &mut Diagnostics) -> Vec<IpAddr> {
     addresses
 }
 
-fn pod_cidrs(raw: &raw::Node<'_>, findings: &mut Diagnostics) -> Vec<IpNet> {
+fn pod_cidrs(raw: &raw::Node, findings: &mut Diagnostics) -> Vec<IpNet> {
     let spec = At::top("spec");
     let effect = "this prefix is ignored";
     if raw.spec.pod_cidrs.is_empty() && !raw.spec.pod_cidr.is_empty() {

@@ -1,406 +1,445 @@
-//! Kubernetes objects in their API form, with only the fields that shunt uses.
+//! Kubernetes objects in their API form, with only the fields that shunt uses: from JSON, YAML and
+//! protobuf.
 //!
+//! The numbers of fields are those of `generated.proto` in `k8s.io/api` and `k8s.io/apimachinery`.
 //! Deserialization is tolerant, as in the API machinery: it skips unknown fields, and takes an
 //! absent field or `null` as the field's default. Numbers are `i64`, so that a number out of range
 //! is an error of its field only.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use prost::Message;
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-pub use super::text::{Addresses, Text, Time};
-
-/// The `metadata` of an object, with the labels and annotations that shunt uses.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
-pub struct Metadata<'a> {
+/// The `metadata` of an object.
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Metadata {
     /// The name, unique per kind and namespace.
+    #[prost(string, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub name: Text<'a>,
+    pub name: String,
     /// The namespace; empty means `default` for namespaced kinds.
+    #[prost(string, tag = "3")]
     #[serde(deserialize_with = "null_is_default")]
-    pub namespace: Text<'a>,
-    /// The labels of Services, EndpointSlices and Nodes that shunt uses.
-    #[serde(deserialize_with = "null_is_default")]
-    pub labels: Labels<'a>,
-    /// The annotations of Services and EndpointSlices that shunt uses.
-    #[serde(deserialize_with = "null_is_default")]
-    pub annotations: Annotations<'a>,
+    pub namespace: String,
     /// The API server's version of the object, at which a watch can resume.
+    #[prost(string, tag = "6")]
     #[serde(deserialize_with = "null_is_default")]
-    pub resource_version: Text<'a>,
+    pub resource_version: String,
     /// The creation time; decides conflicts between Services.
-    pub creation_timestamp: Option<Time<'a>>,
+    #[prost(message, optional, tag = "8")]
+    pub creation_timestamp: Option<Time>,
     /// The start of a graceful deletion; makes a Node ineligible for load balancers.
-    pub deletion_timestamp: Option<Time<'a>>,
+    #[prost(message, optional, tag = "9")]
+    pub deletion_timestamp: Option<Time>,
+    #[prost(message, repeated, tag = "11")]
+    #[serde(deserialize_with = "entries")]
+    labels: Vec<Entry>,
+    #[prost(message, repeated, tag = "12")]
+    #[serde(deserialize_with = "entries")]
+    annotations: Vec<Entry>,
 }
 
-/// The labels that shunt uses.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct Labels<'a> {
-    /// The name of an EndpointSlice's Service.
-    #[serde(rename = "kubernetes.io/service-name")]
-    pub service_name: Option<Text<'a>>,
-    /// The proxy that implements a Service in place of shunt.
-    #[serde(rename = "service.kubernetes.io/service-proxy-name")]
-    pub service_proxy_name: Option<Text<'a>>,
-    /// The mark of an EndpointSlice of a headless Service, which shunt ignores.
-    #[serde(rename = "service.kubernetes.io/headless")]
-    pub headless: Option<Text<'a>>,
-    /// The zone of a Node, for topology hints.
-    #[serde(rename = "topology.kubernetes.io/zone")]
-    pub zone: Option<Text<'a>>,
+/// An entry of a map, in bytes: the API server accepts annotations that are not UTF-8.
+#[derive(Message)]
+struct Entry {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
 }
 
-/// The annotations that shunt uses.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct Annotations<'a> {
-    /// The time of the change of a Pod or Service that changed the EndpointSlice, RFC 3339.
-    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
-    pub last_change_trigger_time: Option<Text<'a>>,
-    /// The balancing of a Service.
-    #[serde(rename = "shunt.dev/load-balancing")]
-    pub load_balancing: Option<Text<'a>>,
-    /// The weight of the endpoints of an EndpointSlice.
-    #[serde(rename = "shunt.dev/weight")]
-    pub weight: Option<Text<'a>>,
-    /// The same for Cilium, which counts if `shunt.dev/weight` is absent.
-    #[serde(rename = "service.cilium.io/weight")]
-    pub cilium_weight: Option<Text<'a>>,
+/// A time. Go's zero time is the start of 1970 in protobuf.
+#[derive(Message)]
+pub struct Time {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
 }
 
 /// A Service of `v1`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct Service<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct Service {
     /// Name, labels and age of the Service.
+    #[prost(message, required, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     /// The desired frontends and policies.
+    #[prost(message, required, tag = "2")]
     #[serde(deserialize_with = "null_is_default")]
-    pub spec: ServiceSpec<'a>,
+    pub spec: ServiceSpec,
     /// The addresses that a load balancer has assigned.
+    #[prost(message, required, tag = "3")]
     #[serde(deserialize_with = "null_is_default")]
-    pub status: ServiceStatus<'a>,
+    pub status: ServiceStatus,
 }
 
 /// The `spec` of a Service.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
-pub struct ServiceSpec<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceSpec {
     /// `ClusterIP` (also if empty), `NodePort`, `LoadBalancer` or `ExternalName`, which shunt
     /// ignores.
+    #[prost(string, tag = "4")]
     #[serde(rename = "type", deserialize_with = "null_is_default")]
-    pub type_: Text<'a>,
+    pub type_: String,
     /// The first ClusterIP; `None` marks a headless Service.
+    #[prost(string, tag = "3")]
     #[serde(rename = "clusterIP", deserialize_with = "null_is_default")]
-    pub cluster_ip: Text<'a>,
+    pub cluster_ip: String,
     /// All ClusterIPs, at most one per family; replaces `clusterIP` unless empty.
+    #[prost(string, repeated, tag = "18")]
     #[serde(rename = "clusterIPs", deserialize_with = "null_is_default")]
-    pub cluster_ips: Vec<Text<'a>>,
+    pub cluster_ips: Vec<String>,
     /// Additional addresses for all service ports.
+    #[prost(string, repeated, tag = "5")]
     #[serde(rename = "externalIPs", deserialize_with = "null_is_default")]
-    pub external_ips: Vec<Text<'a>>,
+    pub external_ips: Vec<String>,
     /// The prefixes that may use the load-balancer VIPs; empty for all sources.
+    #[prost(string, repeated, tag = "9")]
     #[serde(deserialize_with = "null_is_default")]
-    pub load_balancer_source_ranges: Vec<Text<'a>>,
+    pub load_balancer_source_ranges: Vec<String>,
     /// The service ports, at least one.
+    #[prost(message, repeated, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub ports: Vec<ServicePort<'a>>,
+    pub ports: Vec<ServicePort>,
     /// `Cluster` (also if empty) or `Local`, for ClusterIPs.
+    #[prost(string, tag = "22")]
     #[serde(deserialize_with = "null_is_default")]
-    pub internal_traffic_policy: Text<'a>,
+    pub internal_traffic_policy: String,
     /// `Cluster` (also if empty) or `Local`, for VIPs, ExternalIPs and node ports.
+    #[prost(string, tag = "11")]
     #[serde(deserialize_with = "null_is_default")]
-    pub external_traffic_policy: Text<'a>,
+    pub external_traffic_policy: String,
     /// `None` (also if empty) or `ClientIP`.
+    #[prost(string, tag = "7")]
     #[serde(deserialize_with = "null_is_default")]
-    pub session_affinity: Text<'a>,
+    pub session_affinity: String,
     /// The timeout of session affinity.
+    #[prost(message, required, tag = "14")]
     #[serde(deserialize_with = "null_is_default")]
     pub session_affinity_config: SessionAffinityConfig,
     /// The port of the health check for load balancers with policy Local; 0 for none.
+    #[prost(int64, tag = "12")]
     #[serde(deserialize_with = "null_is_default")]
     pub health_check_node_port: i64,
 }
 
 /// An entry of a Service's `spec.ports`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
-pub struct ServicePort<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServicePort {
     /// The name, by which EndpointSlices refer to the service port; empty for a single port.
+    #[prost(string, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub name: Text<'a>,
+    pub name: String,
     /// `TCP` (also if empty), `UDP` or `SCTP`.
+    #[prost(string, tag = "2")]
     #[serde(deserialize_with = "null_is_default")]
-    pub protocol: Text<'a>,
+    pub protocol: String,
     /// The port of the frontends, except the node port.
+    #[prost(int64, optional, tag = "3")]
     pub port: Option<i64>,
     /// The port on the node's own addresses; 0 for none.
+    #[prost(int64, tag = "5")]
     #[serde(deserialize_with = "null_is_default")]
     pub node_port: i64,
 }
 
 /// A Service's `spec.sessionAffinityConfig`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
+#[derive(Deserialize, Message)]
 #[serde(default)]
 pub struct SessionAffinityConfig {
     /// The options for `ClientIP`, the only kind of session affinity.
+    #[prost(message, required, tag = "1")]
     #[serde(rename = "clientIP", deserialize_with = "null_is_default")]
     pub client_ip: ClientIpConfig,
 }
 
 /// A Service's `spec.sessionAffinityConfig.clientIP`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
+#[derive(Deserialize, Message)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClientIpConfig {
     /// The time that a client keeps its backend; `None` for the default.
+    #[prost(int64, optional, tag = "1")]
     pub timeout_seconds: Option<i64>,
 }
 
 /// The `status` of a Service.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
-pub struct ServiceStatus<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceStatus {
     /// The state of the load balancer.
+    #[prost(message, required, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub load_balancer: LoadBalancerStatus<'a>,
+    pub load_balancer: LoadBalancerStatus,
 }
 
 /// A Service's `status.loadBalancer`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct LoadBalancerStatus<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct LoadBalancerStatus {
     /// The entry points of the load balancer.
+    #[prost(message, repeated, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub ingress: Vec<Ingress<'a>>,
+    pub ingress: Vec<Ingress>,
 }
 
 /// An entry of a Service's `status.loadBalancer.ingress`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
-pub struct Ingress<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Ingress {
     /// The VIP; empty if the load balancer has a host name.
+    #[prost(string, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub ip: Text<'a>,
+    pub ip: String,
     /// `VIP` (also if empty), which shunt implements, or `Proxy`, which it leaves to the load balancer.
+    #[prost(string, tag = "3")]
     #[serde(deserialize_with = "null_is_default")]
-    pub ip_mode: Text<'a>,
+    pub ip_mode: String,
 }
 
 /// An EndpointSlice of `discovery.k8s.io/v1`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
-pub struct EndpointSlice<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointSlice {
     /// Name and labels; a label names the Service.
+    #[prost(message, required, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     /// `IPv4`, `IPv6` or `FQDN`, which shunt ignores.
+    #[prost(string, tag = "4")]
     #[serde(deserialize_with = "null_is_default")]
-    pub address_type: Text<'a>,
+    pub address_type: String,
     /// The endpoints, all with the ports of the slice.
+    #[prost(message, repeated, tag = "2")]
     #[serde(deserialize_with = "null_is_default")]
-    pub endpoints: Vec<Endpoint<'a>>,
+    pub endpoints: Vec<Endpoint>,
     /// The ports of every endpoint of the slice.
+    #[prost(message, repeated, tag = "3")]
     #[serde(deserialize_with = "null_is_default")]
-    pub ports: Vec<EndpointPort<'a>>,
+    pub ports: Vec<EndpointPort>,
 }
 
 /// An entry of an EndpointSlice's `endpoints`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
-pub struct Endpoint<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Endpoint {
     /// The addresses.
+    #[prost(string, repeated, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub addresses: Addresses<'a>,
+    pub addresses: Vec<String>,
     /// The readiness of the endpoint.
+    #[prost(message, required, tag = "2")]
     #[serde(deserialize_with = "null_is_default")]
     pub conditions: Conditions,
     /// The node of the endpoint, for policy Local; empty if unknown.
+    #[prost(string, tag = "6")]
     #[serde(deserialize_with = "null_is_default")]
-    pub node_name: Text<'a>,
+    pub node_name: String,
     /// The topology hints: the preferred clients of the endpoint.
+    #[prost(message, required, tag = "8")]
     #[serde(deserialize_with = "null_is_default")]
-    pub hints: Hints<'a>,
+    pub hints: Hints,
 }
 
 /// The `conditions` of an endpoint.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
+#[derive(Deserialize, Message)]
 #[serde(default)]
 pub struct Conditions {
     /// True if new connections may go to the endpoint; `None` means true.
+    #[prost(bool, optional, tag = "1")]
     pub ready: Option<bool>,
     /// True if the endpoint serves, even while terminating; `None` means true.
+    #[prost(bool, optional, tag = "2")]
     pub serving: Option<bool>,
     /// True if the endpoint shuts down; `None` means false.
+    #[prost(bool, optional, tag = "3")]
     pub terminating: Option<bool>,
 }
 
 /// The `hints` of an endpoint.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
-pub struct Hints<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Hints {
     /// The zones whose nodes prefer the endpoint.
+    #[prost(message, repeated, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub for_zones: Vec<Hint<'a>>,
+    pub for_zones: Vec<Hint>,
     /// The nodes that prefer the endpoint, ahead of zones.
+    #[prost(message, repeated, tag = "2")]
     #[serde(deserialize_with = "null_is_default")]
-    pub for_nodes: Vec<Hint<'a>>,
+    pub for_nodes: Vec<Hint>,
 }
 
 /// A zone or node of an endpoint's hints.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct Hint<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct Hint {
     /// The name of the zone or node.
+    #[prost(string, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub name: Text<'a>,
+    pub name: String,
 }
 
 /// An entry of an EndpointSlice's `ports`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct EndpointPort<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct EndpointPort {
     /// The name of the service port that the port belongs to.
+    #[prost(string, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub name: Text<'a>,
+    pub name: String,
     /// `TCP` (also if empty), `UDP` or `SCTP`.
+    #[prost(string, tag = "2")]
     #[serde(deserialize_with = "null_is_default")]
-    pub protocol: Text<'a>,
+    pub protocol: String,
     /// The port of the backends; shunt ignores an entry without it.
+    #[prost(int64, optional, tag = "3")]
     pub port: Option<i64>,
 }
 
 /// A Node of `v1`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct Node<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct Node {
     /// Name, zone and deletion time of the Node.
+    #[prost(message, required, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     /// The pod prefixes and taints.
+    #[prost(message, required, tag = "2")]
     #[serde(deserialize_with = "null_is_default")]
-    pub spec: NodeSpec<'a>,
+    pub spec: NodeSpec,
     /// The addresses of the Node.
+    #[prost(message, required, tag = "3")]
     #[serde(deserialize_with = "null_is_default")]
-    pub status: NodeStatus<'a>,
+    pub status: NodeStatus,
 }
 
 /// The `spec` of a Node.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct NodeSpec<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct NodeSpec {
     /// The first pod prefix; shunt reads it only if `podCIDRs` is empty.
+    #[prost(string, tag = "1")]
     #[serde(rename = "podCIDR", deserialize_with = "null_is_default")]
-    pub pod_cidr: Text<'a>,
+    pub pod_cidr: String,
     /// The prefixes of the node's pods, one per family.
+    #[prost(string, repeated, tag = "7")]
     #[serde(rename = "podCIDRs", deserialize_with = "null_is_default")]
-    pub pod_cidrs: Vec<Text<'a>>,
+    pub pod_cidrs: Vec<String>,
     /// The taints; the cluster autoscaler's makes the Node ineligible for load balancers.
+    #[prost(message, repeated, tag = "5")]
     #[serde(deserialize_with = "null_is_default")]
-    pub taints: Vec<Taint<'a>>,
+    pub taints: Vec<Taint>,
 }
 
 /// An entry of a Node's `spec.taints`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct Taint<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct Taint {
     /// The key, which identifies the taint.
+    #[prost(string, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub key: Text<'a>,
+    pub key: String,
 }
 
 /// The `status` of a Node.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct NodeStatus<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct NodeStatus {
     /// The addresses of all types; earlier ones of a type take precedence.
+    #[prost(message, repeated, tag = "5")]
     #[serde(deserialize_with = "null_is_default")]
-    pub addresses: Vec<NodeAddress<'a>>,
+    pub addresses: Vec<NodeAddress>,
 }
 
 /// An entry of a Node's `status.addresses`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct NodeAddress<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct NodeAddress {
     /// The type of the address: shunt uses `InternalIP`, then `ExternalIP`, and ignores others.
+    #[prost(string, tag = "1")]
     #[serde(rename = "type", deserialize_with = "null_is_default")]
-    pub type_: Text<'a>,
+    pub type_: String,
     /// The IP address, or a name for other types.
+    #[prost(string, tag = "2")]
     #[serde(deserialize_with = "null_is_default")]
-    pub address: Text<'a>,
+    pub address: String,
 }
 
 /// A ServiceCIDR of `networking.k8s.io/v1` or `v1beta1`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct ServiceCidr<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct ServiceCidr {
     /// The name of the ServiceCIDR.
+    #[prost(message, required, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub metadata: Metadata<'a>,
+    pub metadata: Metadata,
     /// The prefixes of the ServiceCIDR.
+    #[prost(message, required, tag = "2")]
     #[serde(deserialize_with = "null_is_default")]
-    pub spec: ServiceCidrSpec<'a>,
+    pub spec: ServiceCidrSpec,
 }
 
 /// The `spec` of a ServiceCIDR.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[cfg_attr(any(test, feature = "fuzz"), derive(serde::Serialize))]
-#[serde(default, bound(deserialize = "'de: 'a"))]
-pub struct ServiceCidrSpec<'a> {
+#[derive(Deserialize, Message)]
+#[serde(default)]
+pub struct ServiceCidrSpec {
     /// The prefixes from which the API server allocates ClusterIPs.
+    #[prost(string, repeated, tag = "1")]
     #[serde(deserialize_with = "null_is_default")]
-    pub cidrs: Vec<Text<'a>>,
+    pub cidrs: Vec<String>,
 }
 
-impl<'a> Labels<'a> {
-    /// Returns the value of a label by its key; none for a label that shunt does not use.
-    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Option<Text<'a>>> {
-        match key {
-            "kubernetes.io/service-name" => Some(&mut self.service_name),
-            "service.kubernetes.io/service-proxy-name" => Some(&mut self.service_proxy_name),
-            "service.kubernetes.io/headless" => Some(&mut self.headless),
-            "topology.kubernetes.io/zone" => Some(&mut self.zone),
-            _ => None,
-        }
+impl Metadata {
+    /// Returns the value of a label.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<Cow<'_, str>> {
+        value(&self.labels, key)
+    }
+
+    /// Returns the value of an annotation.
+    #[must_use]
+    pub fn annotation(&self, key: &str) -> Option<Cow<'_, str>> {
+        value(&self.annotations, key)
     }
 }
 
-impl<'a> Annotations<'a> {
-    /// Returns the value of an annotation by its key; none for one that shunt does not use.
-    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Option<Text<'a>>> {
-        match key {
-            "endpoints.kubernetes.io/last-change-trigger-time" => {
-                Some(&mut self.last_change_trigger_time)
-            }
-            "shunt.dev/load-balancing" => Some(&mut self.load_balancing),
-            "shunt.dev/weight" => Some(&mut self.weight),
-            "service.cilium.io/weight" => Some(&mut self.cilium_weight),
-            _ => None,
-        }
+/// Returns the value of a key. Each invalid byte sequence becomes U+FFFD, as it does when the API
+/// server encodes the object as JSON.
+fn value<'a>(entries: &'a [Entry], key: &str) -> Option<Cow<'a, str>> {
+    let entry = entries.iter().rfind(|entry| entry.key == key.as_bytes())?;
+    Some(String::from_utf8_lossy(&entry.value))
+}
+
+fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Entry>, D::Error> {
+    let map: BTreeMap<String, Option<String>> = null_is_default(deserializer)?;
+    let entry = |(key, value): (String, Option<String>)| Entry {
+        key: key.into(),
+        value: value.unwrap_or_default().into(),
+    };
+    Ok(map.into_iter().map(entry).collect())
+}
+
+impl Time {
+    /// Returns the seconds since 1970; none for Go's zero time.
+    #[must_use]
+    pub fn seconds(&self) -> Option<i64> {
+        Some(self.seconds).filter(|seconds| *seconds != 0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let time = text.parse::<jiff::Timestamp>();
+        let time = time.map_err(|_| Error::custom("not a time such as 2026-01-31T12:00:00Z"))?;
+        Ok(Time { seconds: time.as_second() })
     }
 }
 

@@ -10,7 +10,6 @@ use shunt_core::model::{
 use crate::spanned_yaml::{At, parse_net};
 
 use super::diagnostics::Diagnostics;
-use super::raw::Time;
 use super::{Converted, Kind, Names, raw, values};
 
 const SPEC: At<'_> = At::top("spec");
@@ -21,27 +20,26 @@ const AFFINITY_DEFAULT: u32 = 10_800;
 const AFFINITY_LONGEST: u32 = 86_400;
 
 /// Converts a Service.
-#[must_use]
-pub fn service(raw: &raw::Service<'_>, names: &mut Names) -> Converted {
+pub(super) fn service(raw: &raw::Service, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::Service, &raw.metadata, names);
-    if let Some(proxy) = &raw.metadata.labels.service_proxy_name {
+    if let Some(proxy) = raw.metadata.label("service.kubernetes.io/service-proxy-name") {
         // What is wrong with it is the other proxy's concern.
         let service = of_spec(raw, &key.name, &mut Diagnostics::default(), names);
-        let reason = Ignored::OtherProxy((**proxy).into(), service.into());
+        let reason = Ignored::OtherProxy(proxy.into(), service.into());
         let change = Change::ServiceIgnored(key.name.clone(), reason);
-        return findings.finish(key, Some(change));
+        return findings.finish(key, &raw.metadata, Some(change));
     }
     if let Some(reason) = ignored(&raw.spec, &mut findings) {
         let change = Change::ServiceIgnored(key.name.clone(), reason);
-        return findings.finish(key, Some(change));
+        return findings.finish(key, &raw.metadata, Some(change));
     }
     let service = of_spec(raw, &key.name, &mut findings, names);
-    findings.finish(key, Some(Change::service(service)))
+    findings.finish(key, &raw.metadata, Some(Change::service(service)))
 }
 
 fn of_spec(
-    raw: &raw::Service<'_>,
+    raw: &raw::Service,
     name: &ObjectName,
     findings: &mut Diagnostics,
     names: &mut Names,
@@ -61,7 +59,7 @@ fn of_spec(
     let external_policy = policy("externalTrafficPolicy", &spec.external_traffic_policy, findings);
     Service {
         name: name.clone(),
-        created: created(&raw.metadata, findings),
+        created: raw.metadata.creation_timestamp.as_ref().and_then(raw::Time::seconds),
         cluster_ips: cluster_ips(spec, findings),
         external_ips: external_ips(spec, findings),
         load_balancer_ips: vips,
@@ -77,7 +75,7 @@ fn of_spec(
 }
 
 /// Returns why shunt does not implement the Service; `None` if it does.
-fn ignored(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Option<Ignored> {
+fn ignored(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<Ignored> {
     if spec.type_ == "ExternalName" {
         return Some(Ignored::ExternalName);
     }
@@ -102,7 +100,7 @@ enum Type {
     LoadBalancer,
 }
 
-fn service_type(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Type {
+fn service_type(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Type {
     match &*spec.type_ {
         "ClusterIP" | "" => Type::ClusterIp,
         "NodePort" => Type::NodePort,
@@ -118,28 +116,7 @@ fn service_type(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Type
     }
 }
 
-fn created(metadata: &raw::Metadata<'_>, findings: &mut Diagnostics) -> Option<i64> {
-    let time = metadata.creation_timestamp.as_ref()?;
-    let read = match time {
-        Time::Text(text) if text.is_empty() => return None,
-        Time::Text(text) => text.parse::<jiff::Timestamp>(),
-        Time::Seconds(seconds) => jiff::Timestamp::from_second(*seconds),
-    };
-    match read {
-        Ok(time) => Some(time.as_second()),
-        Err(_) => {
-            findings.ignored(
-                At::top("metadata").field("creationTimestamp"),
-                time,
-                "not a time such as 2026-01-31T12:00:00Z",
-                "the Service counts as the youngest",
-            );
-            None
-        }
-    }
-}
-
-fn cluster_ips(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Vec<IpAddr> {
+fn cluster_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAddr> {
     if spec.cluster_ips.is_empty() {
         return match values::service_ip(&spec.cluster_ip) {
             Ok(address) => vec![address],
@@ -172,7 +149,7 @@ fn cluster_ips(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Vec<I
     addresses
 }
 
-fn external_ips(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Vec<IpAddr> {
+fn external_ips(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpAddr> {
     let at = SPEC.field("externalIPs");
     let mut addresses = Vec::new();
     for (i, text) in spec.external_ips.iter().enumerate() {
@@ -194,10 +171,7 @@ struct LoadBalancerIps {
     proxied: Vec<IpAddr>,
 }
 
-fn load_balancer_ips(
-    status: &raw::ServiceStatus<'_>,
-    findings: &mut Diagnostics,
-) -> LoadBalancerIps {
+fn load_balancer_ips(status: &raw::ServiceStatus, findings: &mut Diagnostics) -> LoadBalancerIps {
     let at = At::top("status");
     let at = at.field("loadBalancer");
     let at = at.field("ingress");
@@ -227,7 +201,7 @@ fn load_balancer_ips(
     ips
 }
 
-fn source_ranges(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Vec<IpNet> {
+fn source_ranges(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Vec<IpNet> {
     findings.nets(
         &spec.load_balancer_source_ranges,
         &SPEC.field("loadBalancerSourceRanges"),
@@ -246,7 +220,7 @@ fn policy(field: &str, text: &str, findings: &mut Diagnostics) -> TrafficPolicy 
     }
 }
 
-fn affinity(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Option<u32> {
+fn affinity(spec: &raw::ServiceSpec, findings: &mut Diagnostics) -> Option<u32> {
     match &*spec.session_affinity {
         "None" | "" => return None,
         "ClientIP" => {}
@@ -269,8 +243,8 @@ fn affinity(spec: &raw::ServiceSpec<'_>, findings: &mut Diagnostics) -> Option<u
     valid
 }
 
-fn balancing(metadata: &raw::Metadata<'_>, findings: &mut Diagnostics) -> Option<Balancing> {
-    let text = metadata.annotations.load_balancing.as_ref()?;
+fn balancing(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<Balancing> {
+    let text = metadata.annotation("shunt.dev/load-balancing")?;
     match text.parse() {
         Ok(balancing) => Some(balancing),
         Err(reason) => {
@@ -284,7 +258,7 @@ fn balancing(metadata: &raw::Metadata<'_>, findings: &mut Diagnostics) -> Option
 }
 
 fn health_check_port(
-    spec: &raw::ServiceSpec<'_>,
+    spec: &raw::ServiceSpec,
     type_: Type,
     external_policy: TrafficPolicy,
     findings: &mut Diagnostics,
@@ -303,7 +277,7 @@ fn health_check_port(
 }
 
 fn ports(
-    spec: &raw::ServiceSpec<'_>,
+    spec: &raw::ServiceSpec,
     type_: Type,
     findings: &mut Diagnostics,
     names: &mut Names,
@@ -342,7 +316,7 @@ fn ports(
 }
 
 fn port(
-    raw: &raw::ServicePort<'_>,
+    raw: &raw::ServicePort,
     at: &At<'_>,
     type_: Type,
     findings: &mut Diagnostics,

@@ -8,13 +8,12 @@ use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw};
 
 /// Converts a ServiceCIDR.
-#[must_use]
-pub fn service_cidr(raw: &raw::ServiceCidr<'_>, names: &mut Names) -> Converted {
+pub(super) fn service_cidr(raw: &raw::ServiceCidr, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::ServiceCidr, &raw.metadata, names);
     let spec = At::top("spec");
     let effect = "this prefix is ignored";
     let nets = findings.nets(&raw.spec.cidrs, &spec.field("cidrs"), effect);
     let change = Change::ServiceCidr(key.name.name.clone(), nets);
-    findings.finish(key, Some(change))
+    findings.finish(key, &raw.metadata, Some(change))
 }

@@ -10,14 +10,15 @@ use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};
 
 /// Converts an EndpointSlice. An invalid endpoint or port affects no other one.
-#[must_use]
-pub fn endpoint_slice(raw: &raw::EndpointSlice<'_>, names: &mut Names) -> Converted {
+pub(super) fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Converted {
     let mut findings = Diagnostics::default();
     let key = findings.key(Kind::EndpointSlice, &raw.metadata, names);
     let family = match &*raw.address_type {
         // FQDNs have no addresses, and clients find the endpoints of a headless Service by DNS.
-        "FQDN" => return findings.finish(key, None),
-        _ if raw.metadata.labels.headless.is_some() => return findings.finish(key, None),
+        "FQDN" => return findings.finish(key, &raw.metadata, None),
+        _ if raw.metadata.label("service.kubernetes.io/headless").is_some() => {
+            return findings.finish(key, &raw.metadata, None);
+        }
         "IPv4" => Family::V4,
         "IPv6" => Family::V6,
         "" => {
@@ -28,11 +29,11 @@ pub fn endpoint_slice(raw: &raw::EndpointSlice<'_>, names: &mut Names) -> Conver
         other => {
             let reason = "not an address type; write IPv4 or IPv6";
             findings.error(At::top("addressType"), other, reason);
-            return findings.finish(key, None);
+            return findings.finish(key, &raw.metadata, None);
         }
     };
-    let labels = &raw.metadata.labels;
-    let service = labels.service_name.as_deref().filter(|name| !name.is_empty());
+    let service = raw.metadata.label("kubernetes.io/service-name");
+    let service = service.filter(|name| !name.is_empty());
     if service.is_none() {
         let at = At::top("metadata");
         let at = at.field("labels");
@@ -43,20 +44,20 @@ pub fn endpoint_slice(raw: &raw::EndpointSlice<'_>, names: &mut Names) -> Conver
     }
     let slice = EndpointSlice {
         name: key.name.clone(),
-        service: service.map(|name| names.get(name)),
+        service: service.map(|name| names.get(&name)),
         family,
-        weight: weight(&raw.metadata.annotations, &mut findings),
+        weight: weight(&raw.metadata, &mut findings),
         ports: ports(raw, &mut findings, names),
         endpoints: endpoints(raw, family, &mut findings, names),
     };
-    findings.finish(key, Some(Change::slice(slice)))
+    findings.finish(key, &raw.metadata, Some(Change::slice(slice)))
 }
 
 /// Returns the weight of all endpoints, as Cilium understands it: 0 to 65535.
-fn weight(annotations: &raw::Annotations<'_>, findings: &mut Diagnostics) -> Option<u16> {
-    let own = annotations.weight.as_ref().map(|text| ("shunt.dev/weight", text));
-    let cilium = annotations.cilium_weight.as_ref().map(|text| ("service.cilium.io/weight", text));
-    let (name, text) = own.or(cilium)?;
+fn weight(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<u16> {
+    let (name, text) = ["shunt.dev/weight", "service.cilium.io/weight"]
+        .into_iter()
+        .find_map(|name| Some((name, metadata.annotation(name)?)))?;
     let weight = text.parse().ok();
     if weight.is_none() {
         let at = At::top("metadata");
@@ -68,7 +69,7 @@ fn weight(annotations: &raw::Annotations<'_>, findings: &mut Diagnostics) -> Opt
 }
 
 fn ports(
-    raw: &raw::EndpointSlice<'_>,
+    raw: &raw::EndpointSlice,
     findings: &mut Diagnostics,
     names: &mut Names,
 ) -> Vec<EndpointPort> {
@@ -106,7 +107,7 @@ fn ports(
 }
 
 fn endpoints(
-    raw: &raw::EndpointSlice<'_>,
+    raw: &raw::EndpointSlice,
     family: Family,
     findings: &mut Diagnostics,
     names: &mut Names,
@@ -117,7 +118,7 @@ fn endpoints(
         let Some(address) = address(raw, &at.index(i), family, findings) else {
             continue;
         };
-        let hints = |hints: &[raw::Hint<'_>], names: &mut Names| {
+        let hints = |hints: &[raw::Hint], names: &mut Names| {
             hints.iter().map(|hint| names.get(&hint.name)).collect()
         };
         endpoints.push(Endpoint {
@@ -137,14 +138,14 @@ fn endpoints(
 
 /// Returns the first address of an endpoint; the others have no meaning (KEP-752).
 fn address(
-    raw: &raw::Endpoint<'_>,
+    raw: &raw::Endpoint,
     at: &At<'_>,
     family: Family,
     findings: &mut Diagnostics,
 ) -> Option<IpAddr> {
     let effect = "this endpoint is ignored";
     let at = at.field("addresses");
-    let Some(text) = &raw.addresses.first else {
+    let Some(text) = raw.addresses.first() else {
         findings.ignored_without(at, "an endpoint needs an address", effect);
         return None;
     };

@@ -3,14 +3,18 @@
 use shunt_core::model::{EndpointSlice, Ignored, Node, Service, TrafficPolicy};
 
 use super::*;
-use crate::spanned_yaml::{self, typed};
+use crate::spanned_yaml;
 
 fn parse(yaml: &str) -> Vec<spanned_yaml::Node<'_>> {
     spanned_yaml::parse(yaml.as_bytes()).unwrap()
 }
 
+fn converted(kind: Kind, yaml: &str) -> Converted {
+    convert(kind, &parse(yaml)[0], &mut Names::new()).unwrap()
+}
+
 fn convert_service(yaml: &str) -> Converted {
-    service(&typed(&parse(yaml)[0]).unwrap(), &mut Names::new())
+    converted(Kind::Service, yaml)
 }
 
 /// A Service with more lines of `spec`.
@@ -225,20 +229,20 @@ fn parts_of_a_service_are_ignored_by_themselves() {
     assert_problems(&converted, &["there is no node port"]);
     assert!(converted.change.is_some());
 
-    let nodes = parse(
-        "metadata: {name: a, creationTimestamp: yesterday}
-spec: {clusterIP: 10.0.0.1, ports: [{port: 1}], loadBalancerSourceRanges: [10.0.0.0/8, x]}
-status: {loadBalancer: {ingress: [{ip: 1.2.3.4}, {ip: x}, {ip: 1.2.3.5, ipMode: vip}]}}",
-    );
-    let mut raw: raw::Service<'_> = typed(&nodes[0]).unwrap();
-    let converted = service(&raw, &mut Names::new());
+    let with_ranges = |ranges: &str| {
+        convert_service(&format!(
+            "metadata: {{name: a}}
+spec: {{clusterIP: 10.0.0.1, ports: [{{port: 1}}], loadBalancerSourceRanges: [{ranges}]}}
+status: {{loadBalancer: {{ingress: [{{ip: 1.2.3.4}}, {{ip: x}}, {{ip: 1.2.3.5, ipMode: vip}}]}}}}"
+        ))
+    };
+    let converted = with_ranges("10.0.0.0/8, x");
     assert_problems(
         &converted,
         &[
             "status.loadBalancer.ingress[1].ip = x",
             "status.loadBalancer.ingress[2].ipMode = vip",
             "spec.loadBalancerSourceRanges[1] = x",
-            "metadata.creationTimestamp = yesterday",
         ],
     );
     let converted = good_service(converted);
@@ -246,11 +250,32 @@ status: {loadBalancer: {ingress: [{ip: 1.2.3.4}, {ip: x}, {ip: 1.2.3.5, ipMode: 
     assert_eq!(converted.source_ranges.len(), 1);
 
     // An invalid range does not mean "everyone", also beside a valid one of the other family.
-    for ranges in [&["10.0.0.0"][..], &["10.0.0.0/33", "fd00::/8"]] {
-        raw.spec.load_balancer_source_ranges = ranges.iter().map(|&text| text.into()).collect();
-        let converted = good_service(service(&raw, &mut Names::new()));
+    for ranges in ["10.0.0.0", "10.0.0.0/33, 'fd00::/8'"] {
+        let converted = good_service(with_ranges(ranges));
         assert_eq!(converted.load_balancer_ips, ips(&[]), "{ranges:?}");
     }
+}
+
+#[test]
+fn invalid_time_leaves_an_object_out() {
+    let yaml = "metadata: {name: a, creationTimestamp: yesterday}";
+    let error = convert(Kind::Service, &parse(yaml)[0], &mut Names::new()).unwrap_err();
+    assert_eq!(error.field.to_string(), "metadata.creationTimestamp");
+    assert_eq!(error.reason, "not a time such as 2026-01-31T12:00:00Z");
+}
+
+#[test]
+fn annotation_that_is_not_utf8_costs_nothing() {
+    let json = r#"{"metadata": {"name": "a", "annotations": {"shunt.dev/weight": "7", "x": "?"}},
+        "addressType": "IPv4"}"#;
+    let json = serde_json::from_str(json).unwrap();
+    let mut message =
+        shunt_fake_apiserver::protobuf::object(shunt_fake_apiserver::Kind::EndpointSlice, &json);
+    let value = message.iter().rposition(|byte| *byte == b'?').unwrap();
+    message[value] = 0xff;
+    let message = prost::bytes::Bytes::from(message);
+    let slice = good_slice(convert(Kind::EndpointSlice, message, &mut Names::new()).unwrap());
+    assert_eq!(slice.weight, Some(7));
 }
 
 #[test]
@@ -262,7 +287,7 @@ fn many_problems_are_counted_not_listed() {
 }
 
 fn convert_slice(yaml: &str) -> Converted {
-    endpoint_slice(&typed(&parse(yaml)[0]).unwrap(), &mut Names::new())
+    converted(Kind::EndpointSlice, yaml)
 }
 
 fn good_slice(converted: Converted) -> EndpointSlice {
@@ -372,7 +397,7 @@ fn slices_that_are_not_used() {
 }
 
 fn convert_node(yaml: &str) -> (Node, Vec<String>) {
-    let converted = node(&typed(&parse(yaml)[0]).unwrap(), &mut Names::new());
+    let converted = converted(Kind::Node, yaml);
     let messages = messages(&converted);
     match converted.change {
         Some(Change::Node(node)) => (*node, messages),
@@ -415,9 +440,8 @@ status:
 
 #[test]
 fn service_cidrs() {
-    let nodes = parse("metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, x]}");
-    let raw = typed(&nodes[0]).unwrap();
-    let converted = service_cidr(&raw, &mut Names::new());
+    let yaml = "metadata: {name: kubernetes}\nspec: {cidrs: [10.96.0.0/12, x]}";
+    let converted = converted(Kind::ServiceCidr, yaml);
     assert_problems(&converted, &["ServiceCIDR kubernetes: spec.cidrs[1] = x"]);
     let expected = Change::ServiceCidr("kubernetes".into(), vec!["10.96.0.0/12".parse().unwrap()]);
     assert_eq!(converted.change, Some(expected));
