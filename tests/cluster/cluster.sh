@@ -107,7 +107,9 @@ start_api_server() {
 node_network() { # NUMBER
     local i=$1 namespace=$control-node-$1 ip="ip -n $control-node-$1"
     ip netns add "$namespace"
-    ip -n "$control" link add "node-$i" type veth peer name eth0 netns "$namespace"
+    # A node that boots again has the same address as before, or its neighbours would look for the old one.
+    ip -n "$control" link add "node-$i" type veth \
+        peer name eth0 address "$(printf 02:00:00:00:00:%02x "$i")" netns "$namespace"
     ip -n "$control" link set "node-$i" master nodes up
     # kubelets set these, but some CNI plugins and tests look at once.
     inside "$namespace" sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 \
@@ -188,10 +190,11 @@ up() { # PROXY
     down
     mkdir -p "$state"/{log,pid,pki,cni}
     for i in $(seq "$nodes"); do mkdir -p "$state/node-$i/lib"; done
-    say "making images"
-    python3 "$here/images.py" "$assets" "${SHUNT:-$repository/target/release/shunt}" "$version" "$state/images.tar"
-    say "starting the control plane"
     control_network
+    say "making images"
+    # In the namespace, by which `down` finds what has not ended.
+    inside "$control" python3 "$here/images.py" "$assets" "${SHUNT:-$repository/target/release/shunt}" "$version" "$state/images.tar"
+    say "starting the control plane"
     control_plane
     say "starting $nodes nodes"
     for i in $(seq "$nodes"); do

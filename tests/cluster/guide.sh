@@ -1,5 +1,5 @@
-# The guide for kubeadm, there and back, with clients on each node and outside all the time; then a rollout, a drained
-# and a rebooted node, and an API server that restarts. Part of cluster.sh.
+# The guide for kubeadm, there and back, with clients on each node all the time; in between a Job that checks a node, a
+# second agent, a rollout, a drained and a rebooted node, and an API server that restarts. Part of cluster.sh.
 # shellcheck shell=bash
 
 shunt_pod() { kubectl -n kube-system get pods -l app.kubernetes.io/name=shunt --field-selector "spec.nodeName=$1" -o name; }
@@ -16,13 +16,35 @@ nothing_was_lost() { # STEP
     since=$(date --utc +%FT%TZ)
 }
 
+second() { kubectl -n kube-system get pod second -o jsonpath="$1"; }
+
+second_waits() {
+    kubectl -n kube-system get events --field-selector involvedObject.name=second,reason=Unhealthy \
+        -o jsonpath='{.items[*].message}' | grep 'Startup probe failed.*waits for its end'
+}
+
+containers_on_node_2() {
+    kubectl get pods -A --field-selector spec.nodeName=node-2 \
+        -o jsonpath='{range .items[*].status.containerStatuses[*]}{.containerID}{"\n"}{end}'
+}
+
+# The API has the state from before the boot until the kubelet has written its own.
+node_2_is_booted() { ! grep --quiet --fixed-strings "$containers" <<<"$(containers_on_node_2)"; }
+
 guide() {
-    local i pod since
+    local i pod since spec containers
     say "clients on every node"
     kubectl apply -f "$here/client.yaml" >/dev/null
     kubectl rollout status daemonset/client --timeout=2m
     sleep 2
     since=$(date --utc +%FT%TZ)
+
+    say "a Job that checks node-1"
+    sed -e 's/node-to-check/node-1/' -e "s/replace-me.invalid/$api/" "$repository/deploy/guides/check.yaml" >"$state/check.yaml"
+    kubectl apply -f "$state/check.yaml" >/dev/null
+    kubectl -n kube-system wait --for=condition=Complete job/shunt-check-node-1 --timeout=1m \
+        || fail "$(kubectl -n kube-system logs -l app.kubernetes.io/name=shunt-check --tail=-1)"
+    kubectl delete -f "$state/check.yaml" >/dev/null
 
     say "one node after the other"
     kubectl -n kube-system get daemonset kube-proxy -o yaml >"$state/saved.yaml"
@@ -49,6 +71,21 @@ guide() {
     kubectl -n kube-system rollout status daemonset/shunt --timeout=3m
     nothing_was_lost "kube-proxy removed"
 
+    say "a second agent on node-1"
+    # Without ports, or the scheduler would not let it in.
+    spec=$(kubectl -n kube-system get daemonset shunt -o jsonpath='{.spec.template.spec}' | sed 's/"ports":\[[^]]*\],//')
+    kubectl apply -f - >/dev/null \
+        <<<'{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "second", "namespace": "kube-system"},
+             "spec": {"nodeName": "node-1", '"${spec#?}}"
+    until_true 60 "a startup probe that fails for the second agent" second_waits
+    [ "$(second '{.status.containerStatuses[0].started} {.status.containerStatuses[0].ready}')" = "false false" ] \
+        || fail "an agent that waits for another one is started or ready"
+    kubectl -n kube-system delete "$(shunt_pod node-1)"
+    kubectl -n kube-system wait --for=condition=Ready pod/second --timeout=1m
+    kubectl -n kube-system delete pod second
+    kubectl -n kube-system rollout status daemonset/shunt --timeout=1m
+    nothing_was_lost "another agent took over"
+
     say "an update"
     kubectl -n kube-system rollout restart daemonset/shunt
     kubectl -n kube-system rollout status daemonset/shunt --timeout=3m
@@ -65,8 +102,9 @@ guide() {
     say "a node that is drained and boots again"
     kubectl drain node-2 --ignore-daemonsets --delete-emptydir-data --force --timeout=2m
     nothing_was_lost "node-2 drained"
+    containers=$(containers_on_node_2)
     reboot_node 2
-    until_true 120 "the end of node-2" node_is_booted 2
+    until_true 120 "new containers on node-2" node_2_is_booted
     kubectl uncordon node-2
     kubectl -n kube-system wait --for=condition=Ready "$(shunt_pod node-2)" --timeout=3m
     kubectl wait --for=condition=Ready pod -l app=client --timeout=3m
@@ -90,9 +128,4 @@ guide() {
         inside "$control-node-$i" nft list tables | grep shunt && fail "shunt's tables stay on node-$i"
     done
     nothing_was_lost "back on kube-proxy"
-}
-
-# True once the kubelet that has started now has said so.
-node_is_booted() {
-    [ "$(kubectl get node "node-$1" -o jsonpath='{.status.nodeInfo.bootID}')" != "" ] && node_is_ready "$1"
 }
