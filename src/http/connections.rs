@@ -63,27 +63,18 @@ const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 struct Pool {
-    sources: HashMap<IpAddr, Source>,
-    count: usize,
-    unread: usize,
+    /// By last use.
+    connections: BTreeMap<u64, Connection>,
     /// A logical clock: each use of a connection advances it.
     clock: u64,
     logged: Option<Instant>,
 }
 
-/// The connections of one source.
-#[derive(Debug, Default)]
-struct Source {
-    /// By last use.
-    connections: BTreeMap<u64, Connection>,
-    /// The last use of each connection, by its id.
-    last_uses: HashMap<u64, u64>,
-    unread: usize,
-}
-
 #[derive(Debug)]
 struct Connection {
+    /// The value of the clock at its creation.
     id: u64,
+    source: IpAddr,
     /// The size of answers that the client has not read.
     unread: usize,
     /// `None` until the task runs.
@@ -94,8 +85,6 @@ struct Connection {
 #[derive(Debug)]
 pub(super) struct Slot {
     connections: Connections,
-    source: IpAddr,
-    /// The value of the clock at its creation.
     id: u64,
 }
 
@@ -115,21 +104,19 @@ impl Connections {
     }
 
     /// Returns a slot for a new connection. Closes another connection if there are too many.
-    pub(super) fn enter(&self, from: IpAddr) -> Slot {
+    pub(super) fn enter(&self, from: IpAddr) -> Arc<Slot> {
         let source = aggregated(from);
         let mut pool = self.lock();
-        if pool.sources.get(&source).is_some_and(|s| s.connections.len() >= self.limits.per_source)
+        if pool.connections.values().filter(|c| c.source == source).count()
+            >= self.limits.per_source
         {
-            pool.close_oldest_of(source);
-        } else if pool.count >= self.limits.connections {
+            pool.close_first(|connection| connection.source == source);
+        } else if pool.connections.len() >= self.limits.connections {
             pool.close_one();
         }
         let id = pool.tick();
-        let entry = pool.sources.entry(source).or_default();
-        entry.connections.insert(id, Connection { id, unread: 0, task: None });
-        entry.last_uses.insert(id, id);
-        pool.count += 1;
-        Slot { connections: self.clone(), source, id }
+        pool.connections.insert(id, Connection { id, source, unread: 0, task: None });
+        Arc::new(Slot { connections: self.clone(), id })
     }
 
     /// Closes a connection to free its file descriptor. Returns false if there is none.
@@ -155,151 +142,106 @@ impl Pool {
 
     /// Closes the least recently used connection of the source with the most.
     fn close_one(&mut self) -> bool {
-        let by_count = |source: &Source| source.connections.len();
-        let Some(source) = self.largest(by_count) else { return false };
-        self.close_oldest_of(source);
-        true
+        let largest = self.largest(|_| 1);
+        self.close_first(|connection| Some(connection.source) == largest)
     }
 
-    /// Returns the source with the largest value; of several, the one with the oldest connection.
-    fn largest(&self, of: impl Fn(&Source) -> usize) -> Option<IpAddr> {
-        let oldest = |source: &Source| source.connections.keys().next().copied();
-        let sources = self.sources.iter();
-        let largest =
-            sources.max_by_key(|(_, source)| (of(source), std::cmp::Reverse(oldest(source))));
-        largest.map(|(address, _)| *address)
-    }
-
-    fn close_oldest_of(&mut self, address: IpAddr) {
-        let Some(source) = self.sources.get(&address) else { return };
-        if let Some(key) = source.connections.keys().next().copied() {
-            self.close(address, key);
+    /// Returns the source with the largest sum; of several, the one with the oldest connection.
+    fn largest(&self, of: impl Fn(&Connection) -> usize) -> Option<IpAddr> {
+        let mut sums = HashMap::new();
+        for connection in self.connections.values() {
+            *sums.entry(connection.source).or_insert(0) += of(connection);
         }
+        let sources = self.connections.values().rev().map(|connection| connection.source);
+        sources.max_by_key(|source| sums.get(source))
     }
 
-    fn close(&mut self, address: IpAddr, key: u64) {
-        if let Some(Connection { task: Some(task), .. }) = self.remove(address, key) {
+    /// Closes the least recently used of these connections. Returns false if there is none.
+    fn close_first(&mut self, of: impl Fn(&Connection) -> bool) -> bool {
+        let connections = self.connections.len();
+        let Some(Connection { source, task, .. }) = self.take(of) else { return false };
+        if let Some(task) = task {
             task.abort();
         }
         if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_PERIOD) {
             self.logged = Some(Instant::now());
             tracing::warn!(
-                client = %address, connections = self.count + 1,
+                client = %source, connections,
                 "too many connections to the health and metrics ports, closed the least recently used \
                  one of the client with the most"
             );
         }
+        true
     }
 
-    fn remove(&mut self, address: IpAddr, key: u64) -> Option<Connection> {
-        let source = self.sources.get_mut(&address)?;
-        let connection = source.connections.remove(&key)?;
-        source.last_uses.remove(&connection.id);
-        source.unread -= connection.unread;
-        self.unread -= connection.unread;
-        self.count -= 1;
-        if source.connections.is_empty() {
-            self.sources.remove(&address);
-        }
-        Some(connection)
+    /// Returns a connection, unless it was closed.
+    fn get(&mut self, id: u64) -> Option<&mut Connection> {
+        self.connections.values_mut().find(|connection| connection.id == id)
     }
 
-    /// Returns the key of a connection, unless it was closed.
-    fn find(&self, address: IpAddr, id: u64) -> Option<u64> {
-        self.sources.get(&address)?.last_uses.get(&id).copied()
+    /// Removes the least recently used of these connections.
+    fn take(&mut self, of: impl Fn(&Connection) -> bool) -> Option<Connection> {
+        let (&last_use, _) = self.connections.iter().find(|(_, connection)| of(connection))?;
+        self.connections.remove(&last_use)
     }
 
-    fn connection(&mut self, address: IpAddr, id: u64) -> Option<(&mut Source, u64)> {
-        let key = self.find(address, id)?;
-        Some((self.sources.get_mut(&address)?, key))
-    }
-
-    /// Changes the counts of unread bytes of a connection, its source and the pool.
-    fn count_unread(&mut self, address: IpAddr, id: u64, change: impl Fn(&mut usize)) {
-        let Some((source, key)) = self.connection(address, id) else { return };
-        let Some(connection) = source.connections.get_mut(&key) else { return };
-        change(&mut connection.unread);
-        change(&mut source.unread);
-        change(&mut self.unread);
+    fn unread(&self) -> usize {
+        self.connections.values().map(|connection| connection.unread).sum()
     }
 }
 
 impl Slot {
     /// Sets the task to abort when the pool closes the connection.
     pub(super) fn serve_by(&self, task: AbortHandle) {
-        let mut pool = self.connections.lock();
-        let Some((source, key)) = pool.connection(self.source, self.id) else {
-            task.abort();
-            return;
-        };
-        if let Some(connection) = source.connections.get_mut(&key) {
-            connection.task = Some(task);
+        match self.connections.lock().get(self.id) {
+            Some(connection) => connection.task = Some(task),
+            None => task.abort(),
         }
-    }
-
-    /// Returns a handle to the slot, which does not free it.
-    pub(super) fn handle(&self) -> Handle {
-        Handle { connections: self.connections.clone(), source: self.source, id: self.id }
     }
 
     /// Returns true if the pool closed the connection.
     pub(super) fn is_closed(&self) -> bool {
-        self.connections.lock().find(self.source, self.id).is_none()
+        self.connections.lock().get(self.id).is_none()
     }
-}
 
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut pool = self.connections.lock();
-        if let Some(key) = pool.find(self.source, self.id) {
-            pool.remove(self.source, key);
-        }
-    }
-}
-
-/// A handle to a slot, for the requests of its connection.
-#[derive(Debug, Clone)]
-pub(super) struct Handle {
-    connections: Connections,
-    source: IpAddr,
-    id: u64,
-}
-
-impl Handle {
     /// Marks the connection as just used.
     pub(super) fn used(&self) {
         let mut pool = self.connections.lock();
         let now = pool.tick();
-        if let Some((source, key)) = pool.connection(self.source, self.id)
-            && let Some(connection) = source.connections.remove(&key)
-        {
-            source.connections.insert(now, connection);
-            source.last_uses.insert(self.id, now);
+        if let Some(connection) = pool.take(|connection| connection.id == self.id) {
+            pool.connections.insert(now, connection);
         }
     }
 
     /// Returns the body of an answer, which counts as unread until it is written. If there are too
     /// many unread bytes, closes the least recently used connection of the source with the most.
-    pub(super) fn answer(&self, body: Bytes) -> Bytes {
+    pub(super) fn answer(self: &Arc<Slot>, body: Bytes) -> Bytes {
         let mut pool = self.connections.lock();
-        let size = body.len();
-        pool.count_unread(self.source, self.id, |unread| *unread += size);
-        while pool.unread > self.connections.limits.unread {
-            let Some(address) = pool.largest(|source| source.unread) else { break };
-            let Some(source) = pool.sources.get(&address) else { break };
-            let unread =
-                |(key, c): (&u64, &Connection)| (c.unread > 0 && c.id != self.id).then_some(*key);
-            let Some(key) = source.connections.iter().find_map(unread) else { break };
-            pool.close(address, key);
+        if let Some(connection) = pool.get(self.id) {
+            connection.unread += body.len();
         }
-        Bytes::from_owner(Unread { body, handle: self.clone() })
+        while pool.unread() > self.connections.limits.unread {
+            let most = pool.largest(|connection| connection.unread);
+            let is_unread =
+                |c: &Connection| Some(c.source) == most && c.unread > 0 && c.id != self.id;
+            if !pool.close_first(is_unread) {
+                break;
+            }
+        }
+        Bytes::from_owner(Unread { body, slot: self.clone() })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.connections.lock().take(|connection| connection.id == self.id);
     }
 }
 
 /// The body of an unwritten answer.
 struct Unread {
     body: Bytes,
-    handle: Handle,
+    slot: Arc<Slot>,
 }
 
 impl AsRef<[u8]> for Unread {
@@ -310,9 +252,9 @@ impl AsRef<[u8]> for Unread {
 
 impl Drop for Unread {
     fn drop(&mut self) {
-        let Handle { connections, source, id } = &self.handle;
-        let size = self.body.len();
-        connections.lock().count_unread(*source, *id, |unread| *unread -= size);
+        if let Some(connection) = self.slot.connections.lock().get(self.slot.id) {
+            connection.unread -= self.body.len();
+        }
     }
 }
 
@@ -329,21 +271,20 @@ mod tests {
         IpAddr::from([192, 0, 2, host])
     }
 
-    fn open(slots: &[Slot]) -> Vec<bool> {
+    fn open(slots: &[Arc<Slot>]) -> Vec<bool> {
         slots.iter().map(|slot| !slot.is_closed()).collect()
     }
 
     #[test]
     fn the_least_recently_used_connection_of_a_source_is_closed_first() {
         let pool = connections(10, 3, 1000);
-        let mut slots: Vec<Slot> = (0..3).map(|_| pool.enter(from(1))).collect();
+        let mut slots: Vec<Arc<Slot>> = (0..3).map(|_| pool.enter(from(1))).collect();
         slots.push(pool.enter(from(2)));
-        slots[0].handle().used();
+        slots[0].used();
         slots.push(pool.enter(from(1)));
         assert_eq!(open(&slots), [true, false, true, true, true]);
         drop(slots);
-        assert_eq!(pool.lock().count, 0);
-        assert!(pool.lock().sources.is_empty());
+        assert!(pool.lock().connections.is_empty());
     }
 
     #[test]
@@ -371,27 +312,27 @@ mod tests {
     #[test]
     fn unread_answers_are_bounded() {
         let pool = connections(10, 10, 250);
-        let slots: Vec<Slot> = [1, 2, 2, 3].map(|host| pool.enter(from(host))).into();
-        let answer = |slot: &Slot| slot.handle().answer("x".repeat(100).into());
+        let slots: Vec<Arc<Slot>> = [1, 2, 2, 3].map(|host| pool.enter(from(host))).into();
+        let answer = |slot: &Arc<Slot>| slot.answer("x".repeat(100).into());
         let mut answers: Vec<Bytes> = slots[..3].iter().map(answer).collect();
         // Of the source with two, the older one.
         assert_eq!(open(&slots), [true, false, true, true]);
-        assert_eq!(pool.lock().unread, 200);
+        assert_eq!(pool.lock().unread(), 200);
         drop(answers.remove(0));
-        assert_eq!(pool.lock().unread, 100);
+        assert_eq!(pool.lock().unread(), 100);
         answers.push(answer(&slots[3]));
         assert_eq!(open(&slots), [true, false, true, true]);
         // One answer may be larger than all may be.
         drop(answers);
-        let _large = slots[0].handle().answer("x".repeat(300).into());
+        let _large = slots[0].answer("x".repeat(300).into());
         assert!(!slots[0].is_closed());
-        assert_eq!(pool.lock().unread, 300);
+        assert_eq!(pool.lock().unread(), 300);
     }
 
     #[test]
     fn room_is_made_as_long_as_there_are_connections() {
         let pool = connections(10, 10, 1000);
-        let slots: Vec<Slot> = [1, 2].map(|host| pool.enter(from(host))).into();
+        let slots: Vec<Arc<Slot>> = [1, 2].map(|host| pool.enter(from(host))).into();
         assert!(pool.make_room() && pool.make_room() && !pool.make_room());
         assert_eq!(open(&slots), [false, false]);
     }

@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 
-use super::connections::{Connections, Handle, Limits, Slot};
+use super::connections::{Connections, Limits, Slot};
 
 /// The pause before the retry of a port that cannot be bound.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
@@ -184,7 +184,7 @@ pub(super) async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
-                let slot = Arc::new(connections.enter(client.ip()));
+                let slot = connections.enter(client.ip());
                 let stream = Stream { stream, slot: slot.clone() };
                 let conversation = converse(stream, handler.clone(), connections.limits());
                 slot.serve_by(tokio::spawn(conversation).abort_handle());
@@ -296,7 +296,7 @@ impl AsyncWrite for Stream {
 async fn converse(stream: Stream, handler: Handler, limits: Limits) {
     /// The maximum size of a request. hyper accepts half of that in any case.
     const REQUEST: usize = 16 * 1024;
-    let client = stream.slot.handle();
+    let client = stream.slot.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         client.used();
         let page = match *request.method() {
@@ -324,7 +324,7 @@ async fn converse(stream: Stream, handler: Handler, limits: Limits) {
     let _ = tokio::time::timeout(limits.connection, conversation).await;
 }
 
-fn respond(answer: Answer, client: &Handle) -> Response<Full<Bytes>> {
+fn respond(answer: Answer, client: &Arc<Slot>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(client.answer(answer.body)));
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
