@@ -67,7 +67,7 @@ pub(super) fn services(arguments: &Arguments) -> Result<(), Failure> {
         form = Form::Later;
         next = (next + period).max(Instant::now());
         thread::sleep(next.saturating_duration_since(Instant::now()));
-        view.refresh();
+        view.refresh(arguments, &selected);
     }
 }
 
@@ -100,10 +100,14 @@ impl View {
         }
     }
 
-    fn refresh(&mut self) {
+    /// Reads again, and from an agent as soon as there is one.
+    fn refresh(&mut self, arguments: &Arguments, selected: &Selected) {
         match self {
             View::Agent(watcher) => watcher.refresh(),
-            View::Kernel(leftovers) => leftovers.read_again(),
+            View::Kernel(leftovers) => match Watcher::start(arguments, selected.clone()) {
+                Ok(watcher) => *self = View::Agent(Box::new(watcher)),
+                Err(_) => leftovers.read_again(),
+            },
         }
     }
 }

@@ -36,12 +36,12 @@ pub(super) fn look(period: Duration, reports: &Reports) {
     let (mut watch, mut listeners) = (Watch::default(), Listeners::default());
     loop {
         watch.look(&mut kernel, reports);
-        let report = (reports.taken_node_ports)();
-        reports.metrics.node_ports_taken(report.ports.len());
-        listeners.log(report);
         if period.is_zero() {
             return;
         }
+        let report = (reports.taken_node_ports)();
+        reports.metrics.node_ports_taken(report.ports.len());
+        listeners.log(report);
         std::thread::sleep(period);
     }
 }

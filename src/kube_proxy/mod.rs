@@ -173,8 +173,10 @@ pub enum Unreadable {
 /// # Errors
 /// If there are no rules, or they cannot be read.
 pub fn forwarding(kernel: &mut dyn Kernel, mode: Option<Mode>) -> Result<Forwarding, Unreadable> {
-    if mode.is_none() && has_ipvs_interface() {
-        let found = format!("{} IPVS services", ipvs_services());
+    // The interface alone may be a leftover beside another mode.
+    let ipvs_services = if has_ipvs_interface() { ipvs_services() } else { 0 };
+    if mode.is_none() && ipvs_services > 0 {
+        let found = format!("{ipvs_services} IPVS services");
         return Err(Unreadable::NotCompared(found, "docs/from-ipvs.md"));
     }
     let modes = mode.map_or(vec![Mode::Nftables, Mode::Iptables], |mode| vec![mode]);

@@ -10,8 +10,8 @@ use crate::kube_proxy::Mode;
 /// Arguments of `shunt diff`.
 #[derive(Debug, Args)]
 pub struct Diff {
-    /// Compare the plan with the rules of kube-proxy on this node, in its nftables, iptables or IPVS
-    /// mode. The default is a comparison with shunt's own tables.
+    /// Compare the plan with the rules of kube-proxy on this node, in its nftables mode or those of
+    /// iptables-nft. The default is a comparison with shunt's own tables.
     #[arg(long, value_enum, value_name = "PROGRAM")]
     pub against: Option<Against>,
     /// Read the rules of this mode of kube-proxy. The default is the mode that has rules.

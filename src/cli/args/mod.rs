@@ -106,7 +106,7 @@ pub struct Run {
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = period)]
     pub drift_check_period: Duration,
     /// How often to look for a running kube-proxy, for its leftover rules, and for other processes that
-    /// listen on node ports; 0 for once, at the start.
+    /// listen on node ports; 0 for once, at the start, and never for such processes.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
     /// Export the new connections of each Service port: off or counters.

@@ -544,6 +544,8 @@ fn without_an_agent_the_busiest_services_of_the_kernel_come_first() -> Result<()
     let _busy = connect("[fd00:96::41]:80", 9)?;
     let picture = watch.wait_for(|picture| order(picture)[0].2 > 0.0)?;
     assert_eq!(order(&picture)[0].0, "default/busy:http");
+    let _agent = world.start()?;
+    watch.wait_for(|picture| picture["source"] == "agent")?;
     Ok(())
 }
 
