@@ -143,8 +143,8 @@ fn planned(key: FrontendKey, frontend: &shunt_core::plan::Frontend) -> Frontend 
     Frontend {
         label: Some(frontend.label.to_string()),
         outcome,
-        from_node: Some(from_node),
-        masquerade: Some(frontend.masquerade),
+        from_node,
+        masquerade: frontend.masquerade,
         affinity: frontend.affinity,
         sources: match &frontend.sources {
             None => Sources::All,
@@ -172,8 +172,8 @@ impl Masquerade<'_> {
         let all = [settings.is_some_and(|it| it.masquerade_all), own];
         let mut sides = sides;
         for (side, all) in sides.iter_mut().zip(all) {
-            if let Some(Frontend { masquerade: Some(masquerade), .. }) = side {
-                *masquerade |= all;
+            if let Some(side) = side {
+                side.masquerade |= all;
             }
         }
         sides
@@ -216,12 +216,10 @@ fn compare(old: &Frontend, new: &Frontend, kinds: &mut BTreeSet<Kind>, lines: &m
         kinds.insert(kind_of(&old.outcome, &new.outcome));
         lines.extend(changes(&old.outcome, &new.outcome));
     }
-    if let (Some(old), Some(new)) = (&old.from_node, &new.from_node)
-        && !old.is_like(new)
-    {
-        let changes = changes(old, new);
+    if !old.from_node.is_like(&new.from_node) {
+        let changes = changes(&old.from_node, &new.from_node);
         if !changes.iter().all(|line| lines.contains(line)) {
-            kinds.insert(kind_of(old, new));
+            kinds.insert(kind_of(&old.from_node, &new.from_node));
             lines.extend(changes.into_iter().map(|line| match line {
                 Line::Removed(text) => Line::Removed(format!("from this node: {text}")),
                 Line::Added(text) => Line::Added(format!("from this node: {text}")),
@@ -241,12 +239,8 @@ fn compare(old: &Frontend, new: &Frontend, kinds: &mut BTreeSet<Kind>, lines: &m
     }
     let masquerade = |yes| if yes { "masquerade" } else { "no masquerade" }.to_owned();
     let balanced = |frontend: &Frontend| matches!(frontend.outcome, Outcome::Balance(_));
-    if let (Some(was), Some(is)) = (old.masquerade, new.masquerade)
-        && was != is
-        && balanced(old)
-        && balanced(new)
-    {
-        policies.push((masquerade(was), masquerade(is)));
+    if old.masquerade != new.masquerade && balanced(old) && balanced(new) {
+        policies.push((masquerade(old.masquerade), masquerade(new.masquerade)));
     }
     for (old, new) in policies {
         kinds.insert(Kind::Policy);
@@ -255,8 +249,8 @@ fn compare(old: &Frontend, new: &Frontend, kinds: &mut BTreeSet<Kind>, lines: &m
 }
 
 fn has_backends(frontend: &Frontend) -> bool {
-    let outcomes = [Some(&frontend.outcome), frontend.from_node.as_ref()];
-    outcomes.into_iter().flatten().any(|outcome| matches!(outcome, Outcome::Balance(_)))
+    let outcomes = [&frontend.outcome, &frontend.from_node];
+    outcomes.into_iter().any(|outcome| matches!(outcome, Outcome::Balance(_)))
 }
 
 fn kind_of(old: &Outcome, new: &Outcome) -> Kind {

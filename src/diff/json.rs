@@ -77,7 +77,7 @@ fn side(frontend: &Frontend) -> Value {
     object!({
         "servicePort": frontend.label,
         "outcome": outcome(&frontend.outcome),
-        "outcomeFromNode": frontend.from_node.as_ref().map(outcome),
+        "outcomeFromNode": outcome(&frontend.from_node),
         "affinitySeconds": frontend.affinity,
         "masquerade": frontend.masquerade,
         "sources": sources,

@@ -77,10 +77,10 @@ pub struct Frontend {
     pub label: Option<String>,
     /// The outcome for a client outside of the node.
     pub outcome: Outcome,
-    /// The outcome for the node itself; `None` if unknown.
-    pub from_node: Option<Outcome>,
-    /// True if the traffic is masqueraded regardless of its source; `None` if unknown.
-    pub masquerade: Option<bool>,
+    /// The outcome for the node itself.
+    pub from_node: Outcome,
+    /// True if the traffic is masqueraded regardless of its source.
+    pub masquerade: bool,
     /// The timeout of session affinity in seconds.
     pub affinity: Option<u32>,
     /// The sources that may use the frontend.

@@ -118,8 +118,7 @@ impl Found {
                 };
                 let Some(key) = self.key(rule) else { continue };
                 let frontend = frontends.entry(key).or_insert_with(|| untranslated(rule));
-                let outcomes = [Some(&mut frontend.outcome), frontend.from_node.as_mut()];
-                for place in outcomes.into_iter().flatten() {
+                for place in [&mut frontend.outcome, &mut frontend.from_node] {
                     if *place == Outcome::Untranslated {
                         *place = outcome.clone();
                     }
@@ -163,8 +162,8 @@ impl Found {
         Frontend {
             label: rule.comment.as_deref().and_then(label),
             outcome: outside.outcome(),
-            from_node: Some(node.outcome()),
-            masquerade: Some(outside.marked),
+            from_node: node.outcome(),
+            masquerade: outside.marked,
             affinity: outside.affinity.or(node.affinity),
             sources,
             unknown: outside.unknown.into_iter().chain(node.unknown).collect(),
@@ -214,8 +213,8 @@ fn untranslated(rule: &Rule) -> Frontend {
     Frontend {
         label: rule.comment.as_deref().and_then(label),
         outcome: Outcome::Untranslated,
-        from_node: Some(Outcome::Untranslated),
-        masquerade: Some(false),
+        from_node: Outcome::Untranslated,
+        masquerade: false,
         affinity: None,
         sources: Sources::All,
         unknown: BTreeSet::new(),

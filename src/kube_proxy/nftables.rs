@@ -199,8 +199,8 @@ impl Found {
         Frontend {
             label: comment.or_else(|| label(chain?)),
             outcome: otherwise(outside.outcome()),
-            from_node: Some(otherwise(node.outcome())),
-            masquerade: Some(outside.marked),
+            from_node: otherwise(node.outcome()),
+            masquerade: outside.marked,
             affinity: outside.affinity.or(node.affinity),
             sources: self.sources(key),
             unknown: outside.unknown.into_iter().chain(node.unknown).collect(),
