@@ -66,6 +66,10 @@ control_network() {
     # The client of load balancers: its address is not one of the nodes' subnet.
     $ip address add 192.0.2.1/32 dev lo
     $ip address add 2001:db8:2::1/128 dev lo
+    # Where packets to load balancers that are gone vanish.
+    $ip link add void type veth peer name nowhere
+    $ip link set void arp off up
+    $ip link set nowhere up
     $ip link add nodes type bridge
     $ip link set nodes up
     $ip address add $api/24 dev nodes

@@ -177,13 +177,11 @@ def is_healthy(node, port):
 
 
 def route(address, nodes):
-    """Routes an address to nodes; without a node, its packets end here."""
+    """Routes an address to nodes. Without a node, its packets vanish, as behind a cloud's load balancer."""
     family = ipaddress.ip_address(address).version
     gateway, source = ("172.30.0.1", "192.0.2.1") if family == 4 else ("fd30::1", "2001:db8:2::1")
     hops = [word for node in nodes for word in ("nexthop", "via", f"{gateway}{node}")]
-    target = [address, "src", source, *hops] if nodes else ["blackhole", address]
-    if not nodes:
-        subprocess.run(["ip", f"-{family}", "route", "delete", address], capture_output=True)
+    target = [address, "src", source, *(hops if nodes else ("dev", "void"))]
     subprocess.run(["ip", f"-{family}", "route", "replace", *target], check=True)
 
 
@@ -213,7 +211,7 @@ def balance(routes, numbers):
         nodes = nodes[:1] if spec["sessionAffinity"] == "ClientIP" else nodes
         wanted.update((it["ip"], nodes) for it in balanced)
     for address in routes.keys() - wanted.keys():
-        subprocess.run(["ip", f"-{ipaddress.ip_address(address).version}", "route", "delete", address], check=False)
+        route(address, ())
     for address, nodes in wanted.items():
         if routes.get(address) != nodes:
             route(address, nodes)
