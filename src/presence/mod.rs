@@ -168,7 +168,7 @@ impl Peer {
 
 /// The proof that this process has CAP_NET_ADMIN over its network namespace: a port number of netlink
 /// in the group of proofs, and a Unix socket with that number as its name. The name is taken first and
-/// freed last, so whoever connects from it has also taken the number. Ends with its drop.
+/// freed last, so the process that connects from it has taken the number, too. Ends with its drop.
 #[derive(Debug)]
 pub struct Proof {
     _number: Socket,
