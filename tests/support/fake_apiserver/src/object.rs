@@ -62,11 +62,6 @@ impl Kind {
         matches!(self, Self::Service | Self::EndpointSlice | Self::Event)
     }
 
-    /// The API group, empty for kinds of `v1`.
-    pub(crate) fn group(self) -> &'static str {
-        self.api_version().split_once('/').map_or("", |(group, _)| group)
-    }
-
     /// The path of the group and version, such as `/apis/discovery.k8s.io/v1`.
     pub fn root(self) -> String {
         let version = self.api_version();

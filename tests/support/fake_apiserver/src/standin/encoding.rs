@@ -53,25 +53,3 @@ impl Encoding {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_type_that_is_spoken_counts() {
-        use Encoding::{Json, Protobuf};
-        for (accept, encoding) in [
-            ("", Json),
-            ("*/*", Json),
-            ("application/json", Json),
-            (PROTOBUF, Protobuf),
-            ("application/vnd.kubernetes.protobuf, application/json", Protobuf),
-            ("application/json, application/vnd.kubernetes.protobuf", Json),
-            ("text/html, application/vnd.kubernetes.protobuf;stream=watch", Protobuf),
-        ] {
-            assert_eq!(Encoding::negotiate(accept, true), encoding, "{accept}");
-            assert_eq!(Encoding::negotiate(accept, false), Json, "{accept}");
-        }
-    }
-}

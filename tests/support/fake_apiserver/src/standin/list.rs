@@ -9,12 +9,10 @@ use super::selector::Selector;
 use super::status::Refusal;
 use super::store::Store;
 
-/// Answers a list in a namespace, or in all of them if it is empty. `cache`: what version 0 has is
-/// there as a whole.
+/// Answers a list. `cache`: what version 0 has is there as a whole.
 pub(super) fn list(
     store: &Store,
     kind: Kind,
-    namespace: &str,
     options: &Options,
     selector: &Selector,
     cache: bool,
@@ -26,9 +24,7 @@ pub(super) fn list(
     let compacted = |compacted: super::store::Compacted| compacted.refuse(revision);
     let objects = store.at(revision, kind).map_err(compacted)?;
     let mut wanted = objects.iter().filter(|(key, object)| {
-        after.as_ref().is_none_or(|after| *key > after)
-            && (namespace.is_empty() || key.namespace == namespace)
-            && selector.matches(object)
+        after.as_ref().is_none_or(|after| *key > after) && selector.matches(object)
     });
     let is_whole = cache && options.revision == Some(0);
     let limit = options.limit.filter(|_| !is_whole).unwrap_or(usize::MAX);
@@ -60,14 +56,10 @@ fn place(store: &Store, kind: Kind, options: &Options) -> Result<Place, Refusal>
         let revision = asked.filter(|_| options.is_exact).unwrap_or(newest);
         return Ok(Place { revision, after: None });
     }
-    let bad = || Refusal::bad_request("invalid continue token: continue key is not valid");
+    let bad = || Refusal::new(400, "invalid continue token: continue key is not valid");
     let [revision, namespace, name] = options.token.split('|').collect::<Vec<_>>()[..] else {
         return Err(bad());
     };
-    if asked.is_some_and(|asked| asked != 0) {
-        let message = "specifying resource version is not allowed when using continue";
-        return Err(Refusal::bad_request(message));
-    }
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
     let after = Some(Key { kind, namespace, name });
     Ok(Place { revision: revision.parse().map_err(|_| bad())?, after })

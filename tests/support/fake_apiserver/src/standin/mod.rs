@@ -1,9 +1,7 @@
 //! The stand-in: an API server without a cluster behind it.
 
-mod access;
 mod body;
 mod encoding;
-mod event;
 mod list;
 mod misbehaviour;
 mod options;
@@ -25,7 +23,6 @@ use serde_json::{Value, json};
 
 use crate::certs::{Authority, Identity};
 use crate::object::{Key, Kind, parse};
-use crate::role::Role;
 use crate::runtime::Runtime;
 
 pub use misbehaviour::{Answer, Fault, Settings};
@@ -41,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const TOKEN: &str = "node-token";
 
 /// A server that keeps objects in memory and speaks list and watch as kube-apiserver does:
-/// revisions, pages of one revision, selectors, bookmarks, compaction. Clients may
-/// do what the ClusterRole of the chart allows; the Events that they make have to be valid.
+/// revisions, pages of one revision, selectors, bookmarks, compaction. What a client may do and
+/// which combinations of parameters are valid, the real server says.
 ///
 /// The test fills it directly, so that it can do so whatever clients get to see. It listens on a
 /// loopback address of the namespace that it is started in; a [`Gate`](crate::Gate) makes it
@@ -81,7 +78,7 @@ impl Standin {
             protobuf: true,
         };
         let tls = authority.as_ref().map(|authority| authority.acceptor(http2)).transpose()?;
-        let shared = Arc::new(Shared::new(Role::deployed()?, settings, tls));
+        let shared = Arc::new(Shared::new(settings, tls));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         listener.set_nonblocking(true)?;

@@ -87,30 +87,3 @@ fn term(text: &str) -> Requirement {
         Requirement::Exists { path: text.to_owned() }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn selectors_of_a_proxy() {
-        let object = json!({
-            "metadata": {"name": "a", "labels": {"x/y": ""}}, "spec": {"clusterIP": "None"},
-        });
-        let matches = |labels, fields| {
-            Selector::parse(Kind::Service, labels, fields, true).unwrap().matches(&object)
-        };
-        assert!(matches("", ""));
-        assert!(!matches("!x/y", ""));
-        assert!(matches("!z", ""));
-        assert!(matches("x/y", "metadata.name=a"));
-        assert!(!matches("x/y=1", ""));
-        assert!(matches("", "spec.clusterIP=None"));
-        assert!(!matches("", "spec.clusterIP!=None"));
-        assert!(matches("", "spec.type!=None"));
-        let refused = Selector::parse(Kind::Service, "", "spec.clusterIP!=None", false);
-        assert_eq!(refused.unwrap_err(), "field label not supported: spec.clusterIP");
-    }
-}

@@ -7,7 +7,6 @@ use tokio::sync::{broadcast, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::object::Kind;
-use crate::role::Role;
 
 use super::misbehaviour::{Faults, Settings};
 use super::request::Request;
@@ -15,8 +14,6 @@ use super::store::Store;
 use super::watch::Order;
 
 pub(super) struct Shared {
-    /// What every client may do that the server knows.
-    pub(super) role: Role,
     store: Mutex<Store>,
     settings: Mutex<Settings>,
     faults: Mutex<Faults>,
@@ -32,9 +29,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(role: Role, settings: Settings, tls: Option<TlsAcceptor>) -> Self {
+    pub(super) fn new(settings: Settings, tls: Option<TlsAcceptor>) -> Self {
         Self {
-            role,
             store: Mutex::new(Store::new()),
             settings: Mutex::new(settings),
             faults: Mutex::default(),

@@ -63,7 +63,6 @@ impl Drop for Open {
 pub(super) struct Watch {
     kind: Kind,
     encoding: Encoding,
-    namespace: String,
     selector: Selector,
     /// The revision that the client has; none if it starts with all objects.
     from: Option<u64>,
@@ -78,7 +77,6 @@ impl Watch {
     pub(super) fn new(
         kind: Kind,
         encoding: Encoding,
-        namespace: &str,
         options: &Options,
         selector: Selector,
         shared: &Arc<Shared>,
@@ -86,7 +84,6 @@ impl Watch {
         Self {
             kind,
             encoding,
-            namespace: namespace.to_owned(),
             selector,
             from: options.revision.filter(|&revision| revision != 0),
             bookmarks: options.bookmarks,
@@ -168,8 +165,8 @@ impl Watch {
             let store = shared.store();
             (store.revision(), store.at(store.revision(), self.kind).ok()?)
         };
-        for (key, object) in &objects {
-            if self.is_in_scope(&key.namespace) && self.selector.matches(object) {
+        for object in objects.values() {
+            if self.selector.matches(object) {
                 self.send(sender, &json!({"type": "ADDED", "object": **object})).await?;
             }
         }
@@ -195,13 +192,8 @@ impl Watch {
 
     fn events(&self, store: &Store, after: u64, until: u64) -> Vec<Value> {
         let writes = store.since(after).iter().take_while(|write| write.revision <= until);
-        let writes = writes
-            .filter(|write| write.key.kind == self.kind && self.is_in_scope(&write.key.namespace));
+        let writes = writes.filter(|write| write.key.kind == self.kind);
         writes.filter_map(|write| event(write, &self.selector)).collect()
-    }
-
-    fn is_in_scope(&self, namespace: &str) -> bool {
-        self.namespace.is_empty() || self.namespace == namespace
     }
 
     /// An object of which only the revision is meant, with the empty fields that Go writes.
