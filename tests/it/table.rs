@@ -96,12 +96,6 @@ impl Table {
         protocols: &Protocol::ALL,
     };
 
-    /// Frontends that `externalTrafficPolicy` governs.
-    pub(crate) const EXTERNAL: Self = Self {
-        frontends: &[Frontend::ExternalIp, Frontend::LoadBalancer, Frontend::NodePort],
-        ..Self::ALL
-    };
-
     /// ClusterIPs only.
     pub(crate) const CLUSTER_IPS: Self = Self { frontends: &[Frontend::ClusterIp], ..Self::ALL };
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use shunt_fake_apiserver::{Kubernetes, Program};
 use shunt_testbed::{ManifestDir, Protocol, Scratch, Service, patience};
 
-use crate::frontends::{full, slices};
+use crate::objects::{full, slices};
 use crate::world::{ADDRESSES, CLUSTER_CIDR, Side, configuration, put_node};
 
 /// How long kube-proxy may take until its rules are those of the objects.

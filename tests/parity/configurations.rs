@@ -4,8 +4,7 @@ use anyhow::{Context, Result, ensure};
 use shunt_fake_apiserver::Kubernetes;
 use shunt_testbed::{Protocol, Service};
 
-use crate::endpoints::POLICIES;
-use crate::frontends::{full, slices};
+use crate::objects::{full, slices};
 use crate::world::{CLUSTER_CIDR, World};
 
 /// Each with the settings that it needs beside it.
@@ -31,6 +30,14 @@ const SETTINGS: [(&str, bool); 17] = [
     ("nodePortAddresses: ['::/0', 10.0.0.0/8]\n", true),
     ("bindAddress: 192.0.2.11\n", true),
     ("bindAddress: '2001:db8:2::11'\n", true),
+];
+
+/// The pairs of internal and external policies, with the numbers of their Services.
+const POLICIES: [(u8, &str, &str); 4] = [
+    (1, "Cluster", "Cluster"),
+    (2, "Local", "Local"),
+    (3, "Cluster", "Local"),
+    (4, "Local", "Cluster"),
 ];
 
 /// Every kind of frontend and policy, under each of these settings.

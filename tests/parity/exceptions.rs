@@ -5,22 +5,13 @@ use shunt_testbed::Protocol;
 use crate::difference::{Compared, Fates};
 use crate::flows::{Difference, Objects, Observed, State};
 
-/// A Service whose only slice has been given to another one.
-pub(crate) const LEFT: &str = "left";
-
 /// Why this difference is meant, if it is.
 pub(crate) fn reason(compared: &Compared) -> Option<&'static str> {
-    if hairpin(compared) {
-        Some(
-            "a pod that is an endpoint on this node by any slice may reach itself through every \
+    hairpin(compared).then_some(
+        "a pod that is an endpoint on this node by any slice may reach itself through every \
              Service: our set has addresses, kube-proxy's also ports, and leaves out what a slice \
              has without a node",
-        )
-    } else if compared.cell.target.service == LEFT && refused(&compared.shunt) {
-        Some("kube-proxy keeps a slice whose label changes under both Services until it restarts")
-    } else {
-        None
-    }
+    )
 }
 
 /// Why flows with equal pasts may differ, if they may.
@@ -60,10 +51,6 @@ pub(crate) fn reason_of_flow(found: &Difference, objects: &Objects) -> Option<&'
     } else {
         None
     }
-}
-
-fn refused(fates: &Fates) -> bool {
-    fates.iter().eq(["port-unreachable"])
 }
 
 /// The pod reaches itself with an address of the node, where kube-proxy lets the packet come back to

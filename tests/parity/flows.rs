@@ -20,7 +20,7 @@ use shunt_fake_apiserver::{Key, Kind, Kubernetes};
 use shunt_testbed::{EndpointSlice, Flow, Host, Protocol, Random, Reply, patience, seed};
 
 use crate::exceptions;
-use crate::frontends::full;
+use crate::objects::full;
 use crate::world::{OTHER_TARGET as PORT, Side, World};
 
 const STEPS: usize = 12;

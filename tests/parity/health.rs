@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use shunt_fake_apiserver::Kubernetes;
 use shunt_testbed::{Exposition, HttpAnswer, http_get, patience};
 
-use crate::frontends::{full, slices};
+use crate::objects::{full, slices};
 use crate::world::{Side, World};
 
 const HEALTH: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10_256);

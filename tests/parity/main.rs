@@ -9,11 +9,10 @@ mod against;
 mod asking;
 mod configurations;
 mod difference;
-mod endpoints;
 mod exceptions;
 mod flows;
-mod frontends;
 mod health;
+mod objects;
 mod planted;
 mod sequences;
 mod targets;
@@ -37,21 +36,6 @@ fn main() -> ExitCode {
             ("a_planted_silence_is_found", planted::a_planted_silence_is_found),
             ("diff_against_nftables", against::diff_against_nftables),
             ("diff_against_iptables", against::diff_against_iptables),
-            ("traffic_policies", frontends::traffic_policies),
-            ("load_balancers", frontends::load_balancers),
-            ("source_ranges", frontends::source_ranges),
-            ("external_ips_of_the_node", frontends::external_ips_of_the_node),
-            ("services_that_are_none_of_ours", frontends::services_that_are_none_of_ours),
-            ("families", frontends::families),
-            ("ports", frontends::ports),
-            ("addresses_are_used_again", frontends::addresses_are_used_again),
-            ("session_affinity", endpoints::session_affinity),
-            ("conditions", endpoints::conditions),
-            ("hints", endpoints::hints),
-            ("slices", endpoints::several_slices),
-            ("odd_slices", endpoints::odd_slices),
-            ("endpoints_of_the_host_network", endpoints::endpoints_of_the_host_network),
-            ("pods_on_one_bridge", endpoints::pods_on_one_bridge),
             ("configurations", configurations::configurations),
             ("addresses_of_the_node", configurations::addresses_of_the_node),
             ("health_checks", health::health_checks),

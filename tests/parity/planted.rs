@@ -10,7 +10,7 @@ use shunt_testbed::{Protocol, Random};
 use crate::difference::{Cell, Compared, Round, Tally, differences};
 use crate::exceptions::reason_of_flow;
 use crate::flows::{self, Objects, Observed, State};
-use crate::frontends::{full, slices};
+use crate::objects::{full, slices};
 use crate::targets::Target;
 use crate::world::World;
 

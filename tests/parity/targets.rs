@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use serde_json::Value;
-use shunt_fake_apiserver::{Kind, Kubernetes};
+use shunt_fake_apiserver::{Kind, Kubernetes, Marker};
 use shunt_testbed::Protocol;
 
 /// The node's addresses, primary, secondary and loopback.
@@ -87,7 +87,7 @@ impl Targets {
     fn add_service(&mut self, service: &Value) {
         let name = service["metadata"]["name"].as_str().unwrap_or_default();
         // It changes all the time, and is looked at by who changes it.
-        if name == "marker" {
+        if name == Marker::NAME {
             return;
         }
         let spec = &service["spec"];

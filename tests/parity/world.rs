@@ -6,10 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use shunt_fake_apiserver::{Gate, Kubeconfig, Kubernetes, Program, TOKEN};
-use shunt_testbed::{Agent, Echo, Host, Protocol, Scratch, Topology, http_get, patience};
+use shunt_fake_apiserver::{Gate, Kubeconfig, Kubernetes, Marker, Program, TOKEN};
+use shunt_testbed::{Agent, Echo, Host, Scratch, Topology, http_get, patience};
 
 /// The port that servers listen on, and others that endpoints may have.
 pub(crate) const TARGET: u16 = 8080;
@@ -82,7 +82,7 @@ pub(crate) struct World<'a> {
     pub(crate) shunt: Side,
     pub(crate) agent: Agent,
     pub(crate) kube_proxy: Program,
-    marks: Cell<u16>,
+    marker: Marker,
     zone: Cell<Option<&'static str>>,
     addresses: &'a [(&'a str, &'a str)],
     _folder: Scratch,
@@ -130,14 +130,14 @@ impl<'a> World<'a> {
         let agent = Agent::builder(env!("CARGO_BIN_EXE_shunt"), &shunt.lab.node)
             .config(&configuration(&shunt, settings))?
             .start()?;
-        let (marks, zone) = (Cell::new(0), Cell::new(None));
+        let (marker, zone) = (Marker::default(), Cell::new(None));
         let world = Self {
             kubernetes,
             reference,
             shunt,
             agent,
             kube_proxy,
-            marks,
+            marker,
             zone,
             addresses,
             _folder: folder,
@@ -162,28 +162,15 @@ impl<'a> World<'a> {
         put_node(self.kubernetes, zone, self.addresses)
     }
 
-    /// Waits until both have done all that was written before: a Service and its slices, changed
-    /// now, reach both by the same watches as what was changed before them. Hints show the zone.
+    /// Waits until both have done all that was written before.
     pub(crate) fn settle(&self) -> Result<()> {
-        let mark = self.marks.get() + 1;
-        self.marks.set(mark);
-        let expected = if mark.is_multiple_of(2) { "pod-1:8080" } else { "pod-2:8080" };
-        for object in marker(mark, self.zone.get()) {
+        for object in self.marker.next(self.zone.get()) {
             self.put(object)?;
         }
         for side in self.sides() {
-            for ip in ["10.96.255.1", "[fd00:96::ff01]"] {
-                let to = format!("{ip}:{}", 1000 + mark);
-                let probe = side.lab.from(&side.lab.client).probe(Protocol::Tcp, &to);
-                let start = Instant::now();
-                // Enough that a second endpoint would show.
-                while probe.tally(16, Duration::from_millis(500))?.reached(expected) < 16 {
-                    if start.elapsed() > patience(CONVERGENCE) {
-                        bail!("{} does not follow: {to}\n{}", side.name, self.logs());
-                    }
-                    thread::sleep(POLL);
-                }
-            }
+            self.marker
+                .wait(&side.lab)
+                .with_context(|| format!("{}\n{}", side.name, self.logs()))?;
         }
         Ok(())
     }
@@ -244,41 +231,4 @@ pub(crate) fn put_node(
         "status": {"addresses": addresses},
     });
     kubernetes.put(&node.to_string())
-}
-
-/// A Service whose port and endpoint follow from a number.
-fn marker(mark: u16, zone: Option<&str>) -> [Value; 3] {
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": "marker", "namespace": "default"},
-        "spec": {
-            "clusterIP": "10.96.255.1", "clusterIPs": ["10.96.255.1", "fd00:96::ff01"],
-            "ipFamilyPolicy": "RequireDualStack",
-            "ports": [{"name": "a", "protocol": "TCP", "port": 1000 + mark}],
-        },
-    });
-    let slice = |family: &str, ips: [&str; 2]| {
-        let (here, elsewhere) = (ips[usize::from(mark % 2)], ips[usize::from((mark + 1) % 2)]);
-        let endpoint = |ip: &str, zone: Option<&str>| {
-            let hints = zone.map_or(json!({}), |zone| json!({"forZones": [{"name": zone}]}));
-            json!({"addresses": [ip], "conditions": {"ready": true}, "hints": hints})
-        };
-        let mut endpoints = vec![endpoint(here, zone)];
-        endpoints.extend(zone.map(|_| endpoint(elsewhere, Some("elsewhere"))));
-        json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {
-                "name": format!("marker-{}", family.to_lowercase()), "namespace": "default",
-                "labels": {"kubernetes.io/service-name": "marker"},
-            },
-            "addressType": family,
-            "ports": [{"name": "a", "protocol": "TCP", "port": TARGET}],
-            "endpoints": endpoints,
-        })
-    };
-    [
-        service,
-        slice("IPv4", ["10.244.0.11", "10.244.0.12"]),
-        slice("IPv6", ["fd00:244::11", "fd00:244::12"]),
-    ]
 }

@@ -1,16 +1,25 @@
 //! Tables of expectations: targets, frontends and senders, and what becomes of the packets between them.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::thread;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
-use shunt_testbed::{Host, Outcome, Protocol, Topology};
+use shunt_testbed::{Host, Outcome, Protocol, Topology, patience};
 
 use crate::explain::{Explanation, compare};
 use crate::language::{Expected, Selection, Source};
+
+/// How long the first answer of a session may take.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Whom each sender reached at the last step at which it had to stick.
+pub(crate) type Sessions = Mutex<BTreeMap<(String, Option<IpAddr>, Protocol, SocketAddr), String>>;
 
 /// One line of a table in full.
 pub(crate) struct Cell<'a> {
@@ -112,11 +121,16 @@ fn add<'a>(
 }
 
 /// Sends the packets of all cells, so that a failure shows which others fail with it.
-pub(crate) fn check(lab: &Topology, cells: &[Cell<'_>], eventually: bool) -> Result<()> {
+pub(crate) fn check(
+    lab: &Topology,
+    sessions: &Sessions,
+    cells: &[Cell<'_>],
+    eventually: bool,
+) -> Result<()> {
     let (silent, others): (Vec<_>, Vec<_>) =
         cells.iter().partition(|cell| cell.expected == Expected::Dropped);
     let failure = |cell: &Cell<'_>| {
-        let result = catch_unwind(AssertUnwindSafe(|| cell.check(lab, eventually)));
+        let result = catch_unwind(AssertUnwindSafe(|| cell.check(lab, sessions, eventually)));
         match result {
             Ok(result) => result.err().map(|error| format!("{error:#}")),
             Err(panic) => Some(text(&*panic)),
@@ -150,7 +164,7 @@ fn text(panic: &(dyn Any + Send)) -> String {
 
 impl Cell<'_> {
     /// Fails or panics if something else becomes of the packets.
-    fn check(&self, lab: &Topology, eventually: bool) -> Result<()> {
+    fn check(&self, lab: &Topology, sessions: &Sessions, eventually: bool) -> Result<()> {
         let explained = self.explained(lab)?;
         let mut probe = lab.from(self.from).probe(self.protocol, self.to);
         // A masquerade shows at an address that the node would not choose itself.
@@ -199,6 +213,21 @@ impl Cell<'_> {
                         }
                     }
                 }
+            }
+            Expected::Stick(servers) => {
+                let first = probe.tally(1, patience(ANSWER))?;
+                let server = first.by_server().into_keys().next().map(str::to_owned);
+                let allowed = server.filter(|server| servers.contains(server));
+                let server = allowed.with_context(|| format!("{probe}: {first}"))?;
+                let cell = (self.from.name.clone(), self.source, self.protocol, self.to);
+                let mut sessions = sessions.lock().map_err(|_| anyhow!("poisoned"))?;
+                let before = sessions.insert(cell, server.clone());
+                let moved = |before: &String| *before != server && servers.contains(before);
+                if let Some(before) = before.filter(moved) {
+                    bail!("{probe}: {before} before, {server} now");
+                }
+                drop(sessions);
+                drop(probe.reaches(&[&server]));
             }
             Expected::Refused => probe.refused(),
             Expected::Dropped => probe.times(2).dropped(),

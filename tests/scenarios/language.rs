@@ -221,6 +221,9 @@ impl Selection {
 pub(crate) enum Expected {
     /// They reach exactly these servers.
     Reach(Vec<String>, Source),
+    /// They all reach the same of these servers: the one that they reached before, if it is among
+    /// these.
+    Stick(Vec<String>),
     /// The sender gets a reset or an ICMP error at once.
     Refused,
     /// The sender gets no answer.
@@ -241,6 +244,9 @@ pub(crate) enum Source {
 
 impl Expected {
     pub(crate) fn parse(text: &str) -> Result<Self> {
+        if let Some(servers) = text.strip_prefix("sticks ") {
+            return Ok(Self::Stick(servers.split_whitespace().map(str::to_owned).collect()));
+        }
         let mut servers = Vec::new();
         let mut source = Source::Any;
         for word in text.split_whitespace() {

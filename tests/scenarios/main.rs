@@ -26,7 +26,8 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 9] = files![
+const FILES: [(&str, &str); 10] = files![
+    "affinity",
     "conflicts",
     "endpoints",
     "explain",

@@ -1,6 +1,5 @@
 //! Runs a scenario: the testbed, its objects, and one step after the other.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::thread;
@@ -8,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use shunt_fake_apiserver::{Key, Kubernetes};
+use shunt_fake_apiserver::{Key, Kubernetes, Marker};
 use shunt_testbed::{
     Echo, Exposition, Flow, Host, METRICS_PORT, Protocol, Reply, Topology, patience,
 };
 
-use crate::expect::{Targets, cells, check};
+use crate::expect::{Sessions, Targets, cells, check};
 use crate::language::{AgentStep, Expected, Scenario, Selection, Step};
 use crate::objects::{NODE, TARGET, expand, frontends, frontends_of};
 use crate::subject::{Kind, Process, Source, key};
@@ -36,7 +35,8 @@ struct World<'a> {
     /// Their entries at the last step that compared them.
     tracked: BTreeMap<String, Vec<Option<String>>>,
     zone: Option<String>,
-    marks: Cell<u16>,
+    sessions: Sessions,
+    marker: Marker,
     _servers: Vec<Echo>,
 }
 
@@ -104,7 +104,8 @@ impl<'a> World<'a> {
             flows: BTreeMap::new(),
             tracked: BTreeMap::new(),
             zone: None,
-            marks: Cell::new(0),
+            sessions: Sessions::default(),
+            marker: Marker::default(),
             _servers: servers,
         };
         world.ip(&scenario.ip)?;
@@ -139,11 +140,15 @@ impl<'a> World<'a> {
                 names.iter().try_for_each(|name| self.delete(name))?;
                 self.settle()
             }
-            Step::Expect(table) => check(&self.lab, &cells(self, table, false)?, false),
-            Step::Eventually(table) => check(&self.lab, &cells(self, table, false)?, true),
+            Step::Expect(table) => {
+                check(&self.lab, &self.sessions, &cells(self, table, false)?, false)
+            }
+            Step::Eventually(table) => {
+                check(&self.lab, &self.sessions, &cells(self, table, false)?, true)
+            }
             Step::Explain(table) => {
                 self.process()?.shunt()?;
-                check(&self.lab, &cells(self, table, true)?, false)
+                check(&self.lab, &self.sessions, &cells(self, table, true)?, false)
             }
             Step::Agent(AgentStep::Start) => self.start(),
             Step::Agent(AgentStep::Restart) => {
@@ -296,29 +301,15 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Waits until all that was written before this is in the kernel: a Service and its slices, changed
-    /// now, come by the same ways as what was changed before. Hints show the zone.
+    /// Waits until all that was written before this is in the kernel.
     fn settle(&mut self) -> Result<()> {
         if self.process.is_none() {
             return Ok(());
         }
-        let mark = self.marks.get() + 1;
-        self.marks.set(mark);
-        for object in marker(mark, self.zone.as_deref()) {
+        for object in self.marker.next(self.zone.as_deref()) {
             self.source.put(&object)?;
         }
-        let expected = if mark.is_multiple_of(2) { "pod-1" } else { "pod-2" };
-        for ip in ["10.96.255.1", "[fd00:96::ff01]"] {
-            let to = format!("{ip}:{}", 1000 + mark);
-            let probe = self.lab.from(&self.lab.client).probe(Protocol::Tcp, &to);
-            let start = Instant::now();
-            // Enough that a second endpoint would show.
-            while probe.tally(16, Duration::from_millis(500))?.reached(expected) < 16 {
-                ensure!(start.elapsed() < patience(CONVERGENCE), "the agent does not follow: {to}");
-                thread::sleep(POLL);
-            }
-        }
-        Ok(())
+        self.marker.wait(&self.lab)
     }
 
     fn open(&mut self, name: &str, to: &str) -> Result<()> {
@@ -386,48 +377,11 @@ impl<'a> World<'a> {
 
 fn answers(reply: &Reply, expected: &Expected) -> bool {
     match expected {
-        Expected::Reach(servers, _) => {
+        Expected::Reach(servers, _) | Expected::Stick(servers) => {
             matches!(reply, Reply::Server(server) if servers.contains(server))
         }
         Expected::Refused => *reply == Reply::Refused,
         Expected::Dropped => *reply == Reply::Nothing,
         Expected::Unhandled => matches!(reply, Reply::Failed(_)),
     }
-}
-
-/// A Service whose port and endpoint follow from a number.
-fn marker(mark: u16, zone: Option<&str>) -> Vec<Value> {
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": "zz-marker", "namespace": "default"},
-        "spec": {
-            "clusterIP": "10.96.255.1", "clusterIPs": ["10.96.255.1", "fd00:96::ff01"],
-            "ipFamilyPolicy": "RequireDualStack",
-            "ports": [{"name": "a", "protocol": "TCP", "port": 1000 + mark}],
-        },
-    });
-    let slice = |family: &str, ips: [&str; 2]| {
-        let (here, elsewhere) = (ips[usize::from(mark % 2)], ips[usize::from((mark + 1) % 2)]);
-        let endpoint = |ip: &str, zone: Option<&str>| {
-            let hints = zone.map_or(json!({}), |zone| json!({"forZones": [{"name": zone}]}));
-            json!({"addresses": [ip], "conditions": {"ready": true}, "hints": hints})
-        };
-        let mut endpoints = vec![endpoint(here, zone)];
-        endpoints.extend(zone.map(|_| endpoint(elsewhere, Some("elsewhere"))));
-        json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {
-                "name": format!("zz-marker-{}", family.to_lowercase()), "namespace": "default",
-                "labels": {"kubernetes.io/service-name": "zz-marker"},
-            },
-            "addressType": family,
-            "ports": [{"name": "a", "protocol": "TCP", "port": TARGET}],
-            "endpoints": endpoints,
-        })
-    };
-    vec![
-        service,
-        slice("IPv4", ["10.244.0.11", "10.244.0.12"]),
-        slice("IPv6", ["fd00:244::11", "fd00:244::12"]),
-    ]
 }

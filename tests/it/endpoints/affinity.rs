@@ -1,4 +1,4 @@
-//! `sessionAffinity: ClientIP`: a client stays with its endpoint, and never with a dead one.
+//! `sessionAffinity: ClientIP`: time-outs, and a map that is full. The rest is in scenarios.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,9 +10,8 @@ use nfnetlink::nft::{Batch, ElementData, Elements, Error, Kernel as _, Socket, T
 use nix::errno::Errno;
 use shunt_testbed::{Host, Outcome, Protocol, Service, probe};
 
-use super::changes::{Changes, DYING, READY, SERVING, UNREADY, slices_of};
 use crate::table::{Case, Family, Table, addresses};
-use crate::world::{CLUSTER_CIDR, World, cluster_ip_service, manifest, slices, web};
+use crate::world::{CLUSTER_CIDR, World, slices, web};
 
 /// Enough that with two or more endpoints it is no chance if all have the same one, or if all find
 /// back to theirs: 2⁻²⁹.
@@ -54,18 +53,13 @@ impl Sticky {
         addresses(&self.client, case.family)
     }
 
-    /// Writes the endpoints of web.
-    fn endpoints(&self, changes: &Changes, endpoints: &[(&Host, &str)]) -> Result<()> {
-        changes.write(&self.world, "slices.yaml", slices_of("web", "all", endpoints))
-    }
-
     /// Which server each of the client's addresses reaches, through each frontend.
     fn sessions(&self, cases: &[Case]) -> Result<Sessions> {
         self.client.run(|| {
-            let mut sessions = Sessions::default();
+            let mut sessions = Sessions::new();
             for &case in cases {
                 for source in self.sources(case) {
-                    sessions.0.insert((case, source), server(case, source)?);
+                    sessions.insert((case, source), server(case, source)?);
                 }
             }
             Ok(sessions)
@@ -93,94 +87,12 @@ fn server(case: Case, source: IpAddr) -> Result<String> {
 }
 
 /// The server of each client, by how it asks and its address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sessions(BTreeMap<(Case, IpAddr), String>);
-
-impl Sessions {
-    /// The servers of all that use this frontend.
-    fn servers(&self, case: Case) -> BTreeSet<&str> {
-        let own = self.0.iter().filter(|((other, _), _)| *other == case);
-        own.map(|(_, server)| server.as_str()).collect()
-    }
-
-    /// Who asks how has another server than before.
-    fn moved(&self, before: &Self) -> Vec<String> {
-        let now = self.0.iter().filter(|(key, server)| before.0.get(key) != Some(server));
-        now.map(|((case, source), server)| {
-            let before = before.0.get(&(*case, *source));
-            format!("{case} from {source}: {before:?} before, {server} now")
-        })
-        .collect()
-    }
-
-    #[track_caller]
-    fn assert_kept(&self, before: &Self, through: &str) {
-        let moved = self.moved(before);
-        assert!(moved.is_empty(), "moved through {through}:\n{}", moved.join("\n"));
-    }
-}
-
-#[test]
-fn a_session_outlives_changes() -> Result<()> {
-    let sticky_world = Sticky::new(10_800)?;
-    let Sticky { world, .. } = &sticky_world;
-    let cases = Table::ALL.cases();
-    let mut changes = Changes::start(world)?;
-    let sessions = sticky_world.sessions(&cases)?;
-    for case in &cases {
-        assert!(sessions.servers(*case).len() > 1, "{case}: all clients have one endpoint");
-    }
-    sticky_world.sessions(&cases)?.assert_kept(&sessions, "nothing");
-
-    let node = &world.lab.node;
-    node.output("nft", &["list", "ruleset"])?;
-    node.output("nft", &["-j", "list", "ruleset"])?;
-    assert_eq!(sticky_world.remembered()?, sessions.0.len());
-
-    let pod4 = world.lab.add_pod(node, "pod-4", [10, 244, 0, 14], "fd00:244::14")?;
-    let _server = shunt_testbed::Echo::on(&pod4, crate::world::TARGET)?;
-    let pods = [&world.lab.pod1, &world.lab.pod2, &world.lab.pod3, &pod4];
-    changes.write(world, "slices.yaml", slices("web", &pods))?;
-    sticky_world.sessions(&cases)?.assert_kept(&sessions, "a new endpoint");
-
-    for number in 0..50 {
-        let name = format!("other-{number}");
-        let other = cluster_ip_service(&name, &[&format!("10.96.1.{number}")]);
-        world.manifests.write(&format!("{name}.yaml"), manifest(&other, &name, &pods))?;
-    }
-    changes.settle(world)?;
-    sticky_world.sessions(&cases)?.assert_kept(&sessions, "changes of others");
-
-    let relabelled = sticky(10_800).label("tier", "front");
-    changes.write(world, "web.yaml", &relabelled)?;
-    sticky_world.sessions(&cases)?.assert_kept(&sessions, "a new label");
-
-    let grown = relabelled.node_port("more", Protocol::Tcp, 81, 30081);
-    changes.write(world, "web.yaml", &grown)?;
-    sticky_world.sessions(&cases)?.assert_kept(&sessions, "a new port");
-
-    changes.kill()?;
-    sticky_world.sessions(&cases)?.assert_kept(&sessions, "the agent's death");
-    changes.restart(world)?;
-    sticky_world.sessions(&cases)?.assert_kept(&sessions, "the agent's restart");
-
-    changes.kill()?;
-    world.manifests.write("slices.yaml", slices("web", &pods[..3]))?;
-    changes.restart(world)?;
-    sticky_world.sessions(&cases)?.assert_kept(&sessions, "a change while the agent was down");
-
-    // The new one is in use all the same, by those who come first.
-    changes.write(world, "slices.yaml", slices("web", &[&pod4]))?;
-    for case in cases {
-        assert_eq!(sticky_world.sessions(&[case])?.servers(case), BTreeSet::from(["pod-4"]));
-    }
-    Ok(())
-}
+type Sessions = BTreeMap<(Case, IpAddr), String>;
 
 #[test]
 fn a_session_ends_with_its_time_out() -> Result<()> {
     let sticky = Sticky::new(1)?;
-    let _changes = Changes::start(&sticky.world)?;
+    let _agent = sticky.world.start()?;
     let cases = Table::ALL.cases();
     let before = sticky.sessions(&cases)?;
     let start = Instant::now();
@@ -190,7 +102,7 @@ fn a_session_ends_with_its_time_out() -> Result<()> {
     }
     let after = sticky.sessions(&cases)?;
     for case in cases {
-        let moved = after.0.iter().any(|(key, now)| key.0 == case && before.0[key] != *now);
+        let moved = after.iter().any(|(key, now)| key.0 == case && before[key] != *now);
         assert!(moved, "{case}: all clients found back to the same endpoints");
     }
     Ok(())
@@ -209,7 +121,7 @@ fn a_connection_refreshes_its_session() -> Result<()> {
     }
 
     let sticky = Sticky::new(SECONDS)?;
-    let _changes = Changes::start(&sticky.world)?;
+    let _agent = sticky.world.start()?;
     let cases = Table::ALL.cases();
     let start = Instant::now();
     sticky.client.run(|| {
@@ -236,119 +148,6 @@ fn a_connection_refreshes_its_session() -> Result<()> {
         }
         Ok(())
     })
-}
-
-#[test]
-fn a_client_leaves_a_dead_endpoint_at_once() -> Result<()> {
-    let sticky = Sticky::new(10_800)?;
-    let Sticky { world, .. } = &sticky;
-    let cases = Table::ALL.cases();
-    let mut changes = Changes::start(world)?;
-    let (pod1, pod2, pod3) = (&world.lab.pod1, &world.lab.pod2, &world.lab.pod3);
-
-    let mut before = sticky.sessions(&cases)?;
-    let leave = |before: &mut Sessions, dead: &str, how: &str| -> Result<()> {
-        let after = sticky.sessions(&cases)?;
-        for ((case, source), server) in &after.0 {
-            let old = &before.0[&(*case, *source)];
-            assert_ne!(server, dead, "{case} from {source} stays when its endpoint is {how}");
-            assert!(old == server || old == dead, "{case} from {source} moves when {how}");
-        }
-        sticky.sessions(&cases)?.assert_kept(&after, how);
-        *before = after;
-        Ok(())
-    };
-
-    sticky.endpoints(&changes, &[(pod2, READY), (pod3, READY)])?;
-    leave(&mut before, "pod-1", "gone")?;
-    sticky.endpoints(&changes, &[(pod1, READY), (pod2, READY), (pod3, READY)])?;
-    sticky.sessions(&cases)?.assert_kept(&before, "the return of an endpoint");
-    sticky.endpoints(&changes, &[(pod1, READY), (pod2, UNREADY), (pod3, READY)])?;
-    leave(&mut before, "pod-2", "not ready")?;
-    sticky.endpoints(&changes, &[(pod1, READY), (pod2, READY), (pod3, SERVING)])?;
-    leave(&mut before, "pod-3", "terminating")?;
-
-    // While the agent is down nothing changes; its start makes up for it.
-    changes.kill()?;
-    let remaining = [(pod1, DYING), (pod2, READY), (pod3, SERVING)];
-    world.manifests.write("slices.yaml", slices_of("web", "all", &remaining))?;
-    sticky.sessions(&cases)?.assert_kept(&before, "the agent's death");
-    changes.restart(world)?;
-    leave(&mut before, "pod-1", "dead since the agent was down")?;
-
-    // And with the last one they are refused, not sent to a dead one.
-    sticky.endpoints(&changes, &[(pod2, UNREADY)])?;
-    Table::ALL.check("no endpoint is left", |case| {
-        world.lab.from(&sticky.client).probe(case.protocol, case.address()).refused();
-        Ok(())
-    })?;
-    sticky.endpoints(&changes, &[(pod3, READY)])?;
-    for case in cases {
-        assert_eq!(sticky.sessions(&[case])?.servers(case), BTreeSet::from(["pod-3"]));
-    }
-    Ok(())
-}
-
-/// The node's packets pass the output hook, and both take the short circuit of external frontends.
-#[test]
-fn the_node_and_a_pod_stay_with_their_endpoint_until_it_goes() -> Result<()> {
-    // Without affinity, so many requests reach the same endpoint once in 2¹⁹.
-    const REQUESTS: usize = 20;
-    for policy in ["Cluster", "Local"] {
-        let world = World::new()?;
-        let (pod1, pod2, pod3) = (&world.lab.pod1, &world.lab.pod2, &world.lab.pod3);
-        let service = sticky(10_800).spec(&format!("externalTrafficPolicy: {policy}"));
-        world.manifests.write("web.yaml", service)?;
-        world.manifests.write("slices.yaml", slices("web", &[pod1, pod3]))?;
-        let changes = Changes::start(&world)?;
-        let servers = |client: &Host, case: Case| {
-            client.run(|| {
-                let source = addresses(client, case.family)[0];
-                let asked = (0..REQUESTS).map(|_| server(case, source));
-                asked.collect::<Result<BTreeSet<String>>>()
-            })
-        };
-        let cases = Table::ALL.cases();
-        let mut before = BTreeMap::new();
-        for client in [&world.lab.node, pod2] {
-            for &case in &cases {
-                let servers = servers(client, case)?;
-                ensure!(servers.len() == 1, "{client}, {policy}, {case}: {servers:?}");
-                before.insert((&client.name, case), servers);
-            }
-        }
-        let servers_of_all: BTreeSet<&String> = before.values().flatten().collect();
-        ensure!(servers_of_all.len() == 2, "{policy}: all have {servers_of_all:?}");
-        changes.write(&world, "slices.yaml", slices("web", &[pod1]))?;
-        for client in [&world.lab.node, pod2] {
-            for &case in &cases {
-                let servers = servers(client, case)?;
-                let remaining = BTreeSet::from(["pod-1".to_owned()]);
-                ensure!(servers == remaining, "{client}, {policy}, {case}: {servers:?}");
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Clients from outside may not stay on an endpoint of another node, although local pods may.
-#[test]
-fn a_session_ends_when_the_policy_excludes_its_endpoint() -> Result<()> {
-    let world = Sticky::new(10_800)?;
-    let cases = Table::EXTERNAL.cases();
-    let (pod1, pod2, pod3) = (&world.world.lab.pod1, &world.world.lab.pod2, &world.world.lab.pod3);
-    let changes = Changes::start(&world.world)?;
-    world.endpoints(&changes, &[(pod3, READY)])?;
-    let before = world.sessions(&cases)?;
-    world.endpoints(&changes, &[(pod1, READY), (pod2, READY), (pod3, READY)])?;
-    world.sessions(&cases)?.assert_kept(&before, "new endpoints");
-    let local = sticky(10_800).spec("externalTrafficPolicy: Local");
-    changes.write(&world.world, "web.yaml", local)?;
-    for case in cases {
-        let sessions = world.sessions(&[case])?;
-        assert!(!sessions.servers(case).contains("pod-3"), "{case}: a client has pod-3");
-    }
-    Ok(())
 }
 
 /// The map has room for so many and no more. Once it is full, new clients are served without a
