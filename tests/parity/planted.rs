@@ -237,14 +237,14 @@ pub(crate) fn a_planted_rule_is_found(kubernetes: &Kubernetes) -> Result<()> {
     Ok(())
 }
 
-/// A rule in the node of the agent that drops the answers of one pod to UDP flows.
+/// A rule in the node of the agent that drops the answers of pods to UDP flows.
 pub(crate) fn a_planted_silence_is_found(kubernetes: &Kubernetes) -> Result<()> {
     let world = World::new(kubernetes)?;
     world.shunt.lab.node.nft(
         "table inet planted {
              chain c {
                  type filter hook prerouting priority -350
-                 ip saddr 10.244.0.11 udp sport 8081 drop
+                 ip saddr 10.244.0.0/24 udp sport 8081 drop
              }
          }",
     )?;

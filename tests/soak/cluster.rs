@@ -89,7 +89,7 @@ impl Cluster {
             .port("tcp", Protocol::Tcp, 80)
             .port("udp", Protocol::Udp, 80)
             .cluster_ips(&["10.96.0.99"]);
-        // Not from where traffic comes from, whose SYNs are counted: some of these get no answer.
+        // Not from where traffic comes from: some of these get no answer.
         let probe = || self.lab.from(&self.lab.pod1).tcp("10.96.0.99:80");
         let patience = std::time::Duration::from_secs(60);
         self.put_slices("marker", &[&self.lab.pod3])?;
