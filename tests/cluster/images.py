@@ -132,7 +132,7 @@ def main():
     images = [
         (["registry.k8s.io/pause:3.10.1", "registry.k8s.io/pause:3.10.2"], [pause()], ["/pause"], []),
         ([f"{TESTS}/agnhost:2.63.0"], [base, single(f"{assets}/agnhost", "agnhost")], ["/agnhost"], ["pause"]),
-        ([f"{TESTS}/busybox:1.37.0-1"], [base], [], ["sh"]),
+        ([f"{TESTS}/busybox:1.37.0-1", f"{TESTS}/glibc-dns-testing:2.0.0"], [base], [], ["sh"]),
         (["registry.k8s.io/kube-proxy:v1.36.2"], [base, single(f"{assets}/kube-proxy", "usr/local/bin/kube-proxy")],
          ["/usr/local/bin/kube-proxy"], []),
         ([f"localhost/shunt:{version}"], [single(shunt, "usr/bin/shunt")], ["/usr/bin/shunt"], ["run"]),
