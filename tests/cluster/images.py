@@ -29,7 +29,7 @@ static void reap(int signal) { while (waitpid(-1, 0, WNOHANG) > 0); }
 int main(void) { signal(SIGINT, end); signal(SIGTERM, end); signal(SIGCHLD, reap); for (;;) pause(); }
 """
 # Debian's busybox has more faults in these than upstream's image.
-TOOLS = ["bash", "dash", "curl", "wget", "nc.openbsd", "ip", "ss", "iperf", "conntrack", "nft", "dig", "nslookup"]
+TOOLS = ["bash", "dash", "curl", "wget", "nc.openbsd", "ip", "ss", "iperf", "conntrack", "nft", "dig", "nslookup", "getent"]
 
 
 class Layer:
