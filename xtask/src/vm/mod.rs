@@ -99,8 +99,7 @@ const BOOTS: [Boot; 5] = [
             (
                 "endpoints",
                 TESTS,
-                "endpoints::affinity::a_client_leaves_a_dead_endpoint_at_once \
-                 endpoints::affinity::a_session_ends_with_its_time_out endpoints::established:: \
+                "endpoints::affinity::a_session_ends_with_its_time_out endpoints::established:: \
                  endpoints::gone::",
             ),
             (
