@@ -14,7 +14,7 @@ const HEAD: &str = "\
 
 `cargo xtask cluster e2e` runs the specs of sig-network in Kubernetes' own `e2e.test`, unmodified, in a cluster of three
 nodes with IPv4 and IPv6, and writes this page. [The list of specs that it leaves out](../tests/cluster/skip.txt) has a
-reason for each. A spec that skips itself is not listed.
+reason for each. A spec that skips itself is not listed. Of one that ran again, the last outcome counts.
 
 ";
 
