@@ -244,7 +244,7 @@ pub(crate) fn a_planted_silence_is_found(kubernetes: &Kubernetes) -> Result<()> 
         "table inet planted {
              chain c {
                  type filter hook prerouting priority -350
-                 ip saddr 10.244.0.0/24 udp sport 8081 drop
+                 ip saddr 10.244.0.0/16 udp sport 8081 drop
              }
          }",
     )?;
