@@ -11,7 +11,6 @@ use shunt_core::model::{Change, Dirty, Store};
 use shunt_core::plan::{Desired, Options};
 
 use crate::config::{self, Flags};
-use crate::kube_proxy;
 use crate::source::{kubernetes, manifests};
 
 /// The name of the agent's Node in the seeds.
@@ -65,7 +64,6 @@ pub fn protobuf(bytes: &[u8]) {
 /// Fuzzes an answer of the kernel: a dump of nf_tables or of connection tracking, or refusals.
 pub fn netlink(bytes: &[u8]) {
     nfnetlink::fuzz(bytes);
-    kube_proxy::fuzz(bytes);
 }
 
 /// Plans changes one after the other, and all at once, and compares the results.

@@ -11,7 +11,6 @@ pub mod cli;
 pub mod config;
 pub mod conntrack;
 pub mod dataplane;
-pub mod diff;
 pub mod directory;
 pub mod escape;
 pub mod events;

@@ -1,11 +1,9 @@
 //! Processes that listen on node ports, which packets to these ports will not reach.
 
-use nfnetlink::nft::Socket;
-use shunt_core::model::{ObjectName, Store};
-use shunt_core::plan::{FrontendKey, NodeContext};
+use shunt_core::model::Store;
+use shunt_core::plan::NodeContext;
 
 use super::{Line, others, some_of};
-use crate::kube_proxy::{Found, forwarding};
 use crate::taken_ports::{NodePorts, TakenPort, taken_now};
 
 /// The name of the line.
@@ -29,12 +27,7 @@ impl Facts {
         let found = others.kube_proxy.as_ref();
         let node_ports = match store.is_synced() {
             true => Ok(NodePorts::of(store)),
-            false if found.is_ok_and(Found::has_rules) => of_kube_proxy(),
-            false => {
-                Err("the node ports are not known: give --manifests, or check while kube-proxy \
-                          runs"
-                    .to_owned())
-            }
+            false => Err("the node ports are not known: give --manifests".to_owned()),
         };
         let taken = node_ports.and_then(|node_ports| {
             taken_now(&node_ports, &addresses).map_err(|error| error.to_string())
@@ -42,24 +35,6 @@ impl Facts {
         let has_kube_proxy = found.is_ok_and(|found| !found.is_nothing());
         Facts { taken, has_kube_proxy }
     }
-}
-
-/// Returns the node ports of kube-proxy's rules.
-fn of_kube_proxy() -> Result<NodePorts, String> {
-    let mut kernel = Socket::open().map_err(|error| error.to_string())?;
-    let found = forwarding(&mut kernel, None)
-        .map_err(|error| format!("the node ports are not known: {error}"))?;
-    let frontends = found.frontends.into_iter();
-    let node_ports = frontends.filter(|(key, _)| matches!(key, FrontendKey::NodePort(..)));
-    Ok(node_ports.map(|(key, frontend)| (key, service(frontend.label.as_deref()))).collect())
-}
-
-/// Returns the Service of a label such as `namespace/name:port`.
-fn service(label: Option<&str>) -> ObjectName {
-    let label = label.unwrap_or("?/?");
-    let service = label.split_once(':').map_or(label, |(service, _)| service);
-    let (namespace, name) = service.split_once('/').unwrap_or(("?", service));
-    ObjectName::new(namespace, name)
 }
 
 pub(super) fn judge(facts: &Facts) -> Line {
@@ -105,12 +80,5 @@ mod tests {
         assert!(line.remedy.unwrap_or_default().ends_with("which listens on them up to 1.20"));
         let unknown = Facts { taken: Err("why".to_owned()), has_kube_proxy: false };
         assert_eq!(judge(&unknown).result, Skip);
-    }
-
-    #[test]
-    fn services_are_read_from_labels() {
-        assert_eq!(service(Some("shop/web:http")), ObjectName::new("shop", "web"));
-        assert_eq!(service(Some("shop/web")), ObjectName::new("shop", "web"));
-        assert_eq!(service(None), ObjectName::new("?", "?"));
     }
 }

@@ -1,18 +1,18 @@
-//! `shunt diff`: compares the plan with what forwards packets now. Writes nothing to the kernel.
+//! `shunt diff`: compares the plan with the tables in the kernel. Writes nothing to the kernel.
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use nfnetlink::nft::Socket;
-use shunt_core::plan::Desired;
+use serde_json::{Value, json};
 
-use super::args::{Against, Diff, Format};
+use super::args::{Diff, Format};
 use super::kernel_errors::explain;
 use super::{Failure, netns, objects};
-use crate::dataplane::compare;
-use crate::diff::{self, KernelComparison};
+use crate::dataplane::{Place, Side, compare};
 use crate::directory::Selection;
-use crate::kube_proxy::{self, Unreadable};
+use crate::escape;
 
 /// The exit codes, as documented: those of `diff`.
 const DIFFERENT: u8 = 1;
@@ -47,13 +47,7 @@ fn compared(arguments: &Diff) -> Result<(String, bool), Failure> {
         is_offline: false,
     };
     let reader = from.start()?;
-    match arguments.against {
-        None => with_kernel(arguments, &reader),
-        Some(Against::KubeProxy) => {
-            let (_, desired) = reader.read(&Selection::All)?.planned();
-            Ok(against_kube_proxy(arguments, &desired)?)
-        }
-    }
+    with_kernel(arguments, &reader)
 }
 
 /// Compares the tables with the plan. The agent may commit meanwhile, and a listing during the
@@ -73,7 +67,7 @@ fn with_kernel(arguments: &Diff, reader: &objects::Reader) -> Result<(String, bo
         let refused = objects.status.rules.quarantined.len();
         let quarantine = (refused > 0)
             .then(|| format!("the kernel refuses {refused} frontends, which `shunt status` names"));
-        let comparison = KernelComparison {
+        let comparison = Comparison {
             frontends: desired.frontends().len(),
             places,
             notes: quarantine.into_iter().collect(),
@@ -88,17 +82,91 @@ fn with_kernel(arguments: &Diff, reader: &objects::Reader) -> Result<(String, bo
         .into())
 }
 
-fn against_kube_proxy(arguments: &Diff, desired: &Desired) -> anyhow::Result<(String, bool)> {
-    let mut kernel = Socket::open().map_err(|error| explain(&error))?;
-    let mode = arguments.kube_proxy_mode.map(Into::into);
-    let forwarding = kube_proxy::forwarding(&mut kernel, mode).map_err(|error| match error {
-        Unreadable::Nftables(error) => explain(&error).context("cannot read kube-proxy's rules"),
-        other => other.into(),
-    })?;
-    let comparison = diff::against(&forwarding, desired);
-    let text = match arguments.output {
-        Format::Text => comparison.to_string(),
-        Format::Json => super::json(&diff::json(&comparison))?,
-    };
-    Ok((text, comparison.is_same()))
+/// The result of a comparison with the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Comparison {
+    /// The number of planned frontends.
+    frontends: usize,
+    /// The places that differ.
+    places: Vec<Place>,
+    /// What a reader should know about the differences.
+    notes: Vec<String>,
+}
+
+impl Comparison {
+    fn is_same(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Returns the comparison as JSON, as `docs/diff.md` documents it.
+    fn json(&self) -> Value {
+        let differences: Vec<Value> = self
+            .places
+            .iter()
+            .map(|place| {
+                let lines = |of: fn(&Side) -> Option<&String>| -> Vec<&String> {
+                    place.lines.iter().filter_map(of).collect()
+                };
+                json!({
+                    "family": place.family.to_string(),
+                    "place": place.name,
+                    "kernel": lines(|line| match line {
+                        Side::Kernel(text) => Some(text),
+                        Side::Plan(_) => None,
+                    }),
+                    "plan": lines(|line| match line {
+                        Side::Plan(text) => Some(text),
+                        Side::Kernel(_) => None,
+                    }),
+                })
+            })
+            .collect();
+        let [kernel, plan] = self.counts();
+        json!({
+            "summary": {"frontends": self.frontends, "onlyKernel": kernel, "onlyPlan": plan},
+            "differences": differences,
+            "notes": self.notes,
+        })
+    }
+
+    /// Returns the numbers of lines that only the kernel has, and only the plan.
+    fn counts(&self) -> [usize; 2] {
+        let lines = self.places.iter().flat_map(|place| &place.lines);
+        let kernel = lines.clone().filter(|line| matches!(line, Side::Kernel(_))).count();
+        [kernel, lines.count() - kernel]
+    }
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_same() {
+            let frontends = self.frontends;
+            writeln!(f, "no differences: the kernel holds the plan ({frontends} frontends)")?;
+        } else {
+            let [kernel, plan] = self.counts();
+            writeln!(
+                f,
+                "not planned, in the kernel (-): {kernel}; planned, not in the kernel (+): {plan}"
+            )?;
+        }
+        for note in &self.notes {
+            writeln!(f, "note: {}", escape::line(note))?;
+        }
+        let mut family = None;
+        for place in &self.places {
+            if family != Some(place.family) {
+                family = Some(place.family);
+                let word = crate::dataplane::table_family(place.family);
+                writeln!(f, "\ntable {word} {}", shunt_core::plan::TABLE)?;
+            }
+            writeln!(f, "  {}", escape::line(&place.name))?;
+            for line in &place.lines {
+                match line {
+                    Side::Kernel(text) => writeln!(f, "  - {}", escape::line(text))?,
+                    Side::Plan(text) => writeln!(f, "  + {}", escape::line(text))?,
+                }
+            }
+        }
+        Ok(())
+    }
 }

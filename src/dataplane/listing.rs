@@ -25,7 +25,7 @@ pub(super) fn list(
 }
 
 /// Repeats a listing that must be complete until no other process commits meanwhile.
-pub(crate) fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+pub(super) fn retried<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 1..ATTEMPTS {
         match attempt() {
             Err(Error::Interrupted) => {}

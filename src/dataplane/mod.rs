@@ -51,7 +51,6 @@ pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use comparison::{Place, Side, compare};
 pub use connections::{Connections, list_connections, look_up_connections};
 pub use event::Event;
-pub(crate) use listing::retried;
 pub use live::{LiveRule, frontend_element, live_rules};
 pub use lookups::KernelTables;
 pub use ownership::Ownership;

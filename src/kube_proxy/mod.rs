@@ -1,19 +1,12 @@
-//! kube-proxy on this node: its process, its leftovers in the kernel, and its forwarding.
+//! kube-proxy on this node: its process, and its leftovers in the kernel.
 //!
-//! Owns: finding them ([`find`]), removing IPVS services and their interface ([`remove_ipvs`]), and
-//! reading the rules of kube-proxy's modes as one value ([`forwarding()`]).
+//! Owns: finding them ([`find`]), and removing IPVS services and their interface ([`remove_ipvs`]).
 //! [`crate::dataplane::remove`] removes leftovers in nf_tables, in one transaction.
 //!
 //! Guarantees: finding changes nothing, loads no kernel module and starts no process. Must not
 //! know: logs and metrics of the findings.
 
-mod extension;
-mod forwarding;
-mod iptables;
 mod ipvs;
-mod nftables;
-mod rules;
-mod walk;
 
 use std::fmt;
 use std::fs;
@@ -22,13 +15,8 @@ use nfnetlink::nft::{Error, Kernel, TableFamily};
 use nfnetlink::xtables::legacy_chains;
 use serde::{Deserialize, Serialize};
 
-use crate::dataplane::{IPTABLES, KUBE_PROXY, is_kube_proxys, retried};
+use crate::dataplane::{IPTABLES, KUBE_PROXY, is_kube_proxys};
 
-pub(crate) use forwarding::merged;
-pub use forwarding::{
-    Forwarding, Frontend, LocalTraffic, Mode, NodePortAddresses, Outcome, Settings, Sources,
-    shares_are_equal,
-};
 pub use ipvs::{RemovedIpvs, remove_ipvs};
 
 /// The dummy interface with the addresses of all Services in IPVS mode.
@@ -142,84 +130,6 @@ pub fn find(kernel: &mut dyn Kernel) -> Result<Found, Error> {
         }
     }
     Ok(found)
-}
-
-/// Why the forwarding of kube-proxy cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
-    /// No mode has rules.
-    #[error(
-        "kube-proxy has no rules in this network namespace: run the command on the node (with \
-         hostNetwork in a pod), while kube-proxy runs"
-    )]
-    Nothing,
-    /// The requested mode has no rules.
-    #[error("kube-proxy has no rules of mode {0} in this network namespace")]
-    NotThisMode(Mode),
-    /// The rules are outside of nf_tables.
-    #[error(
-        "kube-proxy has {0} here, which are not compared: only its nftables mode and iptables-nft are; \
-         `shunt services --manifests` shows what shunt will serve, and {1} what changes"
-    )]
-    NotCompared(String, &'static str),
-    /// The kernel refused to list nf_tables.
-    #[error(transparent)]
-    Nftables(#[from] Error),
-}
-
-/// Reads the forwarding of kube-proxy in the network namespace of this thread: of one mode, or of
-/// each mode in turn until one has rules. In IPVS mode kube-proxy has chains of iptables, too.
-///
-/// # Errors
-/// If there are no rules, or they cannot be read.
-pub fn forwarding(kernel: &mut dyn Kernel, mode: Option<Mode>) -> Result<Forwarding, Unreadable> {
-    // The interface alone may be a leftover beside another mode.
-    let ipvs_services = if has_ipvs_interface() { ipvs_services() } else { 0 };
-    if mode.is_none() && ipvs_services > 0 {
-        let found = format!("{ipvs_services} IPVS services");
-        return Err(Unreadable::NotCompared(found, "docs/from-ipvs.md"));
-    }
-    let modes = mode.map_or(vec![Mode::Nftables, Mode::Iptables], |mode| vec![mode]);
-    for mode in modes {
-        let found = match mode {
-            Mode::Nftables => retried(|| nftables::read(kernel))?,
-            Mode::Iptables => iptables::read(kernel)?,
-        };
-        if let Some(found) = found {
-            return Ok(found);
-        }
-    }
-    match (mode, legacy_iptables_chains()) {
-        (Some(Mode::Nftables), _) | (Some(_), 0) => {
-            Err(mode.map_or(Unreadable::Nothing, Unreadable::NotThisMode))
-        }
-        (None, 0) => Err(Unreadable::Nothing),
-        (_, chains) => {
-            let found = format!("{chains} chains of iptables-legacy");
-            Err(Unreadable::NotCompared(found, "docs/from-iptables.md"))
-        }
-    }
-}
-
-/// Follows the rules in a dump, for fuzzing.
-#[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn fuzz(bytes: &[u8]) {
-    use nfnetlink::{message::messages, nft::DumpedRule};
-    use shunt_core::model::Family;
-
-    for family in Family::ALL {
-        let mut table = rules::Table::default();
-        for message in messages(bytes) {
-            let Some(rule) = DumpedRule::parse(&message.attrs()) else { continue };
-            let read = rules::Rule::read(family, &rule, |_| Some((8, 8)), |_| false);
-            table.chains.entry(rule.chain).or_default().push(read);
-        }
-        for chain in table.chains.keys() {
-            let walk = walk::Walk::new(&table, family, chain, walk::Client::Node);
-            let sum: f64 = walk.outcome().backends().map(|(_, share)| share).sum();
-            assert!(sum.is_finite(), "{walk:?}");
-        }
-    }
 }
 
 fn processes() -> Vec<u32> {

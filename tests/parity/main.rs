@@ -5,7 +5,6 @@
 //! both, but for what [`exceptions`] lists. `KUBEBUILDER_ASSETS` names the folder with
 //! kube-apiserver, etcd and kube-proxy.
 
-mod against;
 mod asking;
 mod configurations;
 mod difference;
@@ -34,8 +33,6 @@ fn main() -> ExitCode {
         &[
             ("a_planted_rule_is_found", planted::a_planted_rule_is_found),
             ("a_planted_silence_is_found", planted::a_planted_silence_is_found),
-            ("diff_against_nftables", against::diff_against_nftables),
-            ("diff_against_iptables", against::diff_against_iptables),
             ("configurations", configurations::configurations),
             ("addresses_of_the_node", configurations::addresses_of_the_node),
             ("health_checks", health::health_checks),

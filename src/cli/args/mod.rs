@@ -17,7 +17,7 @@ use crate::config::parse_bool;
 use crate::config::raw::GoDuration;
 
 pub use check::Check;
-pub use diff::{Against, Diff};
+pub use diff::Diff;
 pub use explain::{Destination, Explain};
 pub use kube_proxy::{HiddenLogging, Logging, Settings, normalized};
 pub use meta::{Completion, Man, Shell, ShowVersion};
@@ -40,8 +40,7 @@ pub enum Command {
     Run(Run),
     /// Print the ruleset that would be programmed, as nft would list it. Needs no kernel.
     Render(Render),
-    /// Compare the plan with the tables in the kernel, or with kube-proxy's rules before the switch.
-    /// Writes nothing. Fails with 1 if there are differences, with 2 if it could not compare.
+    /// Compare the plan with the tables in the kernel. Writes nothing. Fails with 1 if there are differences, with 2 if it could not compare.
     Diff(Diff),
     /// Show the state of the running agent, problems first; fail if there are problems.
     Status(Status),
