@@ -68,6 +68,7 @@ fn alerts_ask_for_metrics_that_there_are() -> Result<()> {
     };
     let file: RuleFile = strict(file)?;
     let rules: Vec<_> = file.groups.iter().flat_map(|group| &group.rules).collect();
+    let runbook = read("docs/runbook.md")?;
     let mut seen = BTreeSet::new();
     for rule in rules {
         assert!(rule.alert.starts_with("Shunt") && seen.insert(&rule.alert), "{}", rule.alert);
@@ -78,7 +79,11 @@ fn alerts_ask_for_metrics_that_there_are() -> Result<()> {
         }
         let severity = rule.labels.get("severity").map(String::as_str);
         assert!(matches!(severity, Some("critical" | "warning")), "{}", rule.alert);
-        assert_eq!(rule.annotations.keys().collect::<Vec<_>>(), ["description", "summary"]);
+        let annotations: Vec<_> = rule.annotations.keys().collect();
+        assert_eq!(annotations, ["description", "runbook_url", "summary"]);
+        let section = format!("docs/runbook.md#{}", rule.alert.to_lowercase());
+        assert!(rule.annotations["runbook_url"].ends_with(&section), "{}", rule.alert);
+        assert!(runbook.contains(&format!("\n### {}\n", rule.alert)), "{}", rule.alert);
         let texts = rule.annotations.values();
         for action in texts.flat_map(|text| between(text, "{{", "}}")) {
             let known = action == "$value"

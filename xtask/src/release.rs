@@ -29,6 +29,10 @@ const OUTPUT: &str = "target/release-artifacts";
 /// Libraries that a slim image of Debian lacks, and their packages.
 const LIBRARIES: [(&str, &str); 2] = [("libmnl.so.0", "libmnl0"), ("libnftnl.so.11", "libnftnl11")];
 
+/// The alerts, which lead to the runbook, and what stands in them until there is a public repository.
+const ALERTS: &str = "deploy/chart/files/alerts.yaml";
+const NO_OWNER: &str = "github.com/OWNER/";
+
 /// Where each shell looks for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "bash-completion/completions/shunt"),
@@ -50,7 +54,10 @@ pub(crate) fn run(installer: &Installer, arguments: &Arguments) -> Result<()> {
     if let Some(tag) = &arguments.tag {
         let text = |path: &str| anyhow::Ok(String::from_utf8(repository_file(path)?)?);
         let (changelog, chart) = (text("CHANGELOG.md")?, text("deploy/chart/Chart.yaml")?);
-        let problems = problems(commit.as_deref(), tag, &changelog, &chart);
+        let mut problems = problems(commit.as_deref(), tag, &changelog, &chart);
+        if text(ALERTS)?.contains(NO_OWNER) {
+            problems.push(format!("{ALERTS} still has {NO_OWNER}: write the repository's address"));
+        }
         ensure!(problems.is_empty(), "not ready to be released:\n  {}", problems.join("\n  "));
     }
     let tree = tree(installer)?;

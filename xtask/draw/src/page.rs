@@ -15,6 +15,13 @@ const END: &str = "<!-- end of figures -->";
 /// The content of a part whose section no run had.
 const NOTHING: &str = "Not measured yet.";
 
+/// Sections that compare shunt with the kernel's own time. They are for who changes the code: the command
+/// prints them, `docs/benchmarks.json` keeps them, and no page has them.
+#[cfg(test)]
+pub(crate) const NOT_ON_PAGES: [&str; 3] = ["cold", "change", "memory"];
+/// The section of which the page has the largest size only.
+const LARGEST_ONLY: &str = "path";
+
 /// Fills all generated parts of a page. `render` makes the content of a part from its name.
 pub(crate) fn fill(page: &str, mut render: impl FnMut(&str) -> Result<String>) -> Result<String> {
     let mut text = String::new();
@@ -34,12 +41,16 @@ pub(crate) fn fill(page: &str, mut render: impl FnMut(&str) -> Result<String>) -
 
 /// The pictures of a section and its table.
 pub(crate) fn section(figures: &Figures, name: &str) -> Result<String> {
-    let rows: Vec<&Row> = figures.section(name).collect();
+    let mut rows: Vec<&Row> = figures.section(name).collect();
     if rows.is_empty() {
         return Ok(NOTHING.to_owned());
     }
+    if name == LARGEST_ONLY {
+        let largest = rows.iter().map(|row| row.services).max();
+        rows.retain(|row| Some(row.services) == largest);
+    }
     if name == DURATIONS {
-        return durations(&rows);
+        return Ok(durations(&rows));
     }
     let mut text = String::new();
     for plot in PLOTS.iter().filter(|plot| plot.section == name) {
@@ -54,15 +65,10 @@ pub(crate) fn section(figures: &Figures, name: &str) -> Result<String> {
     Ok(text)
 }
 
-/// How long sections take.
-fn durations(rows: &[&Row]) -> Result<String> {
-    let mut text = "| section | time |\n| --- | ---: |\n".to_owned();
-    for row in rows {
-        writeln!(text, "| `{}` | {} |", row.what, row.text())?;
-    }
+/// How long all sections take.
+fn durations(rows: &[&Row]) -> String {
     let all: f64 = rows.iter().map(|row| row.value).sum();
-    writeln!(text, "| all | {:.0} min |", (all / 60.0).ceil())?;
-    Ok(text)
+    format!("All sections take {:.0} minutes.\n", (all / 60.0).ceil())
 }
 
 /// A line for each thing that is measured, and a column for each subject.
@@ -88,15 +94,20 @@ fn table(rows: &[&Row]) -> Result<String> {
         let found: Vec<Option<&&Row>> = subjects.iter().map(of).collect();
         let figures = found.iter().map(|row| row.map_or_else(String::new, |row| row.text()));
         let figures = figures.collect::<Vec<_>>().join(" | ");
-        // How often: once for all, or of each figure.
-        let mut n: Vec<String> = found.iter().flatten().map(|row| times(row.n)).collect();
-        if n.iter().all(|it| *it == n[0]) {
-            n.truncate(1);
-        }
+        let n = often(found.iter().flatten().map(|row| row.n));
         let size = format!("{} x {}", grouped(services.into()), grouped(endpoints.into()));
-        writeln!(text, "| {what} | {size} | {figures} | {} |", n.join("; "))?;
+        writeln!(text, "| {what} | {size} | {figures} | {n} |")?;
     }
     Ok(text)
+}
+
+/// How often something was measured: once for all figures of a line, or of each.
+fn often(n: impl Iterator<Item = usize>) -> String {
+    let mut n: Vec<String> = n.map(times).collect();
+    if n.iter().all(|it| *it == n[0]) {
+        n.truncate(1);
+    }
+    n.join("; ")
 }
 
 /// A line of the table in README.md: words, section, what is measured.
@@ -105,13 +116,11 @@ const SUMMARY: [(&str, &str, &str); 3] = [
     ("cold start until all Services work", "beside", "cold start: process to packets"),
     ("first packet, median", "path", "new TCP connection of a pod, SYN to SYN-ACK: 50 %"),
 ];
-/// The picture in README.md.
-const SHOWN: &str = "change";
-
 /// The figures in README.md: of the largest size of each.
 pub(crate) fn summary(figures: &Figures) -> Result<String> {
     let names = ["shunt", "kube-proxy nftables", "kube-proxy iptables"];
     let mut table = String::new();
+    let mut runs: Vec<String> = Vec::new();
     for (words, section, what) in SUMMARY {
         let rows: Vec<&Row> = figures.section(section).filter(|row| row.what == what).collect();
         let mut sizes: Vec<(u32, u32)> =
@@ -119,28 +128,31 @@ pub(crate) fn summary(figures: &Figures) -> Result<String> {
         sizes.sort_unstable();
         sizes.dedup();
         // A mode of kube-proxy that does not end at the largest size has figures of a smaller one.
-        let complete = |size: (u32, u32)| -> Option<((u32, u32), Vec<String>)> {
+        let complete = |size: (u32, u32)| -> Option<((u32, u32), Vec<&Row>)> {
             let of = |name: &&str| {
-                let row = rows
-                    .iter()
-                    .find(|row| (row.services, row.endpoints) == size && row.subject == **name);
-                row.map(|row| row.text())
+                rows.iter()
+                    .find(|row| (row.services, row.endpoints) == size && row.subject == **name)
+                    .copied()
             };
             Some((size, names.iter().map(of).collect::<Option<_>>()?))
         };
-        let Some((size, cells)) = sizes.into_iter().rev().find_map(complete) else { continue };
-        writeln!(table, "| {words} | {} | {} |", services(size), cells.join(" | "))?;
+        let Some((size, found)) = sizes.into_iter().rev().find_map(complete) else { continue };
+        let cells: Vec<String> = found.iter().map(|row| row.text()).collect();
+        let n = often(found.iter().map(|row| row.n));
+        writeln!(table, "| {words} | {} | {} | {n} |", services(size), cells.join(" | "))?;
+        if let Some(Run { machine, date }) = figures.runs.get(section) {
+            let line = format!("{date}: {machine}.");
+            if !runs.contains(&line) {
+                runs.push(line);
+            }
+        }
     }
     if table.is_empty() {
         return Ok(NOTHING.to_owned());
     }
-    let mut text =
-        format!("| | | {} |\n| --- | --- | ---: | ---: | ---: |\n{table}", names.join(" | "));
-    let plot = PLOTS.iter().find(|plot| plot.name == SHOWN);
-    if let Some(alternative) = plot.and_then(|plot| plot.alternative(figures)) {
-        write!(text, "\n![{alternative}](docs/plots/{SHOWN}.svg)\n")?;
-    }
-    Ok(text)
+    let head =
+        format!("| | | {} | n |\n| --- | --- | ---: | ---: | ---: | ---: |", names.join(" | "));
+    Ok(format!("{head}\n{table}\n{}\n", runs.join("\n")))
 }
 
 #[cfg(test)]

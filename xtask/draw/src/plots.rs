@@ -265,19 +265,10 @@ impl Plot {
         if complete.len() < least { Vec::new() } else { complete }
     }
 
-    /// Alternative text for readers who do not see it.
+    /// Alternative text for readers who do not see it. They have the table.
     pub(crate) fn alternative(&self, figures: &Figures) -> Option<String> {
-        let selections = self.selections(figures);
-        let last = selections.last()?;
-        let of_what = last.rows.chunks(self.subjects.len()).zip(self.whats);
-        let whats: Vec<String> = of_what
-            .map(|(rows, (_, heading))| {
-                let each = rows.iter().map(|row| format!("{} {}", row.subject, row.text()));
-                let colon = if heading.is_empty() { "" } else { ": " };
-                format!("{heading}{colon}{}", each.collect::<Vec<_>>().join(", "))
-            })
-            .collect();
-        Some(format!("{}. {}: {}", self.title, services(last.size), whats.join("; ")))
+        self.selections(figures).last()?;
+        Some(format!("{}; the figures are in the table", self.title))
     }
 }
 

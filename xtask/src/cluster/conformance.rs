@@ -1,63 +1,98 @@
-//! The page with the results of upstream's tests: what it had of the other proxy stays.
+//! The results of upstream's tests: all of them as JSON, and a page with what a reader looks for. What is
+//! known of the other proxy stays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 const PROXIES: [&str; 2] = ["shunt", "kube-proxy"];
-const FACTS: [&str; 6] =
-    ["date", "version", "Kubernetes and its tests", "kernel", "passed", "failed"];
 
 const HEAD: &str = "\
 # Upstream's tests
 
 `cargo xtask cluster e2e` runs the specs of sig-network in Kubernetes' own `e2e.test`, unmodified, in a cluster of three
-nodes with IPv4 and IPv6, and writes this page. [The list of specs that it leaves out](../tests/cluster/skip.txt) has a
-reason for each. A spec that skips itself is not listed. Of one that ran again, the last outcome counts.
+nodes with IPv4 and IPv6. It writes [all outcomes](conformance.json) and this page. [The list of specs that it leaves
+out](../tests/cluster/skip.txt) gives a reason for each. A spec that skips itself does not count; of one that ran again,
+the last outcome does.
 
 ";
 
-/// The cells of a table by the first one.
-type Rows = BTreeMap<String, [String; 2]>;
+/// The results of one proxy.
+#[derive(Default, Serialize, Deserialize)]
+pub(super) struct Results {
+    pub(super) date: String,
+    pub(super) version: String,
+    pub(super) kubernetes: String,
+    pub(super) kernel: String,
+    /// The outcomes, by spec.
+    #[serde(default)]
+    pub(super) specs: BTreeMap<String, String>,
+}
 
-/// Returns the page with the results in `report`, which ginkgo has written as JSON.
-pub(super) fn merge(page: &str, proxy: &str, head: [String; 4], report: &str) -> Result<String> {
-    let column = PROXIES.iter().position(|it| *it == proxy).context("an unknown proxy")?;
-    let mut rows = rows(page);
-    rows.values_mut().for_each(|cells| cells[column].clear());
-    let (mut passed, mut failed) = (0, 0);
-    for (spec, outcome) in outcomes(report)? {
-        *if outcome == "passed" { &mut passed } else { &mut failed } += 1;
-        rows.entry(spec).or_default()[column] = outcome;
-    }
-    let facts = head.into_iter().chain([passed.to_string(), failed.to_string()]);
-    for (name, fact) in FACTS.iter().zip(facts) {
-        rows.entry((*name).to_owned()).or_default()[column] = fact;
-    }
-    let line = |name: &str, [shunt, kube_proxy]: &[String; 2]| {
-        format!("| {name} | {shunt} | {kube_proxy} |\n")
+/// The results by proxy.
+type All = BTreeMap<String, Results>;
+
+/// Puts the results of a run, which ginkgo has reported as JSON, in place of those that the proxy had.
+/// Returns all results as JSON, and the page.
+pub(super) fn merge(
+    old: &str,
+    proxy: &str,
+    mut results: Results,
+    report: &str,
+) -> Result<[String; 2]> {
+    let mut all: All = match old {
+        "" => All::new(),
+        _ => serde_json::from_str(old).context("the results so far are no JSON")?,
     };
+    results.specs = outcomes(report)?;
+    all.insert(proxy.to_owned(), results);
+    Ok([serde_json::to_string_pretty(&all)? + "\n", page(&all)?])
+}
+
+/// Writes the page.
+pub(super) fn page(all: &All) -> Result<String> {
     let mut text = HEAD.to_owned() + "| | shunt | kube-proxy |\n| --- | --- | --- |\n";
-    for name in FACTS {
-        text += &line(name, &rows.remove(name).unwrap_or_default());
+    let row = |text: &mut String, name: &str, cell: &dyn Fn(&Results) -> String| {
+        let cells = PROXIES.map(|proxy| all.get(proxy).map(cell).unwrap_or_default());
+        writeln!(text, "| {name} | {} |", cells.join(" | "))
+    };
+    row(&mut text, "date", &|it| it.date.clone())?;
+    row(&mut text, "version", &|it| it.version.clone())?;
+    row(&mut text, "Kubernetes and its tests", &|it| it.kubernetes.clone())?;
+    row(&mut text, "kernel", &|it| it.kernel.clone())?;
+    text += "\nPassed, by group:\n\n| | shunt | kube-proxy |\n| --- | ---: | ---: |\n";
+    let specs: BTreeSet<&str> =
+        all.values().flat_map(|it| it.specs.keys()).map(String::as_str).collect();
+    let groups: BTreeSet<&str> = specs.iter().map(|spec| group(spec)).collect();
+    let passed = |it: &Results, belongs: &dyn Fn(&str) -> bool| {
+        let specs = it.specs.iter().filter(|(spec, _)| belongs(spec));
+        let outcomes: Vec<bool> = specs.map(|(_, outcome)| outcome == "passed").collect();
+        format!("{} of {}", outcomes.iter().filter(|it| **it).count(), outcomes.len())
+    };
+    for name in groups {
+        row(&mut text, name, &|it| passed(it, &|spec| group(spec) == name))?;
     }
-    text += "\n| spec | shunt | kube-proxy |\n| --- | --- | --- |\n";
-    for (name, cells) in rows.iter().filter(|(_, cells)| cells.iter().any(|it| !it.is_empty())) {
-        text += &line(name, cells);
+    row(&mut text, "all", &|it| passed(it, &|_| true))?;
+    text += "\nSpecs that did not pass with both:\n\n| spec | shunt | kube-proxy |\n| --- | --- | --- |\n";
+    let outcome = |it: &Results, spec: &str| {
+        it.specs.get(spec).cloned().unwrap_or_else(|| "did not run".to_owned())
+    };
+    for spec in specs {
+        let mut results = PROXIES.iter().map(|proxy| all.get(*proxy));
+        if results.any(|it| it.is_none_or(|it| outcome(it, spec) != "passed")) {
+            row(&mut text, spec, &|it| outcome(it, spec))?;
+        }
     }
     Ok(text)
 }
 
-/// Reads the rows of a page.
-fn rows(page: &str) -> Rows {
-    let cells = |line: &str| -> Option<(String, [String; 2])> {
-        let mut cells = line.strip_prefix("| ")?.strip_suffix('|')?.split('|').map(str::trim);
-        let (name, shunt, kube_proxy) = (cells.next()?, cells.next()?, cells.next()?);
-        let is_row = !["", "spec", "---"].contains(&name);
-        is_row.then(|| (name.to_owned(), [shunt, kube_proxy].map(str::to_owned)))
-    };
-    page.lines().filter_map(cells).collect()
+/// The group of a spec: the first word behind its tags.
+fn group(spec: &str) -> &str {
+    let mut words = spec.split(' ').skip_while(|word| word.starts_with("[sig-"));
+    words.next().unwrap_or_default().trim_start_matches("[Feature:").trim_end_matches(']')
 }
 
 /// Returns the specs that ran. One that ran again after a failure has its last outcome.
@@ -92,24 +127,41 @@ mod tests {
         {"LeafNodeType": "It", "State": "skipped", "ContainerHierarchyTexts": [], "LeafNodeText": "sctp"}
     ]}]"#;
 
-    fn head(date: &str) -> [String; 4] {
-        [date, "1", "2", "3"].map(str::to_owned)
+    fn head(date: &str) -> Results {
+        Results { date: date.to_owned(), ..Results::default() }
     }
 
     #[test]
-    fn a_run_replaces_its_own_column_only() {
-        let first = merge("", "kube-proxy", head("yesterday"), REPORT).unwrap();
-        assert!(first.contains("| [sig-network] Services should serve |  | passed |\n"), "{first}");
-        let again = r#"[{"SpecReports": [{"LeafNodeType": "It", "State": "passed",
-            "ContainerHierarchyTexts": [], "LeafNodeText": "a|b"}]}]"#;
-        let both = merge(&first, "shunt", head("today"), again).unwrap();
-        for row in
-            ["| date | today | yesterday |", "| passed | 1 | 1 |", "| a/b | passed | failed |"]
-        {
-            assert!(both.lines().any(|line| line == row), "{row}: {both}");
+    fn a_run_replaces_its_own_results_only() {
+        let [first, page] = merge("", "kube-proxy", head("yesterday"), REPORT).unwrap();
+        assert!(page.contains("| [sig-network] Services should serve |  | passed |\n"), "{page}");
+        let again = r#"[{"SpecReports": [
+            {"LeafNodeType": "It", "State": "passed", "ContainerHierarchyTexts": [], "LeafNodeText": "a|b"},
+            {"LeafNodeType": "It", "State": "passed", "LeafNodeText": "should serve",
+             "ContainerHierarchyTexts": ["[sig-network] Services"]}]}]"#;
+        let [both, page] = merge(&first, "shunt", head("today"), again).unwrap();
+        for row in [
+            "| date | today | yesterday |",
+            "| Services | 1 of 1 | 1 of 1 |",
+            "| all | 2 of 2 | 1 of 2 |",
+            "| a/b | passed | failed |",
+        ] {
+            assert!(page.lines().any(|line| line == row), "{row}: {page}");
         }
-        let last = merge(&both, "kube-proxy", head("today"), "[]").unwrap();
-        assert!(!last.contains("should serve"), "{last}");
-        assert_eq!(last, merge(&last, "kube-proxy", head("today"), "[]").unwrap());
+        assert!(!page.contains("should serve"), "{page}");
+        let [_, last] = merge(&both, "kube-proxy", head("today"), "[]").unwrap();
+        assert!(last.contains("| a/b | passed | did not run |\n"), "{last}");
+    }
+
+    #[test]
+    fn committed_page_is_what_the_committed_results_make() {
+        let all = serde_json::from_str(include_str!("../../../docs/conformance.json")).unwrap();
+        assert_eq!(include_str!("../../../docs/conformance.md"), page(&all).unwrap());
+    }
+
+    #[test]
+    fn tags_are_no_groups() {
+        assert_eq!(group("[sig-network] DNS should resolve"), "DNS");
+        assert_eq!(group("[sig-network] [Feature:IPv6DualStack] should have"), "IPv6DualStack");
     }
 }

@@ -17,8 +17,8 @@ use crate::command::{command, repository, run, stdout};
 use crate::packages::{self, Installer};
 
 const SCRIPT: &str = "tests/cluster/cluster.sh";
-/// The page with the results.
-const PAGE: &str = "docs/conformance.md";
+/// The results, and the page about them.
+const RESULTS: [&str; 2] = ["docs/conformance.json", "docs/conformance.md"];
 
 /// Arguments of `cargo xtask cluster`.
 #[derive(Args)]
@@ -119,11 +119,19 @@ fn write(proxy: Proxy, report: &str) -> Result<()> {
         }
         Proxy::KubeProxy => "1.36.2, nftables".to_owned(),
     };
-    let path = repository().join(PAGE);
-    let old = fs::read_to_string(&path).unwrap_or_default();
-    let kernel = stdout(command("uname").arg("-r"))?;
-    let date = stdout(command("date").args(["--utc", "+%F"]))?;
-    let head = [date.trim(), &versions, "1.36.2", kernel.trim()].map(str::to_owned);
-    let page = conformance::merge(&old, proxy.name(), head, report)?;
-    fs::write(&path, page).with_context(|| format!("cannot write {PAGE}"))
+    let old = fs::read_to_string(repository().join(RESULTS[0])).unwrap_or_default();
+    let said = |program: &mut Command| anyhow::Ok(stdout(program)?.trim().to_owned());
+    let results = conformance::Results {
+        date: said(command("date").args(["--utc", "+%F"]))?,
+        version: versions,
+        kubernetes: "1.36.2".to_owned(),
+        kernel: said(command("uname").arg("-r"))?,
+        ..Default::default()
+    };
+    let files = conformance::merge(&old, proxy.name(), results, report)?;
+    for (path, content) in RESULTS.iter().zip(files) {
+        fs::write(repository().join(path), content)
+            .with_context(|| format!("cannot write {path}"))?;
+    }
+    Ok(())
 }
