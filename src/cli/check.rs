@@ -10,12 +10,12 @@ use super::health::families;
 use super::settings::{Effective, Unusable, load};
 use super::sources::runtime;
 use super::{Failure, logging, netns, oneshot};
-use crate::check::{Api, Inputs, Settings, check as run_checks};
-use crate::directory::Selection;
-use crate::query::{Objects, ask_objects};
+use crate::commands::check::{Api, Inputs, Settings, check as run_checks};
+use crate::serve::directory::Selection;
+use crate::serve::query::{Objects, ask_objects};
 use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
 use crate::source::manifests::{self, Locations};
-use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// The ClusterIP of the API server in every Pod, which the kubelet sets.
 const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";

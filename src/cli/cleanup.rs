@@ -5,9 +5,9 @@ use nfnetlink::nft::Socket;
 
 use super::args::Cleanup;
 use super::{Failure, logging, netns};
+use crate::commands::trace::remove_orphans;
+use crate::dataplane::kube_proxy::{RemovedIpvs, find, remove_ipvs};
 use crate::dataplane::{Scope, remove};
-use crate::kube_proxy::{RemovedIpvs, find, remove_ipvs};
-use crate::trace::remove_orphans;
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
     logging::start_with(&arguments.logging.0);

@@ -8,9 +8,9 @@ use shunt_core::plan::{Conflict, OVERSIZED};
 
 use super::observe::more;
 use crate::dataplane::Quarantined;
-use crate::events::{Notice, Regarding, Scope};
-use crate::http::{HEALTH_PURPOSE, PortReport};
-use crate::kube_proxy::Found;
+use crate::dataplane::kube_proxy::Found;
+use crate::serve::events::{Notice, Regarding, Scope};
+use crate::serve::http::{HEALTH_PURPOSE, PortReport};
 
 /// The action of Events about Services.
 const PROGRAM: &str = "ProgramService";

@@ -8,7 +8,7 @@ use nfnetlink::nft;
 use nix::errno::Errno;
 
 use super::kernel_errors::{explain, not_allowed};
-use crate::presence::{Peer, Presence, connect_to_agent};
+use crate::serve::presence::{Peer, Presence, connect_to_agent};
 
 /// The pause between two attempts to take the lock.
 const RETRY: Duration = Duration::from_millis(50);

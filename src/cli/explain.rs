@@ -13,14 +13,14 @@ use super::args::{Destination, Explain, Format};
 use super::kernel_errors;
 use super::objects::{From, Reader};
 use super::{Failure, print};
-use crate::dataplane::KernelTables;
-use crate::directory::{Excerpt, Selection};
-use crate::explain::report::{FindingReport, ServiceExplanation};
-use crate::explain::{
+use crate::commands::explain::report::{FindingReport, ServiceExplanation};
+use crate::commands::explain::{
     Client, Explanation, Facts, OfService, Probe, Subject, Verdict, Way, explain as explain_packet,
     of_service, packet,
 };
-use crate::query::Objects;
+use crate::dataplane::KernelTables;
+use crate::serve::directory::{Excerpt, Selection};
+use crate::serve::query::Objects;
 
 /// How often a difference between plan and kernel is looked at again: the agent may have committed
 /// between the two readings.

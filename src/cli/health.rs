@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use shunt_core::model::Family;
 use tokio::sync::watch;
 
-use crate::conntrack::Unswept;
 use crate::dataplane::Backlog;
-use crate::http::{Health, HealthSource};
+use crate::flows::Unswept;
+use crate::serve::http::{Health, HealthSource};
 
 /// The observed part of the health.
 #[derive(Debug, Clone)]

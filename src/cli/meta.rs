@@ -10,7 +10,7 @@ use clap_mangen::Man as Page;
 
 use super::args::{Arguments, Completion, Format, Man, Shell, ShowVersion};
 use super::{Failure, print};
-use crate::version::Build;
+use crate::cli::version::Build;
 
 /// Prints the version, the build and the kernel.
 pub(super) fn version(arguments: &ShowVersion) -> Result<(), Failure> {

@@ -8,6 +8,8 @@ mod ending;
 mod events;
 mod exclusive;
 mod explain;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod health;
 mod kernel_errors;
 mod logging;
@@ -26,6 +28,7 @@ mod sources;
 mod status;
 mod surroundings;
 mod trace;
+pub mod version;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -34,7 +37,7 @@ use anyhow::Context;
 use clap::Parser;
 use serde::Serialize;
 
-use crate::escape;
+use crate::serve::escape;
 
 /// Exit code for a configuration that cannot be used (`EX_USAGE` of sysexits.h, as documented).
 const BAD_CONFIGURATION: u8 = 64;

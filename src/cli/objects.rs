@@ -9,11 +9,11 @@ use super::Failure;
 use super::args::{Logging, Settings};
 use super::logging;
 use super::settings::effective;
-use crate::directory::{Excerpt, Selection};
-use crate::query::{NoAnswer, Objects, ask_objects};
+use crate::serve::directory::{Excerpt, Selection};
+use crate::serve::query::{NoAnswer, Objects, ask_objects};
+use crate::serve::status::Status;
 use crate::source::interfaces::interface_addresses;
 use crate::source::manifests::{self, Locations};
-use crate::status::Status;
 
 /// Where the objects of a command come from.
 pub(super) struct From<'a> {

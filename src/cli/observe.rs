@@ -15,16 +15,16 @@ use tokio::sync::watch;
 use super::ending::Vital;
 use super::events;
 use super::health::HealthState;
-use crate::conntrack::{Sweep, Sweeps, sysctl};
 use crate::dataplane::{CommitStats, Event, Quarantined, Snapshot, SpecConflict, SyncReport};
-use crate::directory::Programmed;
-use crate::events::Recorder;
-use crate::http::{ServiceHealth, ServiceHealths};
-use crate::loopback::Proxy;
-use crate::metrics::{Changes, Metrics, State, Sync};
+use crate::flows::{Sweep, Sweeps, sysctl};
+use crate::serve::directory::Programmed;
+use crate::serve::events::Recorder;
+use crate::serve::http::{ServiceHealth, ServiceHealths};
+use crate::serve::loopback::Proxy;
+use crate::serve::metrics::{Changes, Metrics, State, Sync};
+use crate::serve::status::{AgentState, NodePorts, WithoutNode};
 use crate::source::manifests::{Location, Locations};
-use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
-use crate::status::{AgentState, NodePorts, WithoutNode};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// Sysctls to set after the first commit; `None` once they are set.
 pub(super) type PendingSysctls = Arc<Mutex<Option<sysctl::Settings>>>;

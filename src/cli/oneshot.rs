@@ -8,10 +8,10 @@ use anyhow::Context;
 use super::args::{Run, Version};
 use super::settings::Effective;
 use super::{Failure, cleanup};
+use crate::cli::version::Build;
 use crate::config::raw::Configuration;
-use crate::conntrack::{Conntrack, sysctl};
 use crate::dataplane::Scope;
-use crate::version::Build;
+use crate::flows::{Conntrack, sysctl};
 
 /// Prints the version if `--version` is set.
 pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {

@@ -15,13 +15,13 @@ use super::settings::{Effective, load};
 use super::sources::Objects;
 use super::{logging, process};
 use crate::config::Config;
-use crate::conntrack::sysctl;
 use crate::dataplane::{Command, Commands, Configure};
-use crate::file_watch::{Paths, Stop};
-use crate::http::Bind;
-use crate::metrics::Metrics;
-use crate::spanned_yaml::Diagnostic;
-use crate::status::AgentState;
+use crate::flows::sysctl;
+use crate::serve::http::Bind;
+use crate::serve::metrics::Metrics;
+use crate::serve::status::AgentState;
+use crate::source::file_watch::{Paths, Stop};
+use crate::source::spanned_yaml::Diagnostic;
 
 /// The parts of the agent that a reload updates.
 pub(super) struct Reach {

@@ -27,25 +27,25 @@ use super::settings::{Effective, effective};
 use super::sources::{Objects, Parts, runtime};
 use super::surroundings::Reports;
 use super::{Failure, ending, events, exclusive, logging, netns, oneshot, process, surroundings};
-use crate::conntrack::{self, Conntrack, Sweeps, sysctl};
+use crate::commands::trace::remove_orphans;
 use crate::dataplane::{self, Command, Commands, Dataplane, Ownership, Pace, by_service};
-use crate::directory::{Directory, Programmed};
-use crate::events::Recorder;
-use crate::http::{
+use crate::flows::{self, Conntrack, Sweeps, sysctl};
+use crate::serve::directory::{Directory, Programmed};
+use crate::serve::events::Recorder;
+use crate::serve::http::{
     Connections, HEALTH_PURPOSE, OnPort, ServiceHealths, UnboundPorts, serve_health, serve_metrics,
     serve_service_health,
 };
-use crate::loopback::{self, Proxy};
-use crate::metrics::{Changes, Metrics, Server, ServiceConnections};
-use crate::presence::Presence;
-use crate::query::{self, Answer, Question};
-use crate::service_counters::ServiceCounters;
+use crate::serve::loopback::{self, Proxy};
+use crate::serve::metrics::{Changes, Metrics, Server, ServiceConnections};
+use crate::serve::presence::Presence;
+use crate::serve::query::{self, Answer, Question};
+use crate::serve::service_counters::ServiceCounters;
+use crate::serve::status::{AgentState, Sources, Status, WithoutNode};
 use crate::source::interfaces::{Interfaces, interface_addresses};
 use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
-use crate::status::{AgentState, Sources, Status, WithoutNode};
 use crate::taken_ports::{NodePorts, Report};
-use crate::trace::remove_orphans;
 
 /// The interval of looks at the sysctls whose values the tables have. A look reads ten small files.
 const SYSCTL_PERIOD: Duration = Duration::from_secs(30);
@@ -436,7 +436,7 @@ fn sweeper(metrics: Metrics) -> Result<Option<Sweeps>, Failure> {
             return Ok(None);
         }
     };
-    let sweeps = conntrack::spawn(conntrack, move |report| {
+    let sweeps = flows::spawn(conntrack, move |report| {
         metrics.conntrack_swept(report.family, report.deleted, report.took);
         if report.deleted > 0 {
             tracing::info!(

@@ -15,15 +15,15 @@ use shunt_core::plan::{Desired, FrontendKey};
 use super::args::{Services as Arguments, ServicesOutput};
 use super::settings::effective;
 use super::{Failure, logging, netns};
-use crate::dataplane::{Verdicts, look_up_verdicts, verdicts};
-use crate::directory::Selection;
-use crate::escape;
-use crate::presence::Peer;
-use crate::query::{NoAnswer, Objects, Refresh, ask_objects, ask_refresh};
-use crate::services::{
+use crate::commands::services::{
     Columns, Kernel, Picture, Selected, Sources, TrackedConnections, differing as differing_now,
     picture, picture_of_kernel,
 };
+use crate::dataplane::{Verdicts, look_up_verdicts, verdicts};
+use crate::serve::directory::Selection;
+use crate::serve::escape;
+use crate::serve::presence::Peer;
+use crate::serve::query::{NoAnswer, Objects, Refresh, ask_objects, ask_refresh};
 use crate::source::manifests::{self, Locations};
 
 /// The number of pictures until the objects and the kernel agree: a sync may come between the two.

@@ -7,8 +7,8 @@ use super::args::{Logging, Settings};
 use super::{Failure, logging};
 use crate::config::raw::Configuration;
 use crate::config::{self, Config, Loaded};
-use crate::conntrack::sysctl;
-use crate::spanned_yaml::{Diagnostic, Severity};
+use crate::flows::sysctl;
+use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 /// The effective configuration.
 #[derive(Debug)]

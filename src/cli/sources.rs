@@ -17,15 +17,15 @@ use super::process;
 use super::settings::Effective;
 use crate::config::Config;
 use crate::dataplane::Commands;
-use crate::directory::Directory;
-use crate::events::{Notices, publish};
-use crate::metrics::Metrics;
+use crate::serve::directory::Directory;
+use crate::serve::events::{Notices, publish};
+use crate::serve::metrics::Metrics;
+use crate::serve::status::{AgentState, Following};
 use crate::source::kubernetes::{
     Access, AccessError, Dialer, ObservedRequest, RequestObserver, Source,
 };
 use crate::source::manifests::{self, Locations, Watcher};
 use crate::source::objects::Kind;
-use crate::status::{AgentState, Following};
 
 /// How long `--once` waits for the API server to list everything: longer than a busy server queues
 /// a request.

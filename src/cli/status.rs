@@ -4,7 +4,7 @@ use anyhow::anyhow;
 
 use super::args::{Format, Status as Arguments};
 use super::{Failure, logging, netns};
-use crate::query::{ask_status, ask_visible};
+use crate::serve::query::{ask_status, ask_visible};
 
 /// Requests the agent's status and prints it. Fails if the agent has problems.
 pub(super) fn status(arguments: &Arguments) -> Result<(), Failure> {

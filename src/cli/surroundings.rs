@@ -8,10 +8,10 @@ use std::time::Duration;
 use nfnetlink::nft::{Kernel, Socket};
 
 use super::events;
-use crate::events::Recorder;
-use crate::kube_proxy::{Found, find};
-use crate::metrics::Metrics;
-use crate::status::AgentState;
+use crate::dataplane::kube_proxy::{Found, find};
+use crate::serve::events::Recorder;
+use crate::serve::metrics::Metrics;
+use crate::serve::status::AgentState;
 use crate::taken_ports::{Report, TakenPort};
 
 /// The maximum number of node ports that one look logs.

@@ -9,9 +9,9 @@ use shunt_core::plan::{NodeContext, Options};
 
 use super::args::{Format, Trace as Arguments};
 use super::{Failure, kernel_errors, logging, netns};
-use crate::directory::Selection;
-use crate::query::{NoAnswer, ask_objects};
-use crate::trace::{Ended, Limits, Report, Target, Tracer};
+use crate::commands::trace::{Ended, Limits, Report, Target, Tracer};
+use crate::serve::directory::Selection;
+use crate::serve::query::{NoAnswer, ask_objects};
 
 /// The exit code if a packet did not reach an endpoint.
 const NOT_DELIVERED: u8 = 3;

@@ -3,7 +3,7 @@
 use super::effective::{Check, text};
 use super::raw::Configuration;
 use crate::source::kubernetes::ContentType;
-use crate::spanned_yaml::{At, Severity};
+use crate::source::spanned_yaml::{At, Severity};
 
 /// Recognises the content types. kube-proxy may speak more of them, so an unknown one is a warning:
 /// its effect is that of the default.

@@ -10,8 +10,8 @@ use shunt_core::model::{Balancing, Family};
 
 use super::raw::{Configuration, Conntrack, FlushFrequency, GoDuration, Logging, OutputRouting};
 use super::{NodePortAddresses, OOM_SCORE_ADJ};
-use crate::conntrack::sysctl;
-use crate::spanned_yaml::{parse_ip_sloppy, parse_net};
+use crate::flows::sysctl;
+use crate::source::spanned_yaml::{parse_ip_sloppy, parse_net};
 
 const HEALTHZ_PORT: u16 = 10_256;
 const METRICS_PORT: u16 = 10_249;

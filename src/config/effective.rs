@@ -14,8 +14,8 @@ use super::content_type::content_type;
 use super::defaults::{Mode, PRIMARY, prefixes_of};
 use super::raw::{Configuration, GoDuration};
 use super::{Config, DetectLocal, LogFormat, LoopbackNodePorts, NodePortAddresses};
-use crate::conntrack::sysctl;
-use crate::spanned_yaml::{At, Diagnostic, Severity, parse_ip_sloppy, parse_net};
+use crate::flows::sysctl;
+use crate::source::spanned_yaml::{At, Diagnostic, Severity, parse_ip_sloppy, parse_net};
 
 /// The longest name of a network interface (IFNAMSIZ without the zero at its end).
 const INTERFACE_NAME: usize = 15;

@@ -1,6 +1,6 @@
 //! The fields of a configuration as data: their effect, or the reason for having none.
 
-use crate::spanned_yaml::{Diagnostic, FieldPath, Node, Segment, Severity, Value};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Node, Segment, Severity, Value};
 
 /// A field of `KubeProxyConfiguration`, or of its section `shunt`.
 #[derive(Debug)]

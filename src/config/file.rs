@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::spanned_yaml::{self, Diagnostic, FieldPath, Node, Severity, typed_reporting_unknown};
+use crate::source::spanned_yaml::{
+    self, Diagnostic, FieldPath, Node, Severity, typed_reporting_unknown,
+};
 
 use super::raw::Configuration;
 use super::{API_VERSION, KIND, fields};

@@ -26,9 +26,9 @@ use std::time::Duration;
 
 use shunt_core::model::Balancing;
 
-use crate::conntrack::sysctl;
+use crate::flows::sysctl;
 use crate::source::kubernetes::ContentType;
-use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use flags::Draft;
 use raw::Configuration;

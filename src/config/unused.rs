@@ -5,7 +5,7 @@
 use super::defaults::Mode;
 use super::effective::{Check, EXTERNAL_IPS, text};
 use super::raw::Configuration;
-use crate::spanned_yaml::{At, Diagnostic, Severity, parse_net};
+use crate::source::spanned_yaml::{At, Diagnostic, Severity, parse_net};
 
 /// The feature gates of kube-proxy 1.36 and 1.37 without an effect here, and their defaults.
 const GATES: [(&str, bool); 13] = [

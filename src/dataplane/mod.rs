@@ -19,6 +19,7 @@ mod drift;
 mod event;
 mod fingerprint;
 mod gone;
+pub mod kube_proxy;
 mod listing;
 mod live;
 mod lookups;

@@ -11,7 +11,7 @@ use shunt_core::plan::{ChainName, Flows, NodeContext};
 
 use super::command::{Backlog, Command, Configure};
 use super::{Dataplane, Error, Event, Progress, Quarantined, Snapshot, SyncReport, by_service};
-use crate::jitter;
+use shunt_core::jitter;
 
 /// The interval of checks for unused chains.
 const CHAIN_PERIOD: Duration = Duration::from_secs(10);

@@ -7,7 +7,9 @@
 //!
 //! Must not know: planning, nf_tables, or the agent's configuration beyond its arguments.
 
+pub mod file_watch;
 pub mod interfaces;
 pub mod kubernetes;
 pub mod manifests;
 pub mod objects;
+pub mod spanned_yaml;

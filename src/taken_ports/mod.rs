@@ -12,6 +12,7 @@
 
 mod conflict;
 mod report;
+pub mod socket_owners;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,7 +22,7 @@ use nfnetlink::Error;
 use nfnetlink::sock_diag::{SockDiag, Transport, WaitingSocket};
 use shunt_core::model::Protocol;
 
-use crate::socket_owners::owners;
+use self::socket_owners::owners;
 
 pub use conflict::NodePorts;
 use conflict::taken_sockets;

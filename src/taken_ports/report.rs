@@ -9,7 +9,7 @@ use shunt_core::model::Protocol;
 
 use super::conflict::{NodePorts, TakenSockets};
 use super::taken_now;
-use crate::socket_owners::Process;
+use crate::taken_ports::socket_owners::Process;
 
 /// What to do about a taken node port.
 const REMEDY: &str = "move the process to another port, or give the Service another nodePort";

@@ -19,8 +19,8 @@ pub(crate) fn written(arguments: &[&str]) -> (serde_json::Value, String) {
     let log = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{arguments:?}: {log}");
     let text = fs::read_to_string(&file).unwrap();
-    let documents = shunt::spanned_yaml::parse(text.as_bytes()).unwrap();
-    (shunt::spanned_yaml::typed(&documents[0]).unwrap(), log)
+    let documents = shunt::source::spanned_yaml::parse(text.as_bytes()).unwrap();
+    (shunt::source::spanned_yaml::typed(&documents[0]).unwrap(), log)
 }
 
 /// What is written says of every field what is in force: read again, it says the same.

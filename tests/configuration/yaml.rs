@@ -205,8 +205,8 @@ fn outcome(
     let log = String::from_utf8(output.stderr).unwrap();
     let written = output.status.success().then(|| {
         let written = fs::read_to_string(&to).unwrap();
-        let documents = shunt::spanned_yaml::parse(written.as_bytes()).unwrap();
-        shunt::spanned_yaml::typed(&documents[0]).unwrap()
+        let documents = shunt::source::spanned_yaml::parse(written.as_bytes()).unwrap();
+        shunt::source::spanned_yaml::typed(&documents[0]).unwrap()
     });
     (written, log)
 }

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::{
     SecurityContext, Volume,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use shunt::spanned_yaml::{self, Node, typed_reporting_unknown};
+use shunt::source::spanned_yaml::{self, Node, typed_reporting_unknown};
 
 use crate::cri;
 

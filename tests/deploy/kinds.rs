@@ -10,7 +10,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use shunt::spanned_yaml::{self, Node, typed_reporting_unknown};
+use shunt::source::spanned_yaml::{self, Node, typed_reporting_unknown};
 
 /// An object that has only fields that its kind has, each of its type.
 pub(crate) enum Object {

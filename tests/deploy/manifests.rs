@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use shunt::spanned_yaml;
+use shunt::source::spanned_yaml;
 
 use crate::kinds::{Object, objects};
 use crate::{RENDERED, read, repository};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use shunt::spanned_yaml;
+use shunt::source::spanned_yaml;
 
 use crate::kinds::{Object, RuleFile, objects, strict};
 use crate::manifests::{agent, daemon_sets};

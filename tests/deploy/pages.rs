@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use shunt::spanned_yaml;
+use shunt::source::spanned_yaml;
 
 use crate::kinds::strict;
 use crate::{read, repository};

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use shunt::spanned_yaml::{self, Node};
+use shunt::source::spanned_yaml::{self, Node};
 use shunt_fake_apiserver::{Kubernetes, kubernetes};
 use shunt_testbed::Scratch;
 

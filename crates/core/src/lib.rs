@@ -10,5 +10,6 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod explain;
+pub mod jitter;
 pub mod model;
 pub mod plan;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{Logging, Settings};
-use crate::services::Sort;
+use crate::commands::services::Sort;
 
 /// Arguments of `shunt services`.
 #[derive(Debug, Args)]

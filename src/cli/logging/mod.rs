@@ -17,8 +17,8 @@ use tracing_subscriber::{Layer, Registry, fmt, reload};
 use super::args::Logging;
 use super::process::start_thread;
 use crate::config::{self, LogFormat};
-use crate::escape;
-use crate::metrics::Counter;
+use crate::serve::escape;
+use crate::serve::metrics::Counter;
 use queue::Queue;
 
 /// The registry with the filter by level.

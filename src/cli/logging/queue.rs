@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::metrics::Counter;
+use crate::serve::metrics::Counter;
 
 /// The size of the queue in bytes: some thousand lines. As much again may wait in the write in
 /// progress.

@@ -6,7 +6,7 @@ mod settings;
 
 use super::fields;
 use super::raw::{Configuration, GoDuration, VModule};
-use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 /// A flag of kube-proxy, or of shunt, that sets a field.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use kube::config::InClusterError;
 use super::proxy::Proxy;
 use super::token::{Token, TokenError};
 use super::{ContentType, Dialer, kubeconfig};
-use crate::spanned_yaml::Diagnostic;
+use crate::source::spanned_yaml::Diagnostic;
 
 /// The settings of the access to the API server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::jitter;
+use shunt_core::jitter;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(30);

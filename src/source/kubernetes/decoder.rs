@@ -8,7 +8,7 @@ use shunt_core::model::{Change, Family, Listed, ObjectName};
 
 use super::messages::Object;
 use crate::source::objects::{Converted, Identity, Key, Kind, Names, convert};
-use crate::spanned_yaml::{self, Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{self, Diagnostic, FieldPath, Severity};
 
 /// A decoder for objects of one kind, which logs their problems.
 pub(super) struct Decoder {

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::failure::Failure;
 use super::messages::{Event, Object};
 use crate::source::objects::Identity;
-use crate::spanned_yaml::excerpt;
+use crate::source::spanned_yaml::excerpt;
 
 #[derive(Deserialize)]
 struct WatchEvent<'a> {

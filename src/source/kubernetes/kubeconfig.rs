@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 use super::proxy::Proxy;
 use super::server_name::server_name;
 use super::token::{Token, TokenError};
-use crate::spanned_yaml::{
+use crate::source::spanned_yaml::{
     Diagnostic, FieldPath, Node, Segment, Severity, Value, parse_leniently, typed,
 };
 

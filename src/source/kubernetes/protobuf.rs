@@ -11,7 +11,7 @@ use prost::{DecodeError, Message};
 use super::failure::Failure;
 use super::messages::{Event, Object};
 use crate::source::objects::Identity;
-use crate::spanned_yaml::excerpt;
+use crate::source::spanned_yaml::excerpt;
 
 /// What each envelope begins with.
 pub(super) const MAGIC: &[u8] = b"k8s\0";

@@ -3,8 +3,8 @@
 use kube::api::{ListParams, WatchParams};
 use kube::core::Request as Builder;
 
-use crate::jitter;
 use crate::source::objects::Kind;
+use shunt_core::jitter;
 
 /// Objects per page of a list: few enough to bound the memory of a page of large EndpointSlices.
 const PAGE_LIMIT: u32 = 250;

@@ -27,8 +27,8 @@ use super::failure::Failure;
 use super::messages::{Event, Events, Object, status};
 use super::page::{ListMetadata, Page};
 use super::resource::{RelistFrom, Request, Resource};
-use crate::jitter;
 use crate::source::objects::Kind;
+use shunt_core::jitter;
 
 /// The size limit of the body of a rejection.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shunt_core::model::Change;
 
 use crate::source::objects::{Key, Kind};
-use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use super::locations::{Location, Locations};
 use super::{Manifest, Object};

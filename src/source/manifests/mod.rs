@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use shunt_core::model::Change;
 
-use crate::spanned_yaml::Diagnostic;
+use crate::source::spanned_yaml::Diagnostic;
 
 pub use locations::{Location, Locations};
 pub use parse::{Context, Manifest, Object, parse};
@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// The files cannot be watched.
     #[error(transparent)]
-    Watch(#[from] crate::file_watch::Error),
+    Watch(#[from] crate::source::file_watch::Error),
 }
 
 /// Reads all manifests once, and notes the locations of Services. Returns problems without logging

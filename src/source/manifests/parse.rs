@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shunt_core::model::Change;
 
 use crate::source::objects::{Key, Kind, Names, convert};
-use crate::spanned_yaml::{
+use crate::source::spanned_yaml::{
     self, At, Diagnostic, FieldPath, Node, Severity, SyntaxError, TypeError, Value,
 };
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use shunt_core::model::Change;
 
-use crate::spanned_yaml::{Diagnostic, FieldPath, Severity};
+use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 
 use super::collection::{Collection, FileId};
 use super::{Context, Error, Locations, Round, parse};

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::collection::{Collection, FileId};
 use super::*;
-use crate::file_watch::Stop;
+use crate::source::file_watch::Stop;
 use crate::source::objects::{Key, Kind};
 
 fn read(text: impl AsRef<[u8]>) -> Result<Manifest, Box<Diagnostic>> {

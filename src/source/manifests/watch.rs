@@ -10,7 +10,7 @@ use shunt_core::model::{Change, ChangeBatch, Listed};
 
 use super::scan::{Scanner, is_manifest};
 use super::{Error, Locations, Round};
-use crate::file_watch::{Paths, Stop, Todo};
+use crate::source::file_watch::{Paths, Stop, Todo};
 
 /// A watcher of manifests.
 pub struct Watcher {

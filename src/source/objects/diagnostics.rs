@@ -5,7 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 use shunt_core::model::Change;
 
-use crate::spanned_yaml::{At, Diagnostic, Severity, parse_net};
+use crate::source::spanned_yaml::{At, Diagnostic, Severity, parse_net};
 
 use super::{Converted, Key, Names, raw, values};
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::{Converted, Kind, Names, endpoint_slice, node, service, service_cidr};
-use crate::spanned_yaml::{Node, TypeError, typed};
+use crate::source::spanned_yaml::{Node, TypeError, typed};
 
 /// An encoded object of any kind.
 pub trait Encoded {

@@ -18,7 +18,7 @@ use std::fmt;
 
 use shunt_core::model::{Change, Ignored, ObjectName};
 
-use crate::spanned_yaml::{Diagnostic, Severity};
+use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 pub use encoded::{Encoded, Identity, convert};
 pub use names::Names;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use shunt_core::model::{Change, Node};
 
-use crate::spanned_yaml::{At, parse_net};
+use crate::source::spanned_yaml::{At, parse_net};
 
 use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};

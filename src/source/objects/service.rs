@@ -7,7 +7,7 @@ use shunt_core::model::{
     Balancing, Change, Family, Ignored, ObjectName, Protocol, Service, ServicePort, TrafficPolicy,
 };
 
-use crate::spanned_yaml::{At, parse_net};
+use crate::source::spanned_yaml::{At, parse_net};
 
 use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};

@@ -2,7 +2,7 @@
 
 use shunt_core::model::Change;
 
-use crate::spanned_yaml::At;
+use crate::source::spanned_yaml::At;
 
 use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw};

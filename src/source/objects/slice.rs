@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use shunt_core::model::{Change, Endpoint, EndpointPort, EndpointSlice, Family, Hints};
 
-use crate::spanned_yaml::At;
+use crate::source::spanned_yaml::At;
 
 use super::diagnostics::Diagnostics;
 use super::{Converted, Kind, Names, raw, values};

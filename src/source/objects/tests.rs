@@ -3,7 +3,7 @@
 use shunt_core::model::{EndpointSlice, Ignored, Node, Service, TrafficPolicy};
 
 use super::*;
-use crate::spanned_yaml;
+use crate::source::spanned_yaml;
 
 fn parse(yaml: &str) -> Vec<spanned_yaml::Node<'_>> {
     spanned_yaml::parse(yaml.as_bytes()).unwrap()

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use shunt_core::model::Protocol;
 
-use crate::spanned_yaml::parse_ip;
+use crate::source::spanned_yaml::parse_ip;
 
 /// The longest name of an object, which is that of a DNS name.
 pub(super) const NAME_LENGTH: usize = 253;

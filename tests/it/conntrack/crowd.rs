@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result};
-use shunt::conntrack::{Report, Sweep};
+use shunt::flows::{Report, Sweep};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{Flows, FrontendKey};
 use shunt_testbed::Netns;

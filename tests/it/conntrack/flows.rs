@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use shunt::conntrack::{Conntrack, Report, Sweep};
+use shunt::flows::{Conntrack, Report, Sweep};
 use shunt_core::model::{Backend, Family, Protocol};
 use shunt_core::plan::{self, FrontendKey};
 use shunt_testbed::Netns;

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use shunt::conntrack::{Conntrack, Sweep, spawn};
+use shunt::flows::{Conntrack, Sweep, spawn};
 use shunt_core::model::{Family, Protocol};
 use shunt_core::plan::{Flows, FrontendKey};
 use shunt_testbed::{Connection, Echo, Netns, Topology, probe};

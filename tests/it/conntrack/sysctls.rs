@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use shunt::conntrack::sysctl;
+use shunt::flows::sysctl;
 use shunt_testbed::Netns;
 
 #[test]

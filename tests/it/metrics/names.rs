@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use shunt::kube_proxy::Found;
-use shunt::metrics::{
+use shunt::dataplane::kube_proxy::Found;
+use shunt::serve::metrics::{
     Changes, Counter, Extent, Format, Metrics, Probe, ServiceConnections, ServicePort, State, Sync,
 };
 use shunt_core::model::Family;

@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ipnet::IpNet;
+use shunt::commands::explain::{
+    Client, Explanation, Facts, Subject, Verdict, Way, explain, packet,
+};
 use shunt::dataplane::{Dataplane, KernelTables, Ownership};
-use shunt::explain::{Client, Explanation, Facts, Subject, Verdict, Way, explain, packet};
 use shunt_core::model::{
     Balancing, Change, Dirty, Endpoint, EndpointPort, EndpointSlice, Family, Hints, Node,
     ObjectName, Protocol, Service, ServicePort, Store, TrafficPolicy,

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use shunt::presence::Presence;
-use shunt::query::Objects;
+use shunt::serve::presence::Presence;
+use shunt::serve::query::Objects;
 use shunt_testbed::{EndpointSlice, Flow, Netns, Protocol, Service};
 
 use crate::table::{Case, Family, Frontend};

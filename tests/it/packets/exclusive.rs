@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use nix::sys::socket::{
     AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket,
 };
-use shunt::presence::{FIRST_PORT, PORTS};
+use shunt::serve::presence::{FIRST_PORT, PORTS};
 use shunt_testbed::{Netns, patience};
 
 use crate::world::{CLUSTER_CIDR, SHUNT, World, status_json};

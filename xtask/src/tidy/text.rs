@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_netlink_socket_of_the_product_is_refused() {
-        assert_eq!(check("src/check/kernel.rs", NETLINK_FAMILY[0]).len(), 1);
+        assert_eq!(check("src/commands/check/kernel.rs", NETLINK_FAMILY[0]).len(), 1);
         assert_eq!(check("tests/it/packets/exclusive.rs", NETLINK_FAMILY[0]), [""; 0]);
     }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::super::failure::Failure;
 use super::{ListMetadata, MAX_ITEM_BYTES};
-use crate::spanned_yaml::excerpt;
+use crate::source::spanned_yaml::excerpt;
 
 /// The size limit of a page without its items.
 const MAX_FRAME_BYTES: usize = 1 << 20;

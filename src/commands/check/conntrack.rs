@@ -1,0 +1,156 @@
+//! Connection tracking: its sysctls compared with kube-proxy's values, and the size of its table.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::Line;
+use crate::flows::sysctl::{self, Preview, Settings};
+
+/// The names of the lines.
+pub(super) const NAMES: [&str; 2] = ["conntrack-sysctls", "conntrack-table"];
+
+/// A table that is this full, in percent, may overflow soon: the kernel drops new connections then.
+const NEARLY_FULL: u64 = 80;
+
+/// The table of connection tracking, and its settings.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// The values that shunt would write.
+    writes: Vec<Preview>,
+    max: Option<u64>,
+    count: Option<u64>,
+    /// kube-proxy's default limit, if it is higher and the configuration leaves the limit alone.
+    below_default: Option<u64>,
+}
+
+impl Facts {
+    /// `net` is the directory `/proc/sys/net`, or its mount point in a container.
+    pub(super) fn gather(settings: &Settings, net: &Path) -> Facts {
+        let read = |name: &str| -> Option<u64> {
+            let text = fs::read_to_string(net.join("netfilter").join(name)).ok()?;
+            text.trim().parse().ok()
+        };
+        let is_size = |write: &&Preview| write.file.ends_with("nf_conntrack_max");
+        let defaults = sysctl::preview(&Settings::default(), net);
+        let default = defaults.iter().find(is_size).map(|write| write.value);
+        let writes = sysctl::preview(settings, net);
+        let is_raised = writes.iter().any(|write| is_size(&write));
+        Facts {
+            max: read("nf_conntrack_max"),
+            count: read("nf_conntrack_count"),
+            below_default: default.filter(|_| !is_raised),
+            writes,
+        }
+    }
+}
+
+pub(super) fn judge(facts: &Facts) -> [Line; 2] {
+    [sysctls(facts), table(facts)]
+}
+
+fn sysctls(facts: &Facts) -> Line {
+    let [name, _] = NAMES;
+    let (mut writes, mut failures, mut remedies) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for Preview { file, current, value, writable } in &facts.writes {
+        let now = current.map_or_else(|| "unknown".to_owned(), |now| now.to_string());
+        let write = format!("{} = {value} (now {now})", sysctl_name(file));
+        match writable {
+            Ok(()) => writes.push(write),
+            Err(error) => {
+                remedies.extend(sysctl::remedy(error));
+                failures.push(format!("{write}: {error}"));
+            }
+        }
+    }
+    let writes = match writes.is_empty() {
+        true => "shunt has nothing to set".to_owned(),
+        false => format!("shunt will set {}", writes.join(", ")),
+    };
+    if failures.is_empty() {
+        return Line::ok(name, writes);
+    }
+    let remedies: String = remedies.into_iter().map(|remedy| format!("{remedy}; or ")).collect();
+    Line::warn(
+        name,
+        format!("shunt cannot set {}", failures.join(", ")),
+        format!("{remedies}set 0 in the configuration's conntrack section to leave them alone"),
+    )
+}
+
+/// Returns the name of the sysctl in this file.
+fn sysctl_name(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    format!("net.netfilter.{name}")
+}
+
+fn table(facts: &Facts) -> Line {
+    let [_, name] = NAMES;
+    let (Some(max @ 1..), Some(count)) = (facts.max, facts.count) else {
+        return Line::skip(name, "nf_conntrack_max and nf_conntrack_count cannot be read");
+    };
+    let percent = count.saturating_mul(100) / max;
+    let text = format!("{count} of {max} entries ({percent} %)");
+    match facts.below_default {
+        _ if percent >= NEARLY_FULL => Line::warn(
+            name,
+            format!("{text}: the kernel drops new connections when the table is full"),
+            "raise conntrack.maxPerCore or conntrack.min in the configuration, or \
+             net.netfilter.nf_conntrack_max",
+        ),
+        Some(default) => Line::warn(
+            name,
+            format!("{text}; kube-proxy's defaults would raise the limit to {default}"),
+            "set conntrack.maxPerCore and conntrack.min, or raise net.netfilter.nf_conntrack_max",
+        ),
+        None => Line::ok(name, text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::super::Outcome::{Ok as Good, Skip, Warn};
+    use super::*;
+
+    fn facts(max: Option<u64>, count: Option<u64>) -> Facts {
+        Facts { writes: Vec::new(), max, count, below_default: None }
+    }
+
+    fn write(name: &str, value: u64, writable: io::Result<()>) -> Preview {
+        let file = Path::new("/proc/sys/net/netfilter").join(name);
+        Preview { file, current: Some(1), value, writable }
+    }
+
+    #[test]
+    fn nearly_full_table_is_a_warning() {
+        for (max, count, result) in [
+            (Some(100), Some(79), Good),
+            (Some(100), Some(80), Warn),
+            (Some(0), Some(0), Skip),
+            (None, Some(1), Skip),
+            (Some(1), None, Skip),
+        ] {
+            assert_eq!(table(&facts(max, count)).result, result, "{count:?} of {max:?}");
+        }
+        let small = Facts { below_default: Some(131_072), ..facts(Some(65_536), Some(1)) };
+        assert_eq!(table(&small).result, Warn);
+        assert!(table(&small).text.contains("to 131072"));
+    }
+
+    #[test]
+    fn sysctl_that_cannot_be_written_is_a_warning() {
+        assert_eq!(sysctls(&facts(None, None)).text, "shunt has nothing to set");
+        let max = || write("nf_conntrack_max", 131_072, Ok(()));
+        let writes = Facts { writes: vec![max()], ..facts(None, None) };
+        let text = "shunt will set net.netfilter.nf_conntrack_max = 131072 (now 1)";
+        assert_eq!(sysctls(&writes), Line::ok("conntrack-sysctls", text));
+        let error = io::Error::from_raw_os_error(libc::EROFS);
+        let refused = vec![max(), write("nf_conntrack_buckets", 2, Err(error))];
+        let line = sysctls(&Facts { writes: refused, ..facts(None, None) });
+        assert_eq!(line.result, Warn);
+        assert!(line.text.starts_with("shunt cannot set net.netfilter.nf_conntrack_buckets = 2"));
+        assert!(line.remedy.is_some_and(|remedy| remedy.contains("--net-sysctls")));
+    }
+}

@@ -1,0 +1,207 @@
+//! `shunt explain`: what becomes of a new connection, and why.
+//!
+//! Owns: what the kernel says about a packet ([`facts`]), the verdict ([`mod@judge`]), and its form as
+//! text and JSON ([`report`]). The way through the rules and the reasons in the objects are in
+//! [`shunt_core::explain`].
+//!
+//! Reads only. A probe sends one packet, as any client would.
+
+pub mod facts;
+pub mod judge;
+mod others;
+mod probe;
+pub mod report;
+mod source;
+mod text;
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+
+use shunt_core::explain::{
+    Choice, Code, End, Entry, Finding, Masquerade, Packet, Planned, Tables, Walk, lost_claims,
+    masquerade, node_port_addresses, reasons, walk, why_ignored,
+};
+use shunt_core::model::{ObjectName, Store};
+use shunt_core::plan::{Desired, FrontendKey};
+
+use crate::dataplane::KernelTables;
+use crate::serve::status::Status;
+
+pub use facts::Facts;
+pub use judge::{Verdict, judge};
+pub use probe::{Probe, ProbeError};
+pub use report::Explanation;
+pub use source::{Client, ClientError, Origin};
+
+/// How often a walk through the kernel's tables is repeated when other transactions interfere.
+const ATTEMPTS: usize = 10;
+
+/// What an explanation is made of.
+pub struct Subject<'a> {
+    /// The objects.
+    pub store: &'a Store,
+    /// Their plan.
+    pub desired: &'a Desired,
+    /// The state of the agent; `None` without one.
+    pub status: Option<&'a Status>,
+}
+
+/// The way of a packet with the masquerading of each backend.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Way {
+    /// The way to the end of the rules before routing.
+    pub walk: Walk,
+    /// Why the kernel masquerades, for each backend that the connection may get.
+    pub masquerades: Vec<Option<Masquerade>>,
+}
+
+impl Way {
+    fn of<T: Tables>(packet: &Packet, tables: &mut T) -> Result<Way, T::Error> {
+        let walk = walk(packet, tables)?;
+        let masquerades = walk
+            .choices()
+            .iter()
+            .map(|choice| masquerade(packet, choice.backend, walk.marked, tables))
+            .collect::<Result<_, _>>()?;
+        Ok(Way { walk, masquerades })
+    }
+
+    /// Returns the way by the plan.
+    #[must_use]
+    pub fn planned(packet: &Packet, desired: &Desired) -> Way {
+        let way: Result<Way, Infallible> =
+            Way::of(packet, &mut Planned::new(desired, packet.family()));
+        match way {
+            Ok(way) => way,
+            Err(impossible) => match impossible {},
+        }
+    }
+
+    /// Returns the way by the tables in the kernel, which do not change during it.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn in_kernel(
+        packet: &Packet,
+        tables: &mut KernelTables,
+    ) -> Result<Way, nfnetlink::nft::Error> {
+        let mut before = tables.generation()?;
+        for _ in 1..ATTEMPTS {
+            let way = Way::of(packet, tables)?;
+            let after = tables.generation()?;
+            if before == after {
+                return Ok(way);
+            }
+            before = after;
+        }
+        Way::of(packet, tables)
+    }
+
+    /// Returns true if both lead to the same outcome with the same probabilities. A client's last
+    /// backend is as good as a random choice that contains it. The kernel may masquerade a pod that
+    /// reaches itself because another Service, which the plan of this one lacks, has the pod.
+    #[must_use]
+    pub fn agrees_with(&self, planned: &Way) -> bool {
+        use End::{Dropped, Rejected, Translated, Untouched};
+        match (&self.walk.end, &planned.walk.end) {
+            (Translated { choices, pools, lost, .. }, Translated { choices: wanted, .. }) => {
+                let has =
+                    |choice: &Choice| wanted.iter().position(|it| it.backend == choice.backend);
+                let same_number = pools.is_none() || choices.len() == wanted.len();
+                let same = choices.iter().zip(&self.masquerades).all(|(choice, masquerade)| {
+                    has(choice).is_some_and(|place| {
+                        *masquerade == Some(Masquerade::Hairpin)
+                            || planned.masquerades.get(place) == Some(masquerade)
+                    })
+                });
+                *lost == 0.0 && same_number && same
+            }
+            (Rejected(_), Rejected(_)) | (Dropped(_), Dropped(_)) | (Untouched, Untouched) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Explains what becomes of the first packet of a connection. `kernel` is the way through the
+/// tables in the kernel, and `facts` what else the kernel says; without an agent both are unknown.
+#[must_use]
+pub fn explain(
+    packet: &Packet,
+    subject: &Subject<'_>,
+    kernel: Option<&Way>,
+    facts: &Facts,
+) -> Explanation {
+    let planned = Way::planned(packet, subject.desired);
+    let way = kernel.unwrap_or(&planned);
+    let reasons = reasons(packet, subject.store, subject.desired, &way.walk);
+    let judgement = judge(packet, &reasons, way, &planned, facts, subject.status);
+    Explanation::new(packet, reasons, way, facts, judgement, kernel.is_some())
+}
+
+/// The frontends of a Service, or why it has none.
+pub struct OfService {
+    /// The packets to explain: one for each frontend that the Service claims.
+    pub frontends: Vec<(FrontendKey, IpAddr)>,
+    /// Findings about the Service as a whole.
+    pub findings: Vec<Finding>,
+}
+
+/// Returns the frontends of a Service, with the address at which each is explained. `port` selects
+/// service ports by name or number.
+#[must_use]
+pub fn of_service(name: &ObjectName, port: Option<&str>, subject: &Subject<'_>) -> OfService {
+    let mut findings: Vec<Finding> = why_ignored(name, subject.store).into_iter().collect();
+    findings.extend(lost_claims(name, subject.desired));
+    let wanted = |key: &FrontendKey| {
+        let Some(port) = port else { return true };
+        let service = subject.store.service(name);
+        let mut ports = service.into_iter().flat_map(|service| &service.ports);
+        let number = match key {
+            FrontendKey::Address(_, _, number) | FrontendKey::NodePort(_, _, number) => *number,
+        };
+        ports.any(|own| {
+            (own.port == number || own.node_port == Some(number))
+                && own.protocol == key.protocol()
+                && (&*own.name == port || own.port.to_string() == port)
+        })
+    };
+    let context = subject.desired.node_context();
+    let address = |key: &FrontendKey| match *key {
+        FrontendKey::Address(address, ..) => Some(address),
+        FrontendKey::NodePort(family, ..) => {
+            let context = context?;
+            let all = &context.interface_addresses;
+            let usable = |address: &&IpAddr| {
+                shunt_core::model::Family::of(**address) == family && !address.is_loopback()
+            };
+            match context.node_port_addresses(family) {
+                Some(addresses) => addresses.into_iter().next(),
+                None => context.node_address(family).or_else(|| all.iter().find(usable).copied()),
+            }
+        }
+    };
+    let mut frontends = Vec::new();
+    for key in subject.desired.claimed_by(name).filter(wanted) {
+        match address(&key) {
+            Some(address) => frontends.push((key, address)),
+            None => {
+                let why = context.map(|context| node_port_addresses(context, key.family()));
+                let text = format!("{key} is on no address: {}", why.unwrap_or_default());
+                findings.push(Finding::new(Code::NodePortAddressNotSelected, text));
+            }
+        }
+    }
+    OfService { frontends, findings }
+}
+
+/// Makes the first packet of a connection to a destination.
+#[must_use]
+pub fn packet(client: &Client, destination: IpAddr, protocol: u8, port: u16) -> Packet {
+    let entry = match &client.origin {
+        Origin::Node => Entry::Node,
+        Origin::Interface(interface) => {
+            Entry::Interface(interface.as_ref().map(|it| it.name.as_str().into()))
+        }
+    };
+    Packet { source: client.address, destination, protocol, port, entry }
+}

@@ -1,0 +1,255 @@
+//! The explanation as text: the verdict first, then the way of the packet step by step. The right
+//! column says where a line comes from.
+
+use std::fmt::{self, Display, Formatter};
+use std::net::SocketAddr;
+
+use shunt_core::model::Balancing;
+
+use super::judge::Verdict;
+use super::report::{EndpointReport, Explanation, ServiceExplanation};
+use crate::serve::escape;
+
+/// The maximum number of endpoints in the text; JSON has all.
+const MAX_ENDPOINTS: usize = 20;
+
+/// Returns the verdict and its main reason as a sentence.
+pub(super) fn summary(explanation: &Explanation) -> String {
+    let reason = explanation.findings.first().map(|finding| finding.text.as_str());
+    match (explanation.verdict, reason) {
+        (Verdict::Delivered, reason) => {
+            let to = match explanation.endpoints.iter().filter(|endpoint| endpoint.used).count() {
+                1 => "to the only endpoint".to_owned(),
+                all => format!("to one of {all} endpoints"),
+            };
+            match reason {
+                Some(reason) => format!("{to}; {reason}"),
+                None => to,
+            }
+        }
+        (Verdict::Unknown, Some(reason)) => {
+            let used = explanation.endpoints.iter().filter(|endpoint| endpoint.used);
+            let (blocked, free): (Vec<_>, Vec<_>) =
+                used.partition(|endpoint| endpoint.obstacle.is_some());
+            match (blocked.len(), free.len()) {
+                (0, _) | (_, 0) => reason.to_owned(),
+                (_, free_count) => {
+                    let all = blocked.len() + free_count;
+                    format!("{free_count} of {all} endpoints at random get it; {reason}")
+                }
+            }
+        }
+        (Verdict::NotAService, None) => "no Service has this destination".to_owned(),
+        (_, Some(reason)) => reason.to_owned(),
+        (_, None) => "no reason is known".to_owned(),
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Delivered => "DELIVERED",
+        Verdict::Refused => "REFUSED",
+        Verdict::Dropped => "DROPPED",
+        Verdict::NotAService => "NOT A SERVICE",
+        Verdict::Unknown => "UNKNOWN",
+    }
+}
+
+impl Display for Explanation {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let verdict = match &self.probe {
+            Some(probe) if probe.result == "no-answer" && self.verdict == Verdict::Dropped => {
+                "NO ANSWER"
+            }
+            _ => word(self.verdict),
+        };
+        writeln!(f, "{verdict}  {}\n", escape::line(&self.summary))?;
+        let mut rows = Rows { f, number: 0 };
+        self.source(&mut rows)?;
+        self.frontend(&mut rows)?;
+        self.endpoints(&mut rows)?;
+        if let Some(probe) = &self.probe {
+            rows.row("probe", &probe.text, "sent now")?;
+        }
+        for finding in self.findings.iter().skip(1) {
+            rows.row("finding", &finding.text, finding.code)?;
+        }
+        for unknown in &self.unknown {
+            rows.row("unknown", unknown, "not read")?;
+        }
+        if !self.from_kernel {
+            rows.row(
+                "kernel",
+                "not asked: this explains the plan of the manifests",
+                "--manifests",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Explanation {
+    fn source(&self, rows: &mut Rows<'_, '_>) -> fmt::Result {
+        let packet = &self.packet;
+        let text = match (&packet.interface, packet.from_node) {
+            (_, true) => format!("{}, the node itself", packet.source),
+            (Some(interface), false) => format!("{}, arrives on {interface}", packet.source),
+            (None, false) => format!("{}, by an unknown interface", packet.source),
+        };
+        rows.row("source", &text, "routes")
+    }
+
+    fn frontend(&self, rows: &mut Rows<'_, '_>) -> fmt::Result {
+        let packet = &self.packet;
+        let to = match packet.port {
+            0 => packet.destination.to_string(),
+            port => SocketAddr::new(packet.destination, port).to_string(),
+        };
+        let (Some(service), Some(frontend)) = (&self.service, &self.frontend) else {
+            return rows.row("frontend", &format!("none for {to}"), "plan");
+        };
+        let policy = self.policy.unwrap_or_default();
+        let text =
+            format!("{service}, {} {to}/{}, policy {policy}", frontend.kind, frontend.protocol);
+        let differs = self.has("kernel-differs") || self.has("quarantined");
+        let from = match (self.from_kernel, differs) {
+            (false, _) => "plan",
+            (true, false) => "plan = kernel",
+            (true, true) => "plan, not kernel",
+        };
+        rows.row("frontend", &text, from)?;
+        if let Some(connections) = self.connections {
+            rows.more(&format!("{connections} new connections so far"), "counter")?;
+        }
+        let sources = match self.has("source-not-allowed") {
+            true => "not allowed",
+            false => "allowed",
+        };
+        rows.row("sources", sources, "rules")
+    }
+
+    fn endpoints(&self, rows: &mut Rows<'_, '_>) -> fmt::Result {
+        if self.service.is_none() {
+            return Ok(());
+        }
+        let used: Vec<&EndpointReport> = self.endpoints.iter().filter(|it| it.used).collect();
+        let by_hash = self.load_balancing.is_some_and(|it| it != Balancing::Random.name());
+        let text = match (used.len(), &self.affinity.endpoint, self.endpoints.len()) {
+            (0, _, 0) => "none".to_owned(),
+            (0, _, all) => format!("none of {all} is used"),
+            (_, Some(endpoint), _) => format!("{endpoint}, by session affinity"),
+            (1, ..) if by_hash => "one, by the hash of the source".to_owned(),
+            (1, ..) => "one".to_owned(),
+            (count, ..) if by_hash => {
+                format!("one of {count}, by the hash of the source and its port")
+            }
+            (count, ..) => format!("one of {count} at random"),
+        };
+        rows.row("endpoints", &text, "rules")?;
+        for endpoint in self.endpoints.iter().take(MAX_ENDPOINTS) {
+            let (line, from) = endpoint_line(endpoint);
+            rows.more(&format!("  {line}"), from)?;
+        }
+        if let more @ 1.. = self.endpoints.len().saturating_sub(MAX_ENDPOINTS) {
+            rows.more(&format!("  … and {more} more (--output json)"), "")?;
+        }
+        if used.is_empty() {
+            return Ok(());
+        }
+        let masquerade = match self.masquerade.reason {
+            Some("external-cluster-policy") => "yes: externalTrafficPolicy is Cluster",
+            Some("not-local") => "yes: the client is not a local pod",
+            Some("masquerade-all") => "yes: masqueradeAll",
+            Some("hairpin") => "yes: the client may reach itself",
+            Some("node-to-local-policy") => "yes: the node reaches a frontend with policy Local",
+            Some(other) => other,
+            None if self.has("loopback-proxy") => "no: the proxy connects from this node",
+            None => "no",
+        };
+        rows.row("masquerade", masquerade, "rules")?;
+        for endpoint in used.iter().take(MAX_ENDPOINTS) {
+            if let Some(route) = &endpoint.route {
+                rows.row("route", &format!("{}: {route}", name(endpoint)), "rtnetlink")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name(endpoint: &EndpointReport) -> String {
+    match endpoint.port {
+        Some(port) => SocketAddr::new(endpoint.address, port).to_string(),
+        None => endpoint.address.to_string(),
+    }
+}
+
+fn endpoint_line(endpoint: &EndpointReport) -> (String, &'static str) {
+    let mut text = format!("{:<22}", name(endpoint));
+    let here = if endpoint.local { " (this node)" } else { "" };
+    text.push_str(&format!(
+        " {:<24}",
+        format!("{}{here}", endpoint.node.as_deref().unwrap_or("-"))
+    ));
+    if let Some(why) = endpoint.why {
+        text.push_str(&format!(" not used: {}", why.replace('-', " ")));
+        return (text, "EndpointSlice");
+    }
+    if !endpoint.used {
+        text.push_str(" not used");
+        return (text, "rules");
+    }
+    if let Some(obstacle) = &endpoint.obstacle {
+        text.push_str(&format!(" {obstacle}"));
+        return (text, endpoint.obstacle_source.unwrap_or("rtnetlink"));
+    }
+    match (endpoint.answered, endpoint.unanswered) {
+        (Some(answered), Some(unanswered)) if answered + unanswered > 0 => {
+            text.push_str(&format!(" {answered} connections answered"));
+            if unanswered > 0 {
+                text.push_str(&format!(", {unanswered} not"));
+            }
+            (text, "connection tracking")
+        }
+        _ => {
+            text.push_str(" used");
+            (text, "rules")
+        }
+    }
+}
+
+/// Numbered rows in two columns.
+struct Rows<'a, 'b> {
+    f: &'a mut Formatter<'b>,
+    number: usize,
+}
+
+impl Rows<'_, '_> {
+    fn row(&mut self, name: &str, text: &str, from: &str) -> fmt::Result {
+        self.number += 1;
+        let text = escape::line(text);
+        writeln!(self.f, "{:>2} {name:<11} {text:<72} {from}", self.number)
+    }
+
+    fn more(&mut self, text: &str, from: &str) -> fmt::Result {
+        let line = format!("{:>14} {text:<72} {from}", "");
+        writeln!(self.f, "{}", escape::line(line.trim_end()))
+    }
+}
+
+impl Display for ServiceExplanation {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.frontends.is_empty() {
+            writeln!(f, "{}  Service {} has no frontend", word(self.verdict), self.service)?;
+        }
+        for finding in &self.findings {
+            writeln!(f, "{:<22} {}", finding.code, escape::line(&finding.text))?;
+        }
+        for (number, frontend) in self.frontends.iter().enumerate() {
+            if number > 0 || !self.findings.is_empty() {
+                writeln!(f)?;
+            }
+            write!(f, "{frontend}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! Makes a picture from the kernel's verdict maps alone: no I/O. Their comments name the Services.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use shunt_core::model::ObjectName;
+use shunt_core::plan::{self, FrontendKey};
+
+use super::{Frontend, Picture, Selected, Service, ShortCircuit, Source, State, rate};
+use crate::dataplane::Verdicts;
+use crate::serve::status::Time;
+
+/// What only the objects tell.
+const UNKNOWN: &str = "unknown";
+
+/// Makes a picture of a node without an agent. `before` has the verdicts of the last picture, and the
+/// time since then.
+#[must_use]
+pub fn picture_of_kernel(
+    verdicts: &Verdicts,
+    before: Option<(&Verdicts, Duration)>,
+    selected: &Selected,
+    problems: Vec<String>,
+) -> Picture {
+    let mut services: BTreeMap<ObjectName, BTreeMap<FrontendKey, Frontend>> = BTreeMap::new();
+    for (key, verdict) in verdicts {
+        let (name, port_name) = verdict.label.split_once(':').unwrap_or((&verdict.label, ""));
+        let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+        let name = ObjectName::new(namespace, name);
+        if !selected.has(&name) {
+            continue;
+        }
+        let (address, port) = match *key {
+            FrontendKey::Address(address, _, port) => (Some(address.to_string()), port),
+            FrontendKey::NodePort(_, _, port) => (None, port),
+        };
+        let (main, short_circuit) = plan::Frontend::pools_of(*key);
+        let endpoints = verdict.slots(main);
+        let frontend = Frontend {
+            service: verdict.label.to_string(),
+            port_name: port_name.to_owned(),
+            kind: if address.is_some() { UNKNOWN } else { "NodePort" },
+            address,
+            node_addresses: None,
+            port,
+            protocol: key.protocol().to_string().to_uppercase(),
+            family: key.family().to_string(),
+            policy: UNKNOWN,
+            endpoints_used: endpoints,
+            endpoints_listed: endpoints,
+            new_connections: Some(verdict.connections()),
+            new_connections_per_second: rate(*key, verdict.connections(), before),
+            state: State::NoAgent,
+            reason: None,
+            masquerade: false,
+            topology: None,
+            load_balancing: None,
+            session_affinity_seconds: None,
+            allowed_sources: None,
+            short_circuit: verdict.short_circuit.exists.then(|| ShortCircuit {
+                endpoints_used: verdict.slots(short_circuit),
+                new_connections: Some(verdict.short_circuit.connections),
+            }),
+            endpoints: None,
+            unlisted_connections: None,
+        };
+        services.entry(name).or_default().insert(*key, frontend);
+    }
+    let services = services.into_iter().map(|(name, frontends)| Service {
+        namespace: name.namespace.to_string(),
+        name: name.name.to_string(),
+        internal_traffic_policy: UNKNOWN,
+        external_traffic_policy: UNKNOWN,
+        session_affinity_seconds: None,
+        source_ranges: Vec::new(),
+        health_check_node_port: None,
+        last_change: None,
+        frontends: frontends.into_values().collect(),
+    });
+    Picture {
+        taken: Time::now(),
+        node: String::new(),
+        zone: None,
+        source: Source::Kernel,
+        revision: None,
+        problems,
+        services: services.collect(),
+        ignored: Vec::new(),
+    }
+}

@@ -1,0 +1,434 @@
+//! Makes a picture from objects, their plan and the kernel's verdicts: no I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use foldhash::HashMap;
+use shunt_core::explain::{EndpointView, FrontendView, NotUsed, frontend_view, why_ignored};
+use shunt_core::model::{
+    self, Backend, Family, ObjectName, Protocol, ServicePort, Store, TrafficPolicy,
+};
+use shunt_core::plan::{
+    self, Conflict, Desired, FrontendKey, FrontendKind, LoopbackNodePorts, NodeContext, SourceRange,
+};
+
+use super::connections::TrackedConnections;
+use super::{
+    Endpoint, Frontend, Ignored, LastChange, Picture, Service, ShortCircuit, Source, State, Tracked,
+};
+use crate::dataplane::{Verdict, Verdicts};
+use crate::serve::directory;
+use crate::serve::status::{Status, Time};
+
+/// The Services of a picture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selected {
+    /// All Services.
+    All,
+    /// The Services of this namespace.
+    Namespace(String),
+    /// The Service of this name, with its endpoints.
+    Service(ObjectName),
+}
+
+impl Selected {
+    pub(super) fn has(&self, name: &ObjectName) -> bool {
+        match self {
+            Selected::All => true,
+            Selected::Namespace(namespace) => **namespace == *name.namespace,
+            Selected::Service(wanted) => wanted == name,
+        }
+    }
+
+    fn is_detailed(&self) -> bool {
+        matches!(self, Selected::Service(_))
+    }
+}
+
+/// The state of the kernel.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Kernel<'a> {
+    /// The verdicts; `None` if they are unknown.
+    pub verdicts: Option<&'a Verdicts>,
+    /// The verdicts of the last picture, and the time since then.
+    pub before: Option<(&'a Verdicts, Duration)>,
+    /// The frontends whose verdicts differ from the plan for certain.
+    pub differing: Option<&'a BTreeSet<FrontendKey>>,
+    /// The tracked connections, if asked for.
+    pub connections: Option<&'a TrackedConnections>,
+}
+
+/// The objects of a picture.
+#[derive(Debug, Clone, Copy)]
+pub struct Sources<'a> {
+    /// The objects.
+    pub store: &'a Store,
+    /// Their plan.
+    pub desired: &'a Desired,
+    /// The agent and its revision; `None` for manifests.
+    pub agent: Option<(&'a Status, u64)>,
+    /// The last changes of Services.
+    pub last_changes: &'a [(ObjectName, directory::LastChange)],
+}
+
+/// Returns the planned frontends of these Services whose verdicts in the kernel are others.
+#[must_use]
+pub fn differing(
+    Sources { store, desired, .. }: Sources<'_>,
+    selected: &Selected,
+    verdicts: &Verdicts,
+) -> BTreeSet<FrontendKey> {
+    let services = store.services().filter(|service| selected.has(&service.name));
+    let owned = services.flat_map(|service| {
+        let keys = desired.claimed_by(&service.name);
+        keys.filter(|key| desired.service_of(*key) == Some(&service.name))
+    });
+    let differs = |key: &FrontendKey| {
+        let Some(planned) = desired.frontend(*key) else { return false };
+        let Some(found) = verdicts.get(key) else { return true };
+        let planned = planned.sized(*key, |pools| found.slots(pools));
+        let set = plan::Frontend::pools_of(*key).1.verdicts();
+        let short_circuit = planned.decisions(*key).find(|element| element.set == set);
+        !found.main.exists
+            || found.main.value != planned.verdict(*key).value
+            || found.short_circuit.value != short_circuit.and_then(|element| element.value)
+    };
+    owned.filter(differs).collect()
+}
+
+/// Makes a picture.
+#[must_use]
+pub fn picture(
+    sources: Sources<'_>,
+    kernel: Kernel<'_>,
+    selected: &Selected,
+    problems: Vec<String>,
+) -> Picture {
+    let Sources { store, desired, agent, last_changes } = sources;
+    let context = desired.node_context();
+    let locality = context.map(|context| context.locality()).unwrap_or_default();
+    let mut conflicts: HashMap<FrontendKey, Vec<&Conflict>> = HashMap::default();
+    for conflict in desired.conflicts() {
+        conflicts.entry(conflict.frontend).or_default().push(conflict);
+    }
+    let quarantined = agent.map(|(status, _)| status.rules.quarantined.iter());
+    let quarantined = quarantined.into_iter().flatten().map(|refused| {
+        // The description is that of the frontend, then of its Service.
+        let (frontend, _) = refused.what.split_once(" of ").unwrap_or((&refused.what, ""));
+        (frontend, &*refused.reason)
+    });
+    let painter = Painter {
+        sources,
+        kernel,
+        context: context.map(|context| &**context),
+        detailed: selected.is_detailed(),
+        conflicts,
+        quarantined: quarantined.collect(),
+        last_changes: last_changes.iter().map(|(name, last)| (name, last)).collect(),
+    };
+    let mut services: Vec<&model::Service> =
+        store.services().filter(|service| selected.has(&service.name)).collect();
+    services.sort_by_key(|service| &service.name);
+    let ignored = store.ignored().keys().filter(|name| selected.has(name));
+    let ignored = ignored.filter_map(|name| {
+        let finding = why_ignored(name, store)?;
+        Some(Ignored {
+            namespace: name.namespace.to_string(),
+            name: name.name.to_string(),
+            code: finding.code.as_str(),
+            reason: finding.text,
+        })
+    });
+    Picture {
+        taken: Time::now(),
+        node: locality.node.to_owned(),
+        zone: locality.zone.map(str::to_owned),
+        source: if agent.is_some() { Source::Agent } else { Source::Manifests },
+        revision: agent.map(|(_, revision)| revision),
+        problems,
+        services: services.into_iter().map(|service| painter.service(service)).collect(),
+        ignored: ignored.collect(),
+    }
+}
+
+struct Painter<'a> {
+    sources: Sources<'a>,
+    kernel: Kernel<'a>,
+    context: Option<&'a NodeContext>,
+    detailed: bool,
+    conflicts: HashMap<FrontendKey, Vec<&'a Conflict>>,
+    /// The reasons of the kernel by frontend, as the status writes it.
+    quarantined: BTreeMap<&'a str, &'a str>,
+    last_changes: HashMap<&'a ObjectName, &'a directory::LastChange>,
+}
+
+impl Painter<'_> {
+    fn service(&self, service: &model::Service) -> Service {
+        let mut keys: Vec<(usize, FrontendKind, FrontendKey)> = self
+            .sources
+            .desired
+            .claimed_by(&service.name)
+            .filter_map(|key| {
+                let place = service.ports.iter().position(|port| is_of(port, key))?;
+                Some((place, kind_of(service, key), key))
+            })
+            .collect();
+        keys.sort_unstable();
+        let frontends = keys.into_iter().filter_map(|(place, kind, key)| {
+            Some(self.frontend(service, service.ports.get(place)?, kind, key))
+        });
+        let last_change = self.last_changes.get(&service.name).map(|last| LastChange {
+            received: Time(last.received),
+            committed_after_seconds: last.committed_after,
+        });
+        Service {
+            namespace: service.name.namespace.to_string(),
+            name: service.name.name.to_string(),
+            internal_traffic_policy: policy_word(service.internal_policy),
+            external_traffic_policy: policy_word(service.external_policy),
+            session_affinity_seconds: service.affinity_seconds,
+            source_ranges: service.source_ranges.iter().map(ToString::to_string).collect(),
+            health_check_node_port: service.health_check_node_port,
+            last_change,
+            frontends: frontends.collect(),
+        }
+    }
+
+    fn frontend(
+        &self,
+        service: &model::Service,
+        port: &ServicePort,
+        kind: FrontendKind,
+        key: FrontendKey,
+    ) -> Frontend {
+        let Sources { store, desired, .. } = self.sources;
+        let label = match &*port.name {
+            "" => service.name.to_string(),
+            name => format!("{}:{name}", service.name),
+        };
+        let node_addresses = match key {
+            FrontendKey::Address(..) => None,
+            FrontendKey::NodePort(family, protocol, _) => self
+                .context
+                .and_then(|context| Some((context, context.node_port_addresses(family)?)))
+                .map(|(context, addresses)| {
+                    let is_on = context.options.loopback_node_ports.has(family);
+                    let loopback = (is_on && protocol == Protocol::Tcp)
+                        .then(|| LoopbackNodePorts::address(family));
+                    let all = addresses.into_iter().chain(loopback);
+                    all.map(|address| address.to_string()).collect::<Vec<_>>()
+                })
+                // Manifests do not tell the addresses of interfaces.
+                .filter(|addresses| self.sources.agent.is_some() || !addresses.is_empty()),
+        };
+        let (address, number) = match key {
+            FrontendKey::Address(address, _, port) => (Some(address.to_string()), port),
+            FrontendKey::NodePort(_, _, port) => (None, port),
+        };
+        let policy = match kind {
+            FrontendKind::ClusterIp => service.internal_policy,
+            _ => service.external_policy,
+        };
+        let is_owner = desired.service_of(key) == Some(&service.name);
+        let planned = desired.frontend(key).filter(|_| is_owner);
+        let view = planned.and_then(|_| frontend_view(key, store, desired));
+        let views: &[EndpointView] = view.as_ref().map_or(&[], |view| &view.endpoints);
+        let of_family = |view: &&EndpointView| view.why != Some(NotUsed::OtherFamily);
+        let listed = views.iter().filter(of_family).count();
+        let has_no_address = node_addresses.as_ref().is_some_and(Vec::is_empty);
+        let (state, reason) =
+            self.state(service, key, planned.is_some(), view.as_ref(), has_no_address);
+        let verdict = planned.and(self.kernel.verdicts).map(|all| all.get(&key));
+        let connections = verdict.map(|it| it.map_or(0, Verdict::connections));
+        let short_circuit = planned.filter(|planned| !planned.short_circuit.is_empty());
+        let tracked = planned.and(self.kernel.connections);
+        // Those of the other family matter only if there are no others.
+        let shown = views.iter().filter(|view| listed == 0 || of_family(view));
+        let endpoints = planned
+            .filter(|_| self.detailed)
+            .map(|_| shown.map(|view| self.endpoint(view, key, tracked)).collect());
+        let known: Vec<(IpAddr, u16)> =
+            views.iter().filter_map(|view| Some((view.address, view.port?))).collect();
+        Frontend {
+            service: label,
+            port_name: port.name.to_string(),
+            kind: kind_word(kind),
+            address,
+            node_addresses,
+            port: number,
+            protocol: key.protocol().to_string().to_uppercase(),
+            family: key.family().to_string(),
+            policy: policy_word(policy),
+            endpoints_used: planned
+                .and_then(plan::Frontend::main_pool)
+                .map_or(0, |pool| backends(pool)),
+            endpoints_listed: listed,
+            new_connections: connections,
+            new_connections_per_second: connections
+                .and_then(|now| rate(key, now, self.kernel.before)),
+            state,
+            reason,
+            masquerade: planned.is_some_and(|planned| planned.masquerade),
+            topology: topology(views),
+            load_balancing: planned.map(|planned| planned.balancing.name()),
+            session_affinity_seconds: planned.and_then(|planned| planned.affinity),
+            allowed_sources: planned
+                .and_then(|planned| planned.sources.as_ref())
+                .map(|ranges| ranges.iter().map(range).collect()),
+            short_circuit: short_circuit.map(|planned| ShortCircuit {
+                endpoints_used: backends(&planned.short_circuit),
+                new_connections: verdict.map(|it| it.map_or(0, |it| it.short_circuit.connections)),
+            }),
+            endpoints,
+            unlisted_connections: tracked
+                .filter(|_| self.detailed)
+                .map(|tracked| tracked.to_others(key, &known)),
+        }
+    }
+
+    fn state(
+        &self,
+        service: &model::Service,
+        key: FrontendKey,
+        is_planned: bool,
+        view: Option<&FrontendView>,
+        has_no_address: bool,
+    ) -> (State, Option<String>) {
+        if !is_planned {
+            let conflicts = self.conflicts.get(&key).into_iter().flatten();
+            let mut lost = conflicts.filter(|conflict| conflict.loser == service.name);
+            let reason =
+                lost.next().map(|it| format!("Service {} has it: {}", it.winner, it.reason));
+            return (State::Conflict, reason);
+        }
+        if let Some(reason) = self.quarantined.get(&*key.to_string()) {
+            return (State::Quarantined, Some(format!("the kernel refuses it: {reason}")));
+        }
+        let differs = self.kernel.differing.is_some_and(|keys| keys.contains(&key));
+        if let Some(verdicts) = self.kernel.verdicts.filter(|_| differs) {
+            let exists = verdicts.get(&key).is_some_and(|it| it.main.exists);
+            let (state, reason) = match exists {
+                true => (State::KernelDiffers, "its element in the kernel is not the planned one"),
+                false => (State::NotInKernel, "the kernel has no element for it"),
+            };
+            return (state, Some(format!("{reason}; see shunt status")));
+        }
+        if has_no_address {
+            let reason = "nodePortAddresses select no address of this family".to_owned();
+            return (State::NoAddress, Some(reason));
+        }
+        match view.and_then(|view| view.finding.clone()) {
+            Some(finding) => (State::Unserved(finding.code), Some(finding.text)),
+            None if self.sources.desired.oversized().contains(&service.name) => {
+                (State::Oversized, Some(plan::OVERSIZED.to_owned()))
+            }
+            None => (State::Ok, None),
+        }
+    }
+
+    fn endpoint(
+        &self,
+        view: &EndpointView,
+        key: FrontendKey,
+        tracked: Option<&TrackedConnections>,
+    ) -> Endpoint {
+        let connections = tracked.map(|tracked| {
+            view.port.map_or_else(Tracked::default, |port| tracked.to(key, (view.address, port)))
+        });
+        Endpoint {
+            address: view.address.to_string(),
+            port: view.port,
+            node: view.node.as_deref().map(str::to_owned),
+            local: view.is_local,
+            zone_hints: view.zone_hints.iter().map(ToString::to_string).collect(),
+            ready: view.ready,
+            terminating: view.terminating,
+            used: view.is_used(),
+            probability: view.probability,
+            why: view.why.map(NotUsed::as_str),
+            why_text: view.why.map(NotUsed::text),
+            connections,
+        }
+    }
+}
+
+/// Returns the new connections a second since the last picture. A counter that is smaller than before
+/// has started from zero.
+pub(super) fn rate(
+    key: FrontendKey,
+    now: u64,
+    before: Option<(&Verdicts, Duration)>,
+) -> Option<f64> {
+    let (before, time) = before?;
+    let before = before.get(&key).map_or(0, Verdict::connections);
+    let new = now.checked_sub(before).unwrap_or(now);
+    (!time.is_zero()).then(|| new as f64 / time.as_secs_f64())
+}
+
+/// Returns true if a frontend is one of the service port.
+fn is_of(port: &ServicePort, key: FrontendKey) -> bool {
+    port.protocol == key.protocol()
+        && match key {
+            FrontendKey::Address(_, _, number) => port.port == number,
+            FrontendKey::NodePort(_, _, number) => port.node_port == Some(number),
+        }
+}
+
+/// Returns the kind of a frontend that the Service claims, even if it does not own it.
+fn kind_of(service: &model::Service, key: FrontendKey) -> FrontendKind {
+    match key {
+        FrontendKey::NodePort(..) => FrontendKind::NodePort,
+        FrontendKey::Address(ip, ..) if service.cluster_ips.contains(&ip) => {
+            FrontendKind::ClusterIp
+        }
+        FrontendKey::Address(ip, ..) if service.load_balancer_ips.contains(&ip) => {
+            FrontendKind::Vip
+        }
+        FrontendKey::Address(..) => FrontendKind::ExternalIp,
+    }
+}
+
+fn kind_word(kind: FrontendKind) -> &'static str {
+    match kind {
+        FrontendKind::ClusterIp => "ClusterIP",
+        FrontendKind::Vip => "LoadBalancer",
+        FrontendKind::ExternalIp => "ExternalIP",
+        FrontendKind::NodePort => "NodePort",
+    }
+}
+
+fn policy_word(policy: TrafficPolicy) -> &'static str {
+    match policy {
+        TrafficPolicy::Cluster => "Cluster",
+        TrafficPolicy::Local => "Local",
+    }
+}
+
+/// Returns the hints that leave endpoints out.
+fn topology(views: &[EndpointView]) -> Option<&'static str> {
+    let has = |why| views.iter().any(|view| view.why == Some(why));
+    match (has(NotUsed::OtherNode), has(NotUsed::OtherZone)) {
+        (true, _) => Some("node"),
+        (_, true) => Some("zone"),
+        _ => None,
+    }
+}
+
+/// Writes a range as a prefix, if it is one.
+fn range(range: &SourceRange) -> String {
+    let SourceRange { first, last } = *range;
+    let longest: u8 = if Family::of(first) == Family::V4 { 32 } else { 128 };
+    let prefix = (0..=longest)
+        .filter_map(|length| ipnet::IpNet::new(first, length).ok())
+        .find(|net| net.network() == first && net.broadcast() == last);
+    match prefix {
+        Some(net) => net.to_string(),
+        None => format!("{first}-{last}"),
+    }
+}
+
+/// Returns the number of backends. One that replaces others has several slots.
+fn backends(pool: &[Backend]) -> usize {
+    pool.iter().collect::<BTreeSet<_>>().len()
+}

@@ -1,0 +1,358 @@
+//! The picture as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use shunt_core::model::Balancing;
+
+use super::{Endpoint, Frontend, Picture, Service, State, Tracked};
+use crate::serve::escape;
+use crate::serve::status::Time;
+
+/// The maximum number of problems in the text; JSON has all.
+const MAX_PROBLEMS: usize = 3;
+
+/// The columns of the table of frontends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Columns {
+    /// Masquerade, topology hints, session affinity, source ranges and short circuit, too.
+    pub wide: bool,
+    /// The new connections a second, too.
+    pub rate: bool,
+}
+
+impl Picture {
+    /// Writes the picture as text: problems first.
+    #[must_use]
+    pub fn text(&self, columns: Columns, detailed: bool) -> String {
+        let mut text = String::new();
+        self.write_problems(&mut text);
+        if detailed {
+            for service in &self.services {
+                write_head(&mut text, service, self.taken);
+            }
+        }
+        self.write_frontends(&mut text, columns);
+        if detailed {
+            for service in &self.services {
+                write_reasons(&mut text, service);
+                write_endpoints(&mut text, service);
+            }
+        }
+        self.write_ignored(&mut text, columns.wide || detailed);
+        text
+    }
+
+    fn write_problems(&self, text: &mut String) {
+        for problem in self.problems.iter().take(MAX_PROBLEMS) {
+            line(text, format_args!("PROBLEM  {problem}"));
+        }
+        if let more @ 1.. = self.problems.len().saturating_sub(MAX_PROBLEMS) {
+            line(text, format_args!("… and {more} more problems (shunt status)"));
+        }
+        if !self.problems.is_empty() {
+            text.push('\n');
+        }
+    }
+
+    fn write_frontends(&self, text: &mut String, columns: Columns) {
+        let frontends: Vec<&Frontend> =
+            self.services.iter().flat_map(|service| &service.frontends).collect();
+        if frontends.is_empty() {
+            if self.ignored.is_empty() {
+                line(text, format_args!("no Service has a frontend"));
+            }
+            return;
+        }
+        let mut table = Table::new(&["SERVICE", "KIND", "FRONTEND", "POLICY"]);
+        table.right(&["ENDPOINTS", "CONNECTIONS"]);
+        if columns.rate {
+            table.right(&["RATE"]);
+        }
+        table.left(&["STATE"]);
+        if columns.wide {
+            table.left(&["MASQUERADE", "TOPOLOGY", "AFFINITY", "SOURCES", "SHORT CIRCUIT"]);
+        }
+        for frontend in frontends {
+            table.row(cells(frontend, columns, self));
+        }
+        table.write(text);
+    }
+
+    fn write_ignored(&self, text: &mut String, all: bool) {
+        if self.ignored.is_empty() {
+            return;
+        }
+        if !self.services.is_empty() {
+            text.push('\n');
+        }
+        if all {
+            for ignored in &self.ignored {
+                line(text, format_args!("IGNORED  {}", ignored.reason));
+            }
+            return;
+        }
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for ignored in &self.ignored {
+            *counts.entry(ignored.code).or_default() += 1;
+        }
+        let counts: Vec<String> =
+            counts.iter().map(|(code, count)| format!("{count} {code}")).collect();
+        let total = self.ignored.len();
+        let counts = counts.join(", ");
+        line(text, format_args!("{total} Services without frontends: {counts} (-o wide)"));
+    }
+}
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "{}", escape::line(&line.to_string()));
+}
+
+fn cells(frontend: &Frontend, columns: Columns, picture: &Picture) -> Vec<String> {
+    let Frontend { endpoints_used: used, endpoints_listed: listed, .. } = frontend;
+    let mut cells = vec![
+        frontend.service.clone(),
+        frontend.kind.to_owned(),
+        address(frontend),
+        frontend.policy.to_owned(),
+        format!("{used}/{listed}"),
+        frontend.new_connections.map_or("-".to_owned(), |count| count.to_string()),
+    ];
+    if columns.rate {
+        let rate = frontend.new_connections_per_second;
+        cells.push(rate.map_or("-".to_owned(), |rate| format!("{rate:.1}/s")));
+    }
+    cells.push(frontend.state.to_string());
+    if columns.wide {
+        let none = || "-".to_owned();
+        cells.extend([
+            if frontend.masquerade { "always" } else { "by source" }.to_owned(),
+            match (frontend.topology, picture.zone.as_deref()) {
+                (Some("zone"), Some(zone)) => format!("zone {zone}"),
+                (Some(hints), _) => hints.to_owned(),
+                (None, _) => none(),
+            },
+            frontend.session_affinity_seconds.map_or_else(none, |seconds| format!("{seconds} s")),
+            match &frontend.allowed_sources {
+                None => none(),
+                Some(ranges) if ranges.is_empty() => "nobody".to_owned(),
+                Some(ranges) => ranges.join(","),
+            },
+            frontend
+                .short_circuit
+                .as_ref()
+                .map_or_else(none, |it| format!("{} endpoints", it.endpoints_used)),
+        ]);
+    }
+    cells
+}
+
+/// Writes address, port and protocol. A node port has the node's address, if it is only one.
+fn address(frontend: &Frontend) -> String {
+    let Frontend { port, protocol, family, .. } = frontend;
+    let mut more = String::new();
+    let any = || if family == "IPv4" { "0.0.0.0" } else { "::" }.to_owned();
+    let address = match (&frontend.address, frontend.node_addresses.as_deref()) {
+        (Some(address), _) => address.clone(),
+        (None, None) => any(),
+        (None, Some([])) => "none".to_owned(),
+        (None, Some([first, others @ ..])) => {
+            if !others.is_empty() {
+                more = format!(" (+{})", others.len());
+            }
+            first.clone()
+        }
+    };
+    match address.contains(':') {
+        true => format!("[{address}]:{port}/{protocol}{more}"),
+        false => format!("{address}:{port}/{protocol}{more}"),
+    }
+}
+
+fn write_head(text: &mut String, service: &Service, now: Time) {
+    let Service { namespace, name, .. } = service;
+    line(text, format_args!("{:<16} {namespace}/{name}", "service"));
+    let policies = format!(
+        "internal {}, external {}",
+        service.internal_traffic_policy, service.external_traffic_policy
+    );
+    line(text, format_args!("{:<16} {policies}", "traffic policy"));
+    let mut kinds = service.frontends.iter().filter_map(|frontend| frontend.load_balancing);
+    if let Some(kind) = kinds.find(|kind| *kind != Balancing::Random.name()) {
+        line(text, format_args!("{:<16} {kind}", "load balancing"));
+    }
+    let affinity = match service.session_affinity_seconds {
+        None => "none".to_owned(),
+        Some(seconds) => format!("ClientIP, timeout {seconds} s"),
+    };
+    line(text, format_args!("{:<16} {affinity}", "affinity"));
+    let ranges = match service.source_ranges.is_empty() {
+        true => "all".to_owned(),
+        false => service.source_ranges.join(", "),
+    };
+    line(text, format_args!("{:<16} {ranges}", "source ranges"));
+    if let Some(port) = service.health_check_node_port {
+        line(text, format_args!("{:<16} {port}", "health check"));
+    }
+    if let Some(last) = &service.last_change {
+        let ago = last.received.before(now).as_secs();
+        let took = std::time::Duration::from_secs_f64(last.committed_after_seconds.max(0.0));
+        let received = last.received;
+        let when = format!("{received}, {ago} s ago; committed {took:.1?} later");
+        line(text, format_args!("{:<16} {when}", "last change"));
+    }
+    text.push('\n');
+}
+
+fn write_reasons(text: &mut String, service: &Service) {
+    let mut first = true;
+    for frontend in service.frontends.iter().filter(|it| it.state != State::Ok) {
+        if std::mem::take(&mut first) {
+            text.push('\n');
+        }
+        let (state, reason) = (frontend.state, frontend.reason.as_deref().unwrap_or_default());
+        line(text, format_args!("{} {state}: {reason}", address(frontend)));
+    }
+}
+
+/// Writes a table for each group of frontends of a Service port with the same endpoints.
+fn write_endpoints(text: &mut String, service: &Service) {
+    let mut groups: Vec<(Vec<&Frontend>, &[Endpoint])> = Vec::new();
+    for frontend in &service.frontends {
+        let Some(endpoints) = frontend.endpoints.as_deref() else { continue };
+        let is_same = |(others, of_others): &(Vec<&Frontend>, &[Endpoint])| {
+            let same = |it: &&Frontend| it.service == frontend.service;
+            others.first().is_some_and(same) && are_alike(of_others, endpoints)
+        };
+        match groups.iter_mut().find(|group| is_same(group)) {
+            Some((frontends, _)) => frontends.push(frontend),
+            None => groups.push((vec![frontend], endpoints)),
+        }
+    }
+    for (frontends, endpoints) in groups {
+        let Some(Frontend { service, family, .. }) = frontends.first() else { continue };
+        let mut kinds: Vec<&str> = frontends.iter().map(|it| it.kind).collect();
+        kinds.dedup();
+        text.push('\n');
+        line(text, format_args!("endpoints of {service} ({}, {family})", kinds.join(", ")));
+        if endpoints.is_empty() {
+            line(text, format_args!("  none"));
+            continue;
+        }
+        let with_connections = endpoints.iter().any(|endpoint| endpoint.connections.is_some());
+        let mut table = Table::new(&["ADDRESS", "NODE", "ZONE HINTS", "CONDITION", "USED"]);
+        if with_connections {
+            table.right(&["ESTABLISHED", "SYN_SENT", "UNREPLIED", "OTHER"]);
+        }
+        for (place, endpoint) in endpoints.iter().enumerate() {
+            let mut cells = endpoint_cells(endpoint);
+            if with_connections {
+                let mut sum = Tracked::default();
+                let of =
+                    |frontend: &&Frontend| frontend.endpoints.as_ref()?.get(place)?.connections;
+                frontends.iter().filter_map(of).for_each(|tracked| sum += tracked);
+                let Tracked { established, syn_sent, unreplied, other } = sum;
+                cells.extend(
+                    [established, syn_sent, unreplied, other].map(|number| number.to_string()),
+                );
+            }
+            table.row(cells);
+        }
+        table.write(text);
+        let mut unlisted = Tracked::default();
+        frontends.iter().filter_map(|it| it.unlisted_connections).for_each(|it| unlisted += it);
+        if unlisted != Tracked::default() {
+            let Tracked { established, syn_sent, unreplied, other } = unlisted;
+            line(
+                text,
+                format_args!(
+                    "to endpoints that are not listed any more: {established} established, \
+                     {syn_sent} SYN_SENT, {unreplied} unreplied, {other} other"
+                ),
+            );
+        }
+    }
+}
+
+/// Returns true if two lists differ in their connections only.
+fn are_alike(one: &[Endpoint], other: &[Endpoint]) -> bool {
+    let plain = |endpoint: &Endpoint| Endpoint { connections: None, ..endpoint.clone() };
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| plain(a) == plain(b))
+}
+
+fn endpoint_cells(endpoint: &Endpoint) -> Vec<String> {
+    let Endpoint { address, port, node, .. } = endpoint;
+    let address = match (port, address.contains(':')) {
+        (None, _) => address.clone(),
+        (Some(port), true) => format!("[{address}]:{port}"),
+        (Some(port), false) => format!("{address}:{port}"),
+    };
+    let node = match node {
+        None => "-".to_owned(),
+        Some(node) if endpoint.local => format!("{node} (this node)"),
+        Some(node) => node.clone(),
+    };
+    let hints = match endpoint.zone_hints.is_empty() {
+        true => "-".to_owned(),
+        false => endpoint.zone_hints.join(","),
+    };
+    let condition = match (endpoint.terminating, endpoint.ready) {
+        (true, true) => "ready, terminating",
+        (true, false) => "terminating",
+        (false, true) => "ready",
+        (false, false) => "not ready",
+    };
+    let used = match endpoint.why_text {
+        _ if endpoint.used => format!("{:.1} %", endpoint.probability * 100.0),
+        Some(why) => format!("no: {why}"),
+        None => "no".to_owned(),
+    };
+    vec![address, node, hints, condition.to_owned(), used]
+}
+
+/// A table with aligned columns.
+struct Table {
+    heads: Vec<(&'static str, bool)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new(heads: &[&'static str]) -> Table {
+        let mut table = Table { heads: Vec::new(), rows: Vec::new() };
+        table.left(heads);
+        table
+    }
+
+    fn left(&mut self, heads: &[&'static str]) {
+        self.heads.extend(heads.iter().map(|head| (*head, false)));
+    }
+
+    fn right(&mut self, heads: &[&'static str]) {
+        self.heads.extend(heads.iter().map(|head| (*head, true)));
+    }
+
+    fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    fn write(&self, text: &mut String) {
+        let width = |place: usize, head: &str| {
+            let cells = self.rows.iter().filter_map(|row| row.get(place));
+            cells.map(|cell| cell.chars().count()).chain([head.len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> =
+            self.heads.iter().enumerate().map(|(place, (head, _))| width(place, head)).collect();
+        let heads: Vec<String> = self.heads.iter().map(|(head, _)| (*head).to_owned()).collect();
+        for row in std::iter::once(&heads).chain(&self.rows) {
+            let mut written = String::new();
+            for ((cell, width), (_, right)) in row.iter().zip(&widths).zip(&self.heads) {
+                let _ = match right {
+                    true => write!(written, "{cell:>width$}  "),
+                    false => write!(written, "{cell:<width$}  "),
+                };
+            }
+            line(text, format_args!("{}", written.trim_end()));
+        }
+    }
+}

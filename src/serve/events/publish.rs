@@ -1,0 +1,456 @@
+//! Sending Events to the API server.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use hyper::StatusCode;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, ListParams, PostParams};
+use kube::{Client, Error};
+use shunt_core::model::ObjectName;
+use tokio::time::Instant;
+
+use super::limit::{Decision, Limit};
+use super::writers::{fnv1a, is_writer};
+use super::{Notice, Notices, Regarding};
+use crate::serve::escape;
+use crate::source::kubernetes::{Connection, REQUEST_TIMEOUT};
+use shunt_core::jitter;
+
+/// The reporting controller.
+const CONTROLLER: &str = "shunt";
+/// The maximum length of a note in bytes (`events.k8s.io/v1`, validation).
+const MAX_NOTE: usize = 1024;
+/// The maximum length of an object's name, and of `reportingInstance`, in bytes.
+const MAX_NAME: usize = 253;
+const MAX_INSTANCE: usize = 128;
+/// The delay of Events about Services, and the maximum of its random part: several nodes send them,
+/// and most of those then find that the Event exists. Meanwhile the directory gets the changes that
+/// the dataplane has just programmed.
+const MIN_DELAY: Duration = Duration::from_secs(1);
+const MAX_DELAY: Duration = Duration::from_secs(5);
+/// The pauses before the retries of an Event, which is lost after the last one. Each is prolonged by
+/// a random part, up to as long again: all nodes may send Events at the same time.
+const PAUSES: [Duration; 3] =
+    [Duration::from_secs(2), Duration::from_secs(10), Duration::from_secs(30)];
+
+/// Sends the recorded notices until all recorders are dropped. `nodes` returns the names of the
+/// nodes of the cluster, as far as they are known, and `time` the time of an Event.
+pub async fn publish(
+    notices: Notices,
+    connection: Arc<Connection>,
+    node_name: String,
+    nodes: impl Fn() -> HashSet<Arc<str>>,
+    time: impl Fn() -> SystemTime,
+) {
+    let mut notices = notices.0.lock().await;
+    // The clock of tokio, which tests stop.
+    let now = || Instant::now().into_std();
+    let mut limit = Limit::new(now());
+    let mut forbidden = false;
+    let is_sent_by_others = |notice: &Notice| {
+        let is = !is_writer(&node_name, &nodes(), notice);
+        if is {
+            tracing::debug!(reason = notice.reason, "other nodes send this Event");
+        }
+        is
+    };
+    while let Some(mut notice) = notices.recv().await {
+        // The limits are for what this node sends.
+        if is_sent_by_others(&notice) {
+            continue;
+        }
+        match limit.decide(&notice, now()) {
+            Decision::Drop => continue,
+            Decision::Send => {}
+            Decision::SendCombined => notice.note.insert_str(0, "(combined from similar events): "),
+        }
+        if notice.regarding != Regarding::Node {
+            tokio::time::sleep(MIN_DELAY + MAX_DELAY.mul_f64(jitter::fraction())).await;
+        }
+        // At a start, the nodes become known meanwhile.
+        if is_sent_by_others(&notice) {
+            continue;
+        }
+        let time = time();
+        let mut pauses = PAUSES.iter();
+        loop {
+            let Err(error) = send(&connection, &notice, &node_name, time).await else {
+                forbidden = false;
+                break;
+            };
+            if error.status == Some(StatusCode::FORBIDDEN) {
+                if !std::mem::replace(&mut forbidden, true) {
+                    tracing::warn!(
+                        "API server forbids Events; allow create of events.k8s.io: {}",
+                        error.text
+                    );
+                }
+                break;
+            }
+            if error.is_final {
+                // The next Event may be valid.
+                tracing::warn!(
+                    reason = notice.reason,
+                    "API server rejected an Event: {}",
+                    error.text
+                );
+                break;
+            }
+            let Some(pause) = pauses.next() else {
+                tracing::debug!(reason = notice.reason, "Event lost: {}", error.text);
+                break;
+            };
+            tokio::time::sleep(pause.mul_f64(1.0 + jitter::fraction())).await;
+        }
+    }
+}
+
+struct Failure {
+    text: String,
+    /// The status of the answer, if there was one.
+    status: Option<StatusCode>,
+    /// A retry would fail again.
+    is_final: bool,
+}
+
+async fn send(
+    connection: &Connection,
+    notice: &Notice,
+    node_name: &str,
+    time: SystemTime,
+) -> Result<(), Failure> {
+    let uid = match &notice.regarding {
+        // kubectl and the kubelet use the name as the uid of a Node.
+        Regarding::Node => Some(node_name.to_owned()),
+        Regarding::Service(service) => match uid(connection, service).await {
+            // Without the uid, `kubectl get events` still shows the Event.
+            Err(error) if error.is_final => None,
+            found => found?,
+        },
+    };
+    let event = event(notice, node_name, uid, time);
+    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+    let sent = ask(connection, async |client| {
+        Api::namespaced(client, namespace).create(&PostParams::default(), &event).await
+    });
+    match sent.await {
+        // Another node was faster, or the answer to an earlier attempt was lost.
+        Err(error) if error.status == Some(StatusCode::CONFLICT) => Ok(()),
+        sent => sent.map(drop),
+    }
+}
+
+/// Returns the uid of a Service, or `None` if the Service is gone. `kubectl describe` finds Events
+/// by it. The request is a list of one, which kube-proxy's role allows.
+async fn uid(connection: &Connection, service: &ObjectName) -> Result<Option<String>, Failure> {
+    let ObjectName { namespace, name } = service;
+    // Version 0: from the server's cache.
+    let one = ListParams::default().fields(&format!("metadata.name={name}")).at("0");
+    let list = ask(connection, async |client| {
+        Api::<Service>::namespaced(client, namespace).list_metadata(&one).await
+    });
+    Ok(list.await?.items.into_iter().find_map(|service| service.metadata.uid))
+}
+
+/// Sends a request and returns the answer.
+async fn ask<T>(
+    connection: &Connection,
+    request: impl AsyncFnOnce(Client) -> Result<T, Error>,
+) -> Result<T, Failure> {
+    let (number, client) = connection.client();
+    match tokio::time::timeout(REQUEST_TIMEOUT, request(client)).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(Error::Api(status))) => {
+            let code = StatusCode::from_u16(status.code).unwrap_or_default();
+            if code == StatusCode::UNAUTHORIZED {
+                connection.renew(number);
+            }
+            let passes = [StatusCode::UNAUTHORIZED, StatusCode::TOO_MANY_REQUESTS].contains(&code);
+            let is_final = code.is_client_error() && !passes;
+            Err(Failure { text: status.message, status: Some(code), is_final })
+        }
+        // A request that cannot be made, or an answer that cannot be read.
+        Ok(Err(error @ (Error::BuildRequest(_) | Error::SerdeError(_)))) => {
+            Err(Failure { text: error.to_string(), status: None, is_final: true })
+        }
+        Ok(Err(error)) => {
+            connection.renew(number);
+            Err(Failure { text: error.to_string(), status: None, is_final: false })
+        }
+        Err(_) => {
+            let text = format!("no answer within {REQUEST_TIMEOUT:?}");
+            Err(Failure { text, status: None, is_final: false })
+        }
+    }
+}
+
+/// Returns the name of an Event. All nodes give the same name to an Event about the same Service
+/// for the same reason, so that there is one in the whole cluster.
+fn event_name(notice: &Notice, node_name: &str, uid: Option<&str>, time: Timestamp) -> String {
+    match &notice.regarding {
+        Regarding::Node => {
+            let suffix = format!(".{:x}", time.as_nanosecond());
+            // A label must not end with a dash.
+            let start = cut(node_name, MAX_NAME - suffix.len()).trim_end_matches(['-', '.']);
+            format!("{start}{suffix}")
+        }
+        Regarding::Service(service) => {
+            let parts = [CONTROLLER, uid.unwrap_or_default(), notice.reason].join("/");
+            format!("{}.{:016x}", service.name, fnv1a(&parts))
+        }
+    }
+}
+
+/// Returns the object. Events about a Node are in the namespace `default`.
+fn event(notice: &Notice, node_name: &str, uid: Option<String>, time: SystemTime) -> Event {
+    let time = Timestamp::try_from(time).unwrap_or_default();
+    let (kind, namespace, name) = match &notice.regarding {
+        Regarding::Node => ("Node", None, node_name),
+        Regarding::Service(service) => {
+            ("Service", Some(service.namespace.to_string()), &*service.name)
+        }
+    };
+    let type_ = if notice.is_warning { "Warning" } else { "Normal" };
+    Event {
+        metadata: ObjectMeta {
+            name: Some(event_name(notice, node_name, uid.as_deref(), time)),
+            namespace: Some(namespace.clone().unwrap_or_else(|| "default".to_owned())),
+            ..ObjectMeta::default()
+        },
+        event_time: Some(MicroTime(time)),
+        reporting_controller: Some(CONTROLLER.to_owned()),
+        reporting_instance: Some(
+            cut(&format!("{CONTROLLER}-{node_name}"), MAX_INSTANCE).to_owned(),
+        ),
+        type_: Some(type_.to_owned()),
+        reason: Some(notice.reason.to_owned()),
+        action: Some(notice.action.to_owned()),
+        regarding: Some(ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some(kind.to_owned()),
+            namespace,
+            name: Some(name.to_owned()),
+            uid,
+            ..ObjectReference::default()
+        }),
+        note: Some(cut(&escape::line(&notice.note), MAX_NOTE).to_owned()),
+        ..Event::default()
+    }
+}
+
+/// The start of a text, at most so many bytes.
+fn cut(text: &str, bytes: usize) -> &str {
+    let mut end = text.len().min(bytes);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::collections::btree_map::Entry;
+    use std::sync::Mutex;
+
+    use hyper::{Method, Request};
+    use serde_json::Value;
+
+    use super::*;
+    use crate::serve::events::Recorder;
+    use crate::serve::events::Scope;
+
+    #[test]
+    fn an_event_is_what_the_api_takes() {
+        let notice = Notice {
+            regarding: Regarding::Service(ObjectName::new("shop", "web")),
+            scope: Scope::Cluster,
+            is_warning: true,
+            reason: "FrontendConflict",
+            action: "ProgramService",
+            note: "ä".repeat(MAX_NOTE),
+        };
+        let now = SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000_000_000_001);
+        let event = json(event(&notice, "node-1", Some("0a-1b".to_owned()), now));
+        assert_eq!(
+            (&event["apiVersion"], &event["kind"]),
+            (&"events.k8s.io/v1".into(), &"Event".into())
+        );
+        assert_eq!(event["metadata"]["namespace"], "shop");
+        assert_eq!(event["metadata"]["name"], "web.dccbcbebcaf27234");
+        assert_eq!(event["eventTime"], "2017-07-14T02:40:00.000001Z");
+        assert_eq!(event["regarding"]["namespace"], "shop");
+        assert_eq!(event["regarding"]["uid"], "0a-1b");
+        assert_eq!(event["reportingInstance"], "shunt-node-1");
+        assert_eq!(event["note"].as_str().map(str::len), Some(MAX_NOTE));
+    }
+
+    #[test]
+    fn events_about_the_node_are_in_the_default_namespace() {
+        let notice = Notice {
+            regarding: Regarding::Node,
+            scope: Scope::Node,
+            is_warning: false,
+            reason: "Starting",
+            action: "StartShunt",
+            note: String::new(),
+        };
+        let event = json(event(&notice, "node-1", None, SystemTime::now()));
+        assert_eq!(event["metadata"]["namespace"], "default");
+        assert_eq!(event["type"], "Normal");
+        assert!(event["regarding"].get("namespace").is_none());
+    }
+
+    fn json(event: Event) -> Value {
+        serde_json::to_value(event).unwrap()
+    }
+
+    /// An API server that keeps Events by their names, or answers with the next of `failures`.
+    #[derive(Default)]
+    struct Server {
+        events: Mutex<BTreeMap<String, Value>>,
+        failures: Mutex<Vec<u16>>,
+        requests: Mutex<usize>,
+        uids: Mutex<usize>,
+    }
+
+    impl Server {
+        fn connection(self: &Arc<Server>) -> Arc<Connection> {
+            let server = self.clone();
+            let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+                let server = server.clone();
+                async move {
+                    let method = request.method().clone();
+                    let body = request.into_body().collect_bytes().await.unwrap();
+                    let (status, body) = server.answer(&method, &body);
+                    let body = kube::client::Body::from(body.into_bytes());
+                    let answer = hyper::Response::builder().status(status).body(body).unwrap();
+                    Ok::<_, std::convert::Infallible>(answer)
+                }
+            });
+            let client = kube::Client::new(service, "default");
+            Arc::new(Connection::new(move || Ok(client.clone())).unwrap())
+        }
+
+        fn answer(&self, method: &Method, body: &[u8]) -> (u16, String) {
+            if method == Method::GET {
+                *self.uids.lock().unwrap() += 1;
+                return (200, r#"{"items":[{"metadata":{"uid":"0a-1b"}}]}"#.to_owned());
+            }
+            *self.requests.lock().unwrap() += 1;
+            let refusal = |code: u16| {
+                let message = format!("refused with {code}");
+                (
+                    code,
+                    format!(
+                        r#"{{"kind":"Status","status":"Failure","message":"{message}","code":{code}}}"#
+                    ),
+                )
+            };
+            if let Some(code) = self.failures.lock().unwrap().pop() {
+                return refusal(code);
+            }
+            let event: Value = serde_json::from_slice(body).unwrap();
+            let name = event["metadata"]["name"].as_str().unwrap().to_owned();
+            match self.events.lock().unwrap().entry(name) {
+                Entry::Occupied(_) => refusal(409),
+                Entry::Vacant(vacant) => {
+                    vacant.insert(event);
+                    (201, "{}".to_owned())
+                }
+            }
+        }
+
+        fn regarding(&self, kind: &str) -> Vec<Value> {
+            let events = self.events.lock().unwrap();
+            let of_kind = |event: &&Value| event["regarding"]["kind"] == kind;
+            events.values().filter(of_kind).cloned().collect()
+        }
+    }
+
+    fn conflict(loser: &str) -> Notice {
+        Notice {
+            regarding: Regarding::Service(ObjectName::new("shop", loser)),
+            scope: Scope::Cluster,
+            is_warning: true,
+            reason: "FrontendConflict",
+            action: "ProgramService",
+            note: "198.51.100.7:80 belongs to the older Service shop/a".to_owned(),
+        }
+    }
+
+    fn starting() -> Notice {
+        Notice {
+            regarding: Regarding::Node,
+            scope: Scope::Node,
+            is_warning: false,
+            reason: "Starting",
+            action: "StartShunt",
+            note: String::new(),
+        }
+    }
+
+    async fn publish_from(
+        server: &Arc<Server>,
+        node: &str,
+        nodes: &HashSet<Arc<str>>,
+        told: impl IntoIterator<Item = Notice>,
+    ) {
+        let (recorder, notices) = Recorder::new();
+        told.into_iter().for_each(|notice| recorder.record(notice));
+        drop(recorder);
+        // Events of two periods have different names.
+        let time = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_500_000_000);
+        publish(notices, server.connection(), node.to_owned(), || nodes.clone(), time).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_few_of_thousands_of_nodes_make_one_event_about_a_service() {
+        let server = Arc::new(Server::default());
+        let nodes: HashSet<Arc<str>> = (0..5000).map(|n| format!("node-{n}").into()).collect();
+        for node in &nodes {
+            let told = [starting(), conflict("web"), conflict("other")];
+            publish_from(&server, node, &nodes, told).await;
+        }
+        assert_eq!(server.regarding("Service").len(), 2, "one for each Service");
+        assert_eq!(server.regarding("Node").len(), 5000, "one for each node");
+        // Five nodes ask for the uid and send the Event. A 409 is an answer, and not tried again.
+        assert_eq!(*server.requests.lock().unwrap(), 5000 + 2 * 5);
+        assert_eq!(*server.uids.lock().unwrap(), 2 * 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_with_a_cause_on_one_node_comes_from_this_node() {
+        let server = Arc::new(Server::default());
+        let nodes: HashSet<Arc<str>> = (0..5000).map(|n| format!("node-{n}").into()).collect();
+        let unbound = Notice { scope: Scope::Node, ..conflict("web") };
+        publish_from(&server, "another", &nodes, [conflict("other"), unbound]).await;
+        let events = server.regarding("Service");
+        assert_eq!(events.len(), 1);
+        assert_eq!(events[0]["regarding"]["name"], "web");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rejected_event_does_not_silence_the_next() {
+        for code in [400, 403, 404, 413, 422] {
+            let server = Arc::new(Server::default());
+            server.failures.lock().unwrap().push(code);
+            publish_from(&server, "node-1", &HashSet::new(), [starting(), conflict("web")]).await;
+            assert_eq!(server.regarding("Node").len(), 0, "{code}");
+            assert_eq!(server.regarding("Service").len(), 1, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_is_tried_again_while_the_server_is_busy() {
+        let server = Arc::new(Server::default());
+        server.failures.lock().unwrap().extend([503, 429, 500]);
+        publish_from(&server, "node-1", &HashSet::new(), [starting()]).await;
+        assert_eq!(server.regarding("Node").len(), 1);
+    }
+}

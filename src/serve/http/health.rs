@@ -1,0 +1,259 @@
+//! `/healthz` for load balancers and `/livez` for probes, as kube-proxy answers them.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use shunt_core::model::Family;
+use tokio::sync::watch;
+
+use super::connections::Connections;
+use super::protocol::{Answer, Handler, RETRY};
+use super::server::{Bind, OnPort, Server, Unbound};
+use crate::serve::metrics::{Metrics, Probe};
+
+/// The health of the agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// The time of the last successful sync; `None` before the first commit.
+    pub last_updated: Option<SystemTime>,
+    /// The age of the oldest change that the kernel does not have.
+    pub waiting: Option<Duration>,
+    /// The age of the oldest change whose stale flows connection tracking may still have.
+    pub unswept: Option<Duration>,
+    /// The maximum age of both: twice the sync period.
+    pub patience: Duration,
+    /// False if load balancers should send no new traffic to this node.
+    pub node_eligible: bool,
+    /// The families of the node. A transaction covers all of them.
+    pub families: Vec<Family>,
+}
+
+/// Returns the current health.
+pub type HealthSource = Arc<dyn Fn() -> Health + Send + Sync>;
+
+impl Health {
+    /// Returns true if no change is overdue. That holds before the first change, too.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        [self.waiting, self.unswept].into_iter().flatten().all(|age| age < self.patience)
+    }
+
+    /// Returns true if no change is overdue and the first commit is done.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_live() && self.last_updated.is_some()
+    }
+
+    fn answer(&self, probe: Probe, now: SystemTime) -> Answer {
+        let (healthy, node_eligible) = match probe {
+            Probe::Healthz => (self.is_ready(), Some(self.node_eligible)),
+            Probe::Livez => (self.is_live(), None),
+        };
+        let good = healthy && node_eligible.unwrap_or(true);
+        let updated = self.last_updated.map(time);
+        let families = self.families.iter().filter_map(|family| {
+            let last_updated = updated.clone()?;
+            Some((family.to_string(), FamilyHealth { last_updated, healthy }))
+        });
+        let body = ProxyHealth {
+            // kube-proxy returns the current time while nothing waits.
+            last_updated: match &updated {
+                _ if good => time(now),
+                Some(updated) => updated.clone(),
+                None => NEVER.to_owned(),
+            },
+            current_time: time(now),
+            node_eligible,
+            healthy,
+            status: families.collect(),
+        };
+        Answer::json(good, serde_json::to_string(&body).unwrap_or_default())
+    }
+}
+
+/// The zero time of Go.
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+/// Writes a time as Go does: RFC 3339 with as many digits of a second as needed.
+fn time(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time).unwrap_or_default().to_string()
+}
+
+/// kube-proxy's `ProxyHealth`; the order of the fields is that of its JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProxyHealth {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    status: BTreeMap<String, FamilyHealth>,
+}
+
+/// kube-proxy's `ProxierHealth`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyHealth {
+    last_updated: String,
+    healthy: bool,
+}
+
+/// The purpose of the health server, in messages.
+pub const HEALTH_PURPOSE: &str = "/healthz and /livez";
+
+/// Serves for ever, at the current address of `bind`.
+///
+/// # Errors
+/// If the port cannot be bound and [`Bind::hard_fail`] is set.
+pub async fn serve_health(
+    bind: watch::Receiver<Bind>,
+    health: HealthSource,
+    metrics: Metrics,
+    connections: Connections,
+    on_port: OnPort,
+) -> Result<Infallible, Unbound> {
+    let (purpose, field) = (HEALTH_PURPOSE, "healthzBindAddress");
+    let server = Server { purpose, field, retry: RETRY, connections, on_port };
+    server.serve(bind, handler(health, metrics)).await
+}
+
+fn handler(health: HealthSource, metrics: Metrics) -> Handler {
+    Arc::new(move |path, _| {
+        let probe = match path {
+            "/healthz" => Probe::Healthz,
+            "/livez" => Probe::Livez,
+            _ => return None,
+        };
+        let answer = health().answer(probe, SystemTime::now());
+        metrics.probed(probe, answer.status.as_u16());
+        Some(answer.into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::connections::Limits;
+    use super::super::protocol::{self, ask, get};
+    use super::*;
+    use crate::serve::metrics::Format;
+
+    fn fresh() -> Health {
+        Health {
+            last_updated: Some(SystemTime::UNIX_EPOCH + Duration::from_millis(990_500)),
+            waiting: None,
+            unswept: None,
+            patience: Duration::from_secs(60),
+            node_eligible: true,
+            families: Family::ALL.to_vec(),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_state_is_served_and_slow_clients_do_not_stop_it() {
+        let state = Arc::new(Mutex::new(Health { last_updated: None, ..fresh() }));
+        let shown = state.clone();
+        let source: HealthSource =
+            Arc::new(move || shown.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let metrics = Metrics::new(&Family::ALL);
+        let handler = handler(source, metrics.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let limits = Limits { connections: 2, ..Limits::default() };
+        let connections = Connections::new(limits);
+        tokio::spawn(async move { protocol::accept(&listener, handler, &connections).await });
+
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 503 "));
+        *state.lock().expect("a lock") = fresh();
+        let answer = get(address, "/livez").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains("Content-Type: application/json\r\n"), "{answer}");
+        assert!(answer.contains("X-Content-Type-Options: nosniff\r\n"), "{answer}");
+        let answer = ask(address, "HEAD /livez", "").await;
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n"), "{answer}");
+        let answer = get(address, "/other").await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        assert!(answer.ends_with("\r\n\r\n404 page not found\n"), "{answer}");
+        let answer = ask(address, "POST /healthz", "Content-Length: 0\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+        assert!(answer.contains("Allow: GET, HEAD\r\n"), "{answer}");
+        let scraped = metrics.exposition(Format::Text);
+        for counted in [
+            "kubeproxy_proxy_healthz_total{code=\"503\"} 1\n",
+            "kubeproxy_proxy_livez_total{code=\"200\"} 2\n",
+        ] {
+            assert!(scraped.contains(counted), "{counted}{scraped}");
+        }
+
+        let mut slow = Vec::new();
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(address).await.expect("the kernel's queue");
+            stream.write_all(b"GET /healthz HT").await.expect("room in the buffer");
+            slow.push(stream);
+        }
+        assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200 "));
+    }
+
+    #[test]
+    fn healthz_minds_the_node_and_livez_does_not() {
+        let waiting = |seconds| Some(Duration::from_secs(seconds));
+        for (health, healthz, livez) in [
+            (fresh(), 200, 200),
+            // Nothing is programmed yet: traffic should go elsewhere, but a restart would not help.
+            (Health { last_updated: None, ..fresh() }, 503, 200),
+            (Health { last_updated: None, waiting: waiting(60), ..fresh() }, 503, 503),
+            (Health { waiting: waiting(59), ..fresh() }, 200, 200),
+            (Health { waiting: waiting(60), ..fresh() }, 503, 503),
+            (Health { unswept: waiting(59), ..fresh() }, 200, 200),
+            (Health { unswept: waiting(60), ..fresh() }, 503, 503),
+            (Health { node_eligible: false, ..fresh() }, 503, 200),
+        ] {
+            let status = |probe| health.answer(probe, SystemTime::now()).status.as_u16();
+            assert_eq!(
+                (status(Probe::Healthz), status(Probe::Livez)),
+                (healthz, livez),
+                "{health:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_answers_are_kube_proxys_to_the_byte() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_nanos(1_000_000_000_120);
+        let behind = Health { waiting: Some(Duration::from_secs(90)), ..fresh() };
+        let v4 = Health { families: vec![Family::V4], ..fresh() };
+        for (health, probe, expected) in [
+            (
+                fresh(),
+                Probe::Healthz,
+                r#"{"lastUpdated":"1970-01-01T00:16:40.00000012Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
+            ),
+            (
+                behind,
+                Probe::Livez,
+                r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","healthy":false,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false},"IPv6":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":false}}}"#,
+            ),
+            (
+                Health { node_eligible: false, ..v4 },
+                Probe::Healthz,
+                r#"{"lastUpdated":"1970-01-01T00:16:30.5Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":false,"healthy":true,"status":{"IPv4":{"lastUpdated":"1970-01-01T00:16:30.5Z","healthy":true}}}"#,
+            ),
+            (
+                Health { last_updated: None, ..fresh() },
+                Probe::Healthz,
+                r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"1970-01-01T00:16:40.00000012Z","nodeEligible":true,"healthy":false}"#,
+            ),
+        ] {
+            assert_eq!(health.answer(probe, now).body, expected);
+        }
+    }
+}

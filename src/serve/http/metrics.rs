@@ -1,0 +1,176 @@
+//! The metrics server, with the pages of kube-proxy's `metricsBindAddress` except profiles.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use hyper::header::{ACCEPT, HeaderMap};
+use tokio::sync::watch;
+
+use super::connections::Connections;
+use super::protocol::{Answer, Handler, JSON, PLAIN_TEXT, Page, RETRY, SharedPage};
+use super::server::{Bind, OnPort, Server, Unbound};
+use crate::serve::metrics::{Format, Metrics};
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves for ever, at the current address of `bind`. `configz` is the configuration in force as
+/// JSON, the body of that page.
+///
+/// # Errors
+/// If the port cannot be bound and [`Bind::hard_fail`] is set.
+pub async fn serve_metrics(
+    bind: watch::Receiver<Bind>,
+    metrics: Metrics,
+    configz: watch::Receiver<String>,
+    connections: Connections,
+    on_port: OnPort,
+) -> Result<Infallible, Unbound> {
+    let (purpose, field) = ("metrics", "metricsBindAddress");
+    let server = Server { purpose, field, retry: RETRY, connections, on_port };
+    server.serve(bind, handler(metrics, configz)).await
+}
+
+fn handler(metrics: Metrics, configz: watch::Receiver<String>) -> Handler {
+    let all = metrics.clone();
+    let all = Exposition::new(move |format| all.exposition(format));
+    let own = metrics.clone();
+    let own = Exposition::new(move |format| own.slis(format));
+    Arc::new(move |path, headers| {
+        let answer = match path {
+            "/metrics" => return Some(all.get(headers)),
+            "/metrics/slis" => return Some(own.get(headers)),
+            // The health of this server only; the health server has that of the dataplane.
+            "/healthz" | "/healthz/ping" => {
+                metrics.pinged();
+                Answer::ok(PLAIN_TEXT, "ok".to_owned())
+            }
+            "/configz" => Answer::ok(JSON, configz.borrow().clone()),
+            "/proxyMode" => Answer::ok(PLAIN_TEXT, "nftables".to_owned()),
+            _ => return None,
+        };
+        Some(answer.into())
+    })
+}
+
+/// A page of metrics in both formats.
+struct Exposition {
+    text: SharedPage,
+    open_metrics: SharedPage,
+}
+
+impl Exposition {
+    fn new(encode: impl Fn(Format) -> String + Clone + Send + Sync + 'static) -> Exposition {
+        let page = |format, content_type| {
+            let encode = encode.clone();
+            SharedPage::new(move || Answer::ok(content_type, encode(format)))
+        };
+        Exposition {
+            text: page(Format::Text, TEXT),
+            open_metrics: page(Format::OpenMetrics, OPEN_METRICS),
+        }
+    }
+
+    fn get(&self, headers: &HeaderMap) -> Page {
+        let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+        match negotiate(accepts.flat_map(|value| value.split(','))) {
+            Format::Text => self.text.get(),
+            Format::OpenMetrics => self.open_metrics.get(),
+        }
+    }
+}
+
+/// Chooses the format by the parts of an `Accept` header: the text format, as kube-proxy does,
+/// unless the client accepts OpenMetrics and no text.
+fn negotiate<'a>(accepts: impl Iterator<Item = &'a str>) -> Format {
+    let (mut takes_open_metrics, mut takes_text) = (false, false);
+    for accept in accepts {
+        let mut parts = accept.split(';').map(str::trim);
+        let media = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
+        let value = |name: &str| {
+            let found = parameters.iter().find(|(key, _)| key.trim().eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.trim().trim_matches('"'))
+        };
+        let quality: f64 = value("q").and_then(|q| q.parse().ok()).unwrap_or(1.0);
+        let takes = match (&*media, value("version")) {
+            ("application/openmetrics-text", None | Some("1.0.0" | "0.0.1")) => {
+                &mut takes_open_metrics
+            }
+            ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => &mut takes_text,
+            _ => continue,
+        };
+        *takes |= quality > 0.0;
+    }
+    if takes_open_metrics && !takes_text { Format::OpenMetrics } else { Format::Text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::{self, ask, get};
+    use super::*;
+    use shunt_core::model::Family;
+
+    #[test]
+    fn clients_get_the_format_that_they_ask_for() {
+        // What Prometheus 3 and 2 send.
+        let prometheus_3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+            application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;\
+            escaping=allow-utf-8;q=0.3,text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+        let prometheus_2 = "application/openmetrics-text; version=1.0.0,\
+            application/openmetrics-text; version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        for (accept, expected) in [
+            (prometheus_3, Format::Text),
+            (prometheus_2, Format::Text),
+            ("application/openmetrics-text", Format::OpenMetrics),
+            ("application/openmetrics-text;version=1.0.0,text/plain;q=0", Format::OpenMetrics),
+            ("", Format::Text),
+            ("*/*", Format::Text),
+            ("text/plain;version=0.0.4;q=1,*/*;q=0.1", Format::Text),
+            ("text/plain, application/openmetrics-text;q=0.5", Format::Text),
+            ("application/openmetrics-text;version=2.0.0", Format::Text),
+            ("application/openmetrics-text;q=0", Format::Text),
+            (
+                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily",
+                Format::Text,
+            ),
+        ] {
+            assert_eq!(negotiate(accept.split(',')), expected, "{accept}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_pages_are_kube_proxys() {
+        let metrics = Metrics::new(&Family::ALL);
+        let listener = protocol::listen(([127, 0, 0, 1], 0).into(), false).expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (_configz, shown) = watch::channel("{}".to_owned());
+        let handler = handler(metrics, shown);
+        let connections = Connections::default();
+        tokio::spawn(async move { protocol::accept(&listener, handler, &connections).await });
+        for (path, content_type, body) in [
+            ("/healthz", PLAIN_TEXT, "ok"),
+            ("/healthz/ping", PLAIN_TEXT, "ok"),
+            ("/proxyMode", PLAIN_TEXT, "nftables"),
+            ("/configz", JSON, "{}"),
+        ] {
+            let answer = get(address, path).await;
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            assert!(answer.contains(&format!("Content-Type: {content_type}\r\n")), "{answer}");
+            assert!(answer.contains("X-Content-Type-Options: nosniff\r\n"), "{answer}");
+            assert!(answer.ends_with(&format!("\r\n\r\n{body}")), "{answer}");
+        }
+        let answer = get(address, "/metrics").await;
+        assert!(answer.contains(&format!("Content-Type: {TEXT}\r\n")), "{answer}");
+        assert!(answer.contains("\nshunt_commits_total 0\n"), "{answer}");
+        let accept = "Accept: application/openmetrics-text\r\n";
+        let answer = ask(address, "GET /metrics", accept).await;
+        assert!(answer.contains(&format!("Content-Type: {OPEN_METRICS}\r\n")), "{answer}");
+        assert!(answer.ends_with("# EOF\n"), "{answer}");
+        let answer = get(address, "/metrics/slis").await;
+        let counted =
+            "kubernetes_healthchecks_total{name=\"ping\",type=\"healthz\",status=\"success\"} 2";
+        assert!(answer.contains(counted), "{answer}");
+        assert!(get(address, "/debug/pprof/").await.starts_with("HTTP/1.1 404 "));
+    }
+}

@@ -1,0 +1,216 @@
+//! The servers of `healthCheckNodePort`: load balancers ask which nodes have endpoints of a
+//! Service.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hyper::header::HeaderValue;
+use shunt_core::model::ObjectName;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::HealthSource;
+use super::connections::Connections;
+use super::protocol::{self, Answer, Handler, RETRY};
+use crate::serve::metrics::{Metrics, Server};
+
+/// The health of a Service at one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceHealth {
+    /// The Service, by namespace and name.
+    pub service: ObjectName,
+    /// The number of ready endpoints on this node.
+    pub local_endpoints: usize,
+}
+
+/// The addresses to listen on, with the answer at each.
+pub type ServiceHealths = BTreeMap<SocketAddr, ServiceHealth>;
+
+impl ServiceHealth {
+    /// Returns the answer to any path, byte for byte that of kube-proxy.
+    fn answer(&self, agent_healthy: bool) -> Answer {
+        let ServiceHealth { service, local_endpoints } = self;
+        let body = format!(
+            "{{\n\t\"service\": {{\n\t\t\"namespace\": {},\n\t\t\"name\": {}\n\t}},\n\t\
+             \"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {agent_healthy}\n}}",
+            serde_json::Value::from(&*service.namespace),
+            serde_json::Value::from(&*service.name),
+        );
+        let mut answer = Answer::json(agent_healthy && *local_endpoints > 0, body);
+        answer
+            .headers
+            .push(("x-load-balancing-endpoint-weight", HeaderValue::from(*local_endpoints)));
+        answer
+    }
+}
+
+/// The addresses that cannot be bound. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct UnboundPorts(Arc<Mutex<BTreeMap<SocketAddr, (ObjectName, String)>>>);
+
+impl UnboundPorts {
+    /// Returns each address with its Service and the error.
+    #[must_use]
+    pub fn list(&self) -> Vec<(SocketAddr, ObjectName, String)> {
+        let ports = self.lock();
+        let ports = ports.iter();
+        ports.map(|(address, (service, why))| (*address, service.clone(), why.clone())).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, (ObjectName, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A listed address. Dropping this removes it from the list.
+struct Listed<'a>(&'a UnboundPorts, &'a Metrics, SocketAddr);
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        let mut ports = self.0.lock();
+        ports.remove(&self.2);
+        self.1.unbound_ports(Server::ServiceHealth, ports.len());
+    }
+}
+
+/// Keeps one listener per address of `wanted`, for ever. Calls `report` once for a port that cannot
+/// be bound, retries it, and lists it in `unbound` meanwhile.
+pub async fn serve_service_health(
+    mut wanted: watch::Receiver<ServiceHealths>,
+    health: HealthSource,
+    unbound: UnboundPorts,
+    connections: Connections,
+    metrics: Metrics,
+    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error) + Clone + Send + Sync + 'static,
+) {
+    let mut listeners: HashMap<SocketAddr, JoinHandle<()>> = HashMap::new();
+    loop {
+        let addresses: Vec<SocketAddr> = wanted.borrow_and_update().keys().copied().collect();
+        listeners.retain(|address, task| {
+            let keep = addresses.contains(address);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+        for address in addresses {
+            listeners.entry(address).or_insert_with(|| {
+                let (wanted, health) = (wanted.clone(), health.clone());
+                let (unbound, connections) = (unbound.clone(), connections.clone());
+                let (metrics, report) = (metrics.clone(), report.clone());
+                tokio::spawn(async move {
+                    serve(address, wanted, health, unbound, connections, metrics, report).await;
+                })
+            });
+        }
+        if wanted.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn serve(
+    address: SocketAddr,
+    wanted: watch::Receiver<ServiceHealths>,
+    health: HealthSource,
+    unbound: UnboundPorts,
+    connections: Connections,
+    metrics: Metrics,
+    report: impl Fn(&ObjectName, SocketAddr, &std::io::Error),
+) {
+    let seen = wanted.clone();
+    let handler: Handler = Arc::new(move |_path, _headers| {
+        let healthy = health().is_ready();
+        seen.borrow().get(&address).map(|told| told.answer(healthy).into())
+    });
+    let mut listed = None;
+    loop {
+        match protocol::listen(address, true) {
+            Ok(listener) => {
+                listed = None;
+                let error = protocol::accept(&listener, handler.clone(), &connections).await;
+                tracing::error!(%address, %error, "listener for health checks closed, reopening it");
+                continue;
+            }
+            Err(error) if listed.is_none() => {
+                if let Some(told) = wanted.borrow().get(&address) {
+                    report(&told.service, address, &error);
+                    let mut ports = unbound.lock();
+                    ports.insert(address, (told.service.clone(), error.to_string()));
+                    metrics.unbound_ports(Server::ServiceHealth, ports.len());
+                }
+                listed = Some(Listed(&unbound, &metrics, address));
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::super::Health;
+    use super::*;
+    use shunt_core::model::Family;
+
+    fn told(local_endpoints: usize) -> ServiceHealth {
+        ServiceHealth { service: ObjectName::new("default", "web"), local_endpoints }
+    }
+
+    #[test]
+    fn the_answer_is_kube_proxys_to_the_byte() {
+        let answer = told(2).answer(true);
+        assert_eq!(answer.status, 200);
+        assert_eq!(
+            answer.body,
+            "{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"web\"\n\t},\n\
+             \t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}"
+        );
+        assert_eq!(told(0).answer(true).status, 503);
+        assert_eq!(told(2).answer(false).status, 503);
+    }
+
+    #[tokio::test]
+    async fn listeners_come_and_go_and_a_taken_port_is_reported_and_tried_again() {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let free =
+            protocol::listen(address(0), true).expect("a port").local_addr().expect("address");
+        let blocker = protocol::listen(address(0), true).expect("a port");
+        let taken = blocker.local_addr().expect("an address");
+        let (wanted, seen) =
+            watch::channel(ServiceHealths::from([(free, told(1)), (taken, told(0))]));
+        let health: HealthSource = Arc::new(|| Health {
+            last_updated: Some(SystemTime::now()),
+            waiting: None,
+            unswept: None,
+            patience: Duration::from_secs(60),
+            node_eligible: false,
+            families: Family::ALL.to_vec(),
+        });
+        let (reports, mut reported) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(serve_service_health(
+            seen,
+            health,
+            UnboundPorts::default(),
+            Connections::default(),
+            Metrics::new(&Family::ALL),
+            move |service, address, _| {
+                let _ = reports.send((service.clone(), address));
+            },
+        ));
+        assert_eq!(reported.recv().await, Some((ObjectName::new("default", "web"), taken)));
+        let answer = protocol::get(free, "/any/path").await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(answer.contains("X-Load-Balancing-Endpoint-Weight: 1\r\n"), "{answer}");
+
+        wanted.send_modify(|wanted| drop(wanted.insert(free, told(0))));
+        assert!(protocol::get(free, "/").await.starts_with("HTTP/1.1 503 "));
+        wanted.send_modify(|wanted| drop(wanted.remove(&free)));
+        while tokio::net::TcpStream::connect(free).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! What the agent serves: health and metrics over HTTP, Events, answers to commands, and node ports on
+//! loopback addresses.
+//!
+//! Must not know: how rules are planned or committed.
+
+pub mod directory;
+pub mod escape;
+pub mod events;
+pub mod http;
+pub mod loopback;
+pub mod metrics;
+pub mod presence;
+pub mod query;
+pub mod service_counters;
+pub mod status;

@@ -1,0 +1,370 @@
+//! The status as text, problems first.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Display, Formatter};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use shunt_core::plan::OVERSIZED;
+
+use super::{Families, NodePorts, Rules, Source, Status, Sync, Time, WithoutNode};
+use crate::serve::escape;
+use crate::serve::loopback::{LoopbackReport, Unbound};
+
+/// The maximum number of problems of a kind in the short text; the long one and JSON have all.
+const MAX_SHOWN: usize = 10;
+
+/// The text of a status.
+pub struct Text<'a> {
+    status: &'a Status,
+    verbose: bool,
+}
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Text { status, verbose } = *self;
+        status.wrong(f, if verbose { usize::MAX } else { MAX_SHOWN })?;
+        let Status { version, process, node, .. } = status;
+        let since = span(status.started.before(status.told));
+        writeln!(f, "shunt {version} on node {node}, process {process}, running for {since}\n")?;
+        row(f, "source", &status.source)?;
+        if status.loopback != LoopbackReport::default() {
+            row(f, "loopback", &status.loopback)?;
+        }
+        status.rules.describe(f, status.told, verbose)
+    }
+}
+
+impl Status {
+    /// Returns the text, with all names if `verbose`.
+    #[must_use]
+    pub fn text(&self, verbose: bool) -> Text<'_> {
+        Text { status: self, verbose }
+    }
+
+    /// Derives problems and warnings from the other fields.
+    pub fn judge(&mut self) {
+        (self.problems, self.warnings) = self.findings(usize::MAX);
+    }
+
+    /// Writes a line for each problem and warning, or `OK`.
+    fn wrong(&self, f: &mut Formatter<'_>, most: usize) -> fmt::Result {
+        let (problems, warnings) = self.findings(most);
+        for problem in &problems {
+            writeln!(f, "PROBLEM  {}", escape::line(problem))?;
+        }
+        for warning in &warnings {
+            writeln!(f, "WARNING  {}", escape::line(warning))?;
+        }
+        if problems.is_empty() && warnings.is_empty() {
+            writeln!(f, "OK  all changes are in the kernel")?;
+        }
+        writeln!(f)
+    }
+
+    /// Returns problems and warnings, at most `most` of each kind.
+    fn findings(&self, most: usize) -> (Vec<String>, Vec<String>) {
+        let Rules { failure, quarantined, conflicts, oversized, last_sync, .. } = &self.rules;
+        let mut problems: Vec<String> = Vec::new();
+        if let Some(failure) = failure {
+            let since = span(failure.at.before(self.told));
+            problems.push(format!(
+                "the last sync failed {since} ago, the previous rules stay: {}",
+                failure.reason
+            ));
+        } else if !self.healthy && self.waiting_seconds > self.unswept_seconds {
+            let waited = age(self.waiting_seconds);
+            problems.push(format!("a change has waited for {waited}: the dataplane hangs"));
+        }
+        let stay = "stale flows are not deleted, so clients of a removed endpoint may continue to \
+                    send to it";
+        let mut warnings = Vec::new();
+        if !self.healthy && self.unswept_seconds > self.waiting_seconds {
+            let trouble = self.sweep_trouble.as_deref().unwrap_or("the thread \"conntrack\" hangs");
+            problems.push(format!("{stay}, for {}: {trouble}", age(self.unswept_seconds)));
+        } else if let Some(trouble) = &self.sweep_trouble {
+            warnings.push(format!("{stay}: {trouble}"));
+        }
+        if let Source::Api { trouble: Some(trouble), .. } = &self.source {
+            let lasts = Duration::from_secs_f64(trouble.seconds.max(0.0));
+            problems.push(format!("{}, for {}; the rules stay", trouble.reason, span(lasts)));
+        }
+        let is_held = self.without_node == Some(WithoutNode::Held);
+        if last_sync.is_none() && failure.is_none() && !is_held {
+            problems.push(
+                "nothing has been programmed yet: the source has not listed all objects".to_owned(),
+            );
+        }
+        if let Some(without) = self.without_node {
+            problems.push(without.describe(&self.node, self.missing_node));
+        }
+        some(&mut problems, quarantined, most, "frontends that the kernel refuses", |refused| {
+            let wait = refused.retry_at.0.duration_since(self.told.0).unwrap_or_default();
+            format!(
+                "the kernel refuses {}: {}; retry in {}",
+                refused.what,
+                refused.reason,
+                span(wait)
+            )
+        });
+        problems.extend(self.unbound_ports.iter().map(|port| {
+            let super::UnboundServer { purpose, field, address, reason } = port;
+            format!(
+                "cannot listen on {address} for {purpose} ({field}): {reason}; if another process \
+                 has the port, it answers the probes"
+            )
+        }));
+        match self.lost_log_lines {
+            0 => {}
+            lost => warnings.push(format!(
+                "{lost} lines of the log were lost since the start: nothing read standard error in \
+                 time"
+            )),
+        }
+        if let Some(reason) = &self.refused_configuration {
+            warnings.push(format!(
+                "the last written configuration is not in force (see the log): {reason}"
+            ));
+        }
+        if !self.kube_proxy.is_nothing() {
+            let found = &self.kube_proxy;
+            warnings.push(format!(
+                "kube-proxy or its leftovers: {found}; run shunt cleanup --kube-proxy --keep-own"
+            ));
+        }
+        if let Some(trouble) = &self.taken_node_ports.trouble {
+            warnings.push(format!("other processes on node ports are not found: {trouble}"));
+        }
+        some(&mut warnings, &self.taken_node_ports.ports, most, "taken node ports", |taken| {
+            format!("{taken}; {}", taken.remedy())
+        });
+        some(&mut warnings, conflicts, most, "conflicts", |conflict| {
+            let super::Conflict { frontend, winner, loser, reason } = conflict;
+            format!("Service {loser} does not get {frontend}, which {winner} has: {reason}")
+        });
+        some(&mut warnings, oversized, most, "Services with too many elements", |service| {
+            format!("Service {service}: {OVERSIZED}")
+        });
+        some(&mut warnings, &self.unbound_health_ports, most, "healthCheckNodePorts", |port| {
+            let super::UnboundPort { service, address, reason } = port;
+            format!(
+                "cannot listen on {address} for the health checks of Service {service}: {reason}"
+            )
+        });
+        let unbound = &self.loopback.unbound;
+        some(&mut warnings, unbound, most, "node ports on loopback", |port| {
+            let Unbound { service, address, reason } = port;
+            format!(
+                "cannot listen on {address} for the node port of Service {service}: {reason}; if \
+                 another process has the port, it answers there"
+            )
+        });
+        (problems, warnings)
+    }
+}
+
+/// Adds a line for each item, at most `most`, and a line that counts the others.
+fn some<T>(
+    lines: &mut Vec<String>,
+    all: &[T],
+    most: usize,
+    what: &str,
+    line: impl Fn(&T) -> String,
+) {
+    lines.extend(all.iter().take(most).map(line));
+    if let more @ 1.. = all.len().saturating_sub(most) {
+        lines.push(format!("… and {more} more {what} (-v)"));
+    }
+}
+
+impl Rules {
+    fn describe(&self, f: &mut Formatter<'_>, now: Time, verbose: bool) -> fmt::Result {
+        let sync = |sync: &Option<Sync>| match sync {
+            None => "never".to_owned(),
+            Some(sync) => {
+                let Sync { seconds, added, deleted, bytes, .. } = sync;
+                let took = Duration::from_secs_f64(seconds.max(0.0));
+                let wrote = match bytes {
+                    0 => "nothing to write".to_owned(),
+                    _ => format!("{added} elements added, {deleted} deleted, {bytes} bytes"),
+                };
+                format!("{} ago, in {took:.1?}: {wrote}", span(sync.at.before(now)))
+            }
+        };
+        row(f, "last sync", &sync(&self.last_sync))?;
+        row(f, "last commit", &sync(&self.last_commit))?;
+        let owner = if self.owns_tables { "owned by the agent" } else { "shared" };
+        let generation = self.generation.map_or("unknown".to_owned(), |g| g.to_string());
+        let families = match self.ipv4_only {
+            true => "; for IPv4 only: the kernel has no nf_tables for IPv6",
+            false => "",
+        };
+        row(f, "tables", &format_args!("{owner}; nf_tables generation {generation}{families}"))?;
+        match &self.last_drift_repair {
+            None => row(f, "repairs", &"none")?,
+            Some(repair) => {
+                let (times, ago) = (self.drift_repairs, span(repair.at.before(now)));
+                let text = format!("{times}, the last {ago} ago; modified by: {}", repair.writers);
+                row(f, "repairs", &text)?;
+            }
+        }
+        if let Some(node_ports) = &self.node_ports {
+            row(f, "node ports", &format_args!("on {node_ports}"))?;
+        }
+        let super::Counts { services, service_ports, endpoint_slices, endpoints, .. } = self.counts;
+        let objects = format!(
+            "{services} Services with {service_ports} ports, {endpoints} endpoints in \
+             {endpoint_slices} EndpointSlices"
+        );
+        row(f, "objects", &objects)?;
+        self.unserved.describe(f, verbose)?;
+        writeln!(f, "\n{:<22} {:>9} {:>9}", "in the kernel", "IPv4", "IPv6")?;
+        let line = |f: &mut Formatter<'_>, name: &str, Families { v4, v6 }: Families| {
+            writeln!(f, "  {name:<20} {v4:>9} {v6:>9}")
+        };
+        line(f, "frontends", self.counts.frontends)?;
+        for (set, count) in self.counts.elements.iter().filter(|(_, count)| count.v4 + count.v6 > 0)
+        {
+            line(f, set, *count)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for NodePorts {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        const ALL: &str = "every local address except loopback";
+        let list = |addresses: &BTreeSet<IpAddr>| match addresses.len() {
+            0 => "no address".to_owned(),
+            _ => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        match (&self.v4, &self.v6) {
+            (None, None) => f.write_str(ALL)?,
+            (Some(v4), Some(v6)) if v4.is_empty() == v6.is_empty() => {
+                f.write_str(&list(&(v4 | v6)))?;
+            }
+            (v4, v6) => {
+                let list = |addresses: &Option<_>| addresses.as_ref().map_or(ALL.to_owned(), list);
+                write!(f, "{} (IPv4), {} (IPv6)", list(v4), list(v6))?;
+            }
+        }
+        match self.loopback.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; for TCP also on {}", list(&self.loopback)),
+        }
+    }
+}
+
+impl Display for LoopbackReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let LoopbackReport { listening, connections, max_connections, unbound } = self;
+        write!(f, "{listening} node ports served by the proxy")?;
+        if !unbound.is_empty() {
+            write!(f, ", {} not, as their port is taken", unbound.len())?;
+        }
+        write!(f, "; {connections} connections, at most {max_connections}")
+    }
+}
+
+impl Display for Source {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::None => f.write_str("none yet"),
+            Source::Manifests { paths } => {
+                let paths: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
+                write!(f, "manifests in {}", paths.join(", "))
+            }
+            Source::Api { server, trouble: None } => write!(f, "API server {server}, connected"),
+            Source::Api { server, .. } => {
+                write!(f, "API server {server}, failing")
+            }
+        }
+    }
+}
+
+fn age(seconds: Option<f64>) -> String {
+    span(Duration::from_secs_f64(seconds.unwrap_or_default().max(0.0)))
+}
+
+fn row(f: &mut Formatter<'_>, name: &str, value: &dyn Display) -> fmt::Result {
+    writeln!(f, "{name:<12} {}", escape::line(&value.to_string()))
+}
+
+/// Writes a duration in its two largest units.
+pub(crate) fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) if seconds == 0 => "less than a second".to_owned(),
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, ..) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_flows_are_a_problem_once_they_are_overdue() {
+        let findings = |healthy, waiting, unswept, trouble: Option<&str>| {
+            let mut status = Status {
+                healthy,
+                waiting_seconds: waiting,
+                unswept_seconds: unswept,
+                sweep_trouble: trouble.map(str::to_owned),
+                rules: Rules { last_sync: Some(Sync::default()), ..Rules::default() },
+                ..Status::default()
+            };
+            status.judge();
+            (status.problems.join("\n"), status.warnings.join("\n"))
+        };
+        let (problem, _) = findings(false, None, Some(75.0), None);
+        assert!(problem.ends_with(", for 1 min 15 s: the thread \"conntrack\" hangs"), "{problem}");
+        let (problem, _) = findings(false, Some(2.0), Some(75.0), Some("EPERM"));
+        assert!(problem.ends_with(", for 1 min 15 s: EPERM"), "{problem}");
+        let (problem, _) = findings(false, Some(75.0), Some(2.0), None);
+        assert_eq!(problem, "a change has waited for 1 min 15 s: the dataplane hangs");
+        let (problem, warning) = findings(true, None, Some(2.0), Some("EPERM"));
+        assert!(problem.is_empty() && warning.ends_with("send to it: EPERM"), "{warning}");
+        assert_eq!(findings(true, None, Some(2.0), None), Default::default());
+    }
+
+    #[test]
+    fn kernel_without_ipv6_is_named() {
+        let rules = Rules { ipv4_only: true, ..Rules::default() };
+        let text = Status { rules, ..Status::default() }.text(false).to_string();
+        assert!(
+            text.contains("\ntables       shared; nf_tables generation unknown; for IPv4 only")
+        );
+    }
+
+    #[test]
+    fn node_ports_are_named_by_family_where_they_differ() {
+        let list = |text: &str| Some(text.split_whitespace().map(|a| a.parse().unwrap()).collect());
+        for (v4, v6, text) in [
+            (None, None, "every local address except loopback"),
+            (list("192.0.2.1"), list("2001:db8::1"), "192.0.2.1, 2001:db8::1"),
+            (list(""), list(""), "no address"),
+            (
+                list("192.0.2.1 192.0.2.2"),
+                list(""),
+                "192.0.2.1, 192.0.2.2 (IPv4), no address (IPv6)",
+            ),
+            (
+                list("192.0.2.1"),
+                None,
+                "192.0.2.1 (IPv4), every local address except loopback (IPv6)",
+            ),
+        ] {
+            assert_eq!(NodePorts { v4, v6, ..NodePorts::default() }.to_string(), text);
+        }
+        let loopback = list("127.0.0.1 ::1").unwrap_or_default();
+        assert_eq!(
+            NodePorts { loopback, ..NodePorts::default() }.to_string(),
+            "every local address except loopback; for TCP also on 127.0.0.1, ::1"
+        );
+    }
+}
