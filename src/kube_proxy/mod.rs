@@ -75,9 +75,10 @@ impl Found {
     #[must_use]
     pub fn guide(&self) -> Option<&'static str> {
         match self {
-            Found { ipvs_interface: true, .. } => Some("docs/from-ipvs.md"),
-            Found { iptables_chains: 0, legacy_iptables_chains: 0, .. } => None,
-            _ => Some("docs/from-iptables.md"),
+            Found {
+                ipvs_interface: false, iptables_chains: 0, legacy_iptables_chains: 0, ..
+            } => None,
+            _ => Some("docs/from-kube-proxy.md"),
         }
     }
 
@@ -177,7 +178,7 @@ pub fn forwarding(kernel: &mut dyn Kernel, mode: Option<Mode>) -> Result<Forward
     let ipvs_services = if has_ipvs_interface() { ipvs_services() } else { 0 };
     if mode.is_none() && ipvs_services > 0 {
         let found = format!("{ipvs_services} IPVS services");
-        return Err(Unreadable::NotCompared(found, "docs/from-ipvs.md"));
+        return Err(Unreadable::NotCompared(found, "docs/from-kube-proxy.md"));
     }
     let modes = mode.map_or(vec![Mode::Nftables, Mode::Iptables], |mode| vec![mode]);
     for mode in modes {
@@ -196,7 +197,7 @@ pub fn forwarding(kernel: &mut dyn Kernel, mode: Option<Mode>) -> Result<Forward
         (None, 0) => Err(Unreadable::Nothing),
         (_, chains) => {
             let found = format!("{chains} chains of iptables-legacy");
-            Err(Unreadable::NotCompared(found, "docs/from-iptables.md"))
+            Err(Unreadable::NotCompared(found, "docs/from-kube-proxy.md"))
         }
     }
 }
