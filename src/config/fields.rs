@@ -41,15 +41,14 @@ pub const FIELDS: [Field; 64] = [
         "`AllowServiceExternalIPs: false` turns `spec.externalIPs` of all Services off; a warning names \
          any other gate away from kube-proxy's default",
     ),
-    honoured("clientConnection.kubeconfig", "default: the Pod's service account"),
+    honoured("clientConnection.kubeconfig", "without one, the Pod's service account"),
     honoured(
         "clientConnection.acceptContentTypes",
-        "the first known type is preferred, JSON is always accepted; default: `contentType`",
+        "by default `contentType`; the first known type is preferred, JSON is always accepted",
     ),
     honoured(
         "clientConnection.contentType",
-        "`application/vnd.kubernetes.protobuf` (default) or `application/json`, of lists and watches; \
-         Events are JSON",
+        "or `application/json`, of lists and watches; Events are JSON",
     ),
     idle("clientConnection.qps", "a node makes few requests"),
     idle("clientConnection.burst", "a node makes few requests"),
@@ -76,8 +75,7 @@ pub const FIELDS: [Field; 64] = [
     honoured("iptables.masqueradeAll", "if `mode` is not `nftables`"),
     honoured(
         "iptables.localhostNodePorts",
-        "if `mode` is `iptables` or empty; default: true; see \
-         [Node ports on localhost](#node-ports-on-localhost)",
+        "if `mode` is `iptables` or empty; see [Node ports on localhost](local-node-ports.md)",
     ),
     honoured("iptables.syncPeriod", "if `mode` is `iptables` or empty and `nftables` has none"),
     honoured("iptables.minSyncPeriod", "if `mode` is `iptables` or empty and `nftables` has none"),
@@ -92,12 +90,12 @@ pub const FIELDS: [Field; 64] = [
     idle("ipvs.tcpTimeout", NOT_IPVS),
     idle("ipvs.tcpFinTimeout", NOT_IPVS),
     idle("ipvs.udpTimeout", NOT_IPVS),
-    honoured("nftables.masqueradeBit", "default: 14"),
+    honoured("nftables.masqueradeBit", "the bit of the packet mark, 0 to 31"),
     honoured("nftables.masqueradeAll", ""),
     honoured("nftables.syncPeriod", "a change that waits twice as long makes the agent unhealthy"),
     honoured(
         "nftables.minSyncPeriod",
-        "minimum time between two commits; default: 0, kube-proxy's is 1s",
+        "minimum time between two commits; kube-proxy's default is 1s",
     ),
     idle("winkernel.networkName", NOT_WINDOWS),
     idle("winkernel.sourceVip", NOT_WINDOWS),
@@ -110,28 +108,24 @@ pub const FIELDS: [Field; 64] = [
     honoured("clusterCIDR", ""),
     honoured(
         "nodePortAddresses",
-        "prefixes, and the words `primary`, `localhost` and `all`; default: `primary` with mode \
-         nftables, else `all`; see [Node ports on localhost](#node-ports-on-localhost)",
+        "prefixes, and the words `primary`, `localhost` and `all`; with `mode: nftables` the default is \
+         `primary`; see [Node ports on localhost](local-node-ports.md)",
     ),
-    honoured("oomScoreAdj", "default: -999"),
-    honoured("conntrack.maxPerCore", "default: 32768; 0 leaves the limit unchanged"),
-    honoured("conntrack.min", "default: 131072"),
-    honoured("conntrack.tcpEstablishedTimeout", "default: 24h; 0s leaves it unchanged"),
-    honoured("conntrack.tcpCloseWaitTimeout", "default: 1h; 0s leaves it unchanged"),
+    honoured("oomScoreAdj", "the OOM score of the agent"),
+    honoured("conntrack.maxPerCore", "0 leaves the limit unchanged"),
+    honoured("conntrack.min", "the minimum of the limit"),
+    honoured("conntrack.tcpEstablishedTimeout", "0s leaves it unchanged"),
+    honoured("conntrack.tcpCloseWaitTimeout", "0s leaves it unchanged"),
     honoured("conntrack.tcpBeLiberal", ""),
     honoured("conntrack.udpTimeout", "0s leaves it unchanged"),
     honoured("conntrack.udpStreamTimeout", "0s leaves it unchanged"),
     idle("configSyncPeriod", "shunt does not resync without a reason"),
     idle("portRange", "Kubernetes no longer uses it"),
     idle("windowsRunAsService", NOT_WINDOWS),
-    honoured(
-        "shunt.resetGoneEndpoints",
-        "shunt's own: see [Gone endpoints](#gone-endpoints); default: false",
-    ),
+    honoured("shunt.resetGoneEndpoints", "see [Resets](resets.md)"),
     honoured(
         "shunt.loadBalancing",
-        "shunt's own: `random` (default), `source-hash` or `source-and-port-hash`; see [Load \
-         balancing](load-balancing.md)",
+        "`random`, `source-hash` or `source-and-port-hash`; see [Load balancing](load-balancing.md)",
     ),
 ];
 

@@ -300,7 +300,7 @@ clusterCIDR: 10.0.0.0
     assert_eq!(
         texts(&problems),
         [
-            "config.conf:3: mode = ipvs: shunt programs nftables in every mode; write nftables, and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address; with mode nftables they are on the primary addresses only; docs/from-ipvs.md has what changes",
+            "config.conf:3: mode = ipvs: shunt programs nftables in every mode; write nftables, and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address; with mode nftables they are on the primary addresses only; docs/from-kube-proxy.md has what changes",
             "config.conf:4: portRange = 1-2: has no effect: Kubernetes no longer uses it",
             "config.conf:6: ipvs.strictARP = true: has no effect: shunt programs nftables in every mode",
             "config.conf:9: featureGates = KubeProxyIPVS=false: has no effect; kube-proxy's default is true",

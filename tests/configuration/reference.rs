@@ -2,21 +2,28 @@
 //!
 //! `UPDATE_DOCS=1 cargo test --test configuration reference` writes them anew.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use clap::CommandFactory;
+use serde_json::Value;
 use shunt::cli::args::Arguments;
-use shunt::config::{Effect, FIELDS, Field, Flag};
+use shunt::config::{Effect, FIELDS, Field, Flag, Flags, load};
 
 #[test]
 fn the_reference_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
     let text = fs::read_to_string(&path).unwrap();
-    let expected = [("fields", fields()), ("flags", flags()), ("own-flags", own_flags())]
-        .iter()
-        .fold(text.clone(), |text, (name, table)| with_table(&text, name, table));
+    let parts = [
+        ("fields", fields()),
+        ("own-flags", own_flags()),
+        ("with-a-file", with_a_file()),
+        ("without-effect", without_effect()),
+    ];
+    let expected =
+        parts.iter().fold(text.clone(), |text, (name, part)| with_part(&text, name, part));
     if std::env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&path, &expected).unwrap();
     } else {
@@ -24,63 +31,113 @@ fn the_reference_is_up_to_date() {
     }
 }
 
-fn with_table(text: &str, name: &str, table: &str) -> String {
+fn with_part(text: &str, name: &str, part: &str) -> String {
     let (begin, end) = (format!("<!-- {name}: begin -->\n"), format!("<!-- {name}: end -->"));
-    let (before, rest) = text.split_once(&begin).expect("where the table begins");
-    let (_, after) = rest.split_once(&end).expect("where the table ends");
-    format!("{before}{begin}{table}{end}{after}")
+    let (before, rest) = text.split_once(&begin).expect("where the part begins");
+    let (_, after) = rest.split_once(&end).expect("where the part ends");
+    format!("{before}{begin}{part}{end}{after}")
 }
 
+/// The fields with an effect, with their flags and defaults.
 fn fields() -> String {
-    let mut table = String::from("| field | flag | effect |\n| --- | --- | --- |\n");
+    let defaults = load(None, &Flags::default()).unwrap().full;
+    let defaults = serde_json::to_value(defaults).unwrap();
+    let mut table = String::from("| field, flag | default | effect |\n| --- | --- | --- |\n");
     for field in FIELDS {
-        let flags: Vec<String> = Flag::all()
-            .filter(|flag| stands_for(flag, &field))
-            .map(|flag| format!("`--{}`", flag.name))
-            .collect();
-        let effect = match field.effect {
-            Effect::Honoured("") => "honoured".to_owned(),
-            Effect::Honoured(remark) => format!("honoured: {remark}"),
-            Effect::None(reason) => format!("accepted without effect: {reason}"),
+        let Effect::Honoured(remark) = field.effect else { continue };
+        let names: Vec<String> =
+            flags_of(&field).map(|flag| format!(" `--{}`", flag.name)).collect();
+        let help = || {
+            flags_of(&field)
+                .next()
+                .map_or_else(String::new, |flag| cell(flag.help.trim_end_matches('.')))
         };
-        writeln!(table, "| `{}` | {} | {effect} |", field.path, flags.join(", ")).unwrap();
+        let effect = if remark.is_empty() { help() } else { remark.to_owned() };
+        let default = default(&defaults, field.path);
+        writeln!(table, "| `{}`{} | {default} | {effect} |", field.path, names.concat()).unwrap();
     }
     table
 }
 
-/// A flag may stand for several fields, which have this prefix.
-fn stands_for(flag: &Flag, field: &Field) -> bool {
-    let rest = field.path.strip_prefix(flag.field).filter(|_| !flag.field.is_empty());
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-fn flags() -> String {
-    let mut table = String::from("| flag | beside `--config` | effect |\n| --- | --- | --- |\n");
-    for flag in Flag::all() {
-        let beside = if flag.beside_file { "counts" } else { "does not count" };
-        let effect = match flag.without_effect_because() {
-            Some(reason) => format!("accepted without effect: {reason}"),
-            None => format!("honoured: {}", flag.help),
-        };
-        let value = if flag.is_switch() { "" } else { flag.value };
-        let equals = if value.is_empty() { "" } else { "=" };
-        let value = value.replace('|', "\\|");
-        writeln!(table, "| `--{}{equals}{value}` | {beside} | {effect} |", flag.name).unwrap();
+/// Returns the default. The sections of other modes count only if they are set, and so does the mode.
+fn default(defaults: &Value, path: &str) -> String {
+    let is_of_mode = path == "mode" || path.starts_with("ipvs.") || path.starts_with("iptables.");
+    if is_of_mode && path != "iptables.localhostNodePorts" {
+        return String::new();
     }
-    table
+    let pointer = format!("/{}", path.replace('.', "/"));
+    let value = defaults.pointer(&pointer).expect(path);
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let items: Vec<String> = match value {
+        Value::Array(items) => items.iter().map(text).collect(),
+        Value::Object(_) => Vec::new(),
+        value => vec![text(value)],
+    };
+    let items: Vec<String> =
+        items.iter().filter(|it| !it.is_empty()).map(|it| format!("`{it}`")).collect();
+    items.join(", ")
 }
 
-/// What `shunt run` has beyond kube-proxy's flags for fields.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+/// A flag may stand for several fields, which have its field as a prefix.
+fn flags_of(field: &Field) -> impl Iterator<Item = &'static Flag> {
+    let path = field.path;
+    Flag::all().filter(move |flag| {
+        let rest = path.strip_prefix(flag.field).filter(|_| !flag.field.is_empty());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
+/// What `shunt run` has beyond flags for fields.
 fn own_flags() -> String {
     let command = Arguments::command();
     let run = command.find_subcommand("run").unwrap();
-    let mut table = String::from("| flag | effect |\n| --- | --- |\n");
+    let mut list = String::new();
+    for flag in Flag::all().filter(|flag| flag.field.is_empty()) {
+        if flag.without_effect_because().is_none() {
+            writeln!(list, "- `--{}`: {}", flag.name, flag.help).unwrap();
+        }
+    }
     for argument in run.get_arguments() {
         let name = argument.get_long().unwrap();
         if Flag::named(name).is_none() {
-            let help = argument.get_help().unwrap();
-            writeln!(table, "| `--{name}` | {help} |").unwrap();
+            let values = argument.get_default_values();
+            let values: Vec<_> = values.iter().map(|it| it.to_string_lossy()).collect();
+            let default = match values.join(", ") {
+                // Switches that are off say so by their names.
+                value if value.is_empty() || value == "false" => String::new(),
+                value => format!(" (default: `{value}`)"),
+            };
+            writeln!(list, "- `--{name}`: {}{default}", argument.get_help().unwrap()).unwrap();
         }
     }
-    table
+    list
+}
+
+/// The flags that count beside a file.
+fn with_a_file() -> String {
+    let flags = Flag::all().filter(|it| it.beside_file && it.without_effect_because().is_none());
+    let names: Vec<String> = flags.map(|flag| format!("`--{}`", flag.name)).collect();
+    names.join(", ") + "\n"
+}
+
+/// Fields and flags without effect, by reason.
+fn without_effect() -> String {
+    let mut reasons: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for field in FIELDS {
+        if let Effect::None(reason) = field.effect {
+            reasons.entry(reason).or_default().push(format!("`{}`", field.path));
+        }
+    }
+    for flag in Flag::all() {
+        if let Some(reason) = flag.without_effect_because() {
+            reasons.entry(reason).or_default().push(format!("`--{}`", flag.name));
+        }
+    }
+    let line =
+        |(reason, names): (&&str, &Vec<String>)| format!("- {reason}: {}\n", names.join(", "));
+    reasons.iter().map(line).collect()
 }

@@ -63,9 +63,10 @@ impl Found {
     #[must_use]
     pub fn guide(&self) -> Option<&'static str> {
         match self {
-            Found { ipvs_interface: true, .. } => Some("docs/from-ipvs.md"),
-            Found { iptables_chains: 0, legacy_iptables_chains: 0, .. } => None,
-            _ => Some("docs/from-iptables.md"),
+            Found {
+                ipvs_interface: false, iptables_chains: 0, legacy_iptables_chains: 0, ..
+            } => None,
+            _ => Some("docs/from-kube-proxy.md"),
         }
     }
 

@@ -88,7 +88,7 @@ fn rules_of_kube_proxy_are_found_and_removed_beside_the_agent() -> Result<()> {
     agent.stop()
 }
 
-/// What `deploy/guides/from-kube-proxy.md` says of a FORWARD policy DROP: kube-proxy's chain
+/// What `docs/from-kube-proxy.md` says of a FORWARD policy DROP: kube-proxy's chain
 /// KUBE-FORWARD was the exception, and this rule is one.
 #[test]
 fn traffic_of_services_passes_a_forward_policy_of_drop_by_its_exception() -> Result<()> {
