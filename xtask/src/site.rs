@@ -36,7 +36,8 @@ pub(crate) fn run() -> Result<()> {
         let to = source.join("src").join(&path);
         fs::create_dir_all(to.parent().context("no folder")?)?;
         fs::write(to, &content)?;
-        if path.ends_with(".md") && path != SUMMARY {
+        // Forms for GitHub are no pages.
+        if path.ends_with(".md") && path != SUMMARY && !path.starts_with(".github/") {
             pages.insert(path, String::from_utf8(content)?);
         }
     }
