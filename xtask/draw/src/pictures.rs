@@ -15,6 +15,8 @@ const OUTPUT: &str = "docs/pictures";
 const PORT: u16 = 8080;
 /// How long the kernel may look for a neighbour.
 const SEARCH: Duration = Duration::from_secs(90);
+/// How long a client waits for an endpoint that may be dead.
+const SENT: Duration = Duration::from_millis(50);
 
 /// Makes the pictures with this agent.
 pub(crate) fn draw(shunt: &Path) -> Result<()> {
@@ -64,6 +66,13 @@ fn explain(shunt: &Path, lab: &Topology, client: &Host) -> Result<()> {
     let words = "explain --from 10.244.0.10 --to 10.96.0.10:80";
     let deadline = Instant::now() + SEARCH;
     loop {
+        // The kernel looks for a neighbour when it has a packet for it.
+        client.run(|| {
+            for _ in 0..10 {
+                let _ = probe(Protocol::Tcp, None, "10.96.0.10:80".parse()?, SENT)?;
+            }
+            Ok(())
+        })?;
         let explained = screen(&format!("\"$SHUNT\" {words}"), 40, 134)?;
         if explained.screen().contents().contains("is unreachable") {
             return write("explain", &format!("shunt {words}"), explained.screen());
