@@ -34,8 +34,8 @@ const NOT_WINDOWS: &str = "Windows only";
 
 /// All fields, in the order of [`Configuration`](super::raw::Configuration).
 pub const FIELDS: [Field; 64] = [
-    honoured("apiVersion", "`kubeproxy.config.k8s.io/v1alpha1`"),
-    honoured("kind", "`KubeProxyConfiguration`"),
+    honoured("apiVersion", ""),
+    honoured("kind", ""),
     honoured(
         "featureGates",
         "`AllowServiceExternalIPs: false` turns `spec.externalIPs` of all Services off; a warning names \
@@ -54,7 +54,7 @@ pub const FIELDS: [Field; 64] = [
     idle("clientConnection.burst", "a node makes few requests"),
     honoured("logging.format", "`text` or `json`"),
     idle("logging.flushFrequency", "log lines are written at once"),
-    honoured("logging.verbosity", "see [Logs](#logs)"),
+    honoured("logging.verbosity", "see [Logs](#logs-and-signals)"),
     idle("logging.vmodule", "patterns name source files of kube-proxy; use -v"),
     idle("logging.options.text.splitStream", NO_OPTIONS),
     idle("logging.options.text.infoBufferSize", NO_OPTIONS),
