@@ -34,8 +34,8 @@ const NOT_WINDOWS: &str = "Windows only";
 
 /// All fields, in the order of [`Configuration`](super::raw::Configuration).
 pub const FIELDS: [Field; 64] = [
-    honoured("apiVersion", "`kubeproxy.config.k8s.io/v1alpha1`"),
-    honoured("kind", "`KubeProxyConfiguration`"),
+    honoured("apiVersion", ""),
+    honoured("kind", ""),
     honoured(
         "featureGates",
         "`AllowServiceExternalIPs: false` turns `spec.externalIPs` of all Services off; a warning names \

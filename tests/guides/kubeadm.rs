@@ -4,7 +4,7 @@ use anyhow::Result;
 use shunt_fake_apiserver::Kubernetes;
 
 use crate::shell::Shell;
-use crate::{read, script};
+use crate::{SHARED, read, script};
 
 const GUIDE: &str = "deploy/guides/kubeadm.md";
 
@@ -17,24 +17,26 @@ const KUBE_PROXYS_NODES: &str =
 
 pub(crate) fn there_and_back(kubernetes: &Kubernetes) -> Result<()> {
     let shell = Shell::new(kubernetes)?;
-    let follow = |beginning: &str| shell.run(&script(GUIDE, beginning)?.replace("NODE", "node-1"));
+    let follow = |beginning: &str| shell.run(&script(GUIDE, beginning)?);
+    let move_node =
+        |beginning: &str| shell.run(&script(SHARED, beginning)?.replace("NODE", "node-1"));
     shell.write("cluster.yaml", CLUSTER)?;
     shell.run("kubectl apply -f cluster.yaml")?;
 
     let server = follow("kubectl -n kube-system get configmap kube-proxy")?;
     assert_eq!(server.trim(), "server: https://192.0.2.1:6443");
-    follow("kubectl -n kube-system get daemonset kube-proxy")?;
-    follow("kubectl -n kube-system patch daemonset kube-proxy")?;
+    move_node("kubectl -n kube-system get daemonset kube-proxy")?;
+    move_node("kubectl -n kube-system patch daemonset kube-proxy")?;
     assert!(shell.run(KUBE_PROXYS_NODES)?.contains(r#"{"key":"shunt","operator":"DoesNotExist"}"#));
     // In place of helm, what it renders.
     let rendered = read("tests/fixtures/chart/kubeadm.yaml")?;
     shell.write("shunt.yaml", &rendered)?;
     shell.run("kubectl apply -f shunt.yaml")?;
-    follow("kubectl label node NODE shunt=yes")?;
+    move_node("kubectl label node NODE shunt=yes")?;
     assert_eq!(shell.run("kubectl get nodes -l shunt -o name")?, "node/node-1\n");
 
     // The rest of that script is helm's.
-    let remove = script(GUIDE, "kubectl -n kube-system delete daemonset kube-proxy")?;
+    let remove = script(SHARED, "kubectl -n kube-system delete daemonset kube-proxy")?;
     shell.run(remove.lines().next().unwrap_or_default())?;
     // Twice: an administrator who is not sure runs it again.
     for _ in 0..2 {

@@ -16,6 +16,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+/// What the guides for all platforms share.
+const SHARED: &str = "deploy/guides/node-by-node.md";
+
 fn main() -> ExitCode {
     shunt_fake_apiserver::run_real(
         &["kubectl"],

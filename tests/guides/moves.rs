@@ -5,7 +5,7 @@ use serde_json::Value;
 use shunt_fake_apiserver::Kubernetes;
 
 use crate::shell::Shell;
-use crate::{read, script};
+use crate::{SHARED, read, script};
 
 const QUICK_START: &str = "docs/quick-start.md";
 
@@ -62,8 +62,9 @@ fn keys_of_nodes(shell: &Shell<'_>) -> Result<Vec<String>> {
 
 fn there_and_back(kubernetes: &Kubernetes, it: &Move) -> Result<()> {
     let shell = Shell::new(kubernetes)?;
-    let follow =
-        |beginning: &str| shell.run(&script(it.guide, beginning)?.replace("NODE", "node-1"));
+    // A step that the guide does not change is that of all platforms.
+    let step = |beginning: &str| script(it.guide, beginning).or_else(|_| script(SHARED, beginning));
+    let follow = |beginning: &str| shell.run(&step(beginning)?.replace("NODE", "node-1"));
     shell.write("cluster.yaml", it.cluster)?;
     shell.run("kubectl apply -f cluster.yaml")?;
     for (line, answer) in it.lookups {
@@ -79,7 +80,7 @@ fn there_and_back(kubernetes: &Kubernetes, it: &Move) -> Result<()> {
     shell.run("kubectl apply -f shunt.yaml")?;
     follow("kubectl label node NODE shunt=yes")?;
     // The rest of that script is helm's.
-    let remove = script(it.guide, "kubectl -n kube-system delete daemonset kube-proxy")?;
+    let remove = script(SHARED, "kubectl -n kube-system delete daemonset kube-proxy")?;
     shell.run(remove.lines().next().unwrap_or_default())?;
 
     shell.run("kubectl label node node-1 shunt-")?;

@@ -8,10 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use shunt_fake_apiserver::Kubernetes;
 
-use crate::script;
 use crate::shell::{Shell, everything};
+use crate::{SHARED, script};
 
-const SHARED: &str = "deploy/guides/verify-and-back.md";
 /// What helm prints after an installation.
 const NOTES: &str = "deploy/chart/templates/NOTES.txt";
 const QUICK_START: &str = "docs/quick-start.md";

@@ -84,8 +84,19 @@ fn table(rows: &[&Row]) -> Result<String> {
             lines.push(line);
         }
     }
-    let mut text = format!("| | Services x endpoints | {} | n |\n", subjects.join(" | "));
-    writeln!(text, "| --- | ---: | {}---: |", "---: | ".repeat(subjects.len()))?;
+    let size = |services: u32, endpoints: u32| {
+        format!("{} x {}", grouped(services.into()), grouped(endpoints.into()))
+    };
+    // One size for all lines is a heading, and no column.
+    let first = lines.first().map(|(_, services, endpoints)| (*services, *endpoints));
+    let is_one =
+        lines.iter().all(|(_, services, endpoints)| Some((*services, *endpoints)) == first);
+    let (head, rule) = match first {
+        Some((services, endpoints)) if is_one => (size(services, endpoints), "---"),
+        _ => ("| Services x endpoints".to_owned(), "--- | ---:"),
+    };
+    let mut text = format!("| {head} | {} | n |\n", subjects.join(" | "));
+    writeln!(text, "| {rule} | {}---: |", "---: | ".repeat(subjects.len()))?;
     for (what, services, endpoints) in lines {
         let is_it = |row: &Row| {
             (row.what.as_str(), row.services, row.endpoints) == (what, services, endpoints)
@@ -95,8 +106,8 @@ fn table(rows: &[&Row]) -> Result<String> {
         let figures = found.iter().map(|row| row.map_or_else(String::new, |row| row.text()));
         let figures = figures.collect::<Vec<_>>().join(" | ");
         let n = often(found.iter().flatten().map(|row| row.n));
-        let size = format!("{} x {}", grouped(services.into()), grouped(endpoints.into()));
-        writeln!(text, "| {what} | {size} | {figures} | {n} |")?;
+        let cell = if is_one { String::new() } else { format!("| {} ", size(services, endpoints)) };
+        writeln!(text, "| {what} {cell}| {figures} | {n} |")?;
     }
     Ok(text)
 }
@@ -179,12 +190,15 @@ mod tests {
             ..rows()[0].clone()
         };
         let (one, two) = (row("one", "shunt", 0.002), row("two", "shunt", 0.004));
-        let text = table(&[&one, &row("one", "the kernel", 0.001), &two]).unwrap();
-        assert!(
-            text.starts_with("| | Services x endpoints | shunt | the kernel | n |\n"),
-            "{text}"
-        );
-        assert!(text.contains("| one | 10 000 x 10 | 2.00 ms | 1.00 ms | 5; once |\n"), "{text}");
-        assert!(text.contains("| two | 10 000 x 10 | 4.00 ms |  | 5 |\n"), "{text}");
+        let kernel = row("one", "the kernel", 0.001);
+        let text = table(&[&one, &kernel, &two]).unwrap();
+        assert!(text.starts_with("| 10 000 x 10 | shunt | the kernel | n |\n"), "{text}");
+        assert!(text.contains("| one | 2.00 ms | 1.00 ms | 5; once |\n"), "{text}");
+        assert!(text.contains("| two | 4.00 ms |  | 5 |\n"), "{text}");
+        let other = Row { services: 1000, ..two.clone() };
+        let text = table(&[&one, &kernel, &other]).unwrap();
+        let head = "| | Services x endpoints | shunt | the kernel | n |\n";
+        assert!(text.starts_with(head), "{text}");
+        assert!(text.contains("| two | 1000 x 10 | 4.00 ms |  | 5 |\n"), "{text}");
     }
 }
