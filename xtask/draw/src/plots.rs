@@ -268,7 +268,7 @@ impl Plot {
     /// Alternative text for readers who do not see it. They have the table.
     pub(crate) fn alternative(&self, figures: &Figures) -> Option<String> {
         self.selections(figures).last()?;
-        Some(format!("{}; the figures are in the table", self.title))
+        Some(self.title.to_owned())
     }
 }
 
