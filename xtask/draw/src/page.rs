@@ -195,7 +195,7 @@ mod tests {
         assert!(text.starts_with("| 10 000 x 10 | shunt | the kernel | n |\n"), "{text}");
         assert!(text.contains("| one | 2.00 ms | 1.00 ms | 5; once |\n"), "{text}");
         assert!(text.contains("| two | 4.00 ms |  | 5 |\n"), "{text}");
-        let other = Row { services: 1000, ..two.clone() };
+        let other = Row { services: 1000, ..two };
         let text = table(&[&one, &kernel, &other]).unwrap();
         let head = "| | Services x endpoints | shunt | the kernel | n |\n";
         assert!(text.starts_with(head), "{text}");

@@ -1,6 +1,5 @@
 //! A frontend: an address and port, or a node port, under which a service port is reached.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -159,25 +158,6 @@ impl Frontend {
         }
     }
 
-    /// Returns the share of connections that each backend of a pool gets. Hash tables cannot be
-    /// divided exactly: numbers of slots that differ by one count as equal.
-    #[must_use]
-    pub fn shares(&self, pool: &[Backend]) -> BTreeMap<Backend, f64> {
-        let mut counts: BTreeMap<Backend, u32> = BTreeMap::new();
-        for backend in pool {
-            *counts.entry(*backend).or_default() += 1;
-        }
-        let (least, most) = (counts.values().min().copied(), counts.values().max().copied());
-        let is_rounded =
-            self.balancing != Balancing::Random && most <= least.map(|least| least + 1);
-        let all = counts.len() as f64;
-        let share = |count: u32| match is_rounded {
-            true => 1.0 / all,
-            false => f64::from(count) / pool.len() as f64,
-        };
-        counts.into_iter().map(|(backend, count)| (backend, share(count))).collect()
-    }
-
     /// Returns the slots of both pools, the outcome's pool first.
     #[must_use]
     pub fn all_pools(&self) -> [&[Backend]; 2] {
@@ -189,35 +169,5 @@ impl Frontend {
     #[must_use]
     pub fn pool(&self, key: FrontendKey, pools: Pools) -> &[Backend] {
         self.pools(key).find(|(kind, _)| *kind == pools).map_or(&[], |(_, pool)| pool)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_are_those_of_slots() {
-        let backend = |n: u8| Backend { address: [10, 244, 0, n].into(), port: 80 };
-        for (balancing, slots, shares) in [
-            (Balancing::Random, &[1, 2][..], &[0.5, 0.5][..]),
-            (Balancing::Random, &[1, 1, 2, 3], &[0.5, 0.25, 0.25]),
-            (Balancing::SourceHash, &[2, 1, 2], &[0.5, 0.5]),
-            (Balancing::SourceHash, &[2, 1, 2, 2], &[0.25, 0.75]),
-        ] {
-            let pool: Vec<Backend> = slots.iter().map(|n| backend(*n)).collect();
-            let frontend = Frontend {
-                label: "default/web".into(),
-                outcome: Outcome::Drop,
-                balancing,
-                masquerade: false,
-                short_circuit: Arc::default(),
-                affinity: None,
-                sources: None,
-                larger: None,
-            };
-            let found: Vec<f64> = frontend.shares(&pool).into_values().collect();
-            assert_eq!(found, shares, "{balancing:?} {slots:?}");
-        }
     }
 }
