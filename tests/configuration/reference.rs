@@ -55,7 +55,7 @@ fn fields() -> String {
         let effect = if remark.is_empty() { help() } else { remark.to_owned() };
         let default = match default(&defaults, field.path) {
             default if default.is_empty() => default,
-            default => format!(", default {default}"),
+            default => format!(" ({default})"),
         };
         let colon = if effect.is_empty() { "" } else { ": " };
         writeln!(list, "- `{}`{}{default}{colon}{effect}", field.path, names.concat()).unwrap();
