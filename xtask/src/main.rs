@@ -70,7 +70,7 @@ enum Task {
     },
     /// Run the benchmarks: as root, or in a user namespace
     Bench {
-        /// Bring the figures into docs/benchmarks.md, docs/scale.md, docs/plots and README.md; sections
+        /// Bring the figures into docs/benchmarks.md, docs/plots and README.md; sections
         /// that were not run keep theirs
         #[arg(long)]
         docs: bool,

@@ -70,9 +70,9 @@ pub enum NoAnswer {
     },
     /// The agent closed the connection, although it answers this process.
     #[error(
-        "shunt ({}) closed the connection without an answer: it ends, or its version does not \
-         know the question of this command (version {OWN}); try again, or run the command with the \
-         agent's own binary",
+        "shunt ({}) closed the connection without an answer: it is stopping, or does not know the \
+         question of this command (version {OWN}); try again, or run the command with the agent's \
+         own binary",
         Peer::name(*.0)
     )]
     Closed(i32),

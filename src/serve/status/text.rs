@@ -111,13 +111,13 @@ impl Status {
             let super::UnboundServer { purpose, field, address, reason } = port;
             format!(
                 "cannot listen on {address} for {purpose} ({field}): {reason}; if another process \
-                 has the port, it answers the probes"
+                 holds the port, it answers the probes"
             )
         }));
         match self.lost_log_lines {
             0 => {}
             lost => warnings.push(format!(
-                "{lost} lines of the log were lost since the start: nothing read standard error in \
+                "{lost} log lines were lost since the start: nothing read standard error in \
                  time"
             )),
         }
@@ -156,7 +156,7 @@ impl Status {
             let Unbound { service, address, reason } = port;
             format!(
                 "cannot listen on {address} for the node port of Service {service}: {reason}; if \
-                 another process has the port, it answers there"
+                 another process holds the port, it answers there"
             )
         });
         (problems, warnings)

@@ -55,7 +55,7 @@ pub(super) fn endpoint_slice(raw: &raw::EndpointSlice, names: &mut Names) -> Con
 
 /// Returns the weight of all endpoints, as Cilium understands it: 0 to 65535.
 fn weight(metadata: &raw::Metadata, findings: &mut Diagnostics) -> Option<u16> {
-    let (name, text) = ["shunt.dev/weight", "service.cilium.io/weight"]
+    let (name, text) = [super::WEIGHT, "service.cilium.io/weight"]
         .into_iter()
         .find_map(|name| Some((name, metadata.annotation(name)?)))?;
     let weight = text.parse().ok();
