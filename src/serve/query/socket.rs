@@ -46,8 +46,9 @@ pub enum NoAnswer {
     Deaf,
     /// A process that must not run an agent has the socket.
     #[error(
-        "a process of user {user} ({}) has the socket of shunt, and only an agent of root or of one's own user \
-         is asked; if it is an agent, run this command as user {user}; if not, end the process",
+        "the socket of shunt belongs to a process of user {user} ({}), and commands ask only \
+         agents of root or of their own user; if it is an agent, run this command as user {user}; \
+         if not, end the process",
         Peer::name(*.process)
     )]
     Impostor {

