@@ -51,7 +51,7 @@ pub(super) fn check(arguments: &Check) -> Result<(), Failure> {
     };
     let report = run_checks(inputs(arguments, effective, running, problems, api, objects));
     super::print(&match arguments.output {
-        Format::Text => report.to_string(),
+        Format::Text => super::wrap::for_terminal(report.to_string()),
         Format::Json => super::json(&report)?,
     })?;
     if report.has_failures() { Err(Failure::Problems) } else { Ok(()) }

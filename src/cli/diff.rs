@@ -98,7 +98,7 @@ impl Comparison {
         self.places.is_empty()
     }
 
-    /// Returns the comparison as JSON, as `docs/diff.md` documents it.
+    /// Returns the comparison as JSON, as `docs/json.md` documents it.
     fn json(&self) -> Value {
         let differences: Vec<Value> = self
             .places

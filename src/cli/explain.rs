@@ -58,7 +58,7 @@ fn output<T: serde::Serialize + std::fmt::Display>(
     explanation: &T,
 ) -> anyhow::Result<String> {
     Ok(match format {
-        Format::Text => explanation.to_string(),
+        Format::Text => super::wrap::for_terminal(explanation.to_string()),
         Format::Json => super::json(explanation)?,
     })
 }
@@ -134,7 +134,7 @@ fn client(arguments: &Explain, to: IpAddr) -> Result<Client, Failure> {
 }
 
 /// Repeats an explanation until plan and kernel agree, or differ although the objects stay the same.
-/// Where the objects change all the time, the difference is forgotten: it may be none.
+/// Where the objects keep changing, the difference is forgotten: it may be none.
 fn settled<T>(
     reader: &Reader,
     selection: &Selection,

@@ -116,7 +116,7 @@ impl Observer {
                 };
                 tracing::warn!(
                     repaired, %writers,
-                    "another process modified shunt's tables; they are repaired"
+                    "another process modified shunt's tables, and the agent repaired them"
                 );
                 self.known.repaired(&writers);
                 self.events.record(events::repaired(repaired, &writers));
@@ -303,7 +303,8 @@ fn service_healths(snapshot: &Snapshot) -> ServiceHealths {
 pub(super) fn report_refused(quarantined: &Quarantined, others: usize, next: &str) {
     tracing::error!(
         frontend = %quarantined.what,
-        "the kernel refuses this frontend{}; it stays as it was, all else is programmed; {next}: {}",
+        "the kernel refuses this frontend{}; it stays as it was, everything else is programmed; \
+         {next}: {}",
         more(others),
         quarantined.reason
     );

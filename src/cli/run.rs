@@ -161,9 +161,11 @@ fn once(
     }
     match snapshot.quarantined.len() {
         0 => Ok(()),
-        count => {
-            Err(anyhow!("the kernel refuses {count} frontends; all else is programmed").into())
-        }
+        count => Err(anyhow!(
+            "the kernel refuses {count} frontends; everything else is \
+                         programmed"
+        )
+        .into()),
     }
 }
 

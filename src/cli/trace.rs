@@ -42,7 +42,7 @@ pub(super) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     let ended = tracer
         .follow(std::os::fd::AsFd::as_fd(&stop), |report| {
             if text && printed.is_ok() {
-                printed = super::print(&report.to_string());
+                printed = super::print(&super::wrap::for_terminal(report.to_string()));
             }
             reports.push(report);
         })

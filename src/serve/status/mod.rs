@@ -188,7 +188,7 @@ pub struct Rules {
     pub counts: Counts,
     /// Frontends that the kernel refuses.
     pub quarantined: Vec<Quarantined>,
-    /// Frontends that a Service does not get, because another Service has them.
+    /// Frontends that a Service does not get, because another Service holds them.
     pub conflicts: Vec<Conflict>,
     /// Services whose hash tables or weights would need too many elements, as `namespace/name`.
     pub oversized: Vec<String>,
