@@ -12,7 +12,7 @@ use nix::sys::socket::{
     send, socket,
 };
 
-use super::{Packet, ROW, Row, TCP, To, check, explain};
+use super::{Packet, ROW, Row, Says, TCP, To, V4, check, explain};
 use crate::table::service_of;
 use crate::world::{CLUSTER_CIDR, World, slices};
 
@@ -168,4 +168,32 @@ fn probe_decides_about_endpoints_that_do_not_answer() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A mere listing by `iptables-legacy` makes an empty table.
+#[test]
+fn legacy_iptables_counts_with_rules_and_leaves_certain_answers_certain() -> Result<()> {
+    const WITHOUT_ENDPOINTS: u8 = 54;
+    const DELIVERED: Row = Row { families: V4, ..PASSES };
+    const REFUSED: Row = Row {
+        situation: "no endpoint",
+        to: To::cluster_ip(WITHOUT_ENDPOINTS),
+        says: Says::Refused,
+        codes: &["no-endpoints"],
+        masquerade: "",
+        packet: Packet::Refused,
+        ..DELIVERED
+    };
+    let world = world()?;
+    let service = service_of("service-54", WITHOUT_ENDPOINTS);
+    world.manifests.write("service-54.yaml", service)?;
+    let _agent = world.start()?;
+    let legacy = |arguments: &[&str]| world.lab.node.output("iptables-legacy", arguments);
+    check(&world, &[DELIVERED, REFUSED])?;
+    legacy(&["--list", "--numeric"])?;
+    check(&world, &[DELIVERED, REFUSED])?;
+    legacy(&["--append", "FORWARD", "--destination", "10.244.0.99", "--jump", "DROP"])?;
+    let delivered = Row { says: Says::Unknown, codes: &["foreign-drop-possible"], ..DELIVERED };
+    let refused = Row { codes: &["foreign-drop-possible", "no-endpoints"], ..REFUSED };
+    check(&world, &[delivered, refused])
 }
