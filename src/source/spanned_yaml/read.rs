@@ -393,7 +393,7 @@ fn keep_last(entries: &mut Vec<Entry<'_>>, overridden: &mut Vec<SyntaxError>) {
         let counts = counts.pop().unwrap_or(true);
         if let (false, Some(line)) = (counts, last.get(&*entry.key)) {
             let key = excerpt(&entry.key);
-            let reason = format!("the key {key} comes again in line {line}, and that one counts");
+            let reason = format!("the key {key} is repeated in line {line}, and that one wins");
             overridden.push(SyntaxError { line: entry.line, column: 1, reason });
         }
         counts
