@@ -300,7 +300,10 @@ clusterCIDR: 10.0.0.0
     assert_eq!(
         texts(&problems),
         [
-            "config.conf:3: mode = ipvs: shunt programs nftables in every mode; write nftables, and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address; with mode nftables they are on the primary addresses only; docs/from-kube-proxy.md has what changes",
+            "config.conf:3: mode = ipvs: shunt programs nftables in every mode; write nftables, \
+             and nodePortAddresses: [0.0.0.0/0, '::/0'] to keep node ports on every local address; \
+             with mode nftables they are on the primary addresses only; see \
+             docs/from-kube-proxy.md for what changes",
             "config.conf:4: portRange = 1-2: has no effect: Kubernetes no longer uses it",
             "config.conf:6: ipvs.strictARP = true: has no effect: shunt programs nftables in every mode",
             "config.conf:9: featureGates = KubeProxyIPVS=false: has no effect; kube-proxy's default is true",
@@ -398,9 +401,9 @@ fn of_a_field_that_is_written_twice_the_last_one_counts() {
     assert_eq!(
         texts(&loaded.problems),
         [
-            "config.conf:3: the key healthzBindAddress comes again in line 6, and that one counts",
-            "config.conf:4: the key masqueradeBit comes again in line 4, and that one counts",
-            "config.conf:5: the key healthzBindAddress comes again in line 6, and that one counts",
+            "config.conf:3: the key healthzBindAddress is repeated in line 6, and that one wins",
+            "config.conf:4: the key masqueradeBit is repeated in line 4, and that one wins",
+            "config.conf:5: the key healthzBindAddress is repeated in line 6, and that one wins",
         ]
     );
 }
@@ -543,9 +546,9 @@ fn beside_a_file_only_some_flags_count() {
     assert_eq!(
         texts(&problems),
         [
-            "--cluster-cidr = 10.0.0.0/8: has no effect beside --config; write clusterCIDR into \
+            "--cluster-cidr = 10.0.0.0/8: has no effect with --config; write clusterCIDR into \
              the file",
-            "--healthz-port = 0: has no effect beside --config; write healthzBindAddress into \
+            "--healthz-port = 0: has no effect with --config; write healthzBindAddress into \
              the file",
         ]
     );

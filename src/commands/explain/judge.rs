@@ -139,7 +139,8 @@ fn proxied(
     let unbound = status.map_or(&[][..], |status| &status.loopback.unbound);
     if let Some(unbound) = unbound.iter().find(|it| it.address == address) {
         let text = format!(
-            "the agent cannot listen on {address}: {}; if another process has the port, it answers",
+            "the agent cannot listen on {address}: {}; if another process holds the port, it \
+             answers",
             unbound.reason
         );
         findings.push(Finding::new(Code::LoopbackPortTaken, text));
@@ -314,7 +315,7 @@ fn fate(
     let tracked = facts.map(|facts| facts.tracked).filter(|it| it.waiting > 0);
     if let Some(tracked) = tracked.filter(|_| fate == Fate::Delivered) {
         let text = format!(
-            "endpoint {backend} has not answered {} tracked connections, and {} others; --probe \
+            "endpoint {backend} has not answered {} tracked connections, but {} others; --probe \
              shows whether it answers now",
             tracked.waiting,
             match tracked.answered {
@@ -362,10 +363,8 @@ fn agent(status: &Status, reasons: &Reasons) -> Vec<Finding> {
         findings.push(Finding::new(Code::NotCommittedYet, text));
     }
     if let Source::Api { trouble: Some(trouble), .. } = &status.source {
-        let text = format!(
-            "{}, for {:.0} s: this is the state of before",
-            trouble.reason, trouble.seconds
-        );
+        let text =
+            format!("{}, for {:.0} s: this is the earlier state", trouble.reason, trouble.seconds);
         findings.push(Finding::new(Code::ApiStale, text));
     }
     if !status.kube_proxy.is_nothing() {

@@ -86,8 +86,7 @@ impl StepReport {
 
 /// The chain of shunt to which frontends without endpoints lead.
 const NO_ENDPOINTS: &str = "reject-no-endpoints";
-const EARLIER: &str =
-    "it belongs to a flow that was there before, which meets no rule for new ones";
+const EARLIER: &str = "it belongs to an existing flow, which meets no rules for new ones";
 
 /// Words for the numbers in the events of the kernel.
 pub(super) struct Words {

@@ -242,7 +242,7 @@ impl Reader<'_> {
         let token =
             Token::new(given.as_deref(), token_path.as_deref()).map_err(|error| match error {
                 TokenError::Given => {
-                    let reason = "has characters that no HTTP header can hold";
+                    let reason = "contains characters that no HTTP header allows";
                     self.wrong(at_user.field("token"), reason)
                 }
                 TokenError::File(error) => {
@@ -287,7 +287,7 @@ impl Reader<'_> {
             .rustls_client_config()
             .map_err(|error| self.unusable(at_cluster, at_user, &error))?;
         if config.extra_headers_layer().is_err() {
-            let reason = "has characters that no HTTP header can hold";
+            let reason = "contains characters that no HTTP header allows";
             return Err(self.wrong(at_user.field("as"), reason));
         }
         Ok(Found { config, token, proxy })

@@ -30,7 +30,7 @@ struct TokenFile {
 /// The reason why a token cannot be used. It never quotes the token.
 #[derive(Debug)]
 pub(super) enum TokenError {
-    /// The token of the kubeconfig has characters that no HTTP header can hold.
+    /// The token of the kubeconfig contains characters that no HTTP header allows.
     Given,
     /// The file cannot be read, or holds no token.
     File(io::Error),
@@ -72,7 +72,7 @@ fn read(path: &Path) -> io::Result<HeaderValue> {
     if text.trim().is_empty() {
         return Err(wrong("it is empty"));
     }
-    bearer(text.trim()).ok_or_else(|| wrong("it has characters that no HTTP header can hold"))
+    bearer(text.trim()).ok_or_else(|| wrong("it contains characters that no HTTP header allows"))
 }
 
 fn bearer(token: &str) -> Option<HeaderValue> {

@@ -173,7 +173,7 @@ impl Reader<'_> {
             Some(&place) => {
                 let first = self.manifest.objects[place].line;
                 let reason = format!(
-                    "the same object is already in line {first}; the last definition counts, remove \
+                    "the same object is already in line {first}; the last definition wins; remove \
                      the other"
                 );
                 let problem = Diagnostic::new(Severity::Warning, FieldPath::default(), reason);

@@ -306,7 +306,7 @@ impl<'a> Reader<'a> {
                 if last[&*key.name] != number {
                     let (name, line) = (excerpt(&key.name), lines[&*key.name]);
                     let reason =
-                        format!("the key {name} comes again in line {line}, and that one counts");
+                        format!("the key {name} is repeated in line {line}, and that one wins");
                     overridden.push(SyntaxError { line: key.line, column: 1, reason });
                 }
             }

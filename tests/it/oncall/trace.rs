@@ -374,7 +374,7 @@ fn flow_that_was_there_before_is_named() -> Result<()> {
     asked?;
     assert_eq!((code, &report["answered"]), (0, &true.into()), "{report:#}");
     let reason = report["reason"].as_str().unwrap_or_default();
-    assert!(reason.starts_with("it belongs to a flow that was there before"), "{report:#}");
+    assert!(reason.starts_with("it belongs to an existing flow"), "{report:#}");
     Ok(())
 }
 

@@ -245,7 +245,7 @@ fn manifests_are_explained_by_the_addresses_of_the_node() -> Result<()> {
     assert_eq!(found, "not-a-service node-port-address-not-selected", "{json:#}");
     let summary = json["summary"].as_str().unwrap_or_default();
     assert!(
-        summary.ends_with(&format!("manifests have no Node {}", world.lab.node.name)),
+        summary.ends_with(&format!("manifests contain no Node {}", world.lab.node.name)),
         "{summary}"
     );
     Ok(())
