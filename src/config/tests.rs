@@ -401,9 +401,9 @@ fn of_a_field_that_is_written_twice_the_last_one_counts() {
     assert_eq!(
         texts(&loaded.problems),
         [
-            "config.conf:3: the key healthzBindAddress is repeated in line 6, and that one wins",
-            "config.conf:4: the key masqueradeBit is repeated in line 4, and that one wins",
-            "config.conf:5: the key healthzBindAddress is repeated in line 6, and that one wins",
+            "config.conf:3: the key healthzBindAddress is repeated in line 5; the last one wins",
+            "config.conf:4: the key masqueradeBit is repeated in line 4; the last one wins",
+            "config.conf:5: the key healthzBindAddress is repeated in line 6; the last one wins",
         ]
     );
 }

@@ -5,10 +5,11 @@
 //! length.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use foldhash::HashMap;
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StrInput, Tag};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -50,7 +51,9 @@ struct Open<'a> {
     anchor: usize,
     start: usize,
     next: Next,
-    keys: Vec<Key<'a>>,
+    keys: HashMap<Cow<'a, str>, Key>,
+    /// A key from `<<` came again.
+    is_repeated: bool,
 }
 
 /// What comes next in a list or mapping.
@@ -63,8 +66,7 @@ enum Next {
     Merged,
 }
 
-struct Key<'a> {
-    name: Cow<'a, str>,
+struct Key {
     line: u32,
     is_merged: bool,
 }
@@ -81,7 +83,7 @@ impl<'a> Reader<'a> {
             json: Vec::new(),
             line: 1,
             open: Vec::new(),
-            anchors: HashMap::new(),
+            anchors: HashMap::default(),
             copied: 0,
             copy_limit: COPY_ALWAYS + COPY_PER_BYTE * text.len(),
             overridden: None,
@@ -151,8 +153,7 @@ impl<'a> Reader<'a> {
                         })?,
                         false => text,
                     };
-                    self.write_key(Key { name, line, is_merged: false });
-                    return Ok(None);
+                    return self.write_key(name, Key { line, is_merged: false }).map(|()| None);
                 }
                 let start = self.begin(line);
                 match if is_plain { scalar::meaning(&text) } else { Meaning::Text(&text) } {
@@ -169,11 +170,14 @@ impl<'a> Reader<'a> {
             Event::SequenceStart(_, anchor, _) => self.start(line, anchor, span, Next::Item)?,
             Event::MappingStart(_, anchor, _) => self.start(line, anchor, span, Next::Key)?,
             Event::SequenceEnd | Event::MappingEnd => {
-                let Some(Open { anchor, start, next, keys }) = self.open.pop() else {
+                let Some(Open { anchor, start, next, is_repeated, .. }) = self.open.pop() else {
                     return Ok(None);
                 };
                 self.json.push(if next == Next::Item { b']' } else { b'}' });
-                self.check_keys(&keys, start)?;
+                if is_repeated {
+                    let json = self.take_from(start);
+                    self.write(&serde_json::from_slice::<Entries<'_>>(&json).unwrap_or_default());
+                }
                 return self.end(start, anchor, span);
             }
             Event::Alias(id) => {
@@ -216,7 +220,7 @@ impl<'a> Reader<'a> {
         }
         let start = self.begin(line);
         self.json.push(if next == Next::Item { b'[' } else { b'{' });
-        self.open.push(Open { anchor, start, next, keys: Vec::new() });
+        self.open.push(Open { anchor, start, next, keys: HashMap::default(), is_repeated: false });
         Ok(())
     }
 
@@ -283,61 +287,42 @@ impl<'a> Reader<'a> {
         };
         let line = to_u32(span.start.line());
         for (name, value) in mappings.into_iter().rev().flatten() {
-            self.write_key(Key { name: name.into(), line, is_merged: true });
+            self.write_key(name.into(), Key { line, is_merged: true })?;
             self.write(value);
         }
         self.expect(Next::Key);
         Ok(())
     }
 
-    /// Refuses duplicate keys, or notes them. In place of a key from `<<` which comes again, only
-    /// the last one stays.
-    fn check_keys(&mut self, keys: &[Key<'_>], start: usize) -> Result<(), SyntaxError> {
-        let mut names: Vec<&str> = keys.iter().map(|key| &*key.name).collect();
-        names.sort_unstable();
-        if names.windows(2).all(|pair| pair[0] != pair[1]) {
-            return Ok(());
-        }
-        let lines: HashMap<&str, u32> = keys.iter().map(|key| (&*key.name, key.line)).collect();
-        if let Some(overridden) = &mut self.overridden {
-            let mut last: HashMap<&str, usize> = HashMap::new();
-            last.extend(keys.iter().enumerate().map(|(number, key)| (&*key.name, number)));
-            for (number, key) in keys.iter().enumerate() {
-                if last[&*key.name] != number {
-                    let (name, line) = (excerpt(&key.name), lines[&*key.name]);
-                    let reason =
-                        format!("the key {name} is repeated in line {line}, and that one wins");
-                    overridden.push(SyntaxError { line: key.line, column: 1, reason });
-                }
-            }
-            return Ok(());
-        }
-        let mut first: HashMap<&str, u32> = HashMap::new();
-        for key in keys.iter().filter(|key| !key.is_merged) {
-            if let Some(line) = first.insert(&key.name, key.line) {
-                let name = excerpt(&key.name);
-                let reason =
-                    format!("the key {name} is already in line {line}; remove one of the two");
-                return Err(SyntaxError { line: key.line, column: 1, reason });
-            }
-        }
-        let json = self.take_from(start);
-        let last: Entries<'_> = serde_json::from_slice(&json).unwrap_or_default();
-        self.write(&last);
-        Ok(())
-    }
-
-    fn write_key(&mut self, key: Key<'a>) {
+    /// Writes a key. Refuses one that comes again, or notes it; keys from `<<` may come again.
+    fn write_key(&mut self, name: Cow<'a, str>, key: Key) -> Result<(), SyntaxError> {
+        let line = key.line;
         if self.open.last().is_some_and(|open| !open.keys.is_empty()) {
             self.json.push(b',');
         }
-        self.pad(key.line);
-        self.write(&key.name);
+        self.pad(line);
+        self.write(&name);
         self.json.push(b':');
-        if let Some(open) = self.open.last_mut() {
-            open.next = Next::Value;
-            open.keys.push(key);
+        let Some(open) = self.open.last_mut() else { return Ok(()) };
+        open.next = Next::Value;
+        let Some(earlier) = open.keys.get(&name) else {
+            open.keys.insert(name, key);
+            return Ok(());
+        };
+        let (shown, is_free) = (excerpt(&name), key.is_merged || earlier.is_merged);
+        let earlier = earlier.line;
+        open.keys.insert(name, key);
+        if let Some(overridden) = &mut self.overridden {
+            let reason = format!("the key {shown} is repeated in line {line}; the last one wins");
+            overridden.push(SyntaxError { line: earlier, column: 1, reason });
+        } else if is_free {
+            open.is_repeated = true;
+        } else {
+            let reason =
+                format!("the key {shown} is already in line {earlier}; remove one of the two");
+            return Err(SyntaxError { line, column: 1, reason });
         }
+        Ok(())
     }
 
     /// Writes the ends of lines up to this line.

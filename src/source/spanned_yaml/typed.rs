@@ -1,6 +1,7 @@
 //! Deserializes typed values from JSON.
 
-use serde::de::DeserializeOwned;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
+use serde_json::Value;
 use serde_path_to_error::Segment as PathSegment;
 
 use super::{FieldPath, Segment};
@@ -15,21 +16,48 @@ pub struct TypeError {
     pub reason: String,
 }
 
-/// Deserializes a `T`.
+/// Deserializes a `T`. A field that is `null` counts as absent, as for Go.
 pub fn typed<T: DeserializeOwned>(json: &str) -> Result<T, TypeError> {
-    // The tracking of the path costs time, and only errors need it.
-    serde_json::from_str(json).or_else(|_| typed_reporting_unknown(json, |_| ()))
+    // Nulls are rare. The tracking of the path costs time, and only errors need it.
+    match serde_json::from_str(json) {
+        Err(error) if !error.to_string().starts_with("duplicate field") => {
+            typed_reporting_unknown(json, |_| ())
+        }
+        Err(_) => tracked(&mut serde_json::Deserializer::from_str(json), |_| ()),
+        Ok(value) => Ok(value),
+    }
 }
 
 /// Deserializes a `T` and reports each field that `T` lacks.
 pub fn typed_reporting_unknown<T: DeserializeOwned>(
     json: &str,
-    mut unknown: impl FnMut(FieldPath),
+    unknown: impl FnMut(FieldPath),
 ) -> Result<T, TypeError> {
+    let mut value = serde_json::from_str(json)
+        .map_err(|error| TypeError { field: FieldPath::default(), reason: reason(&error) })?;
+    remove_nulls(&mut value);
+    tracked(value, unknown)
+}
+
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
+}
+
+fn tracked<'de, T, D>(deserializer: D, mut unknown: impl FnMut(FieldPath)) -> Result<T, TypeError>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de, Error = serde_json::Error>,
+{
     let mut report = |path: serde_ignored::Path<'_>| unknown(ignored_path(&path));
     let mut track = serde_path_to_error::Track::new();
-    let mut deserializer = serde_json::Deserializer::from_str(json);
-    let deserializer = serde_path_to_error::Deserializer::new(&mut deserializer, &mut track);
+    let deserializer = serde_path_to_error::Deserializer::new(deserializer, &mut track);
     T::deserialize(serde_ignored::Deserializer::new(deserializer, &mut report)).map_err(|error| {
         let mut field = FieldPath::default();
         for segment in &track.path() {
