@@ -11,7 +11,7 @@ use super::settings::{Effective, Unusable, load};
 use super::sources::runtime;
 use super::{Failure, logging, netns, oneshot};
 use crate::commands::check::{Api, Inputs, Settings, check as run_checks};
-use crate::serve::directory::Selection;
+use crate::serve::query::Selection;
 use crate::serve::query::{Objects, ask_objects};
 use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
 use crate::source::manifests::{self, Locations};

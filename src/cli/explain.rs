@@ -19,8 +19,7 @@ use crate::commands::explain::{
     of_service, packet,
 };
 use crate::dataplane::KernelTables;
-use crate::serve::directory::{Excerpt, Selection};
-use crate::serve::query::Objects;
+use crate::serve::query::{Excerpt, Objects, Selection};
 
 /// How often a difference between plan and kernel is looked at again: the agent may have committed
 /// between the two readings.

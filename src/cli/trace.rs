@@ -10,7 +10,7 @@ use shunt_core::plan::{NodeContext, Options};
 use super::args::{Format, Trace as Arguments};
 use super::{Failure, kernel_errors, logging, netns};
 use crate::commands::trace::{Ended, Limits, Report, Target, Tracer};
-use crate::serve::directory::Selection;
+use crate::serve::query::Selection;
 use crate::serve::query::{NoAnswer, ask_objects};
 
 /// The exit code if a packet did not reach an endpoint.

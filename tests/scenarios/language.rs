@@ -61,8 +61,20 @@ pub(crate) enum Step {
     Log(Vec<String>),
     /// Waits until these samples of `/metrics` have these values.
     Metrics(BTreeMap<String, f64>),
-    /// Changes rules of the node.
-    Nft(String),
+    /// Writes another configuration, and waits until shunt has applied it.
+    Config(Map<String, Value>),
+    /// Waits until a command of `shunt` on the node says so.
+    Shunt {
+        run: String,
+        #[serde(default)]
+        exit: i32,
+        #[serde(default)]
+        with: Vec<String>,
+        #[serde(default)]
+        without: Vec<String>,
+    },
+    /// Changes rules of hosts.
+    Nft(BTreeMap<String, String>),
     /// Changes links, addresses and routes of hosts.
     Ip(BTreeMap<String, String>),
     /// Text that `nft list ruleset` on the node prints, and text that it does not.
@@ -224,6 +236,8 @@ pub(crate) enum Expected {
     /// They all reach the same of these servers: the one that they reached before, if it is among
     /// these.
     Stick(Vec<String>),
+    /// They reach these servers, each as often as its number says.
+    Share(Vec<(String, u32)>),
     /// The sender gets a reset or an ICMP error at once.
     Refused,
     /// The sender gets no answer.
@@ -246,6 +260,13 @@ impl Expected {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         if let Some(servers) = text.strip_prefix("sticks ") {
             return Ok(Self::Stick(servers.split_whitespace().map(str::to_owned).collect()));
+        }
+        if let Some(shares) = text.strip_prefix("shares ") {
+            let share = |word: &str| -> Result<_> {
+                let (server, share) = word.split_once('=').context("shares pod-1=2")?;
+                Ok((server.to_owned(), share.parse()?))
+            };
+            return Ok(Self::Share(shares.split_whitespace().map(share).collect::<Result<_>>()?));
         }
         let mut servers = Vec::new();
         let mut source = Source::Any;

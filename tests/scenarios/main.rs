@@ -26,15 +26,19 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 10] = files![
+const FILES: [(&str, &str); 14] = files![
     "affinity",
+    "balancing",
+    "configuration",
     "conflicts",
+    "connections",
     "endpoints",
     "explain",
     "flows",
     "frontends",
     "load_balancers",
     "local_traffic",
+    "loopback",
     "node_ports",
     "policies",
 ];

@@ -15,7 +15,7 @@ use shunt_testbed::{
 use crate::expect::{Sessions, Targets, cells, check};
 use crate::language::{AgentStep, Expected, Scenario, Selection, Step};
 use crate::objects::{NODE, TARGET, expand, frontends, frontends_of};
-use crate::subject::{Kind, Process, Source, key};
+use crate::subject::{Kind, Process, SHUNT, Source, key};
 
 /// How long what follows a change may take.
 const CONVERGENCE: Duration = Duration::from_secs(30);
@@ -94,6 +94,7 @@ impl<'a> World<'a> {
                 .push(Echo::on(host.with_context(|| format!("no host {name:?}"))?, port.parse()?)?);
         }
         let source = Source::new(&lab, kubernetes)?;
+        source.configure(&scenario.config)?;
         let mut world = Self {
             scenario,
             kind,
@@ -160,29 +161,33 @@ impl<'a> World<'a> {
                 let words: Vec<&str> = words.iter().map(String::as_str).collect();
                 self.process()?.shunt()?.wait_for_log(&words).map(drop)
             }
-            Step::Metrics(samples) => {
-                let accept = |body: &str| {
-                    let scraped = Exposition::parse(body).ok()?;
-                    let holds =
-                        |(name, value): (&String, &f64)| scraped.value(name, &[]) == Some(*value);
-                    samples.iter().all(holds).then_some(())
-                };
-                let agent = self.process()?.shunt()?;
-                agent.wait_for_answer(METRICS_PORT, "/metrics", |answer| accept(&answer.body))
+            Step::Metrics(samples) => self.wait_for_metrics(|scraped| {
+                samples.iter().all(|(name, value)| sample(scraped, name) == Some(*value))
+            }),
+            Step::Config(fields) => {
+                const RELOADS: &str = "shunt_config_reloads_total{result=success}";
+                let before = self.process()?.shunt()?.http_get(METRICS_PORT, "/metrics")?;
+                let before = sample(&Exposition::parse(&before.body)?, RELOADS);
+                self.source.configure(fields)?;
+                self.wait_for_metrics(|scraped| sample(scraped, RELOADS) > before)?;
+                self.settle()
             }
-            Step::Nft(rules) => self.lab.node.nft(rules),
+            Step::Shunt { run, exit, with, without } => eventually(|| {
+                let mut command = self.lab.node.command(SHUNT);
+                let path = |word: &str| self.source.path(word).unwrap_or_else(|| word.to_owned());
+                let output = command.args(run.split_whitespace().map(path)).output()?;
+                let text = [output.stdout, output.stderr].concat();
+                let text = String::from_utf8_lossy(&text);
+                let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+                ensure!(output.status.code() == Some(*exit), "{}:\n{text}", output.status);
+                contains(&text, with, without)
+            }),
+            Step::Nft(rules) => {
+                rules.iter().try_for_each(|(host, rules)| self.host(host)?.nft(rules))
+            }
             Step::Ip(commands) => self.ip(commands),
             Step::Rules { with, without } => self.rules(with, without),
-            Step::RulesBecome { with, without } => {
-                let start = Instant::now();
-                loop {
-                    let result = self.rules(with, without);
-                    if result.is_ok() || start.elapsed() > patience(CONVERGENCE) {
-                        return result;
-                    }
-                    thread::sleep(POLL);
-                }
-            }
+            Step::RulesBecome { with, without } => eventually(|| self.rules(with, without)),
             Step::Open(flows) => flows.iter().try_for_each(|(name, to)| self.open(name, to)),
             Step::Flows(expected) => self.ask(expected, Duration::ZERO),
             Step::FlowsBecome(expected) => self.ask(expected, patience(CONVERGENCE)),
@@ -200,31 +205,23 @@ impl<'a> World<'a> {
                 Ok(())
             }),
             Step::Untracked(names) => names.iter().try_for_each(|name| {
-                let start = Instant::now();
-                loop {
+                eventually(|| {
                     let entries = self.entries(name)?;
-                    if entries.iter().all(Option::is_none) {
-                        return Ok(());
-                    }
-                    ensure!(
-                        start.elapsed() < patience(CONVERGENCE),
-                        "{name}: entries stay: {entries:?}"
-                    );
-                    thread::sleep(POLL);
-                }
+                    ensure!(entries.iter().all(Option::is_none), "{name}: {entries:?} stay");
+                    Ok(())
+                })
             }),
         }
     }
 
+    fn wait_for_metrics(&self, are_so: impl Fn(&Exposition) -> bool) -> Result<()> {
+        self.process()?.shunt()?.wait_for_answer(METRICS_PORT, "/metrics", |answer| {
+            are_so(&Exposition::parse(&answer.body).ok()?).then_some(())
+        })
+    }
+
     fn rules(&self, with: &[String], without: &[String]) -> Result<()> {
-        let rules = self.lab.node.output("nft", &["list", "ruleset"])?;
-        let missing: Vec<_> = with.iter().filter(|text| !rules.contains(*text)).collect();
-        let present: Vec<_> = without.iter().filter(|text| rules.contains(*text)).collect();
-        ensure!(
-            missing.is_empty() && present.is_empty(),
-            "missing {missing:?}, present {present:?}:\n{rules}"
-        );
-        Ok(())
+        contains(&self.lab.node.output("nft", &["list", "ruleset"])?, with, without)
     }
 
     /// The identities of the entries of open sockets in the node's connection tracking.
@@ -375,11 +372,41 @@ impl<'a> World<'a> {
     }
 }
 
+/// Repeats what may fail at first.
+fn eventually(attempt: impl Fn() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let result = attempt();
+        if result.is_ok() || start.elapsed() > patience(CONVERGENCE) {
+            return result;
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn contains(text: &str, with: &[String], without: &[String]) -> Result<()> {
+    let missing: Vec<_> = with.iter().filter(|part| !text.contains(*part)).collect();
+    let present: Vec<_> = without.iter().filter(|part| text.contains(*part)).collect();
+    ensure!(
+        missing.is_empty() && present.is_empty(),
+        "missing {missing:?}, present {present:?}:\n{text}"
+    );
+    Ok(())
+}
+
+/// The value of `name` or `name{label=value,label=value}`.
+fn sample(scraped: &Exposition, name: &str) -> Option<f64> {
+    let (name, labels) = name.trim_end_matches('}').split_once('{').unwrap_or((name, ""));
+    let labels: Vec<_> = labels.split(',').filter_map(|label| label.split_once('=')).collect();
+    scraped.value(name, &labels)
+}
+
 fn answers(reply: &Reply, expected: &Expected) -> bool {
     match expected {
         Expected::Reach(servers, _) | Expected::Stick(servers) => {
             matches!(reply, Reply::Server(server) if servers.contains(server))
         }
+        Expected::Share(_) => false,
         Expected::Refused => *reply == Reply::Refused,
         Expected::Dropped => *reply == Reply::Nothing,
         Expected::Unhandled => matches!(reply, Reply::Failed(_)),

@@ -16,8 +16,8 @@ use tokio::task::LocalSet;
 use tokio::time::timeout;
 
 use super::{Answer, Objects, Question, Refresh};
-use crate::serve::directory::Selection;
 use crate::serve::presence::{Peer, Proof, connect_to_agent, is_proved};
+use crate::serve::query::Selection;
 use crate::serve::status::Status;
 
 /// The timeout of the agent for writing the answer, and of the command for reading it.

@@ -97,7 +97,7 @@ impl WithoutNode {
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> Option<WithoutNode> {
         let context = snapshot.node_context.as_ref()?;
-        let is_lacking = context.options.requires_node && snapshot.node_is_eligible.is_none();
+        let is_lacking = context.options.requires_node && snapshot.store.node().is_none();
         let how = match context.node {
             Some(_) => WithoutNode::LastKnown,
             None => WithoutNode::Closed,

@@ -1,8 +1,6 @@
 //! Node ports on the node's loopback addresses, which a TCP proxy in the agent serves.
 
-mod endpoints;
 mod next_agent;
-mod offered;
 mod ports;
 mod traffic;
 

@@ -1,12 +1,12 @@
-//! Ports that other processes have, and the end of the agent.
+//! Ports that other processes have, and the thread that serves them.
 
 use std::net::TcpListener;
 
 use anyhow::Result;
-use shunt_testbed::Protocol;
 
 use super::{
-    BOTH, PODS, RAW, V4, V6, connect, explained, raw_server, raw_service, wait_for_metric,
+    BOTH, PODS, RAW, V4, V6, connect, explained, has_thread, raw_server, raw_service, wait_for,
+    wait_for_metric,
 };
 use crate::world::{World, status_json};
 
@@ -47,40 +47,14 @@ fn taken_port_is_reported_and_costs_no_other() -> Result<()> {
 }
 
 #[test]
-fn end_of_the_agent_closes_ports_and_connections() -> Result<()> {
+fn last_node_port_ends_the_thread() -> Result<()> {
     let world = World::with_web()?;
-    for is_killed in [false, true] {
-        let agent = world.agent(BOTH)?.start()?;
-        let node = world.lab.from(&world.lab.node);
-        node.tcp(V4).eventually().reaches(&PODS);
-        let mut connection = node.connect(V4)?;
-        if is_killed {
-            agent.kill()?;
-        } else {
-            agent.stop()?;
-        }
-        for address in [V4, V6] {
-            node.probe(Protocol::Tcp, address).refused();
-        }
-        assert!(connection.echo("nothing").is_err());
-    }
-    Ok(())
-}
-
-/// A port of the proxy in TIME_WAIT does not keep the next agent from it.
-#[test]
-fn next_agent_gets_the_ports_at_once() -> Result<()> {
-    let world = World::with_web()?;
-    for _ in 0..3 {
-        let agent = world.agent(BOTH)?.start()?;
-        let node = world.lab.from(&world.lab.node);
-        node.tcp(V4).eventually().reaches(&PODS);
-        let connection = node.connect(V4)?;
-        agent.stop()?;
-        drop(connection);
-    }
     let agent = world.agent(BOTH)?.start()?;
-    world.lab.from(&world.lab.node).tcp(V4).eventually().reaches(&PODS);
-    assert!(!agent.log().contains("cannot listen"), "{}", agent.log());
+    let labels = [("state", "listening")];
+    wait_for_metric(&world, "shunt_loopback_node_ports", &labels, 2.0)?;
+    assert!(has_thread(&agent)?);
+    world.manifests.remove("web.yaml")?;
+    wait_for_metric(&world, "shunt_loopback_node_ports", &labels, 0.0)?;
+    wait_for("the end of the thread", || Ok((!has_thread(&agent)?).then_some(())))?;
     agent.stop()
 }

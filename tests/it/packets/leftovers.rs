@@ -88,35 +88,6 @@ fn rules_of_kube_proxy_are_found_and_removed_beside_the_agent() -> Result<()> {
     agent.stop()
 }
 
-/// What `docs/from-kube-proxy.md` says of a FORWARD policy DROP: kube-proxy's chain
-/// KUBE-FORWARD was the exception, and this rule is one.
-#[test]
-fn traffic_of_services_passes_a_forward_policy_of_drop_by_its_exception() -> Result<()> {
-    let world = World::with_web()?;
-    let _agent = start(&world)?;
-    let rules = |rule: &str| {
-        ["ip", "ip6"].map(|family| {
-            format!(
-                "add table {family} filter\n\
-                 add chain {family} filter FORWARD {{ type filter hook forward priority 0; policy drop; }}\n\
-                 {}",
-                rule.replace("FAMILY", family)
-            )
-        }).concat()
-    };
-    let to = ["10.96.0.10:80", "192.0.2.10:30080", "[fd00:96::10]:80", "[2001:db8:2::10]:30080"];
-    let client = world.lab.from(&world.lab.client);
-    world.lab.node.nft(&rules(""))?;
-    to.iter().for_each(|to| client.tcp(*to).dropped());
-    // What iptables calls `-m conntrack --ctstate DNAT`.
-    world.lab.node.nft(&rules("add rule FAMILY filter FORWARD ct status dnat accept\n"))?;
-    for to in to {
-        client.tcp(to).reaches(&["pod-1", "pod-2", "pod-3"]);
-        client.udp(to).reaches(&["pod-1", "pod-2", "pod-3"]);
-    }
-    Ok(())
-}
-
 #[test]
 fn a_running_kube_proxy_is_found_if_it_can_be_seen() -> Result<()> {
     let world = World::with_web()?;

@@ -14,4 +14,3 @@ mod shrinking;
 mod status;
 mod transactions;
 mod unread_log;
-mod watching;

@@ -97,19 +97,6 @@ const BOOTS: [Boot; 5] = [
                  packets::lifecycle::a_killed_agent_leaves_its_rules",
             ),
             (
-                "endpoints",
-                TESTS,
-                "endpoints::affinity::a_session_ends_with_its_time_out endpoints::established:: \
-                 endpoints::gone::",
-            ),
-            (
-                "balancing",
-                TESTS,
-                "balancing::hash::a_client_stays_with_its_endpoint_through_every_frontend \
-                 balancing::hash::explain_knows_the_endpoint_of_a_client \
-                 balancing::weights::a_drained_endpoint_keeps_its_connections_and_gets_no_new_one",
-            ),
-            (
                 "loopback",
                 TESTS,
                 "loopback::traffic::each_direction_ends_by_itself \
@@ -124,7 +111,9 @@ const BOOTS: [Boot; 5] = [
                 "scenarios",
                 SCENARIOS,
                 "--test-threads=1 --color=never --skip=kube- frontends:: policies::policies_decide load_balancers::ranges_change \
-                 node_ports::an_interface flows::a_flow_ends_with_its_service flows::a_flow_leaves",
+                 node_ports::an_interface flows::a_flow_ends_with_its_service flows::a_flow_leaves \
+                 flows::direct affinity::session_ends connections::connection_to_a_gone connections::address_that \
+                 balancing::client_stays balancing::drained",
             ),
         ],
     ),

@@ -455,7 +455,7 @@ fn why_not_there(packet: &Packet, context: &NodeContext) -> String {
     let proxy = LoopbackNodePorts::address(family);
     match context.options.loopback_node_ports.has(family) {
         _ if !address.is_loopback() => node_port_addresses(context, family),
-        false => format!("nodePortAddresses does not include localhost"),
+        false => "nodePortAddresses does not include localhost".to_owned(),
         true if address != proxy => format!("{proxy} is the only loopback address with node ports"),
         true => "the proxy on loopback addresses serves TCP only".to_owned(),
     }
