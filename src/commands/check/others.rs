@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nfnetlink::nft::{Error, Socket};
+use nfnetlink::nft::Socket;
 use nfnetlink::route::Link;
 
 use super::{Line, some_of};
@@ -11,8 +11,6 @@ use crate::serve::presence::{Peer, connect_to_agent};
 
 /// How long a running agent may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// The number of attempts at a listing that changes interrupt.
-const ATTEMPTS: usize = 20;
 
 /// Interfaces that a network plugin makes, with the plugin and the setting by which it implements
 /// Services itself. An interface shows the plugin, not the setting.
@@ -55,14 +53,7 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn gather(links: &Result<Vec<Link>, String>) -> Facts {
-        let found = Socket::open().and_then(|mut socket| {
-            // A running kube-proxy changes rules while they are listed.
-            let mut attempts = (1..ATTEMPTS).map(|_| kube_proxy::find(&mut socket));
-            match attempts.find(|found| !matches!(found, Err(Error::Interrupted))) {
-                Some(found) => found,
-                None => kube_proxy::find(&mut socket),
-            }
-        });
+        let found = Socket::open().and_then(|mut socket| kube_proxy::find(&mut socket));
         let agent = connect_to_agent(CONNECT_TIMEOUT);
         let links = links.iter().flatten();
         Facts {

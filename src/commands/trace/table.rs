@@ -26,9 +26,6 @@ const LAST: i32 = 1_000;
 /// The sets forget nothing while a command runs.
 const REMEMBER_MILLISECONDS: u64 = 24 * 60 * 60 * 1_000;
 
-/// The number of attempts at a listing that commits of other processes interrupt.
-const ATTEMPTS: usize = 20;
-
 /// The sets of clients whose first packet, and whose first reply, is traced.
 const CLIENTS: &str = "clients";
 const ANSWERED: &str = "answered";
@@ -147,15 +144,7 @@ const COMMENT: &str = "shunt trace, netlink port ";
 
 /// Returns true if a table of a killed command exists, false if there is no table.
 fn orphan(kernel: &mut dyn Kernel, family: Family) -> Result<bool, Error> {
-    let mut attempt = || kernel.table(family, TABLE);
-    let mut listed = attempt();
-    for _ in 1..ATTEMPTS {
-        if !matches!(listed, Err(Error::Interrupted)) {
-            break;
-        }
-        listed = attempt();
-    }
-    let Some(found) = listed? else { return Ok(false) };
+    let Some(found) = kernel.table(family, TABLE)? else { return Ok(false) };
     let port = found.comment.as_deref().and_then(|text| text.strip_prefix(COMMENT)?.parse().ok());
     // Without a list of sockets, a table without an owner counts as one of a killed command.
     let alive = sockets(Bus::Netfilter).unwrap_or_default();
