@@ -123,3 +123,30 @@ fn probe_decides_about_endpoints_that_do_not_answer() -> Result<()> {
     }
     Ok(())
 }
+
+/// A mere listing by `iptables-legacy` makes an empty table.
+#[test]
+fn legacy_iptables_counts_with_rules_and_leaves_certain_answers_certain() -> Result<()> {
+    const WITHOUT_ENDPOINTS: u8 = 54;
+    let world = world()?;
+    let service = service_of("service-54", WITHOUT_ENDPOINTS);
+    world.manifests.write("service-54.yaml", service)?;
+    let _agent = world.start()?;
+    let (delivered, refused) = ("10.96.0.51:80", "10.96.0.54:80");
+    let answer = |to| explain(&world, &["--to", to, "--from", "192.0.2.100"]);
+    let legacy = |arguments: &[&str]| world.lab.node.output("iptables-legacy", arguments);
+    for listing in [false, true] {
+        if listing {
+            legacy(&["--list", "--numeric"])?;
+        }
+        answer(delivered)?.is("delivered", &[])?;
+        answer(refused)?.is("refused", &["no-endpoints"])?;
+    }
+    legacy(&["--append", "FORWARD", "--destination", "10.244.0.99", "--jump", "DROP"])?;
+    answer(delivered)?.is("unknown", &["foreign-drop-possible"])?;
+    answer(refused)?.is("refused", &["foreign-drop-possible", "no-endpoints"])?;
+    let client = world.lab.from(&world.lab.client);
+    client.tcp(delivered).reaches(&["pod-1"]);
+    client.tcp(refused).refused();
+    Ok(())
+}

@@ -1,89 +1,109 @@
 //! The protobuf encoding of objects, lists, events of watches and rejections, made of their JSON.
 //!
-//! The messages have the fields of `generated.proto` in `k8s.io/api` and `k8s.io/apimachinery` for
-//! the objects that tests use, many more than the agent reads. As in Go, fields that are no
-//! pointers are written even if they are empty. Pure.
+//! The numbers of fields are those of `generated.proto` in `k8s.io/api` and `k8s.io/apimachinery`,
+//! written down once more and not the agent's. Whole objects with all their other fields come from
+//! kube-apiserver, in `tests/api/encodings.rs`. Pure.
 
 mod messages;
 
-use prost::Message;
-use serde::de::DeserializeOwned;
+use prost::encoding::{WireType, encode_key, encode_varint};
 use serde_json::Value;
 
 use crate::object::Kind;
 
-use messages::{
-    Bare, EndpointSlice, Event, List, ListMeta, Node, RawExtension, Service, ServiceCidr, Status,
-    TypeMeta, Unknown, WatchEvent,
-};
+use messages::{Field, Holds};
 
 /// What each envelope begins with.
 const MAGIC: &[u8] = b"k8s\0";
-/// A field 2 that is a number: in all kinds it is a message.
-const MISTYPED: &[u8] = &[2 << 3, 7];
 
 /// Encodes the body of an answer: a list, an object or a `Status`.
 pub fn body(kind: Kind, json: &Value) -> Vec<u8> {
     if json["kind"] == "Status" {
-        return envelope("v1", "Status", status(json));
+        return envelope("v1", "Status", message(messages::STATUS, json));
     }
     let Some(items) = json["items"].as_array() else {
         return envelope(kind.api_version(), kind.as_str(), object(kind, json));
     };
-    let metadata: ListMeta = read(&json["metadata"]).unwrap_or_default();
-    let items = items.iter().map(|item| object(kind, item)).collect();
-    let list = List { metadata, items }.encode_to_vec();
+    let mut list = bytes(1, &message(messages::LIST_META, &json["metadata"]));
+    items.iter().for_each(|item| list.extend(bytes(2, &object(kind, item))));
     envelope(kind.api_version(), &format!("{kind}List"), list)
 }
 
 /// Encodes an event of a watch, with the length before it.
 pub fn frame(kind: Kind, event: &Value) -> Vec<u8> {
-    let type_ = event["type"].as_str().unwrap_or_default().to_owned();
-    let raw = body(kind, &event["object"]);
-    let event = WatchEvent { type_, object: RawExtension { raw } }.encode_to_vec();
+    let type_ = event["type"].as_str().unwrap_or_default();
+    let object = bytes(1, &body(kind, &event["object"]));
+    let event = [text(1, type_), bytes(2, &object)].concat();
     let length = u32::try_from(event.len()).unwrap_or(u32::MAX);
     [&length.to_be_bytes(), &event[..]].concat()
 }
 
-/// Encodes an object without an envelope. Of an object whose fields have wrong types, as no API
-/// server has it, the metadata is right and the next field has a wrong type, too.
+/// Encodes an object without an envelope. A field of a wrong type has a wrong type in it, too.
 pub fn object(kind: Kind, json: &Value) -> Vec<u8> {
-    let encoded = match kind {
-        Kind::Service => read::<Service>(json).map(|message| message.encode_to_vec()),
-        Kind::EndpointSlice => read::<EndpointSlice>(json).map(|message| message.encode_to_vec()),
-        Kind::Node => read::<Node>(json).map(|message| message.encode_to_vec()),
-        Kind::ServiceCidr => read::<ServiceCidr>(json).map(|message| message.encode_to_vec()),
-        Kind::Event => read::<Event>(json).map(|message| message.encode_to_vec()),
+    let fields = match kind {
+        Kind::Service => messages::SERVICE,
+        Kind::EndpointSlice => messages::ENDPOINT_SLICE,
+        Kind::Node => messages::NODE,
+        Kind::ServiceCidr => messages::SERVICE_CIDR,
+        Kind::Event => messages::BARE,
     };
-    encoded.unwrap_or_else(|| {
-        let bare: Bare = read(json).unwrap_or_default();
-        [&bare.encode_to_vec(), MISTYPED].concat()
-    })
+    message(fields, json)
 }
 
-/// Puts an encoded object into its envelope.
+/// Puts an encoded object into its envelope, a `runtime.Unknown`.
 pub fn envelope(api_version: &str, kind: &str, raw: Vec<u8>) -> Vec<u8> {
-    let type_meta = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };
-    let unknown = Unknown { type_meta, raw, ..Unknown::default() };
-    [MAGIC, &unknown.encode_to_vec()].concat()
+    let type_meta = [text(1, api_version), text(2, kind)].concat();
+    // Go writes texts that are empty.
+    [MAGIC, &bytes(1, &type_meta), &bytes(2, &raw), &bytes(3, b""), &bytes(4, b"")].concat()
 }
 
-fn status(json: &Value) -> Vec<u8> {
-    read::<Status>(json).unwrap_or_default().encode_to_vec()
-}
-
-fn read<T: DeserializeOwned>(json: &Value) -> Option<T> {
-    serde_json::from_value(without_nulls(json)).ok()
-}
-
-/// Removes fields that are `null`, which Go takes as absent.
-fn without_nulls(json: &Value) -> Value {
-    match json {
-        Value::Object(fields) => {
-            let fields = fields.iter().filter(|(_, value)| !value.is_null());
-            fields.map(|(name, value)| (name.clone(), without_nulls(value))).collect()
+fn message(fields: &[Field], json: &Value) -> Vec<u8> {
+    let mut message = Vec::new();
+    for Field(number, name, holds) in fields {
+        match &json[name] {
+            Value::Array(values) => {
+                values.iter().for_each(|value| message.extend(field(*number, *holds, value)));
+            }
+            value => message.extend(field(*number, *holds, value)),
         }
-        Value::Array(items) => items.iter().map(without_nulls).collect(),
-        other => other.clone(),
     }
+    message
+}
+
+fn field(number: u32, holds: Holds, json: &Value) -> Vec<u8> {
+    match (holds, json) {
+        (_, Value::Null) => Vec::new(),
+        (Holds::Message(fields), Value::Object(_)) => bytes(number, &message(fields, json)),
+        (Holds::Map, Value::Object(entries)) => {
+            let entry = |(name, value): (&String, &Value)| {
+                bytes(number, &[text(1, name), field(2, Holds::Scalar, value)].concat())
+            };
+            entries.iter().flat_map(entry).collect()
+        }
+        (Holds::Time, Value::String(time)) => {
+            let seconds = time.parse().map(jiff::Timestamp::as_second);
+            seconds.map_or(varint(number, 1), |seconds| bytes(number, &varint(1, seconds)))
+        }
+        (_, Value::String(value)) => text(number, value),
+        (_, Value::Number(value)) => varint(number, value.as_i64().unwrap_or(i64::MAX)),
+        (_, value) => varint(number, (*value == true).into()),
+    }
+}
+
+fn text(number: u32, text: &str) -> Vec<u8> {
+    bytes(number, text.as_bytes())
+}
+
+fn bytes(number: u32, content: &[u8]) -> Vec<u8> {
+    let mut field = Vec::new();
+    encode_key(number, WireType::LengthDelimited, &mut field);
+    encode_varint(content.len() as u64, &mut field);
+    [&field, content].concat()
+}
+
+fn varint(number: u32, value: i64) -> Vec<u8> {
+    let mut field = Vec::new();
+    encode_key(number, WireType::Varint, &mut field);
+    encode_varint(value as u64, &mut field);
+    field
 }
