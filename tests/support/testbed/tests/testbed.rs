@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use shunt_testbed::{
-    Agent, Echo, Fate, Flow, Host, ManifestDir, Netns, Outcome, Protocol, Question, Reply,
-    Topology, Traffic, probe, volley,
+    Agent, Echo, Fate, Host, ManifestDir, Netns, Protocol, Question, Topology, Traffic, probe,
+    volley,
 };
 
 /// What the agent would do for a Service: port 80 goes to one pod of the node or the other, 81 to
