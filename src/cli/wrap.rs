@@ -14,7 +14,7 @@ pub(super) fn for_terminal(text: String) -> String {
 fn wrapped(text: &str, width: usize) -> String {
     let mut lines = String::new();
     for line in text.lines() {
-        let indent = indent(line, width / 2);
+        let indent = indent(line, width * 2 / 3);
         let (mut column, mut is_broken) = (0, false);
         for word in line.split_inclusive(' ') {
             if column > indent && column + word.trim_end().chars().count() > width {
@@ -56,7 +56,7 @@ mod tests {
         let text =
             "DROPPED  by a rule\n\n 1 source      10.244.0.10, arrives on veth-1       routes\n";
         let expected = "DROPPED  by a rule\n\n 1 source      10.244.0.10, arrives\n\
-                        \x20              on veth-1       routes\n";
+                        \x20              on veth-1\n               routes\n";
         assert_eq!(wrapped(text, 36), expected);
         assert_eq!(wrapped(text, 80), text);
         assert_eq!(wrapped("unbreakable-word next\n", 8), "unbreakable-word\nnext\n");
