@@ -1,6 +1,5 @@
 //! Reloads of the configuration while the agent runs: changed fields take effect in place, at once.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -16,7 +15,7 @@ use super::observe::PendingSysctls;
 use super::settings::{Effective, load};
 use super::sources::Objects;
 use super::{logging, process};
-use crate::config::Config;
+use crate::config::{Config, FIELDS};
 use crate::dataplane::{Command, Commands, Configure};
 use crate::flows::sysctl;
 use crate::serve::http::Bind;
@@ -238,38 +237,13 @@ pub(super) fn metrics_bind(config: &Config) -> Bind {
 }
 
 /// Returns the paths of the fields with a new value.
-fn changed_fields(old: &Effective, new: &Effective) -> Vec<String> {
-    let (Ok(old), Ok(new)) = (serde_json::to_value(&old.full), serde_json::to_value(&new.full))
-    else {
-        return Vec::new();
+fn changed_fields(old: &Effective, new: &Effective) -> Vec<&'static str> {
+    let [old, new] = [old, new].map(|it| serde_json::to_value(&it.full).unwrap_or_default());
+    let has_changed = |path: &&str| {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        old.pointer(&pointer) != new.pointer(&pointer)
     };
-    let mut changed = Vec::new();
-    compare(&old, &new, "", &mut changed);
-    changed
-}
-
-fn compare(
-    old: &serde_json::Value,
-    new: &serde_json::Value,
-    path: &str,
-    changed: &mut Vec<String>,
-) {
-    let (serde_json::Value::Object(old_fields), serde_json::Value::Object(new_fields)) = (old, new)
-    else {
-        if old != new {
-            changed.push(path.to_owned());
-        }
-        return;
-    };
-    let names: BTreeSet<&String> = old_fields.keys().chain(new_fields.keys()).collect();
-    let nothing = serde_json::Value::Null;
-    for name in names {
-        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        let value = |fields: &serde_json::Map<String, serde_json::Value>| {
-            fields.get(name).cloned().unwrap_or_else(|| nothing.clone())
-        };
-        compare(&value(old_fields), &value(new_fields), &path, changed);
-    }
+    FIELDS.iter().map(|field| field.path).filter(has_changed).collect()
 }
 
 /// The watch of the configuration file, if there is one.

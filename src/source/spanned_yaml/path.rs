@@ -84,6 +84,12 @@ impl FieldPath {
         &self.0
     }
 
+    /// Returns the path of the first steps.
+    #[must_use]
+    pub fn first(&self, steps: usize) -> FieldPath {
+        FieldPath(self.0.iter().take(steps).cloned().collect())
+    }
+
     /// Returns true for the document itself.
     #[must_use]
     pub fn is_empty(&self) -> bool {
