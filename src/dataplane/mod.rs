@@ -69,5 +69,6 @@ pub use stats::{Commit, CommitStats};
 pub use stopwatch::Stopwatch;
 pub use thread::spawn;
 pub use transaction::{Prepared, SyncReport};
+pub(crate) use translate::rule_text;
 pub use verdicts::{Installed, Verdict, Verdicts, look_up_verdicts, verdicts};
 pub use worker::Pace;

@@ -18,6 +18,9 @@ use crate::language::{Expected, Selection, Source};
 /// How long the first answer of a session may take.
 const ANSWER: Duration = Duration::from_secs(5);
 
+/// How long an ICMP error may take: a neighbour that does not answer costs three seconds.
+const NEIGHBOUR: Duration = Duration::from_secs(20);
+
 /// Whom each sender reached at the last step at which it had to stick.
 pub(crate) type Sessions = Mutex<BTreeMap<(String, Option<IpAddr>, Protocol, SocketAddr), String>>;
 
@@ -244,6 +247,11 @@ impl Cell<'_> {
             Expected::Refused => probe.refused(),
             Expected::Dropped => probe.times(2).dropped(),
             Expected::Unhandled => probe.unhandled(),
+            Expected::Unreachable => {
+                let tally = probe.tally(1, patience(NEIGHBOUR))?;
+                let is_error = |it: &Outcome| matches!(it, Outcome::Unreachable(_));
+                ensure!(tally.counts.iter().all(|(it, _)| is_error(it)), "{probe}: {tally}");
+            }
         }
         Ok(())
     }

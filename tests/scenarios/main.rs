@@ -26,9 +26,11 @@ macro_rules! files {
 }
 
 /// The files, which are part of the binary: it also runs in virtual machines.
-const FILES: [(&str, &str); 14] = files![
+const FILES: [(&str, &str); 18] = files![
     "affinity",
     "balancing",
+    "check",
+    "commands",
     "configuration",
     "conflicts",
     "connections",
@@ -36,11 +38,13 @@ const FILES: [(&str, &str); 14] = files![
     "explain",
     "flows",
     "frontends",
+    "health_checks",
     "load_balancers",
     "local_traffic",
     "loopback",
     "node_ports",
     "policies",
+    "trace",
 ];
 
 fn main() -> ExitCode {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
+use std::{env, fs, thread};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
@@ -71,12 +71,12 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What `$manifests` and `$config` stand for in the arguments of a command.
-    pub(crate) fn path(&self, word: &str) -> Option<String> {
-        match (word, &self.objects) {
-            ("$manifests", Objects::Manifests(folder)) => Some(folder.path().display().to_string()),
-            ("$config", _) => Some(self.config().display().to_string()),
-            _ => None,
+    /// Puts paths in place of `$manifests` and `$config`.
+    pub(crate) fn with_paths(&self, text: &str) -> String {
+        let text = text.replace("$config", &self.config().display().to_string());
+        match &self.objects {
+            Objects::Manifests(it) => text.replace("$manifests", &it.path().display().to_string()),
+            Objects::Api { .. } => text,
         }
     }
 
@@ -122,6 +122,13 @@ impl<'a> Source<'a> {
         }
         if scenario.config.contains_key("hostnameOverride") {
             agent = agent.name_from_configuration();
+        }
+        if !scenario.kernel_refuses.is_empty() {
+            let library = env::current_exe()?.with_file_name("libshunt_fault_preload.so");
+            ensure!(library.is_file(), "{} is missing", library.display());
+            let preload = format!("LD_PRELOAD={}", library.display());
+            let refuse = format!("SHUNT_REFUSE={}", scenario.kernel_refuses.join(" "));
+            agent = agent.wrapper(&["env", &preload, &refuse]);
         }
         for flag in &scenario.flags {
             agent = agent.arg(flag);

@@ -175,7 +175,8 @@ fn full_table(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> V
 
 /// Returns the verdict with regard to other programs' chains before shunt's rules.
 fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdict {
-    let (verdict, code, text) = match &facts.before {
+    let has_no_service = matches!(verdict, Verdict::Refused | Verdict::Dropped);
+    let (judged, code, text) = match &facts.before {
         Passing::Passes => return verdict,
         _ if verdict == Verdict::NotAService => return verdict,
         Passing::Drops(by) => (
@@ -189,7 +190,8 @@ fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdi
             format!("another program rejects the packet before shunt's rules: {by}"),
         ),
         Passing::May(by) => (
-            Verdict::Unknown,
+            // A rule that may drop the packet does not make it arrive.
+            if has_no_service { verdict } else { Verdict::Unknown },
             Code::ForeignDropPossible,
             format!("another program may drop the packet before shunt's rules: {by}"),
         ),
@@ -199,8 +201,10 @@ fn before(facts: &Facts, verdict: Verdict, findings: &mut Vec<Finding>) -> Verdi
             format!("another program may translate the packet before shunt's rules: {by}"),
         ),
     };
-    findings.insert(0, Finding::new(code, text));
-    verdict
+    // A possible cause comes behind the certain ones.
+    let place = if judged == verdict && has_no_service { findings.len() } else { 0 };
+    findings.insert(place, Finding::new(code, text));
+    judged
 }
 
 /// Judges a translated packet by the fates of its possible endpoints.

@@ -98,6 +98,16 @@ fn messages_name_file_line_object_field_and_value() {
             ],
         ),
         (
+            "{\"apiVersion\": \"v1\",\n\"kind\": \"Service\", \"kind\": \"Node\"}",
+            &["f.yaml:1: apiVersion, kind or items comes twice; remove one (it is ignored)"],
+        ),
+        (
+            "{\"apiVersion\": \"v1\", \"kind\": \"Service\",\n\"metadata\": {\"name\": \"a\"},\n\"spec\": {\"type\": \"x\", \"type\": \"y\"}}",
+            &[
+                "f.yaml:3: Service default/a: spec = a mapping of 1: duplicate field `type`; remove one of the two (the Service is left out)",
+            ],
+        ),
+        (
             "kind: Service\n",
             &["f.yaml:1: kind = Service: an object needs an apiVersion (it is ignored)"],
         ),

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, Counter, ElementData, Elements, Expr, Hook, Kernel, Register,
-    SetData, SetType, TABLE_OWNER, TABLE_PERSIST, TableFamily, VerdictCode,
+    SetData, SetType, TABLE_OWNER, TABLE_PERSIST, TableFamily, Verdict, Wanted,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -93,7 +93,7 @@ pub(crate) struct Element {
 #[derive(Debug, Clone)]
 enum Data {
     Value(Vec<u8>),
-    Verdict(VerdictCode, Option<&'static str>),
+    Verdict(Verdict<&'static str>),
 }
 
 /// The definition that a set of that name mostly has.
@@ -181,10 +181,9 @@ fn data(kernel: Abilities, set: &'static str) -> BoxedStrategy<Option<Data>> {
     let value = key(8).prop_map(|value| Some(Data::Value(value))).boxed();
     let verdict = prop_oneof![
         6 => (chain(kernel), any::<bool>()).prop_map(|(chain, jump)| {
-            let code = if jump { VerdictCode::Jump } else { VerdictCode::Goto };
-            Some(Data::Verdict(code, Some(chain)))
+            Some(Data::Verdict(if jump { Verdict::Jump(chain) } else { Verdict::Goto(chain) }))
         }),
-        2 => Just(Some(Data::Verdict(VerdictCode::Drop, None))),
+        2 => Just(Some(Data::Verdict(Verdict::Drop))),
     ]
     .boxed();
     let usual = match set {
@@ -224,18 +223,19 @@ fn elements(kernel: Abilities) -> impl Strategy<Value = (&'static str, Vec<Eleme
 fn rule(kernel: Abilities) -> impl Strategy<Value = Vec<Expr>> {
     const FIRST: Register = Register(0);
     let set = || select(&SETS[..]).prop_map(str::to_owned);
+    let look_up = |set, wanted| Expr::Lookup { set, key: FIRST, wanted };
     let end = prop_oneof![
-        4 => chain(kernel).prop_map(|chain| Expr::Jump(chain.to_owned())),
-        2 => chain(kernel).prop_map(|chain| Expr::Goto(chain.to_owned())),
-        1 => Just(Expr::Drop),
-        3 => Just(Expr::MapVerdict { map: "verdicts".to_owned(), key: FIRST }),
-        2 => Just(Expr::MapValue { map: "values".to_owned(), key: FIRST, to: FIRST }),
-        2 => (set(), any::<bool>())
-            .prop_map(|(set, negate)| Expr::InSet { set, key: FIRST, negate }),
-        1 => set().prop_map(|map| Expr::MapVerdict { map, key: FIRST }),
-        1 => set().prop_map(|map| Expr::MapValue { map, key: FIRST, to: FIRST }),
+        4 => chain(kernel).prop_map(|chain| Expr::Verdict(Verdict::Jump(chain.to_owned()))),
+        2 => chain(kernel).prop_map(|chain| Expr::Verdict(Verdict::Goto(chain.to_owned()))),
+        1 => Just(Expr::Verdict(Verdict::Drop)),
+        3 => Just(look_up("verdicts".to_owned(), Wanted::Verdict)),
+        2 => Just(look_up("values".to_owned(), Wanted::Value(FIRST))),
+        2 => (set(), select(&[Wanted::Member, Wanted::NoMember][..]))
+            .prop_map(move |(set, wanted)| look_up(set, wanted)),
+        1 => set().prop_map(move |map| look_up(map, Wanted::Verdict)),
+        1 => set().prop_map(move |map| look_up(map, Wanted::Value(FIRST))),
     ];
-    let load = Expr::NetworkHeader { offset: 0, length: 16, to: FIRST };
+    let load = Expr::network(0, 16, FIRST);
     end.prop_map(move |end| vec![load.clone(), end])
 }
 
@@ -301,9 +301,9 @@ impl Operation {
                 let rules = kernel.rules(*family, table)?;
                 let (chain, handle) = match rules.get(*number) {
                     Some(rule) => (rule.chain.as_str(), rule.handle),
-                    None => ("one", None),
+                    None => ("one", 1 << 40),
                 };
-                batch.delete_rule(*family, table, chain, handle.unwrap_or(1 << 40));
+                batch.delete_rule(*family, table, chain, handle);
             }
             Operation::AddSet((family, table), set, kind) => {
                 batch.add_set(*family, table, set, kind);
@@ -324,7 +324,7 @@ fn encoded(elements: &[Element]) -> Elements {
     for Element { key, key_end, data, comment, counter } in elements {
         let data = data.as_ref().map(|data| match data {
             Data::Value(value) => ElementData::Value(value),
-            Data::Verdict(code, chain) => ElementData::Verdict(*code, *chain),
+            Data::Verdict(verdict) => ElementData::Verdict(*verdict),
         });
         match counter {
             Some(counter) => encoded.push_counted(key, data, *comment, *counter),

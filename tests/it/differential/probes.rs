@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, bail, ensure};
 use nfnetlink::nft::{
     BaseChain, Batch, ChainKind, ElementData, Elements, Error, Expr, Hook, Kernel, Refusal,
-    Register, SetData, SetType, Socket, TABLE_OWNER, TABLE_PERSIST, VerdictCode,
+    Register, SetData, SetType, Socket, TABLE_OWNER, TABLE_PERSIST, Verdict, Wanted,
 };
 use nix::errno::Errno;
 use shunt_fake_nftables::Features;
@@ -71,8 +71,12 @@ fn add_elements(batch: &mut Batch, set: &str, fill: impl FnOnce(&mut Elements)) 
 }
 
 fn add_rule(batch: &mut Batch, look_up: Expr) {
-    let load = Expr::NetworkHeader { offset: 0, length: 4, to: KEY };
+    let load = Expr::network(0, 4, KEY);
     batch.add_rule(FAMILIES[0], TABLES[0], CHAIN, &[load, look_up], None);
+}
+
+fn look_up(wanted: Wanted) -> Expr {
+    Expr::Lookup { set: MAP.to_owned(), key: KEY, wanted }
 }
 
 /// Adds a map of verdicts without counters, and a chain.
@@ -105,8 +109,7 @@ fn unknown_flags_are_unsupported() -> Result<bool> {
 
 /// Whether rules may look into a map as if it were a set.
 fn maps_as_sets() -> Result<bool> {
-    let look = Expr::InSet { set: MAP.to_owned(), key: KEY, negate: false };
-    takes(Errno::EINVAL, &[look])
+    takes(Errno::EINVAL, &[look_up(Wanted::Member)])
 }
 
 /// Whether a set that is added again makes another generation.
@@ -140,15 +143,14 @@ fn named_elements() -> Result<bool> {
 fn verdicts_as_values() -> Result<bool> {
     let refused = once(|batch| {
         add_map_and_chain(batch);
-        add_rule(batch, Expr::MapValue { map: MAP.to_owned(), key: KEY, to: KEY });
+        add_rule(batch, look_up(Wanted::Value(KEY)));
     })?;
     taken(&refused, &[Errno::EINVAL])
 }
 
 /// Whether the kernel looks for circles when a transaction ends, and from base chains on.
 fn late_circles() -> Result<bool> {
-    let look_up = || Expr::MapVerdict { map: MAP.to_owned(), key: KEY };
-    takes(Errno::EMLINK, &[look_up(), look_up()])
+    takes(Errno::EMLINK, &[look_up(Wanted::Verdict), look_up(Wanted::Verdict)])
 }
 
 /// Whether the kernel refuses a range that a key without an end is part of.
@@ -188,8 +190,8 @@ fn repeated_verdicts() -> Result<bool> {
         batch.add_chain(FAMILIES[0], TABLES[0], CHAIN, None);
         add_elements(batch, MAP, |elements| {
             for (key, chain) in [([0; 4], None), ([1; 4], Some(CHAIN)), ([0; 4], None)] {
-                let code = if chain.is_some() { VerdictCode::Goto } else { VerdictCode::Drop };
-                elements.push(&key, Some(ElementData::Verdict(code, chain)), None);
+                let verdict = chain.map_or(Verdict::Drop, Verdict::Goto);
+                elements.push(&key, Some(ElementData::Verdict(verdict)), None);
             }
         });
     })?;
@@ -204,7 +206,7 @@ fn takes(refusal: Errno, rules: &[Expr]) -> Result<bool> {
         let prepared = commit(&mut socket, |batch| {
             add_map_and_chain(batch);
             add_elements(batch, MAP, |elements| {
-                let verdict = ElementData::Verdict(VerdictCode::Goto, Some(CHAIN));
+                let verdict = ElementData::Verdict(Verdict::Goto(CHAIN));
                 elements.push(&[0; 4], Some(verdict), None);
             });
         })?;

@@ -3,7 +3,6 @@
 
 mod atomicity;
 mod bad_input;
-mod counters;
 mod drift;
 mod exclusive;
 mod failing;

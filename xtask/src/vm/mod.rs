@@ -91,12 +91,6 @@ const BOOTS: [Boot; 5] = [
         TABLE_SIZE,
         &[
             (
-                "packets",
-                TESTS,
-                "packets::lifecycle::cleanup_removes_our_rules_and_no_others \
-                 packets::lifecycle::a_killed_agent_leaves_its_rules",
-            ),
-            (
                 "loopback",
                 TESTS,
                 "loopback::traffic::each_direction_ends_by_itself \
@@ -110,10 +104,12 @@ const BOOTS: [Boot; 5] = [
             (
                 "scenarios",
                 SCENARIOS,
-                "--test-threads=1 --color=never --skip=kube- frontends:: policies::policies_decide load_balancers::ranges_change \
-                 node_ports::an_interface flows::a_flow_ends_with_its_service flows::a_flow_leaves \
-                 flows::direct affinity::session_ends connections::connection_to_a_gone connections::address_that \
-                 balancing::client_stays balancing::drained",
+                "--test-threads=1 --color=never --skip=kube- frontends:: policies::policies_decide \
+                 load_balancers::ranges_change node_ports::an_interface flows::a_flow_ends_with_its_service \
+                 flows::a_flow_leaves flows::direct affinity::session_ends \
+                 affinity::a_session_outlives_restarts connections::connection_to_a_gone \
+                 connections::address_that balancing::client_stays balancing::drained commands::cleanup \
+                 commands::damage",
             ),
         ],
     ),
@@ -132,8 +128,8 @@ const BOOTS: [Boot; 5] = [
             // First, because it wants to find a machine on which nothing was done.
             ("bare", OWN, "bare"),
             // Not those of `shunt render`, which are no matter of the kernel: nft 1.0.6 writes a conversion
-            // that 6.12.117 rejects. Nor storms, which are about how often the agent tries again.
-            ("kernel", TESTS, "kernel:: --skip=kernel::rendered:: --skip=kernel::storm::"),
+            // that 6.12.117 rejects.
+            ("kernel", TESTS, "kernel:: --skip=kernel::rendered::"),
             // Whether the fake nf_tables are like this kernel, too.
             ("differential", TESTS, "differential::"),
             ("conntrack", TESTS, "conntrack::"),

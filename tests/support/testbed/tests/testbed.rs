@@ -105,61 +105,6 @@ fn every_outcome(lab: &Topology, origin: &Host) {
     }
 }
 
-#[test]
-fn hosts_reach_each_other_as_the_picture_shows() -> Result<()> {
-    let lab = Topology::new()?;
-    let pod4 = lab.add_pod(&lab.node, "pod-4", [10, 244, 0, 14], "fd00:244::14")?;
-    let inside = [&lab.node, &lab.node2, &lab.pod1, &lab.pod2, &lab.pod3, &pod4];
-    let servers: Result<Vec<_>> = inside.iter().map(|host| Echo::on(host, 7)).collect();
-    let _servers = servers?;
-    for protocol in Protocol::ALL {
-        for to in inside {
-            for ip in to.ips() {
-                let to_ip = std::net::SocketAddr::new(ip, 7);
-                for from in inside {
-                    let reached = lab.from(from).probe(protocol, to_ip).times(1);
-                    reached.reaches(&[&to.name]).source_preserved();
-                }
-                let outside = lab.from(&lab.client).probe(protocol, to_ip).times(1);
-                if to.name.starts_with("node") {
-                    outside.reaches(&[&to.name]).source_preserved();
-                } else {
-                    let tally = outside.tally(1, Duration::from_secs(5))?;
-                    assert_eq!(
-                        tally.counts,
-                        [(Outcome::Unreachable(nix::errno::Errno::ENETUNREACH), 1)]
-                    );
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn a_probe_can_choose_among_the_addresses_of_its_host() -> Result<()> {
-    let lab = Topology::new()?;
-    let _server = Echo::on(&lab.pod1, 7)?;
-    for source in lab.node.ips() {
-        for protocol in Protocol::ALL {
-            let to = if source.is_ipv4() { "10.244.0.11:7" } else { "[fd00:244::11]:7" };
-            let reached = lab.from(&lab.node).probe(protocol, to).source(source);
-            reached.reaches(&["pod-1"]).source_preserved();
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn a_port_without_a_server_refuses() -> Result<()> {
-    let lab = Topology::new()?;
-    for to in ["192.0.2.10:7", "[2001:db8:2::10]:7"] {
-        lab.from(&lab.client).tcp(to).refused();
-        lab.from(&lab.client).udp(to).refused();
-    }
-    Ok(())
-}
-
 /// The kernel limits ICMP errors to a thousand a second, if nobody tells it otherwise.
 #[test]
 fn no_refusal_is_lost() -> Result<()> {
@@ -204,76 +149,6 @@ fn a_volley_tells_fates_apart() -> Result<()> {
         }
     }
     Ok(())
-}
-
-#[test]
-fn a_connection_stays_with_its_server() -> Result<()> {
-    let (lab, servers) = lab()?;
-    let mut connection = lab.from(&lab.client).connect("10.96.0.10:80")?;
-    assert!(["pod-1", "pod-2"].contains(&connection.server.as_str()));
-    assert_eq!(connection.source, IpAddr::from(lab.client.ipv4[0]));
-    for word in ["one", "two"] {
-        assert_eq!(connection.echo(word)?, word);
-    }
-    drop(servers);
-    assert!(connection.echo("three").is_err(), "the server is gone");
-    Ok(())
-}
-
-/// A SYN without an answer is sent again, and a flow that a rule stops is heard again after it.
-#[test]
-fn a_flow_goes_on_after_silence() -> Result<()> {
-    let (lab, _servers) = lab()?;
-    let pod_is_silent = |silent: bool| {
-        let rule = if silent { "meta l4proto { tcp, udp } th dport 8080 drop" } else { "" };
-        lab.pod1.nft(&format!(
-            "table inet silence {{}}\ndelete table inet silence\n\
-             table inet silence {{\nchain c {{\n\
-             type filter hook input priority 0\n{rule}\n}}\n}}"
-        ))
-    };
-    pod_is_silent(true)?;
-    let to = "10.96.0.10:82".parse()?;
-    let mut flows = lab.client.run(|| {
-        let source = IpAddr::from(lab.client.ipv4[0]);
-        Ok([Flow::open(Protocol::Tcp, source, to)?, Flow::open(Protocol::Udp, source, to)?])
-    })?;
-    let mut ask = |done: fn(&[Flow; 2]) -> bool| {
-        let start = Instant::now();
-        loop {
-            Flow::ask_all(&mut flows.each_mut(), Duration::from_millis(300))?;
-            if done(&flows) {
-                break;
-            }
-            assert!(start.elapsed() < Duration::from_secs(30), "no reply");
-        }
-        Ok::<_, anyhow::Error>(flows.each_ref().map(|flow| flow.reply.clone()))
-    };
-    let silence = ask(|flows| flows[0].is_half_open() && flows[1].reply == Reply::Nothing)?;
-    assert_eq!(silence, [Reply::Nothing, Reply::Nothing]);
-    pod_is_silent(false)?;
-    let answered = ask(|flows| flows.iter().all(|flow| flow.reply != Reply::Nothing))?;
-    assert_eq!(answered, [Reply::Server("pod-1".into()), Reply::Server("pod-1".into())]);
-    // An established connection is asked again, too, and one to a rejected port is over.
-    let again = ask(|flows| flows.iter().all(|flow| flow.reply != Reply::Nothing))?;
-    assert_eq!(again, answered);
-    let mut refused = lab
-        .client
-        .run(|| Flow::open(Protocol::Tcp, lab.client.ipv4[0].into(), "10.96.0.10:83".parse()?))?;
-    Flow::ask_all(&mut [&mut refused], Duration::from_secs(2))?;
-    assert!(refused.is_over() && refused.reply == Reply::Refused, "{:?}", refused.reply);
-    Ok(())
-}
-
-#[test]
-fn what_comes_late_can_be_waited_for() -> Result<()> {
-    let (lab, _servers) = lab()?;
-    thread::scope(|scope| {
-        let probe = lab.from(&lab.client).tcp("10.96.0.10:90").eventually();
-        let waiting = scope.spawn(move || probe.reaches(&["pod-1"]).source_preserved());
-        lab.node.nft("add rule ip by-hand translations ip daddr 10.96.0.10 tcp dport 90 dnat to 10.244.0.11:8080")?;
-        waiting.join().map(drop).map_err(|_| anyhow::anyhow!("it did not come"))
-    })
 }
 
 /// The message of an expectation that must fail.
@@ -388,20 +263,6 @@ fn an_agent_is_watched() -> Result<()> {
     let error = agent.wait_ready().err().context("ready without a server")?;
     let error = format!("{error:#}");
     assert!(error.contains("exit status: 3") && error.contains("no such thing"), "{error}");
-    Ok(())
-}
-
-#[test]
-fn manifests_appear_whole() -> Result<()> {
-    let dir = ManifestDir::new()?;
-    dir.write("a.yaml", "first")?;
-    dir.write("a.yaml", "second")?;
-    assert_eq!(std::fs::read_to_string(dir.path().join("a.yaml"))?, "second");
-    assert_eq!(std::fs::read_dir(dir.path())?.count(), 1, "nothing but the file itself");
-    dir.remove("a.yaml")?;
-    let path = dir.path().to_owned();
-    drop(dir);
-    assert!(!path.exists());
     Ok(())
 }
 
