@@ -1,4 +1,4 @@
-//! shunt: a netlink-native Service dataplane for Kubernetes nodes.
+//! shunt: a Service dataplane for Kubernetes nodes.
 //!
 //! Data flows one way: [`source`] → [`model`](shunt_core::model) →
 //! [`plan`](shunt_core::plan) → [`dataplane`] → [`nft`](nfnetlink::nft). The map of the

@@ -95,17 +95,16 @@ pub struct Run {
     #[arg(long, value_name = "BOOL|raw", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = version)]
     pub version: Option<Version>,
-    /// Own the tables, so that no other process can modify them while the agent runs (Linux 6.9+).
+    /// Own the tables, so that no other process can modify them while the agent runs (Linux 6.9).
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", default_value = "true", hide_possible_values = true,
           action = clap::ArgAction::Set, value_parser = parse_bool)]
     pub own_tables: bool,
-    /// How often to check for modifications by other processes, where tables cannot be owned; 0 for
-    /// never.
+    /// How often to check for changes by other processes, where tables cannot be owned; 0: never.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = period)]
     pub drift_check_period: Duration,
-    /// How often to look for a running kube-proxy, for its leftover rules, and for other processes that
-    /// listen on node ports; 0 for once, at the start, and never for such processes.
+    /// How often to look for a running kube-proxy, its leftover rules, and processes on node ports; 0:
+    /// once, at the start, and not for such processes.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = period)]
     pub kube_proxy_check_period: Duration,
     /// Export the new connections of each Service port: off or counters.

@@ -127,7 +127,7 @@ pub(crate) const PLOTS: [Plot; 9] = [
     Plot {
         name: "failover",
         section: "failover",
-        title: "A pod dies; the API says so after 15 s: time until connections do not wait",
+        title: "A pod dies, and the API reports it after 15 s: time until connections do not wait",
         better: LESS,
         subjects: FAILOVER,
         form: Form::Bars,
