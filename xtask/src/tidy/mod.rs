@@ -25,7 +25,7 @@ pub(crate) fn run() -> Result<()> {
         };
         files += 1;
         violations.extend(text::check(path, &text));
-        budget::add(&mut rooms, path, &text);
+        budget::add(&mut rooms, path, &text)?;
     }
     violations.extend(budget::check(&read("budget.toml")?, &rooms)?);
     let dependencies = licences::dependencies()?;
