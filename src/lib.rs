@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
-pub mod cli;
+pub mod agent;
 pub mod commands;
 pub mod config;
 pub mod dataplane;

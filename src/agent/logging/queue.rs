@@ -12,11 +12,11 @@ use crate::serve::metrics::Counter;
 const ROOM: usize = 1 << 20;
 
 /// The queue; the log writes each line with one call to a reference of it.
-pub(super) struct Queue {
+pub(crate) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
     /// All lines that were lost.
-    pub(super) lost: LazyLock<Counter>,
+    pub(crate) lost: LazyLock<Counter>,
 }
 
 struct State {
@@ -27,14 +27,14 @@ struct State {
 }
 
 impl Queue {
-    pub(super) const fn new() -> Queue {
+    pub(crate) const fn new() -> Queue {
         let state = Mutex::new(State { lines: Vec::new(), lost: 0, is_writing: false });
         Queue { state, changed: Condvar::new(), lost: LazyLock::new(Counter::default) }
     }
 
     /// Writes the lines to `out`, for ever. Calls `report` with the number of lost lines, once `out`
     /// has accepted the lines before them.
-    pub(super) fn run(&self, mut out: impl Write, report: impl Fn(u64)) {
+    pub(crate) fn run(&self, mut out: impl Write, report: impl Fn(u64)) {
         loop {
             let (lines, lost) = self.take();
             if lost > 0 {
@@ -61,7 +61,7 @@ impl Queue {
     }
 
     /// Waits until all lines are written, or for this time.
-    pub(super) fn flush(&self, timeout: Duration) {
+    pub(crate) fn flush(&self, timeout: Duration) {
         let waits = |state: &mut State| state.is_writing || !state.lines.is_empty();
         drop(self.changed.wait_timeout_while(self.lock(), timeout, waits));
     }

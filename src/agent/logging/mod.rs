@@ -40,26 +40,26 @@ static FOR_PEOPLE: AtomicBool = AtomicBool::new(false);
 static QUEUE: Queue = Queue::new();
 
 /// How long the end of the process waits for the last lines: standard error may be a full pipe.
-pub(super) const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const LAST_LINES_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Waits until the lines so far are written, but not for long.
-pub(super) fn flush() {
+pub(crate) fn flush() {
     QUEUE.flush(LAST_LINES_TIMEOUT);
 }
 
 /// Returns the counter of the lines that were lost because standard error did not take them.
-pub(super) fn lost_lines() -> Counter {
+pub(crate) fn lost_lines() -> Counter {
     QUEUE.lost.clone()
 }
 
 /// Starts the log with defaults, and with messages for people, `error: …`, in place of log lines.
-pub(super) fn tell_people() {
+pub(crate) fn tell_people() {
     FOR_PEOPLE.store(true, Ordering::Relaxed);
     start(LogFormat::default(), 0);
 }
 
 /// Starts the log with the flags only, for commands without a configuration.
-pub(super) fn start_with(logging: &Logging) {
+pub(crate) fn start_with(logging: &Logging) {
     // The caller reports invalid flags; the log starts with defaults then.
     match config::load(None, &logging.flags) {
         Ok(loaded) => start(loaded.config.log_format, loaded.config.verbosity),
@@ -68,7 +68,7 @@ pub(super) fn start_with(logging: &Logging) {
 }
 
 /// Starts the log with this format and verbosity, or changes them.
-pub(super) fn start(format: LogFormat, verbosity: u8) {
+pub(crate) fn start(format: LogFormat, verbosity: u8) {
     if let Some(handles) = HANDLES.get() {
         // Fails only without a subscriber.
         let _ = handles.levels.reload(levels(verbosity));

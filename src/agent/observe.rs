@@ -319,12 +319,12 @@ pub(super) fn more(others: usize) -> String {
 }
 
 /// Logs a Service whose hash tables or weights would need too many elements.
-pub(super) fn report_oversized(service: &ObjectName) {
+pub(crate) fn report_oversized(service: &ObjectName) {
     tracing::warn!(%service, "{OVERSIZED}");
 }
 
 /// Logs the conflict of two Services, with their places in the manifests.
-pub(super) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
+pub(crate) fn report_conflict(conflict: &SpecConflict, locations: &Locations) {
     let SpecConflict { conflict: Conflict { frontend, winner, loser, reason }, field } = conflict;
     let owner = match locations.of(winner) {
         Some(Location { file, line }) => format!("{winner} ({}:{line})", file.display()),

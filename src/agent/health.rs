@@ -41,7 +41,7 @@ pub(super) fn health_source(
 
 /// Returns the IP families of this thread's network namespace. Like kube-proxy, without IPv6 if the
 /// kernel lacks it or a sysctl disables it as a whole.
-pub(super) fn families() -> Vec<Family> {
+pub(crate) fn families() -> Vec<Family> {
     let switched_off = || {
         std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6")
             .is_ok_and(|value| value.trim() == "1")

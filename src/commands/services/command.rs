@@ -12,13 +12,13 @@ use nfnetlink::nft::Socket;
 use shunt_core::model::{Dirty, Family, ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
-use super::args::{Services as Arguments, ServicesOutput};
-use super::settings::effective;
-use super::{Failure, logging, netns};
-use crate::commands::services::{
+use super::{
     Columns, Kernel, Picture, Selected, Sources, TrackedConnections, differing as differing_now,
     picture, picture_of_kernel,
 };
+use crate::agent::settings::effective;
+use crate::agent::{Failure, logging, netns};
+use crate::commands::args::{Services as Arguments, ServicesOutput};
 use crate::dataplane::{Verdicts, look_up_verdicts, verdicts};
 use crate::serve::escape;
 use crate::serve::presence::Peer;
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// that the last reading took. So the agent spends little time on answers.
 const REST: u32 = 20;
 
-pub(super) fn services(arguments: &Arguments) -> Result<(), Failure> {
+pub(in crate::commands) fn services(arguments: &Arguments) -> Result<(), Failure> {
     logging::start_with(&arguments.logging);
     let selected = selected(arguments)?;
     if !arguments.manifests.is_empty() {
@@ -59,7 +59,7 @@ pub(super) fn services(arguments: &Arguments) -> Result<(), Failure> {
         }
         let text = written(&picture, arguments, form)?;
         let Some(period) = arguments.watch else {
-            return Ok(super::print(&text)?);
+            return Ok(crate::commands::print(&text)?);
         };
         if !show(&text, arguments.output)? {
             return Ok(());
@@ -205,7 +205,7 @@ fn of_manifests(arguments: &Arguments, selected: &Selected) -> Result<(), Failur
     if matches!(arguments.output, ServicesOutput::Text | ServicesOutput::Wide) {
         text.push_str("\nplanned from manifests: counters and the kernel's state are unknown\n");
     }
-    Ok(super::print(&text)?)
+    Ok(crate::commands::print(&text)?)
 }
 
 /// The place of a picture in the output.
@@ -230,7 +230,7 @@ fn written(picture: &Picture, arguments: &Arguments, form: Form) -> anyhow::Resu
         ServicesOutput::Json if form != Form::Only => {
             serde_json::to_string(picture).context("cannot write the Services as JSON")? + "\n"
         }
-        ServicesOutput::Json => super::json(picture)?,
+        ServicesOutput::Json => crate::commands::json(picture)?,
         ServicesOutput::Yaml => {
             let yaml = serde_saphyr::to_string(picture);
             let yaml = yaml.context("cannot write the Services as YAML")?;

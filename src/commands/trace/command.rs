@@ -7,16 +7,16 @@ use serde_json::json;
 use shunt_core::model::Store;
 use shunt_core::plan::{NodeContext, Options};
 
-use super::args::{Format, Trace as Arguments};
-use super::{Failure, kernel_errors, logging, netns};
-use crate::commands::trace::{Ended, Limits, Report, Target, Tracer};
+use super::{Ended, Limits, Report, Target, Tracer};
+use crate::agent::{Failure, kernel_errors, logging, netns};
+use crate::commands::args::{Format, Trace as Arguments};
 use crate::serve::query::Selection;
 use crate::serve::query::{NoAnswer, ask_objects};
 
 /// The exit code if a packet did not reach an endpoint.
 const NOT_DELIVERED: u8 = 3;
 
-pub(super) fn trace(arguments: &Arguments) -> Result<(), Failure> {
+pub(in crate::commands) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     logging::start_with(&arguments.logging.0);
     netns::enter(arguments.netns.as_deref())?;
     let (to, protocol) = arguments.to;
@@ -42,7 +42,9 @@ pub(super) fn trace(arguments: &Arguments) -> Result<(), Failure> {
     let ended = tracer
         .follow(std::os::fd::AsFd::as_fd(&stop), |report| {
             if text && printed.is_ok() {
-                printed = super::print(&super::wrap::for_terminal(report.to_string()));
+                printed = crate::commands::print(&crate::commands::wrap::for_terminal(
+                    report.to_string(),
+                ));
             }
             reports.push(report);
         })
@@ -52,7 +54,7 @@ pub(super) fn trace(arguments: &Arguments) -> Result<(), Failure> {
         tracing::warn!("the kernel dropped events, so that steps of packets may be missing");
     }
     if !text {
-        super::print(&super::json(&json!({ "packets": reports }))?)?;
+        crate::commands::print(&crate::commands::json(&json!({ "packets": reports }))?)?;
     }
     judge(&reports, ended, &target)
 }

@@ -5,12 +5,14 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 use shunt_core::model::Change;
 
-use super::args::{Arguments, Check, Format, Run};
-use super::health::families;
-use super::settings::{Effective, Unusable, load};
-use super::sources::runtime;
-use super::{Failure, logging, netns, oneshot};
-use crate::commands::check::{Api, Inputs, Settings, check as run_checks};
+use super::{Api, Inputs, Settings, check as run_checks};
+use crate::agent::args::Run;
+use crate::agent::health::families;
+use crate::agent::settings::{Effective, Unusable, load};
+use crate::agent::sources::runtime;
+use crate::agent::{Failure, logging, netns};
+use crate::commands::args::{Arguments, Check, Format};
+use crate::commands::run::print_version;
 use crate::serve::query::Selection;
 use crate::serve::query::{Objects, ask_objects};
 use crate::source::kubernetes::{Access, AccessError, Dialer, inspect};
@@ -21,13 +23,13 @@ use crate::source::spanned_yaml::{Diagnostic, FieldPath, Severity};
 const CLUSTER_IP_VARIABLE: &str = "KUBERNETES_PORT_443_TCP_ADDR";
 
 /// Checks this node and prints the lines. Fails if one of them is a failure.
-pub(super) fn check(arguments: &Check) -> Result<(), Failure> {
+pub(in crate::commands) fn check(arguments: &Check) -> Result<(), Failure> {
     if let Some(task) = arguments.task() {
         let error = format!("{task} is a task of `shunt run`, and `shunt check` changes nothing");
         Arguments::command().error(ErrorKind::ArgumentConflict, error).exit();
     }
     let run = &arguments.run;
-    if let Some(done) = oneshot::print_version(run) {
+    if let Some(done) = print_version(run) {
         return done;
     }
     logging::start_with(&run.logging);
@@ -50,9 +52,9 @@ pub(super) fn check(arguments: &Check) -> Result<(), Failure> {
         Some(effective) => objects(arguments, effective, dialer)?,
     };
     let report = run_checks(inputs(arguments, effective, running, problems, api, objects));
-    super::print(&match arguments.output {
-        Format::Text => super::wrap::for_terminal(report.to_string()),
-        Format::Json => super::json(&report)?,
+    crate::commands::print(&match arguments.output {
+        Format::Text => crate::commands::wrap::for_terminal(report.to_string()),
+        Format::Json => crate::commands::json(&report)?,
     })?;
     if report.has_failures() { Err(Failure::Problems) } else { Ok(()) }
 }

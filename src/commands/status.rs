@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 
 use super::args::{Format, Status as Arguments};
-use super::{Failure, logging, netns};
+use crate::agent::{Failure, logging, netns};
 use crate::serve::query::{ask_status, ask_visible};
 
 /// Requests the agent's status and prints it. Fails if the agent has problems.

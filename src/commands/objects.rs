@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use shunt_core::model::Change;
 
-use super::Failure;
-use super::args::{Logging, Settings};
-use super::logging;
-use super::settings::effective;
+use crate::agent::Failure;
+use crate::agent::args::{Logging, Settings};
+use crate::agent::logging;
+use crate::agent::settings::effective;
 use crate::serve::query::{Excerpt, NoAnswer, Objects, Selection, ask_objects};
 use crate::serve::status::Status;
 use crate::source::interfaces::interface_addresses;

@@ -14,7 +14,7 @@ use super::logging;
 
 /// The kind of work that a signal ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
+pub(crate) enum Work {
     /// The process runs until a signal ends it, which is a success.
     Unending,
     /// The process has a task to finish; a signal before that is a failure.
@@ -25,7 +25,7 @@ pub(super) enum Work {
 ///
 /// # Errors
 /// If the system refuses to start a thread.
-pub(super) fn end_when_asked(work: Work) -> anyhow::Result<()> {
+pub(crate) fn end_when_asked(work: Work) -> anyhow::Result<()> {
     let mut asked = SigSet::empty();
     asked.add(Signal::SIGTERM);
     asked.add(Signal::SIGINT);
@@ -49,7 +49,7 @@ pub(super) fn end_when_asked(work: Work) -> anyhow::Result<()> {
 }
 
 /// Ends the process when a thread panics: its work would be missing. A new process takes it up.
-pub(super) fn end_when_a_thread_panics() {
+pub(crate) fn end_when_a_thread_panics() {
     panic::set_hook(Box::new(|panic| {
         let thread = thread::current().name().unwrap_or("without a name").to_owned();
         let payload = panic.payload();

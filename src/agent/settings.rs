@@ -12,21 +12,21 @@ use crate::source::spanned_yaml::{Diagnostic, Severity};
 
 /// The effective configuration.
 #[derive(Debug)]
-pub(super) struct Effective {
-    pub(super) config: Config,
+pub(crate) struct Effective {
+    pub(crate) config: Config,
     /// The same in the form of a file, with a value for every field.
-    pub(super) full: Configuration,
-    pub(super) node_name: String,
+    pub(crate) full: Configuration,
+    pub(crate) node_name: String,
     /// The timeouts of TCP connections to Services: the kernel's own where nothing is configured.
     /// The agent follows the sysctls.
-    pub(super) tcp_timeouts: TcpTimeouts,
+    pub(crate) tcp_timeouts: TcpTimeouts,
     /// The content of the configuration file, if there is one.
-    pub(super) content: Option<Vec<u8>>,
+    pub(crate) content: Option<Vec<u8>>,
 }
 
 impl Effective {
     /// Returns the options of the plan, for objects of manifests.
-    pub(super) fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         Options {
             masquerade_bit: self.config.masquerade_bit,
             masquerade_all: self.config.masquerade_all,
@@ -44,7 +44,7 @@ impl Effective {
     }
 
     /// Returns the whole configuration as JSON, for `/configz`.
-    pub(super) fn configz(&self) -> String {
+    pub(crate) fn configz(&self) -> String {
         serde_json::json!({ GROUP: self.full }).to_string()
     }
 }
@@ -54,7 +54,7 @@ const GROUP: &str = "kubeproxy.config.k8s.io";
 
 /// Reads the configuration file, if there is one, starts the log in the configured format, and logs
 /// the problems of the configuration.
-pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effective, Failure> {
+pub(crate) fn effective(settings: &Settings, logging: &Logging) -> Result<Effective, Failure> {
     let loaded = match &settings.config {
         None => load(settings, logging, None),
         Some(path) => match std::fs::read(path) {
@@ -74,7 +74,7 @@ pub(super) fn effective(settings: &Settings, logging: &Logging) -> Result<Effect
 
 /// The reason why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unusable {
+pub(crate) enum Unusable {
     /// Fields have invalid values.
     #[error("{} invalid values, see above", errors(.0).count())]
     Values(Vec<Diagnostic>),
@@ -100,7 +100,7 @@ impl From<Unusable> for Failure {
 
 impl Unusable {
     /// Logs each invalid value.
-    pub(super) fn log(&self) {
+    pub(crate) fn log(&self) {
         if let Unusable::Values(problems) = self {
             problems.iter().for_each(Diagnostic::log);
         }
@@ -109,7 +109,7 @@ impl Unusable {
 
 /// Combines the flags and the content of the configuration file, if there is one. Returns the
 /// warnings and notes about them, too.
-pub(super) fn load(
+pub(crate) fn load(
     settings: &Settings,
     logging: &Logging,
     content: Option<Vec<u8>>,

@@ -4,10 +4,10 @@ use anyhow::Context;
 use shunt_core::model::{Dirty, Store};
 use shunt_core::plan::{Desired, render as text};
 
-use super::Failure;
 use super::args::Render;
-use super::observe::{report_conflict, report_oversized};
-use super::settings::effective;
+use crate::agent::Failure;
+use crate::agent::observe::{report_conflict, report_oversized};
+use crate::agent::settings::effective;
 use crate::dataplane::{SpecConflict, rule_text};
 use crate::source::manifests::{self, Locations};
 

@@ -1,17 +1,43 @@
-//! The tasks that `shunt run` can do in place of running, by kube-proxy's flags.
+//! `shunt run`: the agent, or one of the tasks that kube-proxy does instead by a flag.
 
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::Context;
 
-use super::args::{Run, Version};
-use super::settings::Effective;
-use super::{Failure, cleanup};
-use crate::cli::version::Build;
+use super::cleanup;
+use super::version::Build;
+use crate::agent::args::{Run, Version};
+use crate::agent::ending::{self, Work};
+use crate::agent::settings::{Effective, effective};
+use crate::agent::{self, Failure, netns};
 use crate::config::raw::Configuration;
 use crate::dataplane::Scope;
 use crate::flows::{Conntrack, sysctl};
+use crate::source::kubernetes::Dialer;
+
+pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
+    if let Some(done) = print_version(arguments) {
+        return done;
+    }
+    let is_agent = !(arguments.once
+        || arguments.cleanup
+        || arguments.init_only
+        || arguments.write_config_to.is_some());
+    ending::end_when_asked(if is_agent { Work::Unending } else { Work::Once })?;
+    ending::end_when_a_thread_panics();
+    let mut settings = effective(&arguments.settings, &arguments.logging)?;
+    let dialer = match &arguments.netns {
+        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
+        None => None,
+    };
+    netns::enter(arguments.netns.as_deref())?;
+    settings.tcp_timeouts = sysctl::tcp_timeouts(&settings.config.conntrack, sysctl::tcp_timeout);
+    match with_settings(arguments, &settings) {
+        Some(done) => done,
+        None => agent::run(arguments, settings, dialer.as_ref()),
+    }
+}
 
 /// Prints the version if `--version` is set.
 pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
@@ -26,7 +52,7 @@ pub(super) fn print_version(arguments: &Run) -> Option<Result<(), Failure>> {
 
 /// Does the tasks that need a configuration, if a flag requests one of them. The thread must be in
 /// the network namespace already.
-pub(super) fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Failure>> {
+fn with_settings(arguments: &Run, settings: &Effective) -> Option<Result<(), Failure>> {
     if let Some(path) = &arguments.write_config_to {
         return Some(write_configuration(path, &settings.full));
     }

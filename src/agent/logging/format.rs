@@ -12,14 +12,14 @@ use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
 /// A format of log lines.
-pub(super) struct Format(fn(Writer<'_>, &Event<'_>) -> fmt::Result);
+pub(crate) struct Format(fn(Writer<'_>, &Event<'_>) -> fmt::Result);
 
 /// JSON with the fields of kube-proxy's log: `ts`, the time in milliseconds; `msg`; `v`, the
 /// verbosity, absent for errors; and `err` for an error. `level` is an addition of shunt.
-pub(super) const JSON: Format = Format(json);
+pub(crate) const JSON: Format = Format(json);
 
 /// Messages for people in the style of compilers: severity, place, text.
-pub(super) const PLAIN: Format = Format(plain);
+pub(crate) const PLAIN: Format = Format(plain);
 
 impl<S, N> FormatEvent<S, N> for Format
 where

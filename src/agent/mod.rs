@@ -1,4 +1,24 @@
-//! `shunt run`: a source feeds the dataplane until a signal ends the process.
+//! The wiring of the agent: a source feeds the dataplane until a signal ends the process.
+//!
+//! Owns: the threads and channels, and what happens at the start, at a reload and at the end.
+//!
+//! Must not know: how commands ask and print.
+
+pub mod args;
+pub(crate) mod ending;
+mod events;
+mod exclusive;
+mod failure;
+pub(crate) mod health;
+pub(crate) mod kernel_errors;
+pub(crate) mod logging;
+pub(crate) mod netns;
+pub(crate) mod observe;
+mod process;
+mod reload;
+pub(crate) mod settings;
+pub(crate) mod sources;
+mod surroundings;
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,27 +27,27 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
+use nfnetlink::nft::Socket;
 use shunt_core::model::{ChangeCounts, Family, ObjectName};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::args::{Run, ServiceMetrics};
-use super::ending::{Vital, Work};
-use super::health::{HealthState, families, health_source};
-use super::kernel_errors::explain;
-use super::observe::{
+use self::args::{Run, ServiceMetrics};
+use self::ending::Vital;
+use self::health::{HealthState, families, health_source};
+use self::kernel_errors::explain;
+use self::observe::{
     Observer, PendingSysctls, log_node_ports, log_synced, report_conflict, report_oversized,
     report_refused, sweep,
 };
-use super::process::start_thread;
-use super::reload::{
+use self::process::start_thread;
+use self::reload::{
     ConfigurationFile, Occasion, Reach, Reload, health_bind, metrics_bind, patience,
 };
-use super::settings::{Effective, effective};
-use super::sources::{Objects, Parts, runtime};
-use super::surroundings::Reports;
-use super::{Failure, ending, events, exclusive, logging, netns, oneshot, process, surroundings};
-use crate::commands::trace::remove_orphans;
+use self::settings::Effective;
+use self::sources::{Objects, Parts, runtime};
+use self::surroundings::Reports;
+use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{self, Dataplane, Ownership, Pace, by_service};
 use crate::flows::{self, Conntrack, Sweeps, sysctl};
 use crate::serve::events::Recorder;
@@ -46,30 +66,19 @@ use crate::source::kubernetes::Dialer;
 use crate::source::manifests::Locations;
 use crate::taken_ports::{NodePorts, Report};
 
+pub(crate) use failure::Failure;
+
 /// The interval of looks at the sysctls whose values the tables have. A look reads ten small files.
 const SYSCTL_PERIOD: Duration = Duration::from_secs(30);
 
-pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
-    if let Some(done) = oneshot::print_version(arguments) {
-        return done;
-    }
-    let is_agent = !(arguments.once
-        || arguments.cleanup
-        || arguments.init_only
-        || arguments.write_config_to.is_some());
-    ending::end_when_asked(if is_agent { Work::Unending } else { Work::Once })?;
-    ending::end_when_a_thread_panics();
-    let mut settings = effective(&arguments.settings, &arguments.logging)?;
-    let dialer = match &arguments.netns {
-        Some(_) => Some(Dialer::here().context("cannot start a thread for connections")?),
-        None => None,
-    };
-    netns::enter(arguments.netns.as_deref())?;
-    settings.tcp_timeouts = sysctl::tcp_timeouts(&settings.config.conntrack, sysctl::tcp_timeout);
-    if let Some(done) = oneshot::with_settings(arguments, &settings) {
-        return done;
-    }
-    let objects = Objects::chosen(arguments, &settings.config, dialer.as_ref())
+/// Runs the agent in the network namespace of this thread, or with `--once` programs the objects once.
+/// `dialer` connects from the namespace in which the process was started.
+pub(crate) fn run(
+    arguments: &Run,
+    settings: Effective,
+    dialer: Option<&Dialer>,
+) -> Result<(), Failure> {
+    let objects = Objects::chosen(arguments, &settings.config, dialer)
         .map_err(|error| Failure::Configuration(error.to_string()))?;
     process::set_oom_score_adj(settings.config.oom_score_adj);
     process::allow_files();
@@ -84,7 +93,7 @@ pub(super) fn run(arguments: &Run) -> Result<(), Failure> {
     };
     let mut dataplane = Dataplane::open(objects.options(&settings), &settings.node_name, ownership)
         .map_err(|error| explain(&error))?;
-    match remove_orphans() {
+    match Socket::open().and_then(|mut socket| remove_orphans(&mut socket)) {
         Ok(0) => {}
         Ok(tables) => tracing::info!(tables, "removed the tables of a killed `shunt trace`"),
         // The tables only set the trace bit of packets, so the agent can run beside them.

@@ -198,7 +198,7 @@ fn count_requests(metrics: Metrics) -> RequestObserver {
 }
 
 /// Starts the runtime for requests, health checks and signals.
-pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime for requests, health checks and signals")
 }

@@ -9,8 +9,9 @@ use clap_complete::aot::{self, generate};
 use clap_mangen::Man as Page;
 
 use super::args::{Arguments, Completion, Format, Man, Shell, ShowVersion};
-use super::{Failure, print};
-use crate::cli::version::Build;
+use super::print;
+use super::version::Build;
+use crate::agent::Failure;
 
 /// Prints the version, the build and the kernel.
 pub(super) fn version(arguments: &ShowVersion) -> Result<(), Failure> {

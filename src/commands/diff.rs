@@ -8,8 +8,9 @@ use nfnetlink::nft::Socket;
 use serde_json::{Value, json};
 
 use super::args::{Diff, Format};
-use super::kernel_errors::explain;
-use super::{Failure, netns, objects};
+use super::objects;
+use crate::agent::kernel_errors::explain;
+use crate::agent::{Failure, netns};
 use crate::dataplane::{Place, Side, compare};
 use crate::serve::escape;
 use crate::serve::query::Selection;

@@ -8,7 +8,7 @@ use nix::sched::{CloneFlags, setns};
 
 /// Moves this thread, and all threads that it starts later, into the namespace. A name without a
 /// slash is a name of `ip netns` (iproute2 keeps them in `/run/netns`).
-pub(super) fn enter(namespace: Option<&Path>) -> Result<()> {
+pub(crate) fn enter(namespace: Option<&Path>) -> Result<()> {
     let Some(namespace) = namespace else { return Ok(()) };
     let path = if namespace.components().count() == 1 {
         PathBuf::from("/run/netns").join(namespace)

@@ -5,7 +5,7 @@ use nfnetlink::nft;
 use nix::errno::Errno;
 
 /// Returns an error that names the missing module or capability for the usual causes.
-pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
+pub(crate) fn explain(error: &nft::Error) -> anyhow::Error {
     match error {
         nft::Error::Request { errno: Errno::EPERM | Errno::EACCES, .. } => not_allowed(),
         nft::Error::Request { errno: Errno::EINVAL | Errno::EOPNOTSUPP, .. } => anyhow!(
@@ -21,7 +21,7 @@ pub(super) fn explain(error: &nft::Error) -> anyhow::Error {
     }
 }
 
-pub(super) fn not_allowed() -> anyhow::Error {
+pub(crate) fn not_allowed() -> anyhow::Error {
     anyhow!(
         "no permission to modify nf_tables: CAP_NET_ADMIN is missing (run as root, or give the \
          container the capability NET_ADMIN)"

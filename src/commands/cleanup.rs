@@ -4,9 +4,9 @@ use anyhow::Context;
 use nfnetlink::nft::Socket;
 
 use super::args::Cleanup;
-use super::{Failure, logging, netns};
-use crate::commands::trace::remove_orphans;
+use crate::agent::{Failure, logging, netns};
 use crate::dataplane::kube_proxy::{RemovedIpvs, find, remove_ipvs};
+use crate::dataplane::trace_table::remove_orphans;
 use crate::dataplane::{Scope, remove};
 
 pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
@@ -19,7 +19,7 @@ pub(super) fn cleanup(arguments: &Cleanup) -> Result<(), Failure> {
 pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
     let removed = Socket::open()
         .and_then(|mut socket| remove(&mut socket, scope))
-        .map_err(|error| super::kernel_errors::explain(&error))
+        .map_err(|error| crate::agent::kernel_errors::explain(&error))
         .context("nothing was removed")?;
     let ipvs = if scope.kube_proxy {
         remove_ipvs().context("cannot remove all leftovers of kube-proxy's IPVS mode")?
@@ -27,7 +27,8 @@ pub(super) fn clean(scope: Scope) -> Result<(), Failure> {
         RemovedIpvs::default()
     };
     let trace_tables = if scope.own {
-        remove_orphans().context("cannot remove the tables of a killed `shunt trace`")?
+        let removed = Socket::open().and_then(|mut socket| remove_orphans(&mut socket));
+        removed.context("cannot remove the tables of a killed `shunt trace`")?
     } else {
         0
     };

@@ -9,15 +9,16 @@ use shunt_core::explain::{Code, Finding};
 use shunt_core::model::{Family, ObjectName, Store};
 use shunt_core::plan::{Desired, FrontendKey};
 
-use super::args::{Destination, Explain, Format};
-use super::kernel_errors;
-use super::objects::{From, Reader};
-use super::{Failure, print};
-use crate::commands::explain::report::{FindingReport, ServiceExplanation};
-use crate::commands::explain::{
+use super::report::{FindingReport, ServiceExplanation};
+use super::{
     Client, Explanation, Facts, OfService, Probe, Subject, Verdict, Way, explain as explain_packet,
     of_service, packet,
 };
+use crate::agent::Failure;
+use crate::agent::kernel_errors;
+use crate::commands::args::{Destination, Explain, Format};
+use crate::commands::objects::{From, Reader};
+use crate::commands::print;
 use crate::dataplane::KernelTables;
 use crate::serve::query::{Excerpt, Objects, Selection};
 
@@ -30,7 +31,7 @@ const DIFFERENCES: usize = 2;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Explains a destination or a Service, and prints the result. The exit code is the verdict's.
-pub(super) fn explain(arguments: &Explain) -> Result<(), Failure> {
+pub(in crate::commands) fn explain(arguments: &Explain) -> Result<(), Failure> {
     let Explain { manifests, settings, logging, .. } = arguments;
     let reader = From { manifests, settings, logging, is_offline: true }.start()?;
     let (text, verdict) = match (&arguments.service, arguments.to) {
@@ -58,8 +59,8 @@ fn output<T: serde::Serialize + std::fmt::Display>(
     explanation: &T,
 ) -> anyhow::Result<String> {
     Ok(match format {
-        Format::Text => super::wrap::for_terminal(explanation.to_string()),
-        Format::Json => super::json(explanation)?,
+        Format::Text => crate::commands::wrap::for_terminal(explanation.to_string()),
+        Format::Json => crate::commands::json(explanation)?,
     })
 }
 
