@@ -6,7 +6,6 @@
 
 mod balancing;
 mod conntrack;
-mod differential;
 mod endpoints;
 mod frontends;
 mod kernel;
