@@ -265,7 +265,7 @@ fn field_type(family: Family, field: Field) -> (u32, u32) {
 }
 
 /// Returns the length of a field without padding, in bytes.
-fn field_length(family: Family, field: Field) -> u8 {
+pub(super) fn field_length(family: Family, field: Field) -> u8 {
     match (field, family) {
         (Field::Source | Field::Destination, Family::V4) | (Field::Index, _) => 4,
         (Field::Source | Field::Destination, Family::V6) => 16,

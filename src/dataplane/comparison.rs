@@ -15,9 +15,9 @@ use shunt_core::plan::{
     element_text, on_demand_chain,
 };
 
-use super::codec::{decode_key, decode_value, gone_set_type, set_type, table_family};
-use super::listing::list;
-use super::reading::same_hook;
+use super::codec::{decode_key, decode_value, field_length, gone_set_type, set_type, table_family};
+use super::listing::{Structure, list};
+use super::reading::{live_base_text, same_hook};
 use super::translate::{commented, expressions, rule_text};
 
 /// A place in a table where kernel and plan differ.
@@ -57,7 +57,7 @@ pub fn compare(kernel: &mut dyn Kernel, desired: &Desired) -> Result<Vec<Place>,
         let frontends = planned_frontends(desired, family, &found);
         comparison.timeouts(node_context.options.tcp_timeouts, &listed);
         comparison.elements(&planned_elements(desired, family, &frontends), found);
-        comparison.chains(&planned_chains(&frontends, node_context, family), listed);
+        comparison.chains(&planned_chains(&frontends, node_context, family), listed.structure);
         places.extend(comparison.places.into_iter().filter(|place| !place.lines.is_empty()));
     }
     Ok(places)
@@ -68,33 +68,17 @@ struct Listed {
     family: Family,
     /// The comment; `None` without a table.
     table: Option<Option<String>>,
-    sets: HashMap<String, DumpedSet>,
-    timeouts: Vec<DumpedTimeouts>,
-    chains: Vec<DumpedChain>,
-    rules: HashMap<String, Vec<DumpedRule>>,
+    structure: Structure,
 }
 
 impl Listed {
     fn read(kernel: &mut dyn Kernel, family: Family) -> Result<Listed, Error> {
-        let table = table_family(family);
-        let mut listed = Listed {
-            family,
-            table: kernel.table(table, TABLE)?.map(|table| table.comment),
-            sets: HashMap::new(),
-            timeouts: Vec::new(),
-            chains: Vec::new(),
-            rules: HashMap::new(),
+        let table = kernel.table(table_family(family), TABLE)?.map(|table| table.comment);
+        let structure = match table {
+            Some(_) => Structure::read(kernel, family)?,
+            None => Structure::default(),
         };
-        if listed.table.is_some() {
-            let sets = kernel.sets(table, TABLE)?;
-            listed.sets = sets.into_iter().map(|set| (set.name.clone(), set)).collect();
-            listed.timeouts = kernel.timeouts(table, TABLE)?;
-            listed.chains = kernel.chains(table, TABLE)?;
-            for rule in kernel.rules(table, TABLE)? {
-                listed.rules.entry(rule.chain.clone()).or_default().push(rule);
-            }
-        }
-        Ok(listed)
+        Ok(Listed { family, table, structure })
     }
 
     /// Lists the elements of these sets.
@@ -229,7 +213,7 @@ impl Comparison {
         for set in Set::ALL {
             // Elements first: the order of places is that of the sets.
             self.at(set_name(set), Vec::new());
-            match listed.sets.get(set.name()) {
+            match listed.structure.set(set.name()) {
                 Some(found) if found.is(&set_type(self.family, set)) => usable.push(set),
                 found => {
                     let other = |_| Side::Kernel(format!("{} of another type", set_name(set)));
@@ -238,13 +222,14 @@ impl Comparison {
                 }
             }
         }
-        let foreign: BTreeSet<&String> =
-            listed.sets.keys().filter(|name| Set::from_name(name).is_none()).collect();
-        let is_gone_set = |name: &str| {
-            let found = listed.sets.get(name).filter(|_| self.resets && name == GONE_ENDPOINTS);
-            found.is_some_and(|found| found.is(&gone_set_type(self.family)))
+        let is_gone_set = |found: &DumpedSet| {
+            self.resets && found.name == GONE_ENDPOINTS && found.is(&gone_set_type(self.family))
         };
-        let foreign: Vec<&String> = foreign.into_iter().filter(|name| !is_gone_set(name)).collect();
+        let foreign = listed.structure.sets.iter().filter(|found| !is_gone_set(found));
+        let foreign: BTreeSet<&String> = foreign
+            .map(|found| &found.name)
+            .filter(|name| Set::from_name(name).is_none())
+            .collect();
         for name in foreign {
             self.at(format!("set {name}"), vec![Side::Kernel(format!("set {name}"))]);
         }
@@ -255,11 +240,12 @@ impl Comparison {
     fn timeouts(&mut self, planned: Option<TcpTimeouts>, listed: &Listed) {
         let text = |name: &str| format!("ct timeout {name}");
         let is_own = |it: &&DumpedTimeouts| it.name == TcpTimeouts::from(it.seconds).name();
-        for foreign in listed.timeouts.iter().filter(|it| !is_own(it)) {
+        for foreign in listed.structure.timeouts.iter().filter(|it| !is_own(it)) {
             self.at(text(&foreign.name), vec![Side::Kernel(text(&foreign.name))]);
         }
-        let exists =
-            |own: &TcpTimeouts| listed.timeouts.iter().any(|it| it.seconds == *own.seconds());
+        let exists = |own: &TcpTimeouts| {
+            listed.structure.timeouts.iter().any(|it| it.seconds == *own.seconds())
+        };
         if let Some(own) = planned.filter(|own| !exists(own)) {
             self.at(text(&own.name()), vec![Side::Plan(text(&own.name()))]);
         }
@@ -306,7 +292,7 @@ impl Comparison {
         }
     }
 
-    fn chains(&mut self, planned: &[Chain], mut listed: Listed) {
+    fn chains(&mut self, planned: &[Chain], mut listed: Structure) {
         let live: BTreeMap<String, DumpedChain> =
             listed.chains.into_iter().map(|chain| (chain.name.clone(), chain)).collect();
         let mut names: Vec<String> = planned.iter().map(|chain| chain.name.to_string()).collect();
@@ -353,14 +339,6 @@ impl Comparison {
         };
         steps.into_iter().filter_map(line).collect()
     }
-}
-
-/// Writes the properties of a base chain in the kernel like nft.
-fn live_base_text((kind, hook, priority, policy): &(String, u32, i32, u32)) -> String {
-    const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
-    let hook = HOOKS.get(*hook as usize).copied().unwrap_or("unknown");
-    let policy = if *policy == libc::NF_ACCEPT as u32 { "accept" } else { "drop" };
-    format!("type {kind} hook {hook} priority {priority}; policy {policy};")
 }
 
 fn set_name(set: Set) -> String {
@@ -433,12 +411,7 @@ fn raw_key(family: Family, set: Set, bytes: &[u8]) -> Option<String> {
     let mut rest = bytes;
     let mut fields = Vec::new();
     for field in set.key() {
-        let size: usize = match (field, family) {
-            (Field::Source | Field::Destination, Family::V6) => 16,
-            (Field::Source | Field::Destination, Family::V4) | (Field::Index, _) => 4,
-            (Field::Protocol, _) => 1,
-            (Field::Port, _) => 2,
-        };
+        let size = usize::from(field_length(family, *field));
         let (value, tail) = rest.split_at_checked(size.next_multiple_of(4))?;
         let (value, padding) = value.split_at_checked(size)?;
         rest = tail;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use nfnetlink::nft::{Counter, Kernel};
 use shunt_core::model::Family;
-use shunt_core::plan::{Element, Frontend, FrontendKey, Key, Set, TABLE, Value};
+use shunt_core::plan::{Element, Frontend, FrontendKey, Key, Set, Value};
 
-use super::codec::{Bytes, encode_key, table_family};
+use super::codec::{Bytes, encode_key};
+use super::listing::look_up;
 use super::record::{KernelRecord, Stray, TableState};
 
 /// The maps in which the kernel has an element of a frontend with its counter.
@@ -140,8 +141,7 @@ impl Counters {
         wanted: &[&Continued],
     ) {
         let keys: Vec<Bytes> = wanted.iter().map(|it| encode_key(Key::Frontend(it.key))).collect();
-        let keys: Vec<&[u8]> = keys.iter().map(Bytes::as_slice).collect();
-        let found = match kernel.lookup(table_family(family), TABLE, set.name(), &keys) {
+        let found = match look_up(kernel, family, set, &keys) {
             Ok(found) => found,
             Err(error) => {
                 tracing::debug!(

@@ -11,6 +11,7 @@ use shunt_core::plan::{
 };
 
 use super::codec::{encode_key, table_family};
+use super::listing::look_up;
 use super::translate::expressions;
 
 /// A rule of shunt in the kernel.
@@ -88,13 +89,12 @@ pub(super) fn known_rules(
 /// Returns the element of a frontend in one of shunt's maps, as the kernel has it.
 ///
 /// # Errors
-/// If the kernel refuses the query, for example because there are no tables of shunt.
+/// If the kernel does not answer.
 pub fn frontend_element(
     socket: &mut nft::Socket,
     set: Set,
     key: FrontendKey,
 ) -> Result<Option<nft::Element>, Error> {
-    let bytes = encode_key(Key::Frontend(key));
-    let family = table_family(key.family());
-    Ok(socket.lookup(family, TABLE, set.name(), &[bytes.as_slice()])?.pop().flatten())
+    let key_bytes = encode_key(Key::Frontend(key));
+    Ok(look_up(socket, key.family(), set, &[key_bytes])?.pop().flatten())
 }

@@ -7,15 +7,14 @@ use std::net::IpAddr;
 use foldhash::HashMap;
 use nfnetlink::nft::{Counter, Element, Error, Kernel, Socket};
 use nfnetlink::route::{RouteAnswer, RouteKind, RouteQuery, route_to};
-use nix::errno::Errno;
 use shunt_core::explain::{Line, Lookup, Match, Tables};
 use shunt_core::model::Family;
-use shunt_core::plan::{
-    ChainName, Frontend, FrontendKey, Key, NodeContext, Pools, Set, SourceRange, TABLE,
-};
+use shunt_core::plan::{ChainName, FrontendKey, Key, NodeContext, Set, SourceRange, TABLE};
 
 use super::codec::{Bytes, decode_value, encode_client, encode_key, encode_pair, table_family};
+use super::listing::look_up;
 use super::live::known_rules;
+use super::verdicts::{both_pools, look_up_verdicts};
 
 /// The tables of one family in the kernel of this thread's network namespace.
 pub struct KernelTables {
@@ -51,26 +50,14 @@ impl KernelTables {
     /// If the kernel does not answer.
     pub fn connections(&mut self, key: FrontendKey) -> Result<Option<Counter>, Error> {
         let mut total: Option<Counter> = None;
-        let (main, short_circuit): (Pools, Pools) = Frontend::pools_of(key);
-        for pools in [main, short_circuit] {
-            let found = self.elements(pools.verdicts(), &[Lookup::Frontend(key)])?.pop().flatten();
-            if let Some(counter) = found.and_then(|element| element.counter) {
+        look_up_verdicts(&mut self.socket, &both_pools(key), &mut |_, _, element| {
+            if let Some(counter) = element.counter {
                 let sum = total.get_or_insert(Counter { packets: 0, bytes: 0 });
                 sum.packets = sum.packets.saturating_add(counter.packets);
                 sum.bytes = sum.bytes.saturating_add(counter.bytes);
             }
-        }
+        })?;
         Ok(total)
-    }
-
-    fn elements(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Element>>, Error> {
-        let keys: Vec<Bytes> = keys.iter().map(|key| encode(*key)).collect();
-        let slices: Vec<&[u8]> = keys.iter().map(Bytes::as_slice).collect();
-        match self.socket.lookup(table_family(self.family), TABLE, set.name(), &slices) {
-            // Another process has deleted the set or the table.
-            Err(Error::Request { errno: Errno::ENOENT, .. }) => Ok(vec![None; keys.len()]),
-            result => result,
-        }
     }
 }
 
@@ -83,7 +70,8 @@ impl Tables for KernelTables {
 
     fn find(&mut self, set: Set, keys: &[Lookup]) -> Result<Vec<Option<Match>>, Error> {
         let family = self.family;
-        let found = self.elements(set, keys)?;
+        let keys: Vec<Bytes> = keys.iter().map(|key| encode(*key)).collect();
+        let found = look_up(&mut self.socket, family, set, &keys)?;
         Ok(found.into_iter().map(|element| Some(read(family, &element?))).collect())
     }
 

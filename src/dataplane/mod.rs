@@ -12,7 +12,6 @@ mod capacity;
 mod codec;
 mod command;
 mod comparison;
-mod connections;
 mod counters;
 mod diff;
 mod drift;
@@ -52,7 +51,6 @@ mod worker;
 pub(crate) use codec::table_family;
 pub use command::{Backlog, Command, Commands, Configure, Stopped};
 pub use comparison::{Place, Side, compare};
-pub use connections::{Connections, list_connections, look_up_connections};
 pub use event::Event;
 pub use last_changes::{LastChange, LastChanges};
 pub use live::{LiveRule, frontend_element, live_rules};
@@ -71,5 +69,8 @@ pub use stopwatch::Stopwatch;
 pub use thread::spawn;
 pub use transaction::{Prepared, SyncReport};
 pub(crate) use translate::rule_text;
-pub use verdicts::{Installed, Verdict, Verdicts, look_up_verdicts, verdicts};
+pub use verdicts::{
+    EachVerdict, Installed, Verdict, Verdicts, add_verdicts, both_pools, list_verdicts,
+    look_up_verdicts, verdicts,
+};
 pub use worker::Pace;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::{HashMap, HashSet};
-use nfnetlink::nft::{DumpedChain, DumpedRule, DumpedSet, Error, Kernel};
+use nfnetlink::nft::{DumpedChain, DumpedRule, DumpedSet, DumpedTimeouts, Error, Kernel};
 use shunt_core::model::{ArrivalMap, Backend, Change, Family};
 use shunt_core::plan::{
     Chain, ChainName, Element, Frontend, FrontendKey, GONE_ENDPOINTS, Key, LAYOUT_COMMENT,
     NodeContext, NotRemembered, Outcome, Pools, Rule, Set, SetMember, TABLE, TcpTimeouts, Value,
-    base_chains, on_demand_chain, recall,
+    base_chains, base_text, on_demand_chain, recall,
 };
 
 use super::capacity::Sizes;
@@ -19,11 +19,11 @@ use super::codec::{
 };
 use super::fingerprint::{Fingerprint, Hashes};
 use super::gone;
-use super::listing::list;
+use super::listing::{Structure, list};
 use super::ownership::TableOwner;
 use super::record::{KernelRecord, Rebuild, Stray, TableState};
 use super::slots::Slotted;
-use super::translate::{base_chain, expressions};
+use super::translate::expressions;
 
 /// The pauses between readings, in milliseconds. While the kernel resizes the hash table of a large
 /// set after a commit, a listing has some elements twice and lacks others, without a sign of it
@@ -153,7 +153,8 @@ pub(super) fn read_structure(
     let Some(owner) = owner.filter(|_| found.comment.as_deref() == Some(LAYOUT_COMMENT)) else {
         return Ok(TableState::Unusable);
     };
-    let sets = kernel.sets(table, TABLE)?;
+    let Structure { sets, timeouts, chains: found_chains, mut rules } =
+        Structure::read(kernel, family)?;
     let is_gone_set =
         |found: &DumpedSet| found.name == GONE_ENDPOINTS && found.is(&gone_set_type(family));
     let has_gone_set = sets.iter().any(is_gone_set);
@@ -162,14 +163,10 @@ pub(super) fn read_structure(
     };
     let right_sets: Vec<Set> = sets.iter().filter_map(right).collect();
     let mut foreign_chains = Vec::new();
-    let mut rules: HashMap<String, Vec<DumpedRule>> = HashMap::default();
-    for rule in kernel.rules(table, TABLE)? {
-        rules.entry(rule.chain.clone()).or_default().push(rule);
-    }
     let expected: HashMap<ChainName, Chain> =
         base_chains(node_context, family).into_iter().map(|c| (c.name, c)).collect();
     let mut chains = BTreeMap::new();
-    for found in kernel.chains(table, TABLE)? {
+    for found in found_chains {
         let wanted = ChainName::parse(&found.name).and_then(|name| match expected.get(&name) {
             Some(chain) => Some(chain.clone()),
             None => on_demand_chain(name),
@@ -185,13 +182,11 @@ pub(super) fn read_structure(
         let right = implements(family, &wanted, &live);
         chains.insert(wanted.name, right.then_some(wanted));
     }
-    let mut timeouts = BTreeSet::new();
-    for found in kernel.timeouts(table, TABLE)? {
+    let own = |found: DumpedTimeouts| {
         let own = TcpTimeouts::from(found.seconds);
-        if found.name == own.name() {
-            timeouts.insert(own);
-        }
-    }
+        (found.name == own.name()).then_some(own)
+    };
+    let timeouts: BTreeSet<TcpTimeouts> = timeouts.into_iter().filter_map(own).collect();
     let mut sizes = Sizes::default();
     for found in &sets {
         if let Some(set) = Set::from_name(&found.name).filter(|set| set.is_hashed()) {
@@ -223,17 +218,15 @@ pub(super) fn read_structure(
 
 /// Returns true if both are regular chains, or base chains at the same hook and priority.
 pub(super) fn same_hook(found: &DumpedChain, wanted: &Chain) -> bool {
-    match (&found.base, wanted.base) {
-        (None, None) => true,
-        (Some((kind, hook, priority, policy)), Some(base)) => {
-            let base = base_chain(base);
-            *kind == base.kind.word()
-                && *hook == base.hook.number()
-                && *priority == base.priority
-                && *policy == libc::NF_ACCEPT as u32
-        }
-        _ => false,
-    }
+    found.base.as_ref().map(live_base_text) == wanted.base.map(base_text)
+}
+
+/// Writes the properties of a base chain in the kernel like nft.
+pub(super) fn live_base_text((kind, hook, priority, policy): &(String, u32, i32, u32)) -> String {
+    const HOOKS: [&str; 5] = ["prerouting", "input", "forward", "output", "postrouting"];
+    let hook = HOOKS.get(*hook as usize).copied().unwrap_or("unknown");
+    let policy = if *policy == libc::NF_ACCEPT as u32 { "accept" } else { "drop" };
+    format!("type {kind} hook {hook} priority {priority}; policy {policy};")
 }
 
 /// Returns true if the kernel's rules are those of the chain.

@@ -1,13 +1,14 @@
-//! The verdicts and counters of all frontends in the kernel, from dumps of few maps. Reads only.
+//! The verdicts and counters of frontends in the kernel, from dumps of few maps and lookups. Reads
+//! only.
 
 use foldhash::HashMap;
-use nfnetlink::nft::{DumpedElement, Error, Kernel, Socket};
+use nfnetlink::nft::{DumpedElement, Error, Kernel};
 use nix::errno::Errno;
 use shunt_core::model::Family;
-use shunt_core::plan::{ChainName, FrontendKey, Key, Pools, TABLE, Value};
+use shunt_core::plan::{ChainName, Frontend, FrontendKey, Key, Pools, Value};
 
-use super::codec::{Bytes, decode_key, decode_value, encode_key, table_family};
-use super::listing::list_again;
+use super::codec::{Bytes, decode_key, decode_value, encode_key};
+use super::listing::{list_again, look_up};
 
 /// The frontends in the kernel.
 pub type Verdicts = HashMap<FrontendKey, Verdict>;
@@ -51,10 +52,10 @@ impl Verdict {
         }
     }
 
-    fn note(&mut self, pools: Pools, family: Family, element: &DumpedElement<'_>) {
+    fn note(&mut self, key: FrontendKey, pools: Pools, element: &DumpedElement<'_>) {
         let installed = Installed {
             exists: true,
-            value: element.data.and_then(|data| decode_value(family, data)),
+            value: element.data.and_then(|data| decode_value(key.family(), data)),
             connections: element.counter.map_or(0, |counter| counter.packets),
         };
         if pools.is_short_circuit() {
@@ -68,27 +69,70 @@ impl Verdict {
     }
 }
 
-/// Dumps the verdict maps of both families. While the kernel resizes a map, or others commit all the
-/// time, the dump may lack elements: see [`look_up_verdicts`].
+/// Is called with an element of a verdict map: its frontend, and the pools that the map leads to.
+pub type EachVerdict<'a> = dyn FnMut(FrontendKey, Pools, &DumpedElement<'_>) + 'a;
+
+/// Lists the elements of all verdict maps, some perhaps more than once. While the kernel resizes a
+/// map, or others commit all the time, the listing may lack elements: see [`look_up_verdicts`].
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn list_verdicts(kernel: &mut dyn Kernel, each: &mut EachVerdict<'_>) -> Result<(), Error> {
+    for family in Family::ALL {
+        for pools in Pools::ALL {
+            let map = pools.verdicts();
+            let listed = list_again(kernel, family, map.name(), &mut |element| {
+                if let Some(Key::Frontend(key)) = decode_key(family, map, element.key, None) {
+                    each(key, pools, &element);
+                }
+            });
+            match listed {
+                // There is no table.
+                Err(Error::Request { errno: Errno::ENOENT, .. }) => {}
+                listed => listed?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Looks up single elements of verdict maps, and calls `each` with those that exist.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub fn look_up_verdicts(
+    kernel: &mut dyn Kernel,
+    wanted: &[(FrontendKey, Pools)],
+    each: &mut EachVerdict<'_>,
+) -> Result<(), Error> {
+    for family in Family::ALL {
+        for pools in Pools::ALL {
+            let of_map = |(key, of): &&(FrontendKey, Pools)| *of == pools && key.family() == family;
+            let keys: Vec<FrontendKey> =
+                wanted.iter().filter(of_map).map(|(key, _)| *key).collect();
+            let encoded: Vec<Bytes> =
+                keys.iter().map(|key| encode_key(Key::Frontend(*key))).collect();
+            if encoded.is_empty() {
+                continue;
+            }
+            let found = look_up(kernel, family, pools.verdicts(), &encoded)?;
+            for (key, element) in keys.into_iter().zip(&found) {
+                element.iter().for_each(|element| each(key, pools, &element.as_listed()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the verdicts of all frontends, of which the dump of a resized map may lack some.
 ///
 /// # Errors
 /// If the kernel does not answer.
 pub fn verdicts(kernel: &mut dyn Kernel) -> Result<Verdicts, Error> {
     let mut found = Verdicts::default();
-    for family in Family::ALL {
-        if kernel.table(table_family(family), TABLE)?.is_none() {
-            continue;
-        }
-        for pools in Pools::ALL {
-            let mut note = |element: DumpedElement<'_>| {
-                let key = decode_key(family, pools.verdicts(), element.key, None);
-                if let Some(Key::Frontend(key)) = key {
-                    found.entry(key).or_default().note(pools, family, &element);
-                }
-            };
-            list_again(kernel, family, pools.verdicts().name(), &mut note)?;
-        }
-    }
+    list_verdicts(kernel, &mut |key, pools, element| {
+        found.entry(key).or_default().note(key, pools, element);
+    })?;
     Ok(found)
 }
 
@@ -96,39 +140,20 @@ pub fn verdicts(kernel: &mut dyn Kernel) -> Result<Verdicts, Error> {
 ///
 /// # Errors
 /// If the kernel does not answer.
-pub fn look_up_verdicts(
-    socket: &mut Socket,
+pub fn add_verdicts(
+    kernel: &mut dyn Kernel,
     keys: &[FrontendKey],
     found: &mut Verdicts,
 ) -> Result<(), Error> {
-    for family in Family::ALL {
-        for pools in Pools::ALL {
-            let keys: Vec<FrontendKey> = keys
-                .iter()
-                .copied()
-                .filter(|key| key.family() == family)
-                .filter(|key| {
-                    let (main, short_circuit) = shunt_core::plan::Frontend::pools_of(*key);
-                    [main, short_circuit].contains(&pools)
-                })
-                .collect();
-            let encoded: Vec<Bytes> =
-                keys.iter().map(|key| encode_key(Key::Frontend(*key))).collect();
-            let encoded: Vec<&[u8]> = encoded.iter().map(Bytes::as_slice).collect();
-            if encoded.is_empty() {
-                continue;
-            }
-            let set = pools.verdicts().name();
-            let elements = match socket.lookup(table_family(family), TABLE, set, &encoded) {
-                // There is no table.
-                Err(Error::Request { errno: Errno::ENOENT, .. }) => continue,
-                elements => elements?,
-            };
-            for (key, element) in keys.iter().zip(&elements) {
-                let Some(element) = element else { continue };
-                found.entry(*key).or_default().note(pools, family, &element.as_listed());
-            }
-        }
-    }
-    Ok(())
+    let wanted: Vec<(FrontendKey, Pools)> = keys.iter().flat_map(|key| both_pools(*key)).collect();
+    look_up_verdicts(kernel, &wanted, &mut |key, pools, element| {
+        found.entry(key).or_default().note(key, pools, element);
+    })
+}
+
+/// Returns the pools of a frontend and of its short circuit, whose elements both count.
+#[must_use]
+pub fn both_pools(key: FrontendKey) -> [(FrontendKey, Pools); 2] {
+    let (main, short_circuit) = Frontend::pools_of(key);
+    [(key, main), (key, short_circuit)]
 }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::HashMap;
-use nfnetlink::nft::{Error, Kernel, Socket};
+use nfnetlink::nft::{DumpedElement, Error, Kernel, Socket};
 use shunt_core::model::Protocol;
-use shunt_core::plan::{Frontend, FrontendKey, Set};
+use shunt_core::plan::{FrontendKey, Pools};
 
-use crate::dataplane::{Connections, list_connections, look_up_connections};
+use crate::dataplane::{both_pools, list_verdicts, look_up_verdicts};
 use crate::serve::metrics::{Extent, ServiceConnections, ServicePort};
 
 /// The age up to which a reading is used again, for several clients that scrape.
@@ -132,10 +132,12 @@ impl ServiceCounters {
     fn update(&mut self) -> Result<(), Error> {
         let ServiceCounters { kernel, ports, .. } = self;
         let mut reading = Reading::default();
-        list_connections(&mut **kernel, &mut |it| reading.note(ports, it))?;
+        list_verdicts(&mut **kernel, &mut |key, pools, it| reading.note(ports, key, pools, it))?;
         // While the kernel resizes a map, a listing lacks elements.
         let missing = reading.missing(&self.frontends);
-        look_up_connections(&mut **kernel, &missing, &mut |it| reading.note(ports, it))?;
+        look_up_verdicts(&mut **kernel, &missing, &mut |key, pools, it| {
+            reading.note(ports, key, pools, it);
+        })?;
 
         let Reading { labels, mut frontends } = reading;
         ports.retain(|label, _| labels.contains_key(label));
@@ -189,37 +191,38 @@ struct Reading {
 }
 
 impl Reading {
-    fn note(&mut self, ports: &BTreeMap<Arc<str>, Port>, it: Connections<'_>) {
-        let known = ports.get_key_value(it.label).map(|(label, _)| label);
-        let known = known.or_else(|| self.labels.get_key_value(it.label).map(|(label, _)| label));
-        let label = known.cloned().unwrap_or_else(|| it.label.into());
-        self.labels.entry(label.clone()).or_insert(it.frontend.protocol());
-        let frontend = self.frontends.entry(it.frontend);
+    fn note(
+        &mut self,
+        ports: &BTreeMap<Arc<str>, Port>,
+        key: FrontendKey,
+        pools: Pools,
+        element: &DumpedElement<'_>,
+    ) {
+        let (Some(label), Some(counter)) = (element.comment, element.counter) else { return };
+        let known = ports.get_key_value(label).map(|(label, _)| label);
+        let known = known.or_else(|| self.labels.get_key_value(label).map(|(label, _)| label));
+        let label = known.cloned().unwrap_or_else(|| label.into());
+        self.labels.entry(label.clone()).or_insert(key.protocol());
+        let frontend = self.frontends.entry(key);
         let counted = frontend.or_insert_with(|| Counted { label, counts: [None; 2] });
-        if let Some(place) = maps(it.frontend).iter().position(|map| *map == it.map) {
-            counted.counts[place] = Some(it.count);
-        }
+        counted.counts[usize::from(pools.is_short_circuit())] = Some(counter.packets);
     }
 
     /// Returns the elements of an earlier reading that this one lacks.
-    fn missing(&self, before: &HashMap<FrontendKey, Counted>) -> Vec<(FrontendKey, Set)> {
+    fn missing(&self, before: &HashMap<FrontendKey, Counted>) -> Vec<(FrontendKey, Pools)> {
         let mut missing = Vec::new();
         for (key, before) in before {
             let counts = self.frontends.get(key).map_or([None; 2], |now| now.counts);
-            for ((map, before), now) in maps(*key).into_iter().zip(before.counts).zip(counts) {
+            for ((element, before), now) in
+                both_pools(*key).into_iter().zip(before.counts).zip(counts)
+            {
                 if before.is_some() && now.is_none() {
-                    missing.push((*key, map));
+                    missing.push(element);
                 }
             }
         }
         missing
     }
-}
-
-/// Returns the maps that count the connections of a frontend.
-fn maps(key: FrontendKey) -> [Set; 2] {
-    let (main, short_circuit) = Frontend::pools_of(key);
-    [main.verdicts(), short_circuit.verdicts()]
 }
 
 #[cfg(test)]

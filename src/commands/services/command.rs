@@ -19,7 +19,7 @@ use super::{
 use crate::agent::settings::effective;
 use crate::agent::{Failure, logging, netns};
 use crate::commands::args::{Services as Arguments, ServicesOutput};
-use crate::dataplane::{Verdicts, look_up_verdicts, verdicts};
+use crate::dataplane::{Verdicts, add_verdicts, verdicts};
 use crate::serve::escape;
 use crate::serve::presence::Peer;
 use crate::serve::query::Selection;
@@ -432,7 +432,7 @@ impl Watcher {
         };
         let keys = differing_now(sources, &self.selected, &found);
         let keys: Vec<FrontendKey> = keys.into_iter().collect();
-        look_up_verdicts(socket, &keys, &mut found).map_err(text)?;
+        add_verdicts(socket, &keys, &mut found).map_err(text)?;
         Ok(found)
     }
 

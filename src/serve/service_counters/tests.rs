@@ -2,7 +2,7 @@
 
 use nfnetlink::nft::TableFamily;
 use shunt_core::model::{Change, Family, TrafficPolicy};
-use shunt_core::plan::{Options, TABLE};
+use shunt_core::plan::{Options, Set, TABLE};
 use shunt_fake_nftables::{Call, Fault, Faulty, NODE, Namespace, name, service, slice};
 
 use super::*;

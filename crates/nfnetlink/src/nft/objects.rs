@@ -55,15 +55,6 @@ pub enum ChainKind {
 }
 
 impl ChainKind {
-    /// Returns the kernel's name of the type.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            ChainKind::Filter => "filter",
-            ChainKind::Nat => "nat",
-        }
-    }
-
     pub(super) fn raw(self) -> nftnl::ChainType {
         match self {
             ChainKind::Filter => nftnl::ChainType::Filter,
